@@ -1,0 +1,1 @@
+"""Where parts meet people: the only package that may import all others."""

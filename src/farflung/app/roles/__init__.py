@@ -1,0 +1,1 @@
+"""One file for each role; it joins cores and shells from top to bottom."""

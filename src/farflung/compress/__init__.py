@@ -1,0 +1,1 @@
+"""Tensors to bytes and back, and the one merge. NumPy arrays in, bytes out."""

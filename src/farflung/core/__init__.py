@@ -1,0 +1,1 @@
+"""Words that every other package uses: ids, units, money, errors, codec, crypto, merkle, events, limits."""

@@ -1,0 +1,118 @@
+"""Hashes, keys, signatures, sealing: each use under its own namespace, so that no byte string serves twice.
+
+Hash: BLAKE3-256. Signatures: Ed25519 (RFC 8032), judged everywhere under the ZIP-215 rules by one library
+(ed25519-zebra): libraries differ in the edge cases, and a ledger that mixes them splits (research: ledger 3.1).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import ed25519_zebra
+from blake3 import blake3
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from farflung.core.errors import VerificationError
+from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
+
+# Namespaces. One line each; a new use gets a new line.
+NS_TX: Final = "farflung/tx/1"
+NS_TX_ID: Final = "farflung/tx-id/1"
+NS_HEADER: Final = "farflung/header/1"
+NS_GENESIS: Final = "farflung/genesis/1"
+NS_ROW: Final = "farflung/row/1"
+NS_TABLES: Final = "farflung/tables/1"
+NS_OFFER: Final = "farflung/offer/1"
+NS_ENDPOINT: Final = "farflung/endpoint/1"
+NS_SPEC: Final = "farflung/spec/1"
+NS_LAYOUT: Final = "farflung/layout/1"
+NS_TENSOR_CHUNK: Final = "farflung/tensor-chunk/1"
+NS_STATE: Final = "farflung/public-state/1"
+NS_PAYLOAD: Final = "farflung/payload/1"
+NS_COMMITMENT: Final = "farflung/commitment/1"
+NS_NONCE: Final = "farflung/nonce/1"
+NS_LOG: Final = "farflung/run-log/1"
+NS_ROUND_ROOT: Final = "farflung/round-root/1"
+NS_ACK: Final = "farflung/ack/1"
+NS_OBJECT: Final = "farflung/object/1"
+NS_MANIFEST: Final = "farflung/manifest/1"
+NS_CHUNK: Final = "farflung/chunk/1"
+NS_OBJECT_KEY: Final = "farflung/object-key/1"
+NS_JOB_KEY: Final = "farflung/job-key/1"
+NS_DATA_ORDER: Final = "farflung/data-order/1"
+NS_LOCAL_KEY: Final = "farflung/local-key/1"
+NS_LEAF: Final = "farflung/merkle-leaf/1"
+NS_NODE: Final = "farflung/merkle-node/1"
+NS_ROOT: Final = "farflung/merkle-root/1"
+
+
+def digest(namespace: str, *parts: bytes | memoryview) -> Hash:
+    """BLAKE3-256 over the namespace and length-prefixed parts: no two part lists share a preimage."""
+    hasher = blake3(namespace.encode() + b"\0")
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(part)
+    return Hash(hasher.digest())
+
+
+def derive(namespace: str, secret: bytes, *parts: bytes, length: int = 32) -> bytes:
+    """Bytes that only the holder of a 32-byte `secret` can compute (keyed BLAKE3 as an extendable PRF)."""
+    hasher = blake3(namespace.encode() + b"\0", key=secret)
+    for part in parts:
+        hasher.update(len(part).to_bytes(8, "little") + part)
+    return hasher.digest(length)
+
+
+class SigningKey:
+    """An Ed25519 key pair. `repr` never shows the secret."""
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != ID_BYTES:
+            raise ValueError("an Ed25519 seed has 32 bytes")
+        self._private = Ed25519PrivateKey.from_private_bytes(seed)
+        self._seed = seed
+        self.public = PeerId(self._private.public_key().public_bytes_raw())
+
+    def __repr__(self) -> str:
+        return f"SigningKey(public={self.public.hex()[:8]})"
+
+    @property
+    def private(self) -> Ed25519PrivateKey:
+        """The library's own key object, for TLS certificates."""
+        return self._private
+
+    def sign(self, namespace: str, *parts: bytes) -> Signature:
+        """Signs the digest of `parts` under `namespace`."""
+        return Signature(self._private.sign(digest(namespace, *parts)))
+
+    def secret(self, namespace: str, *parts: bytes) -> bytes:
+        """32 bytes that only this key's holder can derive, for nonces that must survive a crash."""
+        return derive(namespace, self._seed, *parts)
+
+
+def is_signed(public: bytes, signature: bytes, namespace: str, *parts: bytes) -> bool:
+    """Whether `signature` is `public`'s over `parts` under `namespace` (ZIP-215)."""
+    if len(public) != ID_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        return bool(ed25519_zebra.ed_verify(signature, digest(namespace, *parts), public))
+    except (ValueError, TypeError):
+        return False
+
+
+def check_signed(public: bytes, signature: bytes, namespace: str, *parts: bytes) -> None:
+    """Raises VerificationError FF-CORE-030 unless `is_signed`."""
+    if not is_signed(public, signature, namespace, *parts):
+        raise VerificationError(
+            "FF-CORE-030",
+            "wrong signature",
+            cause=f"{namespace} is not signed by {public[:4].hex()}",
+            hint="ask the sender for a fresh copy; if it fails again the sender is not who it claims to be",
+        )
+
+
+def local_key(seed: int, role: str, index: int = 0) -> SigningKey:
+    """A key of a *local* network, from the run's seed: reproducible and therefore unsafe anywhere else."""
+    return SigningKey(
+        digest(NS_LOCAL_KEY, seed.to_bytes(8, "little"), role.encode(), index.to_bytes(4, "little"))
+    )

@@ -1,0 +1,250 @@
+"""What happened, as frozen structs: screens, JSON, reports and the event log are renderings of these alone.
+
+Events are for people and machines that watch; they enter no root. `at` is seconds since the run was created.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.core.ids import text
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=False):
+    """Base of all events."""
+
+    at: float = 0.0
+
+
+class Planned(Event, frozen=True, tag="plan"):
+    """What the run will take, before anything is spent. Compared with what happened in `Compared`."""
+
+    name: str
+    run: str
+    model: str
+    parameters: int
+    rounds: int
+    steps: int
+    peers: int
+    tokens: int
+    sync_bytes: int
+    ring_bytes: int
+    memory_bytes: int
+    seconds: float
+    price: int
+    escrow: int
+    data_bytes: int
+    sync: str
+
+
+class ProcessStarted(Event, frozen=True, tag="process"):
+    """A process of the local network is up."""
+
+    role: str
+    name: str
+    pid: int
+    peer: str
+
+
+class Matched(Event, frozen=True, tag="matched"):
+    """Providers were chosen from the offers on the ledger."""
+
+    peers: tuple[str, ...]
+    offers: int
+    unit_price: int
+
+
+class Funded(Event, frozen=True, tag="funded"):
+    """The job's money is in escrow."""
+
+    job: str
+    escrow: int
+    stakes: int
+
+
+class Joined(Event, frozen=True, tag="joined"):
+    """A peer holds the public state of a round and can be counted."""
+
+    peer: str
+    round: int
+    replayed: int
+    seconds: float
+
+
+class RoundClosed(Event, frozen=True, tag="round"):
+    """All accepted contributions of a round are merged, and all peers agree on its root."""
+
+    round: int
+    rounds: int
+    peers: int
+    loss: float
+    tokens: int
+    root: str
+    waited_for: str
+    seconds: float
+    train_seconds: float
+    sync_bytes: int
+
+
+class Evaluated(Event, frozen=True, tag="evaluated"):
+    """Held-out loss of the public state of a round, nats per token."""
+
+    round: int
+    loss: float
+    tokens: int
+
+
+class Reexecuted(Event, frozen=True, tag="reexecuted"):
+    """After a crash a peer had to compute a round's contribution again."""
+
+    peer: str
+    round: int
+
+
+class Resumed(Event, frozen=True, tag="resumed"):
+    """A run goes on from its log."""
+
+    round: int
+    session: int
+
+
+class Traffic(Event, frozen=True, tag="traffic"):
+    """Bytes that one process has sent so far in this session, counted at its sockets, by kind."""
+
+    session: int
+    process: str
+    sync: int
+    audit: int
+    join: int
+    control: int
+
+
+class Usage(Event, frozen=True, tag="usage"):
+    """What one process took: peak resident memory and processor time."""
+
+    process: str
+    peak_bytes: int
+    cpu_seconds: float
+
+
+class Settled(Event, frozen=True, tag="settled"):
+    """The ledger paid one lease for its accepted units."""
+
+    peer: str
+    units: int
+    paid: int
+
+
+class Left(Event, frozen=True, tag="left"):
+    """A process is gone; `reason` says on what evidence."""
+
+    peer: str
+    reason: str
+
+
+class Compared(Event, frozen=True, tag="compared"):
+    """One planned quantity against the measured one."""
+
+    quantity: str
+    unit: str
+    planned: float
+    measured: float
+
+
+class Baseline(Event, frozen=True, tag="baseline"):
+    """One machine trained on the same tokens."""
+
+    loss: float
+    steps: int
+    seconds: float
+
+
+class Warned(Event, frozen=True, tag="warning"):
+    """Something a person should know; the run goes on."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class Failed(Event, frozen=True, tag="error"):
+    """The run ends in an error."""
+
+    code: str
+    message: str
+    cause: str = ""
+    hint: str = ""
+
+
+class BytesBy(msgspec.Struct, frozen=True):
+    """Bytes sent at the sockets, by what they were for."""
+
+    sync: int = 0
+    audit: int = 0
+    join: int = 0
+    control: int = 0
+
+
+class Result(Event, frozen=True, tag="result"):
+    """The end of a run. Money is in micro-credits; losses in nats per token; bytes as sent at the sockets."""
+
+    loss: float
+    loss_start: float
+    loss_unigram: float
+    bytes_sent: int
+    bytes_by: BytesBy
+    bytes_ring_bf16: int
+    segments_audited: int
+    caught: tuple[str, ...]
+    paid: int
+    slashed: int
+    refunded: int
+    sum: int
+    model_hash: str
+    ledger_root: str
+    seconds: float
+    run: str
+    rounds: int
+    tokens: int
+    reexecuted: int
+    loss_baseline: float | None = None
+
+
+AnyEvent = (
+    Planned
+    | ProcessStarted
+    | Matched
+    | Funded
+    | Joined
+    | RoundClosed
+    | Evaluated
+    | Reexecuted
+    | Resumed
+    | Traffic
+    | Usage
+    | Settled
+    | Left
+    | Compared
+    | Baseline
+    | Warned
+    | Failed
+    | Result
+)
+
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+_DECODER: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def to_json(event: AnyEvent) -> str:
+    """One line of JSON with the tag `event`; key order is fixed."""
+    return _ENCODER.encode(event).decode()
+
+
+def from_json(line: str | bytes) -> AnyEvent:
+    """Reads one line; raises msgspec.DecodeError."""
+    return _DECODER.decode(line)
+
+
+def peer_text(peer: bytes) -> str:
+    """How events name a peer: the full key."""
+    return text(peer)

@@ -1,0 +1,154 @@
+"""Writes that survive a crash, and the points at which a test may cause one.
+
+`write_atomic` replaces a whole file; `AppendLog` adds checksummed records. Each write, fsync and rename passes
+a named *failpoint*: with FARFLUNG_FAILPOINT=NAME[@N] the N-th passing kills the whole process group with
+SIGKILL (at a write, after half of the bytes went out), and FARFLUNG_FAILPOINT_LOG=FILE lists the points passed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from farflung.core import limits
+from farflung.core.errors import RunError
+
+_passed: Counter[str] = Counter()
+
+
+def _armed() -> tuple[str, int]:
+    name, _, count = os.environ.get("FARFLUNG_FAILPOINT", "").partition("@")
+    return name, int(count or "1")
+
+
+def _is_due(name: str) -> bool:
+    log = os.environ.get("FARFLUNG_FAILPOINT_LOG")
+    if log:
+        with open(log, "a", encoding="ascii") as file:
+            file.write(name + "\n")
+    wanted, count = _armed()
+    if name != wanted:
+        return False
+    _passed[name] += 1
+    return _passed[name] == count
+
+
+def _die() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def failpoint(name: str) -> None:
+    """A place where a test may kill the whole tree."""
+    if _is_due(name):
+        _die()
+
+
+def _full_disk(path: Path, error: OSError) -> RunError:
+    return RunError(
+        "FF-CORE-050",
+        f"cannot write {path.name}",
+        cause=error.strerror or str(error),
+        hint=f"free some space or choose another folder than {path.parent}, then run `farflung resume`",
+    )
+
+
+def _write(file: int, data: bytes | memoryview, name: str) -> None:
+    view = memoryview(data)
+    if _is_due(name):
+        os.write(file, view[: len(view) // 2])
+        _die()
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def sync_folder(folder: Path, label: str) -> None:
+    """Makes names created or replaced in `folder` durable."""
+    failpoint(f"{label}.dirsync")
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
+    """Replaces `path` by `data`, wholly or not at all; durable on return. Raises RunError FF-CORE-050."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
+        try:
+            _write(handle, data, f"{label}.write")
+            failpoint(f"{label}.fsync")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        failpoint(f"{label}.rename")
+        os.replace(temporary, path)
+        sync_folder(path.parent, label)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _full_disk(path, error) from error
+
+
+class AppendLog:
+    """Records in one file: length (4 bytes), CRC-32 (4 bytes), body. A torn tail is cut off when opened.
+
+    The CRC finds torn writes, not tampering: what must not be altered carries its own hash chain and signature.
+    """
+
+    def __init__(self, path: Path, label: str) -> None:
+        self.path, self._label = path, label
+        is_new = not path.exists()
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise _full_disk(path, error) from error
+        if is_new:
+            sync_folder(path.parent, label)
+        self.records, end = self._scan()
+        os.ftruncate(self._handle, end)
+        os.lseek(self._handle, end, os.SEEK_SET)
+
+    def _scan(self) -> tuple[list[bytes], int]:
+        records: list[bytes] = []
+        end = 0
+        for record, place in read_records(self.path):
+            records.append(record)
+            end = place
+        return records, end
+
+    def append(self, record: bytes) -> None:
+        """Adds one record; durable on return. Raises RunError FF-CORE-050."""
+        if len(record) > limits.LOG_RECORD_BYTES:
+            raise RunError("FF-CORE-051", f"log record of {len(record)} bytes is over the limit")
+        head = len(record).to_bytes(4, "little") + zlib.crc32(record).to_bytes(4, "little")
+        try:
+            _write(self._handle, head + record, f"{self._label}.write")
+            failpoint(f"{self._label}.fsync")
+            os.fsync(self._handle)
+        except OSError as error:
+            raise _full_disk(self.path, error) from error
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._handle)
+
+
+def read_records(path: Path) -> Iterator[tuple[bytes, int]]:
+    """The whole records of a log with the offset behind each; stops silently at a torn tail."""
+    with open(path, "rb") as file:
+        place = 0
+        while True:
+            head = file.read(8)
+            size = int.from_bytes(head[:4], "little")
+            if len(head) < 8 or size > limits.LOG_RECORD_BYTES:
+                return
+            body = file.read(size)
+            if len(body) < size or zlib.crc32(body) != int.from_bytes(head[4:], "little"):
+                return
+            place += 8 + size
+            yield body, place

@@ -1,0 +1,49 @@
+"""Every bound in one table. What comes from elsewhere is measured against it before anything is allocated."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1 << 10
+MIB: Final = 1 << 20
+
+# Wire
+HELLO_BYTES: Final = KIB  # the dialer's certificate, sent in clear
+FRAME_BYTES: Final = 64 * KIB  # body of one frame
+CONTROL_BYTES: Final = 4 * MIB  # one control message, reassembled
+BULK_BYTES: Final = 2 * MIB  # one bulk message: a stored chunk and its envelope
+STREAMS_OPEN: Final = 256  # requests under way on one connection, each way
+HANDSHAKE_SECONDS: Final = 10.0
+IDLE_SECONDS: Final = 120.0
+CONNECTIONS: Final = 256  # accepted by one listener at a time
+PIPE_BYTES: Final = 1 << 30  # one message between an agent and its own worker
+
+# Store
+CHUNK_BYTES: Final = MIB  # plaintext bytes of one STREAM chunk
+OBJECT_BYTES: Final = 64 << 30
+OBJECT_CHUNKS: Final = 1 << 16
+MANIFEST_BYTES: Final = 32 * OBJECT_CHUNKS + KIB
+
+# Training
+PEERS: Final = 1 << 10  # members of one round (merge: N * weight * range < 2^62)
+WEIGHT: Final = 1 << 20  # tokens that one peer may count in one round
+ROUNDS: Final = 1 << 20
+TENSORS: Final = 1 << 16
+TENSOR_NAME_BYTES: Final = 256
+TENSOR_DIMENSIONS: Final = 8
+ELEMENTS: Final = 1 << 36  # scalars in one model
+PAYLOAD_BYTES: Final = 8 << 30
+
+# Ledger
+TX_BYTES: Final = 256 * KIB
+TX_OPS: Final = 64
+BLOCK_BYTES: Final = 2 * MIB
+BLOCK_TXS: Final = 4096
+LEASES_PER_JOB: Final = PEERS
+PROOF_DEPTH: Final = 48
+
+# Specs and logs
+SPEC_BYTES: Final = 256 * KIB
+LOG_RECORD_BYTES: Final = 4 * MIB
+MODULE_BYTES: Final = MIB  # a user's model source
+DATA_BYTES: Final = 8 << 30

@@ -1,0 +1,74 @@
+"""Dense binary Merkle trees over a list of leaves: roots and inclusion proofs.
+
+Leaf and node hashes have different namespaces and a leaf's hash holds its index (no second preimages);
+the root holds the number of leaves. An odd node is carried up unchanged (RFC 6962, section 2.1, shape).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farflung.core import limits
+from farflung.core.crypto import NS_LEAF, NS_NODE, NS_ROOT, digest
+from farflung.core.ids import Hash
+
+
+def leaf_hash(index: int, data: bytes | memoryview) -> Hash:
+    """H(leaf | index | data)."""
+    return digest(NS_LEAF, index.to_bytes(8, "little"), data)
+
+
+def _parent(left: bytes, right: bytes) -> Hash:
+    return digest(NS_NODE, left, right)
+
+
+def _up(level: Sequence[bytes]) -> list[bytes]:
+    pairs: list[bytes] = [_parent(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
+    return [*pairs, level[-1]] if len(level) % 2 else pairs
+
+
+def _seal(count: int, top: bytes) -> Hash:
+    return digest(NS_ROOT, count.to_bytes(8, "little"), top)
+
+
+def root_of_hashes(leaves: Sequence[bytes]) -> Hash:
+    """The root over leaves that are already `leaf_hash`es."""
+    if not leaves:
+        return _seal(0, b"")
+    level: Sequence[bytes] = leaves
+    while len(level) > 1:
+        level = _up(level)
+    return _seal(len(leaves), level[0])
+
+
+def root(leaves: Sequence[bytes]) -> Hash:
+    """The root over raw leaves, in their order."""
+    return root_of_hashes([leaf_hash(i, leaf) for i, leaf in enumerate(leaves)])
+
+
+def prove(leaves: Sequence[bytes], index: int) -> tuple[Hash, ...]:
+    """The sibling hashes from leaf `index` to the top, for `holds`."""
+    level: Sequence[bytes] = [leaf_hash(i, leaf) for i, leaf in enumerate(leaves)]
+    path: list[Hash] = []
+    while len(level) > 1:
+        sibling = index ^ 1
+        if sibling < len(level):
+            path.append(Hash(bytes(level[sibling])))
+        level, index = _up(level), index // 2
+    return tuple(path)
+
+
+def holds(root_hash: bytes, count: int, index: int, data: bytes, path: Sequence[bytes]) -> bool:
+    """Whether `data` is leaf `index` of the `count` leaves under `root_hash`."""
+    if not 0 <= index < count or len(path) > limits.PROOF_DEPTH:
+        return False
+    node: bytes = leaf_hash(index, data)
+    steps, width = list(path), count
+    while width > 1:
+        if index ^ 1 < width:
+            if not steps:
+                return False
+            sibling = steps.pop(0)
+            node = _parent(sibling, node) if index % 2 else _parent(node, sibling)
+        index, width = index // 2, (width + 1) // 2
+    return not steps and _seal(count, node) == root_hash

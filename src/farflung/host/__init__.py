@@ -1,0 +1,1 @@
+"""Lend a machine: leases and the limits of the worker process."""

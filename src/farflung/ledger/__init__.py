@@ -1,0 +1,1 @@
+"""The law: what every validator must compute alike. Integers only."""

@@ -1,0 +1,1 @@
+"""One file for each part of the law: money, nodes, jobs, settlement."""

@@ -1,0 +1,1 @@
+"""Who works for whom, at what price."""

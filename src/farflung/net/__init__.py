@@ -1,0 +1,1 @@
+"""Reach a public key: identity, TLS between keys, framed streams, byte counters."""

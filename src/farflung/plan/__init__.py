@@ -1,0 +1,1 @@
+"""What it takes: bytes, memory, time and price, before anything is spent."""

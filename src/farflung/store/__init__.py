@@ -1,0 +1,1 @@
+"""Content-addressed objects, encrypted before they leave their owner."""

@@ -1,0 +1,1 @@
+"""See it: one fold of events that feeds text, JSON and screens."""
