@@ -1,1 +1,25 @@
-"""farflung: train real PyTorch models on strangers' computers, and pay only for work that was checked."""
+"""farflung: train real PyTorch models on strangers' computers, and pay only for work that was checked.
+
+    import farflung
+    run = farflung.run("job.toml", callbacks=[print])
+    print(run.result.loss, run.folder / "model.safetensors")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Run", "__version__", "plan", "run"]
+
+if TYPE_CHECKING:
+    from farflung.app.api import Run, plan, run
+
+
+def __getattr__(name: str) -> Any:
+    """`farflung.run` and its like are loaded when they are first used: importing the package stays cheap."""
+    if name in ("Run", "plan", "run"):
+        from farflung.app import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'farflung' has no attribute {name!r}")

@@ -40,7 +40,7 @@ def decode(data: bytes | memoryview, kind: type[T], limit: int) -> T:
         )
     try:
         value = msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError, OverflowError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise ProtocolError(
             "FF-CORE-021", "message is not of the expected type", cause=str(error)[:200]
         ) from None

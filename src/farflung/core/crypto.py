@@ -23,6 +23,7 @@ NS_GENESIS: Final = "farflung/genesis/1"
 NS_ROW: Final = "farflung/row/1"
 NS_TABLES: Final = "farflung/tables/1"
 NS_OFFER: Final = "farflung/offer/1"
+NS_CAPABILITIES: Final = "farflung/capabilities/1"
 NS_ENDPOINT: Final = "farflung/endpoint/1"
 NS_SPEC: Final = "farflung/spec/1"
 NS_LAYOUT: Final = "farflung/layout/1"
@@ -40,7 +41,10 @@ NS_CHUNK: Final = "farflung/chunk/1"
 NS_OBJECT_KEY: Final = "farflung/object-key/1"
 NS_JOB_KEY: Final = "farflung/job-key/1"
 NS_DATA_ORDER: Final = "farflung/data-order/1"
+NS_DATA_SPLIT: Final = "farflung/data-split/1"
+NS_SECTIONS: Final = "farflung/sections/1"
 NS_LOCAL_KEY: Final = "farflung/local-key/1"
+NS_OUTPUT: Final = "farflung/output/1"
 NS_LEAF: Final = "farflung/merkle-leaf/1"
 NS_NODE: Final = "farflung/merkle-node/1"
 NS_ROOT: Final = "farflung/merkle-root/1"
@@ -75,6 +79,11 @@ class SigningKey:
 
     def __repr__(self) -> str:
         return f"SigningKey(public={self.public.hex()[:8]})"
+
+    @property
+    def seed(self) -> bytes:
+        """The secret itself: for handing a local network's key to the one process that acts for it."""
+        return self._seed
 
     @property
     def private(self) -> Ed25519PrivateKey:

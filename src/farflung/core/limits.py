@@ -22,7 +22,7 @@ PIPE_BYTES: Final = 1 << 30  # one message between an agent and its own worker
 CHUNK_BYTES: Final = MIB  # plaintext bytes of one STREAM chunk
 OBJECT_BYTES: Final = 64 << 30
 OBJECT_CHUNKS: Final = 1 << 16
-MANIFEST_BYTES: Final = 32 * OBJECT_CHUNKS + KIB
+MANIFEST_BYTES: Final = 34 * OBJECT_CHUNKS + KIB  # a hash is 32 bytes behind a 2-byte msgpack head
 
 # Training
 PEERS: Final = 1 << 10  # members of one round (merge: N * weight * range < 2^62)
@@ -47,3 +47,14 @@ SPEC_BYTES: Final = 256 * KIB
 LOG_RECORD_BYTES: Final = 4 * MIB
 MODULE_BYTES: Final = MIB  # a user's model source
 DATA_BYTES: Final = 8 << 30
+
+# Connections
+HANDSHAKE_BYTES: Final = 16 * KIB  # from a stranger, before its key is proved
+HALF_OPEN: Final = 64  # connections of one listener whose handshake is under way
+CONNECTIONS_PER_PEER: Final = 4  # accepted from one key; the oldest makes room
+CONNECTION_BYTES: Final = 64 << 30  # then a new connection, instead of new keys for the old one
+REQUEST_BYTES: Final = 64 * MIB  # bodies of requests under way on one connection, each way
+OUTGOING_BYTES: Final = 8 * MIB  # bodies queued on one connection and lane before callers wait
+METHOD_BYTES: Final = 64
+ERROR_BYTES: Final = 4 * KIB  # an error reply
+HOST_BYTES: Final = 253  # a DNS name

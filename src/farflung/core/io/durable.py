@@ -7,6 +7,7 @@ SIGKILL (at a write, after half of the bytes went out), and FARFLUNG_FAILPOINT_L
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import zlib
@@ -94,6 +95,60 @@ def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: b
         raise _full_disk(path, error) from error
 
 
+def write_at(path: Path, offset: int, data: bytes | memoryview, label: str, *, private: bool = False) -> None:
+    """Writes inside a file, made if missing; durable after `sync_file`. Raises RunError FF-CORE-050."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600 if private else 0o644)
+        try:
+            os.lseek(handle, offset, os.SEEK_SET)
+            _write(handle, data, f"{label}.write")
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise _full_disk(path, error) from error
+
+
+def sync_file(path: Path, label: str) -> None:
+    """Makes a file written by `write_at`, and its name, durable. Raises RunError FF-CORE-050."""
+    failpoint(f"{label}.fsync")
+    try:
+        handle = os.open(path, os.O_WRONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        sync_folder(path.parent, label)
+    except OSError as error:
+        raise _full_disk(path, error) from error
+
+
+def remove(path: Path, label: str) -> None:
+    """Deletes a file, if it is there; durable on return. Raises RunError FF-CORE-050."""
+    failpoint(f"{label}.unlink")
+    try:
+        path.unlink(missing_ok=True)
+        sync_folder(path.parent, label)
+    except OSError as error:
+        raise _full_disk(path, error) from error
+
+
+def append_whole(handle: int, path: Path, data: bytes, label: str, *, sync: bool = True) -> None:
+    """Adds `data` at the end of the open file, where it stands; with `sync` it is durable on return.
+
+    When the disk is full the part that was written is cut off again. Raises RunError FF-CORE-050.
+    """
+    end = os.lseek(handle, 0, os.SEEK_END)
+    try:
+        _write(handle, data, f"{label}.write")
+        if sync:
+            failpoint(f"{label}.fsync")
+            os.fsync(handle)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.ftruncate(handle, end)
+        raise _full_disk(path, error) from error
+
+
 class AppendLog:
     """Records in one file: length (4 bytes), CRC-32 (4 bytes), body. A torn tail is cut off when opened.
 
@@ -122,16 +177,11 @@ class AppendLog:
         return records, end
 
     def append(self, record: bytes) -> None:
-        """Adds one record; durable on return. Raises RunError FF-CORE-050."""
-        if len(record) > limits.LOG_RECORD_BYTES:
-            raise RunError("FF-CORE-051", f"log record of {len(record)} bytes is over the limit")
+        """Adds one record of 1 byte or more; durable on return. Raises RunError FF-CORE-050, FF-CORE-051."""
+        if not 0 < len(record) <= limits.LOG_RECORD_BYTES:
+            raise RunError("FF-CORE-051", f"log record of {len(record)} bytes is empty or over the limit")
         head = len(record).to_bytes(4, "little") + zlib.crc32(record).to_bytes(4, "little")
-        try:
-            _write(self._handle, head + record, f"{self._label}.write")
-            failpoint(f"{self._label}.fsync")
-            os.fsync(self._handle)
-        except OSError as error:
-            raise _full_disk(self.path, error) from error
+        append_whole(self._handle, self.path, head + record, self._label)
 
     def close(self) -> None:
         """Closes the file."""
@@ -145,7 +195,7 @@ def read_records(path: Path) -> Iterator[tuple[bytes, int]]:
         while True:
             head = file.read(8)
             size = int.from_bytes(head[:4], "little")
-            if len(head) < 8 or size > limits.LOG_RECORD_BYTES:
+            if len(head) < 8 or not 0 < size <= limits.LOG_RECORD_BYTES:  # zeros are a torn tail too
                 return
             body = file.read(size)
             if len(body) < size or zlib.crc32(body) != int.from_bytes(head[4:], "little"):

@@ -1,0 +1,51 @@
+"""What a person asked for, from flags, environment and file, as a run that can be started."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from farflung.app import folder as folders
+from farflung.app.folder import Identity, RunFolder
+from farflung.job import show
+from farflung.job.io.read import read_job
+from farflung.job.load import Resolved, load
+
+# Variables that steer the program, not a job.
+_OURS = frozenset({"FARFLUNG_RUNS", "FARFLUNG_DEBUG", "FARFLUNG_FAILPOINT", "FARFLUNG_FAILPOINT_LOG"})
+
+
+def runs_folder() -> Path:
+    """Where runs are kept: FARFLUNG_RUNS, or `runs` in the current folder."""
+    return Path(os.environ.get("FARFLUNG_RUNS", "runs"))
+
+
+def resolve(
+    job: Path | str | None, preset: str, flags: Mapping[str, str], base: Path | None = None
+) -> tuple[Resolved, Identity]:
+    """The resolved configuration and the identity of a new run, from a job file's path or its text.
+
+    Raises SpecError FF-JOB-0xx. Relative paths in the job start from the file's folder, else from `base`.
+    """
+    text = read_job(job) if isinstance(job, Path) else job
+    name = job.name if isinstance(job, Path) else "the given text"
+    start = job.parent if isinstance(job, Path) else base or Path()
+    environment = {k: v for k, v in os.environ.items() if k.startswith("FARFLUNG_") and k not in _OURS}
+    resolved = load(text, preset=preset, flags=flags, environment=environment, origin_name=name)
+    whole = "\n".join(show.lines(resolved)) + "\n"
+    return resolved, Identity(folders.FORMAT, time.time(), whole, str(start.resolve()))
+
+
+def resolve_again(folder: RunFolder) -> Resolved:
+    """The configuration of an existing run, from its own folder and from nowhere else."""
+    return load(folder.read_identity().text, origin_name="run.json")
+
+
+def new_root(out: Path | None, name: str) -> Path:
+    """The folder of a new run: as asked, or the first free one of today."""
+    if out is not None:
+        return out
+    return folders.new_root(runs_folder(), datetime.date.today().isoformat(), name)

@@ -1,0 +1,127 @@
+"""Verbs that plan and do: `run`, `resume`, `plan`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from farflung.app import asking, folder, preparation, running
+from farflung.app.journal import Watcher, read_timeline
+from farflung.core.events import AnyEvent, to_json
+from farflung.host.io.probe import machine
+from farflung.job import dataset, show
+from farflung.job.io.read import read_dataset
+from farflung.plan.advise import advise
+from farflung.watch.fold import Timeline
+from farflung.watch.text import lines
+
+
+def _watcher(as_json: bool) -> Watcher:
+    """Prints each event, as an object or as lines."""
+
+    def show_event(event: AnyEvent, timeline: Timeline) -> None:
+        for line in [to_json(event)] if as_json else lines(event, timeline):
+            sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    return show_event
+
+
+def _flags(settings: tuple[str, ...], seed: int | None, rounds: int | None) -> dict[str, str]:
+    flags = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise click.UsageError(f"--set takes key=value, not {setting!r}. Example: --set sync.steps=20")
+        flags[key.strip()] = value.strip()
+    named = {"seed": seed, "rounds": rounds}
+    return {**flags, **{key: str(value) for key, value in named.items() if value is not None}}
+
+
+_JOB = click.argument("job", required=False, type=click.Path(dir_okay=False, path_type=Path))
+_PRESET = click.option("--preset", default="local", show_default=True, help="What unnamed values start from.")
+_SET = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one value of the job.")
+_SEED = click.option("--seed", type=int, help="Seed of weights, data order and local keys.")
+_ROUNDS = click.option("--rounds", type=int, help="How often the peers agree.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per event on stdout.")
+_COMPARE = click.option("--compare", is_flag=True, help="Also train one machine on the same tokens.")
+
+
+@click.command(epilog="Example: farflung run job.toml --rounds 12 --json")
+@_JOB
+@_PRESET
+@_SET
+@_SEED
+@_ROUNDS
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder.")
+@_COMPARE
+@_JSON
+def run(
+    job: Path | None,
+    preset: str,
+    settings: tuple[str, ...],
+    seed: int | None,
+    rounds: int | None,
+    out: Path | None,
+    compare: bool,
+    as_json: bool,
+) -> None:
+    """Train a job on a network of processes on this computer, and settle it.
+
+    JOB is a TOML file; without it, a small GPT learns Python's own standard library. It spends test credits only.
+    """
+    resolved, identity = asking.resolve(job, preset, _flags(settings, seed, rounds))
+    root = asking.new_root(out, resolved.spec.name)
+    running.start(root, resolved, identity, [_watcher(as_json)], compare=compare)
+
+
+@click.command(epilog="Example: farflung resume")
+@click.argument("name", metavar="[RUN]", required=False)
+@_COMPARE
+@_JSON
+def resume(name: str | None, compare: bool, as_json: bool) -> None:
+    """Go on with a run that was stopped or killed. RUN: its name or folder; the newest by default."""
+    found = folder.find(asking.runs_folder(), name)
+    watcher = _watcher(as_json)
+    done = read_timeline(found)
+    if done.result is not None:
+        watcher(done.result, done)  # there is nothing left to do: say how it ended
+        return
+    running.resume(found, asking.resolve_again(found), [watcher], compare=compare)
+
+
+@click.command(epilog="Example: farflung plan job.toml --show-config")
+@_JOB
+@_PRESET
+@_SET
+@_SEED
+@_ROUNDS
+@click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
+@_JSON
+def plan(
+    job: Path | None,
+    preset: str,
+    settings: tuple[str, ...],
+    seed: int | None,
+    rounds: int | None,
+    show_config: bool,
+    as_json: bool,
+) -> None:
+    """Say what a job will take, before anything is spent: bytes, memory, time, price."""
+    resolved, identity = asking.resolve(job, preset, _flags(settings, seed, rounds))
+    if show_config:
+        values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
+        text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
+        sys.stdout.write("\n".join(text) + "\n")
+        return
+    spec = resolved.spec
+    layout = preparation.known_layout(spec)
+    if layout is None:
+        raise click.UsageError("a module's size is known once it is built: `farflung run` plans it first")
+    size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
+    event = advise(spec, layout, size, machine()).event("")
+    for line in [to_json(event)] if as_json else lines(event, Timeline()):
+        sys.stdout.write(line + "\n")

@@ -1,0 +1,303 @@
+"""The coordinator's shell: carries out the effects of `train.rounds` over the network, the log and the ledger.
+
+It holds no state that the log does not: killed at any moment, the next coordinator replays the log and asks the
+same questions again, and the members answer with the same bits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from farflung.app import objects, wire
+from farflung.app.journal import Journal
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.events import Left, Reexecuted, RoundClosed
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.durable import AppendLog, write_atomic
+from farflung.job.spec import Terms
+from farflung.net.io.connection import Connection
+from farflung.net.messages import Kind
+from farflung.store.io.disk import Disk
+from farflung.store.objects import open_object
+from farflung.train import messages, rounds, snapshot
+from farflung.train.roundlog import (
+    Accepted,
+    Closed,
+    Contribution,
+    Finished,
+    LogChain,
+    Opened,
+    Record,
+    payload_hash,
+)
+from farflung.train.snapshot import PublicState
+from farflung.train.sync import Sync
+from farflung.verify.commitments import is_commitment, is_root_signed, opens
+
+SNAPSHOT_EVERY = 4  # rounds; a resume replays at most this many
+
+Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
+OnClosed = Callable[[Closed, tuple[Contribution, ...], PublicState], None]
+
+
+class RunLog:
+    """The run's log on disk, checked as it is read."""
+
+    def __init__(self, path: Path, key: SigningKey) -> None:
+        self._key, self._chain = key, LogChain()
+        self._file = AppendLog(path, "run.log")
+        self.records: list[Record] = [self._chain.check(data, key.public) for data in self._file.records]
+
+    def write(self, record: Record) -> None:
+        """Appends a record; durable on return."""
+        self._file.append(self._chain.extend(self._key, record))
+        self.records.append(record)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class Archive:
+    """The requester's own copy of every accepted payload, and of some public states."""
+
+    def __init__(self, disk: Disk, snapshots: Path, job_key: bytes, me: PeerId) -> None:
+        self.disk, self._snapshots, self._job_key, self._me = disk, snapshots, job_key, me
+
+    def payload(self, contribution: Contribution) -> bytes:
+        """An accepted payload, checked against the log."""
+        manifest = self.disk.manifest(contribution.object)
+        chunks = [self.disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+        payload = open_object(self._job_key, manifest, chunks)
+        if payload_hash(payload) != contribution.payload:
+            raise VerificationError("FF-APP-050", "an archived payload is not the one that was accepted")
+        return payload
+
+    def share(self, contribution: Contribution) -> wire.Share:
+        """An accepted contribution as others can fetch it: from its maker or from here."""
+        return wire.Share(contribution, self.disk.manifest(contribution.object), self._me)
+
+    def parts(self, accepted: tuple[Contribution, ...]) -> list[messages.Part]:
+        """The inputs of a round's merge."""
+        return [messages.Part(c.peer, c.weight, self.payload(c)) for c in accepted]
+
+    def save_state(self, state: PublicState, terms: Terms) -> None:
+        """Keeps a public state; durable on return."""
+        data = snapshot.pack(state, terms.layout)
+        write_atomic(self._snapshots / f"{state.round:06d}.bin", data, "run.snapshot")
+
+    def latest_state(self, terms: Terms, roots: Mapping[int, Hash]) -> PublicState:
+        """The newest stored state whose root is the logged one; damaged or stale files are passed over."""
+        for path in sorted(self._snapshots.glob("*.bin"), reverse=True):
+            try:
+                state = snapshot.unpack(path.read_bytes(), terms.layout)
+            except FarflungError:
+                continue
+            if roots.get(state.round) == state.root(terms.layout):
+                return state
+        raise VerificationError(
+            "FF-APP-051",
+            "no stored public state agrees with the run log",
+            cause="all snapshots are stale or damaged",
+            hint="restore the run's snapshots folder from a copy",
+        )
+
+
+def roots_by_round(records: Sequence[Record]) -> dict[int, Hash]:
+    """Round → root of the public state that the round starts from."""
+    roots: dict[int, Hash] = {}
+    for record in records:
+        if isinstance(record, Opened):
+            roots[0] = record.initial_root
+        elif isinstance(record, Closed):
+            roots[record.round + 1] = record.root
+    return roots
+
+
+def accepted_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution, ...]]:
+    """Round → its accept set."""
+    return {r.round: r.contributions for r in records if isinstance(r, Accepted)}
+
+
+class Coordinator:
+    """Runs rounds until the run ends. `on_closed` hears of each closed round, in order."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        terms: Terms,
+        log: RunLog,
+        archive: Archive,
+        state: rounds.State,
+        public: PublicState,
+        dial: Dial,
+        journal: Journal,
+        on_closed: OnClosed,
+    ) -> None:
+        self._key, self._terms, self._log, self._archive = key, terms, log, archive
+        self._state, self._public, self._next_public = state, public, public
+        self._dial, self._journal, self._on_closed = dial, journal, on_closed
+        self._sync = Sync.of(terms.spec.sync)
+        self._events: asyncio.Queue[rounds.Event] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._promises: dict[PeerId, wire.Promise] = {}
+        self._shares: dict[PeerId, wire.Share] = {}
+        self._last_error: FarflungError | None = None
+        self._failure: FarflungError | None = None
+        self._resumed_round = state.round if state.phase is rounds.Phase.TRAIN else -1
+        self._opened_at = time.monotonic()
+        self._last_in = ""
+        self._finished: Finished | None = None
+
+    def post(self, event: rounds.Event) -> None:
+        """Lets an event reach the rounds: a stop, a lost process."""
+        self._events.put_nowait(event)
+
+    async def run(self) -> tuple[Finished, PublicState]:
+        """From where the log ends to the end of the run; raises what the last lost member said if all are gone."""
+        self.post(rounds.Begin())
+        try:
+            while self._finished is None:
+                event = await self._events.get()
+                if self._failure is not None:
+                    raise self._failure
+                self._state, effects = rounds.step(self._state, event)
+                for effect in effects:
+                    self._carry_out(effect)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._finished.reason == rounds.REASON_ALONE:
+            raise self._last_error or RunError(
+                "FF-APP-052", "all providers are gone", hint="`farflung resume` the run"
+            )
+        return self._finished, self._public
+
+    def _carry_out(self, effect: rounds.Effect) -> None:
+        match effect:
+            case rounds.Write(record):
+                self._log.write(record)
+            case rounds.AskTrain(round, peer):
+                self._spawn(peer, self._train(round, peer))
+            case rounds.AskReveal(round, peer):
+                self._spawn(peer, self._reveal(round, peer))
+            case rounds.AskMerge(round, peer, accepted):
+                self._spawn(peer, self._merge(round, peer, accepted))
+            case rounds.MergeOwn(round, accepted):
+                self._spawn(None, self._merge_own(round, accepted))
+            case rounds.Report(closed, accepted):
+                self._report(closed, accepted)
+            case rounds.Expel(peer, round, root):
+                why = f"its public state after round {round} is {root[:4].hex()}, not everybody's"
+                self._journal.emit(Left(peer=peer.hex(), reason=why))
+            case rounds.End(finished):
+                self._finished = finished
+
+    def _spawn(self, peer: PeerId | None, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._guard(peer, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guard(self, peer: PeerId | None, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except FarflungError as error:
+            self._last_error = error
+            if peer is None:
+                self._failure = error
+                self.post(rounds.Stop())  # wakes the loop, which raises
+                return
+            self._journal.emit(Left(peer=peer.hex(), reason=f"{error.code} {error.message}"))
+            self.post(rounds.Lost(peer))
+
+    async def _train(self, round: int, peer: PeerId) -> None:
+        keep_from = max(0, round - SNAPSHOT_EVERY - 1)
+        request = wire.TrainRound(self._terms.id, round, keep_from)
+        connection = await self._dial(peer)
+        data = await connection.call(wire.TRAIN, encode(request), timeout=None)
+        promise = decode(data, wire.Promise, limits.CONTROL_BYTES)
+        if promise.commitment.peer != peer or not is_commitment(promise.commitment, self._terms.id, round):
+            raise VerificationError("FF-APP-053", "a commitment is not signed by the peer that sent it")
+        if round == self._resumed_round and not promise.was_stored:
+            self._journal.emit(Reexecuted(peer=peer.hex(), round=round))
+        self._promises[peer] = promise
+        self._last_in = peer.hex()
+        self.post(rounds.GotCommitment(round, promise.commitment))
+
+    def _replica_of(self, peer: PeerId) -> PeerId:
+        ring = sorted(self._state.in_round)
+        following = ring[(ring.index(peer) + 1) % len(ring)] if peer in ring else peer
+        return following if following != peer else self._key.public
+
+    async def _reveal(self, round: int, peer: PeerId) -> None:
+        request = wire.RevealRound(self._terms.id, round, self._replica_of(peer))
+        connection = await self._dial(peer)
+        data = await connection.call(wire.REVEAL, encode(request), timeout=None)
+        share = decode(data, wire.Shown, limits.CONTROL_BYTES).share
+        c = share.contribution
+        is_whole = (
+            opens(c, self._state.commitments[peer], self._terms.id, round) and share.manifest.id == c.object
+        )
+        if not is_whole or c.weight > self._terms.spec.round_tokens:
+            raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
+        if share.manifest.size > self._sync.codec.bound(self._terms.layout):
+            raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
+        await objects.fetch(self._archive.disk, share.manifest, (peer, share.replica), self._dial, Kind.SYNC)
+        part = messages.Part(peer, c.weight, self._archive.payload(c))
+        about = self._sync.about(self._public, self._terms.layout, peer)
+        await asyncio.to_thread(self._sync.codec.decode, part.payload, self._terms.layout, about)
+        self._shares[peer] = share
+        self.post(rounds.GotContribution(round, c))
+
+    def _share(self, contribution: Contribution) -> wire.Share:
+        known = self._shares.get(contribution.peer)
+        is_same = known is not None and known.contribution == contribution
+        return known if known is not None and is_same else self._archive.share(contribution)
+
+    async def _merge(self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]) -> None:
+        request = wire.MergeRound(self._terms.id, round, tuple(self._share(c) for c in accepted))
+        connection = await self._dial(peer)
+        data = await connection.call(wire.MERGE, encode(request), timeout=None)
+        merged = decode(data, wire.Merged, limits.CONTROL_BYTES)
+        if not is_root_signed(peer, merged.signature, self._terms.id, round, merged.root):
+            raise VerificationError("FF-APP-056", "a root is not signed by the peer that sent it")
+        self.post(rounds.GotRoot(round, peer, merged.root, merged.signature))
+
+    async def _merge_own(self, round: int, accepted: tuple[Contribution, ...]) -> None:
+        parts = await asyncio.to_thread(self._archive.parts, accepted)
+        self._next_public = await asyncio.to_thread(self._sync.apply, self._public, self._terms.layout, parts)
+        root = self._next_public.root(self._terms.layout)
+        self.post(rounds.GotOwnRoot(round, root))
+
+    def _report(self, closed: Closed, accepted: tuple[Contribution, ...]) -> None:
+        self._public = self._next_public
+        if self._public.round % SNAPSHOT_EVERY == 0 or self._public.round == self._terms.spec.rounds:
+            self._archive.save_state(self._public, self._terms)
+        now = time.monotonic()
+        promises = [self._promises[c.peer] for c in accepted if c.peer in self._promises]
+        losses = [x for p in promises for x in p.losses]
+        self._journal.emit(
+            RoundClosed(
+                round=closed.round,
+                rounds=self._terms.spec.rounds,
+                peers=len(accepted),
+                loss=sum(losses) / len(losses) if losses else 0.0,
+                tokens=sum(c.weight for c in accepted),
+                root=closed.root.hex(),
+                waited_for=self._last_in,
+                seconds=now - self._opened_at,
+                train_seconds=max((p.seconds for p in promises), default=0.0),
+                sync_bytes=self._journal.timeline.bytes_by().sync,
+            )
+        )
+        self._opened_at = now
+        self._promises, self._shares = {}, {}
+        self._on_closed(closed, accepted, self._public)

@@ -1,0 +1,91 @@
+"""The exported log of a finished run: all that a second reader needs, and nothing that it must trust."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from farflung.app.coordinator import Archive, RunLog, accepted_by_round
+from farflung.app.folder import RunFolder
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.errors import VerificationError
+from farflung.core.io.durable import read_records, write_atomic
+from farflung.job.spec import Terms
+from farflung.ledger.block import Block, Genesis, read_block
+from farflung.ledger.receipts import Receipt
+from farflung.verify.reader import Exported
+
+LABEL = "run.export"
+
+
+def write_export(
+    folder: RunFolder,
+    genesis: Genesis,
+    terms: Terms,
+    log: RunLog,
+    archive: Archive,
+    blocks: Sequence[Block],
+    receipts: Sequence[Receipt],
+) -> None:
+    """Writes `export/`: genesis, terms, run log, blocks, payloads, receipts, and round 0's public state."""
+    root = folder.export
+    for part in (root, root / "payloads", root / "receipts", root / "blocks"):
+        part.mkdir(exist_ok=True)
+    write_atomic(root / "genesis.bin", encode(genesis), LABEL)
+    write_atomic(root / "terms.bin", encode(terms), LABEL)
+    write_atomic(root / "initial.bin", (folder.snapshots / "000000.bin").read_bytes(), LABEL)
+    write_atomic(root / "rounds.log", folder.rounds_file.read_bytes(), LABEL)
+    for block in blocks:
+        write_atomic(root / "blocks" / f"{block.header.height:08d}.bin", encode(block), LABEL)
+    for receipt in receipts:
+        write_atomic(root / "receipts" / f"{receipt.table}-{receipt.index:06d}.bin", encode(receipt), LABEL)
+    for contributions in accepted_by_round(log.records).values():
+        for c in contributions:
+            write_atomic(root / "payloads" / f"{c.payload.hex()}.bin", archive.payload(c), LABEL)
+
+
+def read_export(folder: RunFolder) -> Exported:
+    """Reads `export/` and the model file; checks nothing but sizes. Raises VerificationError FF-APP-080."""
+    root = folder.export
+    try:
+        return Exported(
+            genesis=_bounded(root / "genesis.bin", limits.TX_BYTES),
+            terms=_bounded(root / "terms.bin", limits.LOG_RECORD_BYTES),
+            initial=_bounded(root / "initial.bin", limits.PIPE_BYTES),
+            entries=tuple(record for record, _ in read_records(root / "rounds.log")),
+            log_bytes=(root / "rounds.log").stat().st_size,
+            blocks=tuple(
+                read_block(_bounded(p, limits.BLOCK_BYTES)) for p in sorted((root / "blocks").iterdir())
+            ),
+            receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").iterdir())),
+            payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
+            model=_bounded(folder.model_file, limits.PIPE_BYTES),
+        )
+    except OSError as error:
+        raise _missing(folder, error) from error
+
+
+def _bounded(path: Path, limit: int) -> bytes:
+    try:
+        if path.stat().st_size > limit:
+            raise VerificationError(
+                "FF-APP-081", f"{path.name} is over its size limit", cause=f"{limit} bytes"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise VerificationError(
+            "FF-APP-080",
+            "the exported log is not complete",
+            cause=f"{path.name}: {error.strerror}",
+            hint="finish the run with `farflung resume`, or copy the export folder again",
+        ) from error
+
+
+def _missing(folder: RunFolder, error: OSError) -> VerificationError:
+    return VerificationError(
+        "FF-APP-080",
+        "the exported log is not complete",
+        cause=f"{folder.name}: {error.strerror or error}",
+        hint="finish the run with `farflung resume`, or copy the export folder again",
+    )

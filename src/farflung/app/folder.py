@@ -1,0 +1,197 @@
+"""A run's folder: where everything of a run lies, who may write into it, and which runs there are."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import msgspec
+
+from farflung.core.errors import RunError, UsageError
+from farflung.core.io.durable import write_atomic
+
+FORMAT = 1
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """`run.json`: written first, never changed."""
+
+    format: int
+    created: float  # seconds since the epoch
+    text: str  # the whole resolved job, as a job file
+    base: str  # the folder that relative paths in it start from
+
+
+class RunFolder:
+    """Paths of one run. Opening for writing takes a lock that ends with the process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's name: its folder's."""
+        return self.root.name
+
+    @property
+    def identity_file(self) -> Path:
+        """What the run is."""
+        return self.root / "run.json"
+
+    @property
+    def resolved_file(self) -> Path:
+        """The resolved configuration, for people and tools."""
+        return self.root / "resolved.json"
+
+    @property
+    def events_file(self) -> Path:
+        """All events, one JSON object a line."""
+        return self.root / "events.jsonl"
+
+    @property
+    def rounds_file(self) -> Path:
+        """The run log."""
+        return self.root / "rounds.log"
+
+    @property
+    def model_file(self) -> Path:
+        """The trained model, handed over at the end."""
+        return self.root / "model.safetensors"
+
+    @property
+    def module_file(self) -> Path:
+        """The user's model source, as it was when the run was created."""
+        return self.root / "module.py"
+
+    @property
+    def dataset_file(self) -> Path:
+        """The packed data set, as it was when the run was created."""
+        return self.root / "dataset.bin"
+
+    @property
+    def snapshots(self) -> Path:
+        """Public states of some rounds."""
+        return self.root / "snapshots"
+
+    @property
+    def export(self) -> Path:
+        """The log of a finished run, for a second reader."""
+        return self.root / "export"
+
+    @property
+    def store(self) -> Path:
+        """The requester's own object store."""
+        return self.root / "store"
+
+    @property
+    def ledger(self) -> Path:
+        """The local validator's folder."""
+        return self.root / "ledger"
+
+    def provider(self, index: int) -> Path:
+        """A local provider's folder."""
+        return self.root / "providers" / str(index)
+
+    def lock(self) -> None:
+        """Takes the run for this process; raises RunError FF-APP-010 when another one has it."""
+        handle = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another process"
+            os.close(handle)
+            raise RunError(
+                "FF-APP-010",
+                f"run {self.name} is in use",
+                cause=f"process {owner} is working on it",
+                hint=f"watch it with `farflung status {self.name}`, or end it with `farflung stop {self.name}`",
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        self._lock = handle
+
+    def owner(self) -> int | None:
+        """The process that works on this run now, if any."""
+        try:
+            handle = os.open(self.root / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return int(os.read(handle, 32).decode("ascii") or "0") or None
+        finally:
+            os.close(handle)
+        return None
+
+    def read_identity(self) -> Identity:
+        """Reads run.json; raises RunError FF-APP-011."""
+        try:
+            return msgspec.json.decode(self.identity_file.read_bytes(), type=Identity)
+        except (OSError, msgspec.DecodeError) as error:
+            raise RunError(
+                "FF-APP-011",
+                f"{self.root} is not a run's folder",
+                cause=str(error)[:200],
+                hint="list your runs with `farflung status`",
+            ) from error
+
+
+def create(root: Path, identity: Identity) -> RunFolder:
+    """Makes a new run's folder and locks it; raises RunError FF-APP-012 when the place is taken."""
+    if root.exists() and any(root.iterdir()):
+        raise RunError(
+            "FF-APP-012",
+            f"the folder {root} is in use",
+            cause="it exists and is not empty",
+            hint=f"choose another with --out, or go on with `farflung resume {root}`",
+        )
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        for name in ("snapshots", "store", "ledger", "providers"):
+            (root / name).mkdir()
+    except OSError as error:
+        raise RunError(
+            "FF-APP-013", f"cannot make the folder {root}", cause=str(error), hint="choose another with --out"
+        ) from error
+    folder = RunFolder(root)
+    folder.lock()
+    write_atomic(folder.identity_file, msgspec.json.encode(identity), "run.identity")
+    return folder
+
+
+def new_root(base: Path, day: str, name: str) -> Path:
+    """The first free `DAY-NAME`, `DAY-NAME-2`, ... below `base`."""
+    root, number = base / f"{day}-{name}", 1
+    while root.exists():
+        number += 1
+        root = base / f"{day}-{name}-{number}"
+    return root
+
+
+def all_runs(base: Path) -> list[RunFolder]:
+    """The runs below `base`, oldest first."""
+    if not base.is_dir():
+        return []
+    found = [RunFolder(p) for p in base.iterdir() if (p / "run.json").is_file()]
+    return sorted(found, key=lambda f: f.identity_file.stat().st_mtime)
+
+
+def find(base: Path, name: str | None) -> RunFolder:
+    """A run by name or path; the newest when no name is given. Raises UsageError FF-APP-014."""
+    runs = all_runs(base)
+    if name is None and runs:
+        return runs[-1]
+    if name is not None:
+        for root in (base / name, Path(name)):
+            if (root / "run.json").is_file():
+                return RunFolder(root)
+    known = ", ".join(r.name for r in runs[-5:]) or "none"
+    raise UsageError(
+        "FF-APP-014",
+        f"no run {name!r}" if name else "no run yet",
+        cause=f"runs in {base}: {known}",
+        hint="start one with `farflung run`",
+    )

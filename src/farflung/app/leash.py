@@ -1,0 +1,196 @@
+"""The leash between a supervisor and the processes that it started: JSON lines both ways.
+
+Orders come in on standard input (the first one is the role's configuration, keys included, so that no secret
+stands in an argument list or an environment); reports go out on standard output. When standard input ends, the
+supervisor is gone and the process ends too: a killed run leaves nobody behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import sys
+import traceback
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from farflung.core.errors import FarflungError, RunError
+from farflung.core.events import Usage
+from farflung.net.messages import Kind
+
+LINE_BYTES = 1 << 20
+GRACE_SECONDS = 5.0
+
+Report = dict[str, Any]
+
+
+def report(kind: str, **facts: Any) -> None:
+    """Tells the supervisor something (child's side)."""
+    sys.stdout.write(msgspec.json.encode({"kind": kind, **facts}).decode() + "\n")
+    sys.stdout.flush()
+
+
+def report_end(process: str, sent: dict[Kind, int]) -> None:
+    """The last report: what was sent, and what the process took."""
+    used = report_usage(process)
+    report("bytes", **by_name(sent))
+    report("usage", process=process, peak_bytes=used.peak_bytes, cpu_seconds=used.cpu_seconds)
+
+
+def report_usage(process: str) -> Usage:
+    """What this process has taken so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    peak = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return Usage(process=process, peak_bytes=peak, cpu_seconds=used.ru_utime + used.ru_stime)
+
+
+def by_name(sent: dict[Kind, int]) -> dict[str, int]:
+    """Byte counts as events name them."""
+    return {kind.name.lower(): size for kind, size in sent.items()}
+
+
+class Orders:
+    """What the supervisor says, line by line (child's side)."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+
+    @classmethod
+    async def open(cls) -> Orders:
+        """Reads standard input without blocking the loop."""
+        reader = asyncio.StreamReader(limit=LINE_BYTES)
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        return cls(reader)
+
+    async def next(self) -> Report | None:
+        """The next order; None when the supervisor is gone."""
+        line = await self._reader.readline()
+        return msgspec.json.decode(line, type=Report) if line.endswith(b"\n") else None
+
+
+def run_role(main: Callable[[Orders], Awaitable[None]]) -> None:
+    """Runs a role's main function to its end and exits; the supervisor hears of an error in its own words."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the supervisor decides
+
+    async def body() -> None:
+        await main(await Orders.open())
+
+    try:
+        asyncio.run(body())
+    except FarflungError as error:
+        report("failed", code=error.code, message=error.message, cause=error.cause, hint=error.hint)
+        sys.exit(error.exit_code)
+    except BaseException as error:
+        if os.environ.get("FARFLUNG_DEBUG"):
+            traceback.print_exc()
+        report(
+            "failed", code="FF-APP-099", message=f"{type(error).__name__}: {error}"[:300], cause="", hint=""
+        )
+        sys.exit(1)
+
+
+class Child:
+    """A started process (supervisor's side)."""
+
+    def __init__(self, name: str, role: str, process: Process) -> None:
+        self.name, self.role = name, role
+        self._process = process
+        self.first: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        self.failure: RunError | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._awaited: dict[str, asyncio.Future[Report]] = {}
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @classmethod
+    async def start(
+        cls, name: str, role: str, config: Report, log: Path, on_report: Callable[[Child, Report], None]
+    ) -> Child:
+        """Starts `farflung.app.roles.<role>` and gives it its configuration."""
+        with open(log, "ab") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-m", f"farflung.app.roles.{role}"),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=errors,
+                limit=LINE_BYTES,
+            )
+        child = cls(name, role, process)
+        child._reader = asyncio.create_task(child._read(on_report))
+        child.order(config)
+        return child
+
+    async def _read(self, on_report: Callable[[Child, Report], None]) -> None:
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            with contextlib.suppress(msgspec.DecodeError):
+                self._hear(msgspec.json.decode(line, type=Report), on_report)
+        await self._process.wait()
+        for waiting in (self.first, *self._awaited.values()):
+            if not waiting.done():
+                waiting.set_exception(self.failure or self._died())
+                waiting.exception()  # retrieved: nobody may be waiting any more
+
+    def _hear(self, said: Report, on_report: Callable[[Child, Report], None]) -> None:
+        if said.get("kind") == "failed":
+            facts = {k: str(said.get(k, "")) for k in ("message", "cause", "hint")}
+            self.failure = RunError(
+                str(said.get("code")), facts["message"], cause=facts["cause"], hint=facts["hint"]
+            )
+        elif said.get("kind") == "ready" and not self.first.done():
+            self.first.set_result(said)
+        waiting = self._awaited.pop(str(said.get("kind")), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(said)
+        on_report(self, said)
+
+    def _died(self) -> RunError:
+        return RunError(
+            "FF-APP-020",
+            f"{self.name} ended before it did what it was asked",
+            cause=f"exit status {self._process.returncode}",
+            hint="look into its log in the run's folder",
+        )
+
+    def order(self, what: Report) -> None:
+        """Sends one order; silently nothing when the process is gone (its end is noticed elsewhere)."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self._process.stdin.write(msgspec.json.encode(what) + b"\n")
+
+    async def ask(self, what: Report, answer: str) -> Report:
+        """Sends an order and waits for the report of kind `answer`; raises what the process failed with."""
+        waiting: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
+        self._awaited[answer] = waiting
+        self.order(what)
+        return await waiting
+
+    async def gone(self) -> int:
+        """Waits for the end of the process: its exit status."""
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Closes the leash, waits, and ends the process by its own pid if it does not go."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError, RuntimeError):
+            self._process.stdin.close()
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        if self._reader is not None:
+            await self._reader

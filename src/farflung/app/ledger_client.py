@@ -1,0 +1,113 @@
+"""A key's view of the ledger over the network: its transactions in order, and questions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import ProtocolError, RunError
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger import queries
+from farflung.ledger.block import Block, Genesis
+from farflung.ledger.receipts import Receipt
+from farflung.ledger.results import AlreadyApplied, Applied
+from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.tx import NodeLeave, NodeRegister, Op, make_tx, sign_tx
+from farflung.net.io.connection import Connection
+
+QUERY: Final = "ledger.query"
+
+AnswerT = TypeVar("AnswerT", bound=queries.Answer)
+
+
+class LedgerClient:
+    """Signs, submits and asks. One transaction at a time, because a nonce is used once."""
+
+    def __init__(
+        self, connect: Callable[[], Awaitable[Connection]], key: SigningKey, genesis: Genesis
+    ) -> None:
+        self._connect, self._key, self._genesis = connect, key, genesis
+        self._turn = asyncio.Lock()
+
+    @property
+    def chain(self) -> Hash:
+        """The chain's id."""
+        return self._genesis.chain
+
+    async def submit(self, *ops: Op) -> None:
+        """Signs and submits one transaction; raises RunError FF-APP-070 when the ledger refuses it."""
+        async with self._turn:
+            account = await self.account(self._key.public)
+            fee = self._genesis.params.fee_min
+            tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee)
+            (result,) = (
+                await self._ask(queries.Submit((sign_tx(self._key, tx),)), queries.Submitted)
+            ).results
+        if not isinstance(result, Applied | AlreadyApplied) or (
+            isinstance(result, AlreadyApplied) and result.code
+        ):
+            names = ", ".join(type(op).__name__ for op in ops)
+            why = getattr(result, "message", "")
+            raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{result.code}: {why}")
+
+    async def _ask(self, query: queries.Query, kind: type[AnswerT]) -> AnswerT:
+        connection = await self._connect()
+        answer = queries.read_answer(await connection.call(QUERY, encode(query)))
+        if isinstance(answer, queries.Refused):
+            raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
+        if not isinstance(answer, kind):
+            raise ProtocolError("FF-APP-071", f"the ledger answered {type(answer).__name__}")
+        return answer
+
+    async def account(self, owner: PeerId) -> AccountRow:
+        """An account; all zero where there is none."""
+        return (await self._ask(queries.AskAccount(owner), queries.AccountIs)).account
+
+    async def job(self, job: Hash) -> JobRow | None:
+        """A job, if it is known."""
+        return (await self._ask(queries.AskJob(job), queries.JobIs)).job
+
+    async def leases(self, job: Hash) -> tuple[LeaseRow, ...]:
+        """A job's leases."""
+        return (await self._ask(queries.AskLeases(job), queries.LeasesAre)).leases
+
+    async def nodes(self) -> list[NodeRow]:
+        """All active nodes."""
+        found: list[NodeRow] = []
+        start: int | None = 0
+        while start is not None:
+            page = await self._ask(queries.AskNodes(start), queries.NodesAre)
+            found += page.nodes
+            start = page.next
+        return found
+
+    async def receipt(self, table: str, key: bytes) -> Receipt | None:
+        """The proof of one row."""
+        return (await self._ask(queries.AskReceipt(table, key), queries.ReceiptIs)).receipt
+
+    async def blocks(self) -> list[Block]:
+        """All blocks since genesis."""
+        found: list[Block] = []
+        while page := (await self._ask(queries.AskBlocks(len(found) + 1), queries.BlocksAre)).blocks:
+            found += page
+        return found
+
+    async def head(self) -> queries.HeadIs:
+        """The newest header."""
+        return await self._ask(queries.AskHead(), queries.HeadIs)
+
+    async def register(self, caps: Hash, unit_price: int, stake: int, expires: int) -> None:
+        """Registers this key's node, unless it is."""
+        if not await self._is_registered():
+            await self.submit(NodeRegister(caps, unit_price, stake, expires))
+
+    async def leave(self) -> None:
+        """Takes this key's node off the ledger and its stake back, unless that is done."""
+        if await self._is_registered():
+            await self.submit(NodeLeave())
+
+    async def _is_registered(self) -> bool:
+        return any(n.node == self._key.public and n.state == NodeState.ACTIVE for n in await self.nodes())

@@ -1,0 +1,86 @@
+"""Objects between peers: served by id and index, pushed to a replica, fetched from whoever has them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError
+from farflung.core.ids import Hash, PeerId
+from farflung.net.io.connection import Connection
+from farflung.net.messages import Kind
+from farflung.store.fetch import FetchPlan
+from farflung.store.io.disk import Disk
+from farflung.store.objects import Manifest
+
+CHUNK = "object.chunk"
+BEGIN = "object.begin"
+PUT = "object.put"
+FINISH = "object.finish"
+
+Dial = Callable[[PeerId], Awaitable[Connection]]
+
+
+def serve(disk: Disk, method: str, body: bytes) -> bytes:
+    """Answers one object request from the disk; who may ask is the caller's business."""
+    match method:
+        case "object.chunk":
+            object_id, index = decode(body, tuple[Hash, int], limits.CONTROL_BYTES)
+            return disk.chunk(object_id, index)
+        case "object.begin":
+            disk.begin(decode(body, Manifest, limits.CONTROL_BYTES))
+            return b""
+        case "object.put":
+            object_id, index, data = decode(body, tuple[Hash, int, bytes], limits.BULK_BYTES)
+            disk.write_chunk(object_id, index, data)
+            return b""
+        case "object.finish":
+            disk.finish(decode(body, Hash, limits.CONTROL_BYTES))
+            return b""
+    raise ProtocolError("FF-APP-033", f"unknown object request {method[:40]!r}")
+
+
+async def push(connection: Connection, disk: Disk, manifest: Manifest, kind: Kind) -> None:
+    """Puts an object into a peer's store; it is durable there on return."""
+    await connection.call(BEGIN, encode(manifest), kind=kind)
+    for index in range(len(manifest.chunks)):
+        await connection.call(PUT, encode((manifest.id, index, disk.chunk(manifest.id, index))), kind=kind)
+    await connection.call(FINISH, encode(manifest.id), kind=kind)
+
+
+async def fetch(disk: Disk, manifest: Manifest, sources: tuple[PeerId, ...], dial: Dial, kind: Kind) -> None:
+    """Brings an object into the own store, chunk by chunk, from the first source that has each and is honest.
+
+    Raises NetworkError FF-APP-034 when no source is left.
+    """
+    if disk.has(manifest.id):
+        return
+    disk.begin(manifest)
+    plan = FetchPlan(manifest, sources)
+    for index in disk.present(manifest.id):
+        plan.received(index)
+    reasons: dict[PeerId, str] = {}
+    while (step := plan.next()) is not None:
+        source, index = step
+        try:
+            connection = await dial(source)
+            data = await connection.call(CHUNK, encode((manifest.id, index)), kind=kind)
+            disk.write_chunk(manifest.id, index, data)
+            plan.received(index)
+        except FarflungError as error:
+            reasons[source] = str(error)
+            plan.failed(source)
+    if not plan.is_complete:
+        raise _nobody_has(manifest, reasons)
+    disk.finish(manifest.id)
+
+
+def _nobody_has(manifest: Manifest, reasons: Mapping[PeerId, str]) -> NetworkError:
+    told = "; ".join(f"{peer[:4].hex()}: {reason}" for peer, reason in reasons.items())
+    return NetworkError(
+        "FF-APP-034",
+        f"object {manifest.id[:4].hex()} cannot be fetched",
+        cause=told[:300] or "no source was named",
+        hint="run `farflung resume` when the peers that hold it are back",
+    )

@@ -1,0 +1,98 @@
+"""Preparation: from what a person wrote to terms that can be hashed, with everything that they name on disk.
+
+`terms.bin` is written last: a run that has it resumes from its own folder and reads nothing outside it again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from farflung.app.folder import RunFolder
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.crypto import NS_OBJECT, SigningKey, digest
+from farflung.core.errors import RunError
+from farflung.core.ids import ZERO_HASH
+from farflung.core.io.durable import write_atomic
+from farflung.core.layout import Layout
+from farflung.job import dataset
+from farflung.job.io.read import read_dataset, read_module
+from farflung.job.load import Resolved
+from farflung.job.model import gpt_shapes
+from farflung.job.spec import JobSpec, Terms
+from farflung.train import messages
+from farflung.train.io.pipe import WorkerPipe
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a run starts from."""
+
+    terms: Terms
+    ready: messages.Ready
+
+
+def read_inputs(folder: RunFolder, spec: JobSpec, base: Path) -> None:
+    """Reads data and module once, and keeps them in the run's folder."""
+    if not folder.dataset_file.exists():
+        data = read_dataset(spec.data, spec.model, base)
+        write_atomic(folder.dataset_file, dataset.pack(data), "run.dataset")
+    if spec.model.kind == "module" and not folder.module_file.exists():
+        source, _ = read_module(spec.model.module, base)
+        write_atomic(folder.module_file, source, "run.module")
+
+
+def module_source(folder: RunFolder) -> bytes:
+    """The user's model source, or nothing."""
+    return folder.module_file.read_bytes() if folder.module_file.exists() else b""
+
+
+def known_layout(spec: JobSpec) -> Layout | None:
+    """The model's tensors as far as they are known without building it: of the built-in GPT."""
+    return Layout.of(gpt_shapes(spec.model)) if spec.model.kind == "gpt" else None
+
+
+async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: SigningKey) -> Prepared:
+    """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there."""
+    data, module = folder.dataset_file.read_bytes(), module_source(folder)
+    ready = await worker.request(messages.Setup(spec, data, module, 0, key.public))
+    assert isinstance(ready, messages.Ready)
+    path = folder.root / "terms.bin"
+    if path.exists():
+        return Prepared(_read_terms(path, spec), ready)
+    state = await worker.request(messages.Initialize())
+    assert isinstance(state, messages.State)
+    write_atomic(folder.snapshots / "000000.bin", state.snapshot, "run.initial")
+    module_hash = digest(NS_OBJECT, module) if module else ZERO_HASH
+    terms = Terms(spec, digest(NS_OBJECT, data), module_hash, Layout.of(dict(state.shapes)), state.root)
+    write_atomic(path, encode(terms), "run.terms")
+    return Prepared(terms, ready)
+
+
+def _read_terms(path: Path, spec: JobSpec) -> Terms:
+    terms = decode(path.read_bytes(), Terms, limits.LOG_RECORD_BYTES)
+    if terms.spec != spec:
+        raise RunError(
+            "FF-APP-022",
+            "the run was started with another configuration",
+            cause="terms.bin does not agree with run.json",
+            hint="start a new run with `farflung run`",
+        )
+    return terms
+
+
+def plain(value: Any) -> Any:
+    """Structs as dictionaries, for files that people and their tools read."""
+    if isinstance(value, Wire):
+        return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    return value
+
+
+def write_resolved(folder: RunFolder, resolved: Resolved) -> None:
+    """The resolved configuration with the origin of each value."""
+    text = {"spec": plain(resolved.spec), "origins": resolved.origins}
+    write_atomic(
+        folder.resolved_file, msgspec.json.format(msgspec.json.encode(text), indent=2), "run.resolved"
+    )

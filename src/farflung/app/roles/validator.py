@@ -1,0 +1,88 @@
+"""The validator: one replica of the ledger. Today's committee is of one: every transaction becomes a block.
+
+It also keeps the directory: the volatile part of the registry (where a node listens now, what it offers), which
+is signed by the node itself and enters no root.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from farflung.app.directory import Advertisement, Listing, check_advertisement
+from farflung.app.leash import Orders, report, report_end, run_role
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import PolicyError, ProtocolError
+from farflung.core.ids import PeerId
+from farflung.ledger import queries
+from farflung.ledger.block import LOGICAL_MS, Genesis
+from farflung.ledger.chain import Chain
+from farflung.ledger.io.store import Store
+from farflung.net.counters import Counter
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+
+DIRECTORY_SIZE = 4096
+
+
+class Validator:
+    """Serves the ledger to whoever holds a key."""
+
+    def __init__(self, chain: Chain, store: Store, *, is_local: bool) -> None:
+        self._chain, self._store, self._is_local = chain, store, is_local
+        self._directory: dict[PeerId, Advertisement] = {}
+        self._turn = asyncio.Lock()
+
+    async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        """One request of one peer."""
+        match method:
+            case "ledger.query":
+                return encode(await self._answer(queries.read_query(body)))
+            case "directory.publish":
+                return self._publish(connection.peer, decode(body, Advertisement, limits.TX_BYTES))
+            case "directory.list":
+                return encode(Listing(tuple(self._directory[p] for p in sorted(self._directory))))
+        raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
+
+    def _now(self) -> int:
+        return self._chain.head.time + LOGICAL_MS if self._is_local else int(time.time() * 1000)
+
+    async def _answer(self, query: queries.Query) -> queries.Answer:
+        if not isinstance(query, queries.Submit):
+            return queries.answer(self._chain, query)
+        async with self._turn:
+            return queries.Submitted(self._store.commit(self._chain, query.txs, self._now())[1])
+
+    def _publish(self, peer: PeerId, advertisement: Advertisement) -> bytes:
+        check_advertisement(advertisement, peer)
+        if peer not in self._directory and len(self._directory) >= DIRECTORY_SIZE:
+            raise PolicyError("FF-APP-031", "the directory is full")
+        self._directory[peer] = advertisement
+        return b""
+
+
+async def main(orders: Orders) -> None:
+    """Serves until the supervisor closes the leash."""
+    config = await orders.next()
+    if config is None:
+        return
+    key = SigningKey(bytes.fromhex(config["key"]))
+    genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
+    store = Store.open(Path(config["folder"]) / "chain.db", genesis)
+    counter = Counter()
+    validator = Validator(store.load(key), store, is_local=config["local"])
+    endpoint = Endpoint(key, validator.handle, counter, port=config["port"])
+    host, port = await endpoint.start()
+    report("ready", peer=key.public.hex(), host=host, port=port)
+    while await orders.next() is not None:
+        pass
+    await endpoint.close()
+    store.close()
+    report_end("ledger", counter.sent)
+
+
+if __name__ == "__main__":
+    run_role(main)

@@ -1,0 +1,64 @@
+"""A provider's private files: sealed under a key that only this node can derive, replaced atomically.
+
+A node's disk holds nothing of a job in clear.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.crypto import NS_OBJECT_KEY, SigningKey
+from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.io.durable import write_atomic
+from farflung.store.objects import Manifest, open_object, seal
+
+
+class _Sealed(Wire, frozen=True):
+    manifest: Manifest
+    chunks: tuple[bytes, ...]
+
+
+class Vault:
+    """Named sealed files in one folder."""
+
+    def __init__(self, folder: Path, key: SigningKey) -> None:
+        self._folder = folder
+        self._secret = key.secret(NS_OBJECT_KEY, b"vault")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.sealed"
+
+    def save(self, name: str, data: bytes) -> None:
+        """Replaces a file; durable on return."""
+        manifest, chunks = seal(self._secret, data)
+        write_atomic(
+            self._path(name), encode(_Sealed(manifest, tuple(chunks))), "provider.vault", private=True
+        )
+
+    def load(self, name: str) -> bytes | None:
+        """A file's content, or None; raises VerificationError FF-APP-040 when it is damaged."""
+        try:
+            data = self._path(name).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            sealed = decode(data, _Sealed, limits.PIPE_BYTES)
+            return open_object(self._secret, sealed.manifest, sealed.chunks)
+        except FarflungError as error:
+            raise VerificationError(
+                "FF-APP-040",
+                f"the checkpoint {name} is damaged",
+                cause=str(error)[:200],
+                hint="nothing: the peer joins anew from public state",
+            ) from error
+
+    def names(self) -> list[str]:
+        """All names."""
+        return sorted(p.name.removesuffix(".sealed") for p in self._folder.glob("*.sealed"))
+
+    def drop(self, name: str) -> None:
+        """Deletes a file, if it is there."""
+        self._path(name).unlink(missing_ok=True)

@@ -1,0 +1,165 @@
+"""Where the chunks lie, and which coefficients of a chunk are the largest.
+
+Each tensor is flattened and cut in chunks of `chunk` elements; tensors smaller than one chunk are joined, in layout
+order, into one pseudo tensor after all others. (No divisor is searched, so odd shapes cost nothing.) The last chunk
+of a group is short: it is as if padded with zeros that are never chosen. Up to 2^20 / chunk chunks of a group
+form a *slab*, the unit of the format: it has its own levels and can be decoded alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farflung.compress.bits import Int64, rice_mean, rice_parameter
+from farflung.core.errors import ProtocolError
+from farflung.core.layout import Float32, Layout
+
+SLAB: Final = 1 << 20  # elements
+
+
+class Group(NamedTuple):
+    """One large tensor, or all small ones: places in the flat vector, read as one vector."""
+
+    places: tuple[slice, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return sum(place.stop - place.start for place in self.places)
+
+    def gather(self, flat: Float32) -> Float32:
+        """The group's vector: a view of `flat` where it is one tensor, else a copy."""
+        if len(self.places) == 1:
+            return flat[self.places[0]]
+        return np.concatenate([flat[place] for place in self.places])
+
+    def scatter(self, vector: Float32, flat: Float32) -> None:
+        """Writes the group's vector back to its places in `flat`."""
+        start = 0
+        for place in self.places:
+            stop = start + place.stop - place.start
+            flat[place] = vector[start:stop]
+            start = stop
+
+
+def groups(layout: Layout, chunk: int) -> list[Group]:
+    """The groups of a layout, in the order of the format."""
+    places = [place for _, place in layout.slices()]
+    small = tuple(place for place in places if place.stop - place.start < chunk)
+    large = [Group((place,)) for place in places if place.stop - place.start >= chunk]
+    return [*large, Group(small)] if small else large
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Up to 2^20 elements (at least one chunk) of a group from `start` on; each chunk sends `topk` of them."""
+
+    start: int
+    size: int
+    chunk: int
+    topk: int
+
+    @property
+    def place(self) -> slice:
+        """Where the slab lies in its group's vector."""
+        return slice(self.start, self.start + self.size)
+
+    @property
+    def rows(self) -> int:
+        """Chunks, the last one perhaps short."""
+        return -(-self.size // self.chunk)
+
+    @property
+    def tail(self) -> int:
+        """Elements of the last chunk."""
+        return self.size - (self.rows - 1) * self.chunk
+
+    @property
+    def count(self) -> int:
+        """Coefficients sent: topk of each full chunk, min(topk, tail) of the last."""
+        return (self.rows - 1) * self.topk + min(self.topk, self.tail)
+
+    @property
+    def rice(self) -> int:
+        """The Rice parameter of the gaps."""
+        return rice_parameter(self.count, self.rows, self.size)
+
+    @property
+    def unary_bound(self) -> int:
+        """Most bits that the unary plane can have: in each chunk all skipped elements in one gap."""
+        skipped = (self.rows - 1) * ((self.chunk - self.topk) >> self.rice)
+        return self.count + skipped + (max(0, self.tail - self.topk) >> self.rice)
+
+    @property
+    def unary_mean(self) -> float:
+        """Expected bits of the unary plane when every support is as likely as any other."""
+        last = min(self.topk, self.tail)
+        bits = last * rice_mean(last, self.tail, self.rice)
+        if self.rows > 1:
+            bits += (self.rows - 1) * self.topk * rice_mean(self.topk, self.chunk, self.rice)
+        return bits
+
+
+def slabs(group: Group, chunk: int, topk: int) -> Iterator[Slab]:
+    """The slabs of a group, in order."""
+    step = max(1, SLAB // chunk) * chunk
+    for start in range(0, group.size, step):
+        yield Slab(start, min(step, group.size - start), chunk, topk)
+
+
+def select(values: Float32, slab: Slab) -> Int64:
+    """Indices (ascending, shape (count,)) of each chunk's largest |v|; of equals the lower index."""
+    full = slab.size // slab.chunk * slab.chunk
+    head = _largest(values[:full].reshape(-1, slab.chunk), slab.topk)
+    head += np.arange(len(head), dtype=np.int64)[:, None] * slab.chunk
+    if full == slab.size:
+        return head.reshape(-1)
+    tail = _largest(values[full:].reshape(1, -1), min(slab.topk, slab.size - full)) + full
+    return np.concatenate([head.reshape(-1), tail.reshape(-1)])
+
+
+def _largest(rows: Float32, count: int) -> Int64:
+    """Columns of the `count` largest |v| of each row, ascending: shape (rows, count).
+
+    The bits of a non-negative float order like the float; the column below them makes all keys different, so the
+    chosen set is unique whatever partition algorithm NumPy has on this machine.
+    """
+    width = rows.shape[1]
+    bits = np.ascontiguousarray(rows).view(np.uint32) & np.uint32(0x7FFFFFFF)
+    backward = np.arange(width - 1, -1, -1, dtype=np.uint64)
+    keys: NDArray[np.uint64] = (bits.astype(np.uint64) << np.uint64(32)) | backward
+    keys.partition(width - count, axis=1)
+    chosen: Int64 = width - 1 - (keys[:, width - count :] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    chosen.sort(axis=1)
+    return chosen
+
+
+def to_gaps(indices: Int64, slab: Slab) -> Int64:
+    """Elements skipped before each index, counted anew in each chunk."""
+    previous = np.empty_like(indices)
+    previous[1:] = indices[:-1]
+    previous[:: slab.topk] = np.arange(slab.rows, dtype=np.int64) * slab.chunk - 1
+    gaps: Int64 = indices - previous - 1
+    return gaps
+
+
+def from_gaps(gaps: Int64, slab: Slab) -> Int64:
+    """The inverse of `to_gaps`: ascending and different by construction.
+
+    Raises ProtocolError FF-COMP-014 when an index lies beyond its chunk (or in the padding of the last one).
+    """
+    rows = np.arange(slab.rows, dtype=np.int64)
+    walked = np.cumsum(gaps + 1)
+    origin = rows * slab.chunk - 1 - (walked[:: slab.topk] - gaps[:: slab.topk] - 1)
+    indices: Int64 = walked + np.repeat(origin, slab.topk)[: slab.count]
+    last = indices[np.minimum((rows + 1) * slab.topk, slab.count) - 1]
+    if (last >= np.minimum((rows + 1) * slab.chunk, slab.size)).any():
+        raise ProtocolError(
+            "FF-COMP-014", "index outside its chunk", cause=f"chunks of {slab.chunk} elements"
+        )
+    return indices

@@ -1,0 +1,103 @@
+"""What every codec is: arrays in, one frame out; and error feedback, which they share.
+
+Error feedback (Seide et al. 2014; Karimireddy et al. 2019; decayed as in DeMo and SparseLoCo): what a round could
+not say is added to what the next round wants to say. With residual e, values u and decay d:
+    a = d e + u        payload = encode(a)        e' = a - decode(payload)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from farflung.compress.payload import HEADER_BYTES, About, Cursor, Header, check_size, pack, unpack
+from farflung.core import limits
+from farflung.core.errors import RunError, VerificationError
+from farflung.core.layout import Float32, Layout
+
+
+class Codec(Protocol):
+    """A pure way to send a flat float32 vector of shape (layout.size,). Make one with `registry.make`."""
+
+    @property
+    def name(self) -> str:
+        """The name in a job file."""
+
+    @property
+    def id(self) -> int:
+        """The codec's number in the header."""
+
+    def encode(
+        self, state: Float32 | None, values: Float32, layout: Layout, about: About
+    ) -> tuple[Float32 | None, bytes]:
+        """New residual (None if the codec has none) and payload. `state` None: an empty residual.
+
+        Raises RunError FF-COMP-020 (a value is not finite; names the tensor), VerificationError FF-COMP-021 (a shape
+        is wrong), PolicyError FF-COMP-023 (too long for anybody). The arguments are left as they are.
+        """
+
+    def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
+        """The values that a payload stands for, shape (layout.size,). Raises only ProtocolError, FF-COMP-0xx."""
+
+    def bound(self, layout: Layout) -> int:
+        """The exact upper limit of a payload in bytes, header included. The decoder enforces it."""
+
+    def expect(self, layout: Layout) -> float:
+        """The expected length of a payload in bytes, header included: at most 2 % off."""
+
+
+def check_vector(vector: Float32, layout: Layout, what: str) -> None:
+    """Raises VerificationError FF-COMP-021 (not the layout's shape, not float32), RunError FF-COMP-020 (not finite)."""
+    if vector.shape != (layout.size,) or vector.dtype != np.float32:
+        cause = f"{what} has shape {vector.shape} and type {vector.dtype}; ({layout.size},) float32 is needed"
+        raise VerificationError("FF-COMP-021", f"the {what} do not fit the layout", cause=cause)
+    finite = np.isfinite(vector)
+    if not finite.all():
+        bad = int(np.argmin(finite))
+        name = next(tensor.name for tensor, place in layout.slices() if bad < place.stop)
+        raise RunError(
+            "FF-COMP-020",
+            f"tensor {name!r} is not finite",
+            cause=f"{int((~finite).sum())} NaN or infinite {what}, the first at element {bad}",
+            hint="lower the learning rate (optimizer.lr), or clip gradients (optimizer.clip)",
+        )
+
+
+def accumulate(state: Float32 | None, values: Float32, decay: float, layout: Layout) -> Float32:
+    """decay * state + values in float32 (multiply, then add), checked; always a new array."""
+    check_vector(values, layout, "values")
+    if state is None:
+        return values.copy()
+    check_vector(state, layout, "residual values")
+    with np.errstate(over="ignore"):
+        total: Float32 = np.float32(decay) * state + values
+    check_vector(total, layout, "sums with the residual")
+    return total
+
+
+def seal(codec: Codec, layout: Layout, about: About, parts: list[bytes]) -> bytes:
+    """The frame around a body given in parts."""
+    return pack(Header(codec.id, layout.id, about), b"".join(parts))
+
+
+def check_bound(codec: Codec, layout: Layout) -> None:
+    """Raises PolicyError FF-COMP-023 before the work is done when the payload could be too long."""
+    check_size(codec.bound(layout))
+
+
+def unseal(codec: Codec, payload: bytes, layout: Layout, about: About) -> Cursor:
+    """The body of `payload`, if it is this codec's for this layout and place; raises ProtocolError."""
+    limit = min(codec.bound(layout), limits.PAYLOAD_BYTES) - HEADER_BYTES
+    return Cursor(
+        unpack(
+            payload,
+            layout_id=layout.id,
+            round=about.round,
+            phase=about.phase,
+            base_root=about.base_root,
+            peer=about.peer,
+            codec_id=codec.id,
+            body_limit=limit,
+        )
+    )

@@ -1,0 +1,47 @@
+"""A codec by its name in a job file."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import Final
+
+from farflung.compress.chunks import SLAB
+from farflung.compress.codecs import Codec as Codec
+from farflung.compress.dense import Dense2Bit, DenseFp32
+from farflung.compress.sparse import TopK2Bit
+from farflung.core.errors import SpecError
+
+NAMES: Final = ("dense_fp32", "dense_2bit", "topk_2bit")
+
+
+def make(name: str, *, topk: int, chunk: int, error_decay: float) -> Codec:
+    """The codec `name`. Parameters that it does not use are checked all the same.
+
+    Raises SpecError FF-COMP-030 (unknown name), FF-COMP-031 (a parameter out of range).
+    """
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
+        raise SpecError(
+            "FF-COMP-030",
+            f"unknown codec {name[:40]!r}",
+            cause=f"there are {', '.join(NAMES)}",
+            hint=f'write sync.codec = "{near}"',
+        )
+    if not 1 <= topk <= chunk <= SLAB:
+        raise SpecError(
+            "FF-COMP-031",
+            f"cannot send {topk} of {chunk} elements",
+            cause=f"1 <= topk <= chunk <= {SLAB} must hold",
+            hint="write sync.topk = 64 and sync.chunk = 4096",
+        )
+    if not (math.isfinite(error_decay) and 0.0 <= error_decay <= 1.0):
+        raise SpecError(
+            "FF-COMP-031",
+            f"cannot keep {error_decay} of the residual",
+            cause="sync.error_decay lies between 0 and 1",
+            hint="write sync.error_decay = 0.95",
+        )
+    if name == "dense_fp32":
+        return DenseFp32()
+    return Dense2Bit(error_decay) if name == "dense_2bit" else TopK2Bit(topk, chunk, error_decay)

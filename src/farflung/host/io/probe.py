@@ -1,0 +1,117 @@
+"""Measures a machine and a process: what may be used here, how fast it is, what a process took."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+import shutil
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import psutil
+
+from farflung.plan.machine import Capabilities, Machine
+
+SIDE: Final = 384  # matrices of this side fit a core's cache and reach the library's full rate
+BENCH_SECONDS: Final = 0.15
+CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+def _cgroup(name: str) -> list[str]:
+    try:
+        return (CGROUP / name).read_text(encoding="ascii").split()
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def cores() -> int:
+    """Cores that this process may use: affinity mask and container quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max")
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+        allowed = min(allowed, math.ceil(int(quota[0]) / max(1, int(quota[1]))))
+    return max(1, allowed)
+
+
+def memory_bytes() -> int:
+    """Memory that can be used now: available in the machine, and left in the container."""
+    available = int(psutil.virtual_memory().available)
+    bound, used = _cgroup("memory.max"), _cgroup("memory.current")
+    if bound and used and bound[0].isdigit():
+        available = min(available, max(0, int(bound[0]) - int(used[0])))
+    return available
+
+
+def disk_bytes(folder: Path) -> int:
+    """Free bytes where `folder` lies; it, or a parent of it, exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def sgemm_flops(seconds: float = BENCH_SECONDS) -> float:
+    """float32 FLOP/s of one core in NumPy's matrix product.
+
+    Counted in processor time of all threads, so neither a threaded library nor a busy machine distorts it much.
+    """
+    left = np.ones((SIDE, SIDE), np.float32)
+    right, out = left.copy(), left.copy()
+    np.matmul(left, right, out=out)
+    stop = time.perf_counter() + seconds
+    start, count = time.process_time(), 0
+    while count < 3 or time.perf_counter() < stop:
+        np.matmul(left, right, out=out)
+        count += 1
+    return 2.0 * SIDE**3 * count / max(1e-9, time.process_time() - start)
+
+
+def machine() -> Machine:
+    """This machine as a plan reckons with it."""
+    return Machine(cores=cores(), flops_per_core=sgemm_flops(), memory_bytes=memory_bytes())
+
+
+def _torch_version() -> str:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def capabilities(folder: Path) -> Capabilities:
+    """What a provider on this machine declares of a slot that keeps its data in `folder`."""
+    return Capabilities(
+        cores=cores(),
+        memory_bytes=memory_bytes(),
+        disk_bytes=disk_bytes(folder),
+        flops=int(sgemm_flops()),
+        threads=1,
+        system=platform.system(),
+        machine=platform.machine(),
+        torch=_torch_version(),
+    )
+
+
+def usage(pid: int) -> tuple[int, float]:
+    """Peak resident bytes and processor seconds of process `pid`; zeros when it is gone."""
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        return max(_peak_resident(pid), process.memory_info().rss), times.user + times.system
+    except psutil.Error:
+        return 0, 0.0
+
+
+def _peak_resident(pid: int) -> int:
+    """VmHWM of /proc (Linux), 0 elsewhere: psutil knows the present size only."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

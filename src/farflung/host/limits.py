@@ -1,0 +1,68 @@
+"""What a worker process may use of the machine that runs it, as data, and the environment it is given.
+
+The kernel enforces the bounds (setrlimit): they hold before the worker's first import. Processor seconds have no
+bound, since a lease ends by time and not by work. This is the first sandbox tier: it stops accidents and floods,
+not a determined intruder; the tiers that close file system and network come on top of it (docs/threats).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from farflung.core.limits import MIB
+
+GIB: Final = 1 << 30
+THREAD_VARIABLES: Final = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+PASSED: Final = ("PATH", "LANG", "FARFLUNG_DEBUG")
+LOG_BYTES: Final = 16 * MIB  # what standard error may grow to: `file_bytes` bounds every file, this one too
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Bounds of one worker. `processes` counts all of the user's processes and threads, so it is wide."""
+
+    address_space: int = (
+        64 * GIB
+    )  # RLIMIT_AS: reserved, not used; a GPU runtime maps far more than it touches
+    data: int = 8 * GIB  # RLIMIT_DATA: private writable memory, which on Linux is heap and anonymous maps
+    open_files: int = 256
+    processes: int = 16384
+    file_bytes: int = LOG_BYTES
+    core_bytes: int = 0  # a memory image would put the tenant's weights on disk
+
+    def arguments(self) -> tuple[str, ...]:
+        """`NAME=VALUE` for `host.io.confine`, by the kernel's names."""
+        return (
+            f"RLIMIT_AS={self.address_space}",
+            f"RLIMIT_DATA={self.data}",
+            f"RLIMIT_NOFILE={self.open_files}",
+            f"RLIMIT_NPROC={self.processes}",
+            f"RLIMIT_FSIZE={self.file_bytes}",
+            f"RLIMIT_CORE={self.core_bytes}",
+        )
+
+
+def limits_for(worker_bytes: int) -> Limits:
+    """Limits for a worker that is planned to peak at `worker_bytes`: twice that, and 1 GiB."""
+    return Limits(data=2 * worker_bytes + GIB)
+
+
+def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    """The worker's whole environment: what is not named here (tokens, proxies, library paths) does not pass."""
+    kept = {name: environment[name] for name in PASSED if name in environment}
+    fixed = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONHASHSEED": "0"}
+    return {
+        "PATH": "/usr/bin:/bin",
+        "LANG": "C.UTF-8",
+        **kept,
+        **fixed,
+        **dict.fromkeys(THREAD_VARIABLES, "1"),
+    }

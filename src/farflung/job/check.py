@@ -1,0 +1,161 @@
+"""Which values make sense: the range of each key, and the rules between keys.
+
+Used on what a person writes (with the origin of each value) and on specs that come from elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from farflung.core import limits
+from farflung.core.errors import SpecError, UsageError
+from farflung.core.money import parse_credits
+from farflung.job.keys import value_of
+from farflung.job.model import gpt_size
+from farflung.job.spec import JobSpec
+
+Origins = Mapping[str, str]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MODULE: Final = re.compile(r"(.+):([A-Za-z_][A-Za-z0-9_]*)")
+_PATH_LENGTH: Final = 4096
+
+
+class Range(NamedTuple):
+    """Allowed values of one number. `above` and `below`: the ends themselves are excluded."""
+
+    low: float
+    high: float
+    above: bool = False
+    below: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether a finite `value` lies inside."""
+        low = value > self.low if self.above else value >= self.low
+        high = value < self.high if self.below else value <= self.high
+        return math.isfinite(value) and low and high
+
+    def __str__(self) -> str:
+        low = f"above {self.low:g}" if self.above else f"at least {self.low}"
+        if math.isinf(self.high):
+            return f"{low} and finite"
+        return f"{low} and " + (f"below {self.high:g}" if self.below else f"at most {self.high}")
+
+
+_POSITIVE: Final = Range(0, math.inf, above=True)
+_SHARE: Final = Range(0, 1, below=True)
+
+RANGES: Final[Mapping[str, Range]] = {
+    "seed": Range(0, (1 << 63) - 1),
+    "rounds": Range(1, limits.ROUNDS),
+    "batch": Range(1, limits.WEIGHT),
+    "model.layers": Range(1, 1024),
+    "model.width": Range(1, 1 << 16),
+    "model.heads": Range(1, 1024),
+    "model.context": Range(2, limits.WEIGHT),
+    "model.vocabulary": Range(2, 1 << 20),
+    "data.heldout": Range(0, 0.5, above=True),
+    "optimizer.lr": _POSITIVE,
+    "optimizer.beta1": _SHARE,
+    "optimizer.beta2": _SHARE,
+    "optimizer.eps": _POSITIVE,
+    "optimizer.weight_decay": Range(0, math.inf),
+    "optimizer.momentum": _SHARE,
+    "optimizer.clip": Range(0, math.inf),
+    "schedule.warmup": Range(0, 1 << 40),
+    "schedule.final": Range(0, 1),
+    "sync.steps": Range(1, limits.WEIGHT),
+    "sync.topk": Range(1, 1 << 16),
+    "sync.chunk": Range(2, 1 << 16),
+    "sync.error_decay": Range(0, 1),
+    "sync.outer_lr": _POSITIVE,
+    "sync.outer_momentum": _SHARE,
+    "network.providers": Range(2, 64),
+    "network.port": Range(0, 65535),
+    "evaluate.every": Range(1, limits.ROUNDS),
+    "evaluate.tokens": Range(2, 1 << 40),
+    "evaluate.final_tokens": Range(2, 1 << 40),
+}
+
+
+def check(spec: JobSpec, origins: Origins | None = None) -> None:
+    """Raises SpecError FF-JOB-004 that names the key, its value, what is allowed and where it came from."""
+    told = origins or {}
+    for key, allowed in RANGES.items():
+        if not allowed.holds(value_of(spec, key)):
+            raise _refused(spec, told, key, str(allowed))
+    for key in ("budget", "unit_price"):
+        _check_credits(spec, told, key)
+    _check_texts(spec, told)
+    _check_model(spec, told)
+    _check_sync(spec, told)
+    for key in ("evaluate.tokens", "evaluate.final_tokens"):
+        if value_of(spec, key) < spec.model.context:
+            raise _refused(spec, told, key, f"at least model.context = {spec.model.context}")
+
+
+def _refused(spec: JobSpec, origins: Origins, key: str, allowed: str, hint: str = "") -> SpecError:
+    value = value_of(spec, key)
+    shown = f'"{value[:60]}"' if isinstance(value, str) else f"{value}"
+    origin = origins.get(key, "")
+    return SpecError(
+        "FF-JOB-004",
+        f"{key} = {shown} is not possible",
+        cause=f"allowed: {allowed}" + (f"; set by {origin}" if origin else ""),
+        hint=hint or f"give {key} another value",
+    )
+
+
+def _check_credits(spec: JobSpec, origins: Origins, key: str) -> None:
+    allowed = "an amount of credits above 0 with at most 6 decimal places"
+    try:
+        amount = parse_credits(value_of(spec, key))
+    except UsageError:
+        amount = None
+    if not amount:
+        raise _refused(spec, origins, key, allowed, f'write it like {key} = "2.5"')
+
+
+def _check_texts(spec: JobSpec, origins: Origins) -> None:
+    if not _NAME.fullmatch(spec.name):
+        raise _refused(
+            spec, origins, "name", "1 to 64 letters, digits, dots, dashes, underscores; no dot first"
+        )
+    path = spec.data.path
+    if not (0 < len(path) <= _PATH_LENGTH and path.isprintable()):
+        raise _refused(spec, origins, "data.path", "`stdlib` or a path of printable characters")
+
+
+def _check_model(spec: JobSpec, origins: Origins) -> None:
+    model = spec.model
+    if model.kind == "module":
+        if not (_MODULE.fullmatch(model.module) and model.module.isprintable()):
+            raise _refused(spec, origins, "model.module", "a file and a function, like model.py:build")
+        return
+    if model.module:
+        hint = 'set kind = "module" in [model], or remove module'
+        raise _refused(spec, origins, "model.module", 'nothing while model.kind is "gpt"', hint)
+    both = "give model.heads or model.width another value"
+    if model.width % model.heads:
+        raise _refused(spec, origins, "model.heads", f"a divisor of model.width = {model.width}", both)
+    if gpt_size(model) > limits.ELEMENTS:
+        allowed = f"at most {limits.ELEMENTS} parameters, not {gpt_size(model)}"
+        raise _refused(spec, origins, "model.width", allowed, "make the model smaller")
+
+
+def _check_sync(spec: JobSpec, origins: Origins) -> None:
+    sync = spec.sync
+    if sync.topk > sync.chunk:
+        raise _refused(
+            spec, origins, "sync.topk", f"at most sync.chunk = {sync.chunk}", "lower topk, or raise chunk"
+        )
+    codecs = ("topk_2bit",) if sync.method == "sparse_loco" else ("dense_2bit", "dense_fp32")
+    if sync.codec not in codecs:
+        allowed = " or ".join(f'"{codec}"' for codec in codecs) + f' with sync.method = "{sync.method}"'
+        raise _refused(spec, origins, "sync.codec", allowed, f'set codec = "{codecs[0]}" in [sync]')
+    if spec.round_tokens > limits.WEIGHT:
+        allowed = f"batch * model.context * sync.steps = {spec.round_tokens} at most {limits.WEIGHT} tokens"
+        raise _refused(spec, origins, "sync.steps", allowed, "make rounds shorter and more")

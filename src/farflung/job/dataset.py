@@ -1,0 +1,188 @@
+"""Tokens to train on and tokens to measure on: how they are split, packed into one object, and refused.
+
+Text is taken byte by byte: a token is a byte, and files are joined by one zero byte, which text never holds.
+Packed form, little-endian: magic, version, dtype code, tokens of both parts, then the tokens themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from farflung.core import limits
+from farflung.core.crypto import NS_DATA_SPLIT, digest
+from farflung.core.errors import ProtocolError, SpecError
+from farflung.job.spec import ModelSpec
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+File = tuple[str, bytes]
+
+SEPARATOR: Final = b"\0"
+_HEAD: Final = struct.Struct("<4sHBxQQ")
+_MAGIC: Final = b"FFDS"
+_VERSION: Final = 1
+_DTYPES: Final[Mapping[int, np.dtype[Any]]] = {  # by code: bytes of one token
+    1: np.dtype("<u1"),
+    2: np.dtype("<u2"),
+    4: np.dtype("<u4"),
+}
+_SAMPLE: Final = limits.MIB  # how much of a file is looked at to tell text from binary
+_INVALID_SHARE: Final = (
+    0.1  # of the sample; Latin-1 prose stays below, compressed and compiled files far above
+)
+_COUNT_BLOCK: Final = 1 << 22  # tokens counted at a time: bincount widens them to 8 bytes
+
+
+class Dataset(msgspec.Struct, frozen=True, eq=False):
+    """Both parts are 1-D and of one dtype: uint8, uint16 or uint32."""
+
+    train: Tokens
+    heldout: Tokens
+
+
+def token_dtype(vocabulary: int) -> np.dtype[Any]:
+    """The smallest dtype for tokens below `vocabulary`."""
+    return _DTYPES[1 if vocabulary <= 1 << 8 else 2 if vocabulary <= 1 << 16 else 4]
+
+
+def pack(dataset: Dataset) -> bytes:
+    """One byte string for one data set; both parts are non-empty and of one dtype (else ValueError)."""
+    train, heldout = dataset.train, dataset.heldout
+    code = train.dtype.itemsize
+    if train.dtype != heldout.dtype or train.dtype != _DTYPES.get(code) or not (train.size and heldout.size):
+        raise ValueError("both parts are non-empty and of one dtype: uint8, uint16 or uint32")
+    head = _HEAD.pack(_MAGIC, _VERSION, code, train.size, heldout.size)
+    parts = [np.ascontiguousarray(part, _DTYPES[code]) for part in (train, heldout)]
+    return b"".join([head, *(part.data.cast("B") for part in parts)])
+
+
+def unpack(data: bytes) -> Dataset:
+    """The data set in a byte string, as read-only views of it; raises ProtocolError FF-JOB-030."""
+    if not _HEAD.size <= len(data) <= _HEAD.size + limits.DATA_BYTES:
+        raise _malformed(f"it has {len(data)} bytes")
+    magic, version, code, train, heldout = _HEAD.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION or code not in _DTYPES or data[7]:
+        raise _malformed("its head is of another kind")
+    if len(data) != _HEAD.size + code * (train + heldout) or not train or not heldout:
+        raise _malformed("its length is not what its head says")
+    tokens = np.frombuffer(data, _DTYPES[code], offset=_HEAD.size)
+    return Dataset(tokens[:train], tokens[train:])
+
+
+def _malformed(cause: str) -> ProtocolError:
+    return ProtocolError("FF-JOB-030", "this is not a packed data set", cause=cause)
+
+
+def check_dataset(dataset: Dataset, model: ModelSpec) -> None:
+    """Raises SpecError FF-JOB-022 (a part is too short), FF-JOB-023 (a token outside the vocabulary)."""
+    for name, part in (("training", dataset.train), ("held-out", dataset.heldout)):
+        if part.size <= model.context:
+            raise SpecError(
+                "FF-JOB-022",
+                f"too little {name} data",
+                cause=f"{part.size} tokens hold no sequence of model.context + 1 = {model.context + 1}",
+                hint="give more data, or set a smaller model.context"
+                + ("" if name == "training" else ", or raise data.heldout"),
+            )
+        if int(part.max()) >= model.vocabulary:
+            raise SpecError(
+                "FF-JOB-023",
+                f"token {int(part.max())} in the {name} data",
+                cause=f"model.vocabulary = {model.vocabulary}, so tokens go from 0 to {model.vocabulary - 1}",
+                hint=f"set vocabulary = {int(part.max()) + 1} in [model]; text needs 256",
+            )
+
+
+def is_text(data: bytes) -> bool:
+    """No zero byte anywhere, and the first MiB is nearly all UTF-8."""
+    sample = data[:_SAMPLE]
+    invalid = len(sample) - len(sample.decode("utf-8", "ignore").encode())
+    return SEPARATOR not in data and invalid <= _INVALID_SHARE * len(sample)
+
+
+def split_files(files: Sequence[File], heldout: float) -> Dataset:
+    """Byte tokens of text files, each file wholly on one side; a single file is cut, its end held out.
+
+    Files are held out in the order of their names' hashes while they fit into `heldout` of all bytes; if none
+    fits, the smallest is. Each side is joined in the order of names, whatever the order of `files`.
+    Raises SpecError FF-JOB-020 (nothing in them), FF-JOB-021 (not text).
+    """
+    full = sorted(file for file in files if file[1])
+    if len({name for name, _ in full}) != len(full):
+        raise ValueError("two files have one name")
+    for name, data in full:
+        if not is_text(data):
+            raise SpecError(
+                "FF-JOB-021",
+                f"{name[:200]} is not text",
+                cause="it has zero bytes, or too much that is not UTF-8",
+                hint="name a text file, or give tokens as a 1-D integer array in a .npy or .safetensors file",
+            )
+    if not full:
+        raise _empty()
+    if len(full) == 1:
+        return split_tokens(np.frombuffer(full[0][1], np.uint8), heldout)
+    chosen = _heldout_names(full, heldout)
+    return Dataset(
+        _joined([data for name, data in full if name not in chosen]),
+        _joined([data for name, data in full if name in chosen]),
+    )
+
+
+def _heldout_names(files: Sequence[File], heldout: float) -> set[str]:
+    room = int(heldout * sum(len(data) for _, data in files))
+    chosen: set[str] = set()
+    for name, data in sorted(files, key=lambda file: (_draw(file[0]), file)):
+        if len(data) <= room:
+            room -= len(data)
+            chosen.add(name)
+    return chosen or {min(files, key=lambda file: (len(file[1]), _draw(file[0])))[0]}
+
+
+def _draw(name: str) -> bytes:
+    return digest(NS_DATA_SPLIT, name.encode("utf-8", "surrogateescape"))
+
+
+def _joined(parts: list[bytes]) -> Tokens:
+    return np.frombuffer(SEPARATOR.join(parts), np.uint8)
+
+
+def split_tokens(tokens: Tokens, heldout: float) -> Dataset:
+    """The last `heldout` share is held out, at least one token. Raises SpecError FF-JOB-020 for fewer than two."""
+    if tokens.size < 2:
+        raise _empty()
+    cut = tokens.size - max(1, int(heldout * tokens.size))
+    return Dataset(tokens[:cut], tokens[cut:])
+
+
+def _empty() -> SpecError:
+    return SpecError(
+        "FF-JOB-020",
+        "there is no data",
+        cause="every file is empty, or there is none",
+        hint='set path in [data] to a text file, a folder of text files, or "stdlib"',
+    )
+
+
+def unigram_entropy(train: Tokens, heldout: Tokens, vocabulary: int = 256) -> float:
+    """Nats per token of the held-out part under the training part's frequencies, each count plus one.
+
+    What a model that knows no context reaches. Both parts are non-empty.
+    """
+    symbols = max(vocabulary, int(train.max()) + 1, int(heldout.max()) + 1)
+    seen, asked = _counts(train, symbols), _counts(heldout, symbols)
+    log_share = np.log((seen + 1) / (train.size + symbols))
+    return -math.fsum((asked * log_share).tolist()) / heldout.size
+
+
+def _counts(tokens: Tokens, symbols: int) -> NDArray[np.int64]:
+    total = np.zeros(symbols, np.int64)
+    for start in range(0, tokens.size, _COUNT_BLOCK):
+        total += np.bincount(tokens[start : start + _COUNT_BLOCK], minlength=symbols)
+    return total

@@ -1,0 +1,79 @@
+"""The keys of a job file: every field of JobSpec by its dotted name, with its type and its default."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
+
+import msgspec
+
+from farflung.core.codec import Wire
+from farflung.job.spec import JobSpec
+
+
+class Key(NamedTuple):
+    """One value of a job: `sync.steps` has section `sync` and name `steps`; a top-level key's section is ''."""
+
+    section: str
+    name: str
+    kind: Any
+    default: object
+
+    @property
+    def dotted(self) -> str:
+        """The key as it is written on a command line."""
+        return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def variable(self) -> str:
+        """The key's environment variable."""
+        return "FARFLUNG_" + self.dotted.replace(".", "_").upper()
+
+
+def _section(name: str, kind: type[Wire]) -> list[Key]:
+    return [Key(name, f.name, f.type, f.default) for f in msgspec.structs.fields(kind)]
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Wire)
+
+
+_TOP = _section("", JobSpec)
+
+SECTIONS: Final[Mapping[str, type[Wire]]] = MappingProxyType(
+    {key.name: key.kind for key in _TOP if _is_section(key.kind)}
+)
+KEYS: Final[Mapping[str, Key]] = MappingProxyType(
+    {
+        key.dotted: key
+        for key in [k for k in _TOP if not _is_section(k.kind)]
+        + [k for name, kind in SECTIONS.items() for k in _section(name, kind)]
+    }
+)
+
+
+def keys() -> tuple[str, ...]:
+    """All dotted keys: top level first, then section by section."""
+    return tuple(KEYS)
+
+
+def expected(kind: Any) -> str:
+    """What a value of this type looks like, in words."""
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
+    return words[kind]
+
+
+def value_of(spec: JobSpec, dotted: str) -> Any:
+    """The value of a key in a spec."""
+    key = KEYS[dotted]
+    return getattr(getattr(spec, key.section) if key.section else spec, key.name)
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The most similar of `names`, or ''."""
+    found = difflib.get_close_matches(name[:100], list(names), n=1, cutoff=0.5)
+    return found[0] if found else ""

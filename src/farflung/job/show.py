@@ -1,0 +1,84 @@
+"""A job as TOML that a person can read: every value with its origin, and an example with every key explained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from farflung.job.keys import KEYS, value_of
+from farflung.job.load import Resolved
+from farflung.job.spec import JobSpec
+
+ABOUT: Final[Mapping[str, str]] = {
+    "name": "what the run's folder is called",
+    "seed": "fixes initial weights, data order and the local network's keys",
+    "rounds": "how often the peers agree",
+    "batch": "sequences in one step of one peer",
+    "budget": "the most that may be spent, in credits",
+    "unit_price": "offered for one trained token, in credits",
+    "model.kind": "the built-in gpt, or module",
+    "model.layers": "blocks of the gpt",
+    "model.width": "numbers that describe one token",
+    "model.heads": "attention heads; a divisor of width",
+    "model.context": "tokens of one sequence",
+    "model.vocabulary": "how many different tokens there are; 256 for text",
+    "model.module": 'your own: "file.py:function" that returns an nn.Module (needs kind = "module")',
+    "data.path": '"stdlib", a text file, a folder, or tokens in .npy or .safetensors',
+    "data.heldout": "share that is kept out of training, to measure the loss on",
+    "optimizer.name": "inner optimizer of each peer: adamw or sgd",
+    "optimizer.lr": "peak learning rate",
+    "optimizer.beta1": "adamw: decay of the first moment",
+    "optimizer.beta2": "adamw: decay of the second moment",
+    "optimizer.eps": "adamw: added to the denominator",
+    "optimizer.weight_decay": "decoupled from the gradient",
+    "optimizer.momentum": "sgd only",
+    "optimizer.clip": "largest L2 norm of a gradient; 0 for none",
+    "schedule.kind": "after warm-up: cosine falls to `final`, constant stays",
+    "schedule.warmup": "steps from zero up to the peak",
+    "schedule.final": "share of the peak that is left at the end",
+    "sync.method": "sparse_loco sends the largest coefficients, diloco the whole change",
+    "sync.steps": "local steps of one round (H)",
+    "sync.codec": "topk_2bit for sparse_loco; dense_2bit or dense_fp32 for diloco",
+    "sync.topk": "coefficients kept of each chunk",
+    "sync.chunk": "elements of a chunk",
+    "sync.error_decay": "how much of what was not sent is kept for the next round",
+    "sync.outer_lr": "step size on the merged change",
+    "sync.outer_momentum": "0 for plain averaging",
+    "sync.nesterov": "look ahead, when there is momentum",
+    "network.providers": "peers of the local network",
+    "network.port": "of the requester; 0 for any free one",
+    "evaluate.every": "rounds between two measurements of the held-out loss",
+    "evaluate.tokens": "held-out tokens of each measurement",
+    "evaluate.final_tokens": "held-out tokens of the last one",
+}
+
+
+def lines(resolved: Resolved) -> list[str]:
+    """Every value as `key = value   # origin` under its [section]: itself a job file that loads."""
+    return _document(resolved.spec, lambda key: resolved.origins.get(key, ""))
+
+
+def example() -> str:
+    """A job.toml with every key at its default, explained."""
+    head = ["# A job of farflung: `farflung run job.toml`. Every line may be left out.", ""]
+    return "\n".join([*head, *_document(JobSpec(), ABOUT.__getitem__)]) + "\n"
+
+
+def _document(spec: JobSpec, remark: Callable[[str], str]) -> list[str]:
+    rows: list[str] = []
+    section = ""
+    width = max(len(key.name) + len(_toml(value_of(spec, dotted))) for dotted, key in KEYS.items()) + 3
+    for dotted, key in KEYS.items():
+        if key.section != section:
+            section = key.section
+            rows += ["", f"[{section}]"]
+        pair = f"{key.name} = {_toml(value_of(spec, dotted))}"
+        rows.append(f"{pair.ljust(min(width, 40))}   # {remark(dotted)}")
+    return rows
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else repr(value)

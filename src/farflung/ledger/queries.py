@@ -1,0 +1,215 @@
+"""What can be asked of a ledger over the wire, and what it says. Reading is a pure function of the chain.
+
+`Submit` is the one request that writes; the validator's shell answers it (ledger.io.store), with one result for
+each transaction.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.errors import PolicyError, VerificationError
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.block import Block, Certificate, Header
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipts import Receipt, prove
+from farflung.ledger.results import Result
+from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.tables import leases_of
+from farflung.ledger.tx import SignedTx
+
+PAGE = 256  # rows or blocks in one answer, at most
+_PAGE_BYTES = limits.CONTROL_BYTES // 2
+
+
+class AskHead(Wire, frozen=True, tag="head"):
+    """The newest header."""
+
+
+class AskAccount(Wire, frozen=True, tag="account"):
+    """Balance and next nonce of one key."""
+
+    owner: PeerId
+
+
+class AskNodes(Wire, frozen=True, tag="nodes"):
+    """Active nodes, from row index `start`."""
+
+    start: int = 0
+
+
+class AskJob(Wire, frozen=True, tag="job"):
+    """One job."""
+
+    job: Hash
+
+
+class AskLeases(Wire, frozen=True, tag="leases"):
+    """The leases of one job, in the order in which they were made."""
+
+    job: Hash
+
+
+class AskReceipt(Wire, frozen=True, tag="receipt"):
+    """Proof of one row; keys as in ledger.rows."""
+
+    table: str
+    key: bytes
+
+
+class AskBlocks(Wire, frozen=True, tag="blocks"):
+    """Blocks from `height` on, as many as fit."""
+
+    height: int
+
+
+class AskTx(Wire, frozen=True, tag="tx"):
+    """Where a transaction is."""
+
+    tx: Hash
+
+
+class Submit(Wire, frozen=True, tag="submit"):
+    """Put these into a block."""
+
+    txs: tuple[SignedTx, ...]
+
+
+Read = AskHead | AskAccount | AskNodes | AskJob | AskLeases | AskReceipt | AskBlocks | AskTx
+Query = Read | Submit
+
+
+class HeadIs(Wire, frozen=True, tag="head"):
+    """The newest header with its certificate (none at height 0)."""
+
+    header: Header
+    certificate: Certificate
+
+
+class AccountIs(Wire, frozen=True, tag="account"):
+    """The account; all zero where there is none yet."""
+
+    account: AccountRow
+
+
+class NodesAre(Wire, frozen=True, tag="nodes"):
+    """Up to PAGE active nodes; `next` is where to go on, None at the end."""
+
+    nodes: tuple[NodeRow, ...]
+    next: int | None
+
+
+class JobIs(Wire, frozen=True, tag="job"):
+    """The job, or None."""
+
+    job: JobRow | None
+
+
+class LeasesAre(Wire, frozen=True, tag="leases"):
+    """All leases of the job; empty for an unknown one."""
+
+    leases: tuple[LeaseRow, ...]
+
+
+class ReceiptIs(Wire, frozen=True, tag="receipt"):
+    """The receipt, or None."""
+
+    receipt: Receipt | None
+
+
+class BlocksAre(Wire, frozen=True, tag="blocks"):
+    """Blocks in order; empty behind the head."""
+
+    blocks: tuple[Block, ...]
+
+
+class TxIs(Wire, frozen=True, tag="tx"):
+    """The height of the transaction's block, or None."""
+
+    height: int | None
+
+
+class Submitted(Wire, frozen=True, tag="submit"):
+    """One result for each transaction handed in, in the same order."""
+
+    results: tuple[Result, ...]
+
+
+class Refused(Wire, frozen=True, tag="refused"):
+    """The query could not be answered."""
+
+    code: str
+    message: str
+    cause: str = ""
+    hint: str = ""
+
+
+Answer = (
+    HeadIs | AccountIs | NodesAre | JobIs | LeasesAre | ReceiptIs | BlocksAre | TxIs | Submitted | Refused
+)
+
+
+def read_query(data: bytes) -> Query:
+    """Reads a query from elsewhere; raises ProtocolError FF-CORE-020..023."""
+    return decode(data, cast(type[Query], Query), limits.CONTROL_BYTES)
+
+
+def read_answer(data: bytes) -> Answer:
+    """Reads an answer from elsewhere; raises ProtocolError FF-CORE-020..023."""
+    return decode(data, cast(type[Answer], Answer), limits.CONTROL_BYTES)
+
+
+def answer(chain: Chain, query: Read) -> Answer:
+    """What the chain says at its head. Never raises for what a stranger can ask."""
+    state = chain.state
+    match query:
+        case AskHead():
+            return HeadIs(chain.head, chain.certificate)
+        case AskAccount(owner):
+            return AccountIs(state.find(AccountRow, owner) or AccountRow(owner))
+        case AskNodes(start):
+            return _nodes(chain, start)
+        case AskJob(job):
+            return JobIs(state.find(JobRow, job))
+        case AskLeases(job):
+            row = state.find(JobRow, job)
+            return LeasesAre(tuple(leases_of(state, row))[::-1] if row else ())
+        case AskReceipt(table, key):
+            return _receipt(chain, table, key)
+        case AskBlocks(height):
+            return _blocks(chain, height)
+        case AskTx(tx):
+            return TxIs(chain.find(tx))
+
+
+def _nodes(chain: Chain, start: int) -> NodesAre:
+    rows = chain.state.rows(NodeRow)
+    found: list[NodeRow] = []
+    for place in range(max(0, start), len(rows)):
+        if len(found) == PAGE:
+            return NodesAre(tuple(found), place)
+        if rows[place].state == NodeState.ACTIVE:
+            found.append(rows[place])
+    return NodesAre(tuple(found), None)
+
+
+def _receipt(chain: Chain, table: str, key: bytes) -> ReceiptIs:
+    try:
+        return ReceiptIs(prove(chain, table, key))
+    except (PolicyError, VerificationError):
+        return ReceiptIs(None)
+
+
+def _blocks(chain: Chain, height: int) -> BlocksAre:
+    """The block of `height` in any case, further ones while they fit into half of a control message."""
+    first = max(1, height) - 1
+    found: list[Block] = []
+    room = _PAGE_BYTES
+    for block in chain.blocks[first : first + PAGE]:
+        room -= len(encode(block))
+        if found and room < 0:
+            break
+        found.append(block)
+    return BlocksAre(tuple(found))

@@ -1,0 +1,181 @@
+"""The rows of the five tables. A row keeps its index for ever and is never deleted, only closed.
+
+| table    | key        | holds money in      |
+|----------|------------|---------------------|
+| accounts | owner      | balance             |
+| nodes    | node       | free + locked stake |
+| jobs     | job        | escrow              |
+| leases   | job, node  | -                   |
+| epochs   | job, round | -                   |
+
+`money` of all rows together is what genesis minted, after every block.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from farflung.core.codec import Wire
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+
+NOBODY = PeerId(bytes(ZERO_HASH))
+
+
+class JobState(IntEnum):
+    """Where a job is in its life; `rules.jobs` holds the edges."""
+
+    CREATED = 0
+    RUNNING = 1
+    OUTPUT = 2
+    SETTLED = 3
+    CANCELLED = 4
+    EXPIRED = 5
+
+
+class NodeState(IntEnum):
+    """Whether a node lends."""
+
+    ACTIVE = 0
+    LEFT = 1
+
+
+class AccountRow(Wire, frozen=True):
+    """Free money of one key. `nonce` is that of the next transaction."""
+
+    TABLE = "accounts"
+
+    owner: PeerId
+    balance: int = 0
+    nonce: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """Where the row is found in its table."""
+        return self.owner
+
+    @property
+    def money(self) -> int:
+        """Micro-credits that this row holds."""
+        return self.balance
+
+
+class NodeRow(Wire, frozen=True):
+    """A provider. `locked` backs its `leases` open leases; `free` may back further ones."""
+
+    TABLE = "nodes"
+
+    node: PeerId
+    caps: Hash
+    unit_price: int
+    expires: int
+    free: int = 0
+    locked: int = 0
+    leases: int = 0
+    state: NodeState = NodeState.ACTIVE
+
+    @property
+    def key(self) -> bytes:
+        """Where the row is found in its table."""
+        return self.node
+
+    @property
+    def money(self) -> int:
+        """Micro-credits that this row holds."""
+        return self.free + self.locked
+
+
+class JobRow(Wire, frozen=True):
+    """A job. `reserved` is what its leases may cost at most; `last` the newest of its `leases` leases.
+
+    `round` is the next one to be recorded, `root` the public state root of the last recorded one.
+    """
+
+    TABLE = "jobs"
+
+    job: Hash
+    requester: PeerId
+    escrow: int
+    unit_price_max: int
+    rounds: int
+    deadline: int
+    state: JobState = JobState.CREATED
+    reserved: int = 0
+    leases: int = 0
+    last: PeerId = NOBODY
+    round: int = 0
+    root: Hash = ZERO_HASH
+    output: Hash = ZERO_HASH
+    paid: int = 0
+    refunded: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """Where the row is found in its table."""
+        return self.job
+
+    @property
+    def money(self) -> int:
+        """Micro-credits that this row holds."""
+        return self.escrow
+
+
+class LeaseRow(Wire, frozen=True):
+    """One node in one job. `previous` chains the job's leases, newest first."""
+
+    TABLE = "leases"
+
+    job: Hash
+    node: PeerId
+    unit_price: int
+    stake: int
+    units_max: int
+    previous: PeerId
+    units: int = 0
+    paid: int = 0
+    is_open: bool = True
+
+    @property
+    def key(self) -> bytes:
+        """Where the row is found in its table."""
+        return lease_key(self.job, self.node)
+
+    @property
+    def money(self) -> int:
+        """Leases hold none: stakes lie with the node, pay with the job."""
+        return 0
+
+
+class EpochRow(Wire, frozen=True):
+    """One recorded round of a job."""
+
+    TABLE = "epochs"
+
+    job: Hash
+    round: int
+    root: Hash
+    contributions: Hash
+
+    @property
+    def key(self) -> bytes:
+        """Where the row is found in its table."""
+        return epoch_key(self.job, self.round)
+
+    @property
+    def money(self) -> int:
+        """Epochs hold none."""
+        return 0
+
+
+Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow
+
+KINDS: dict[str, type[Row]] = {kind.TABLE: kind for kind in (AccountRow, NodeRow, JobRow, LeaseRow, EpochRow)}
+
+
+def lease_key(job: Hash, node: PeerId) -> bytes:
+    """The key of a lease in its table."""
+    return job + node
+
+
+def epoch_key(job: Hash, number: int) -> bytes:
+    """The key of a recorded round in its table."""
+    return job + number.to_bytes(8, "big")

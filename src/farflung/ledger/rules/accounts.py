@@ -1,0 +1,75 @@
+"""Who may enter a block, and how free money moves.
+
+A transaction that cannot be charged is not let in (`refusal`), so that a block holds only what pays its fee and
+uses up its nonce, whether its operations then succeed or not.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from farflung.core import money
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_TX, is_signed
+from farflung.core.errors import PolicyError
+from farflung.core.ids import PeerId
+from farflung.ledger.tables import Draft
+from farflung.ledger.tx import SignedTx, Transfer, Tx, fault_of
+
+
+def refusal(draft: Draft, signed: SignedTx) -> tuple[str, str] | None:
+    """Code and message when the transaction may not enter the block, None when it may."""
+    fault = fault_of(signed)
+    if fault:
+        return "FF-LEDG-001", f"malformed transaction: {fault}"
+    tx = signed.tx
+    if tx.chain != draft.law.chain:
+        return "FF-LEDG-003", "signed for another chain"
+    if not is_signed(tx.sender, signed.signature, NS_TX, encode(tx)):
+        return "FF-LEDG-002", "wrong signature"
+    return _unpayable(draft, tx)
+
+
+def _unpayable(draft: Draft, tx: Tx) -> tuple[str, str] | None:
+    account = draft.account(tx.sender)
+    if tx.nonce != account.nonce:
+        return "FF-LEDG-004", f"nonce {tx.nonce}, but the sender's next is {account.nonce}"
+    if tx.expires and draft.now >= tx.expires:
+        return "FF-LEDG-005", f"void since {tx.expires}, it is {draft.now}"
+    if tx.fee < draft.law.params.fee_min:
+        return "FF-LEDG-006", f"fee {tx.fee} is below {draft.law.params.fee_min}"
+    if tx.fee > account.balance:
+        return "FF-LEDG-006", f"fee {tx.fee} is above the balance {account.balance}"
+    return None
+
+
+def charge(draft: Draft, tx: Tx) -> None:
+    """Uses up the nonce and moves the fee to the proposer."""
+    account = draft.account(tx.sender)
+    draft.put(replace(account, nonce=account.nonce + 1))
+    if tx.fee:
+        withdraw(draft, tx.sender, tx.fee)
+        deposit(draft, draft.law.proposer, tx.fee)
+
+
+def withdraw(draft: Draft, owner: PeerId, amount: int) -> None:
+    """Takes free money; raises PolicyError FF-LEDG-010 when there is too little."""
+    account = draft.account(owner)
+    if amount > account.balance:
+        raise PolicyError("FF-LEDG-010", f"needs {amount}, the balance is {account.balance}")
+    draft.put(replace(account, balance=account.balance - amount))
+
+
+def deposit(draft: Draft, owner: PeerId, amount: int) -> None:
+    """Gives free money; opens the account if it is new, unless there is nothing to give."""
+    if amount:
+        account = draft.account(owner)
+        draft.put(replace(account, balance=money.checked(account.balance + amount)))
+
+
+def transfer(draft: Draft, sender: PeerId, op: Transfer) -> None:
+    """Moves free money. Codes: FF-LEDG-010 too little, FF-LEDG-011 nothing to move."""
+    if op.amount < 1:
+        raise PolicyError("FF-LEDG-011", "a transfer moves at least 1 micro-credit")
+    withdraw(draft, sender, op.amount)
+    deposit(draft, op.to, op.amount)

@@ -1,0 +1,117 @@
+"""The life of a job, up to its output. Settlement, cancelling and the time-out are in `settle`.
+
+Theory: each edge has one operation, one signer and one set of states it starts from, and the deadline is an edge
+out of every state that holds money; so no state can hold money for ever.
+
+| operation   | signer    | from             | to        |
+|-------------|-----------|------------------|-----------|
+| JobCreate   | requester | -                | Created   |
+| JobSchedule | requester | Created, Running | Running   |
+| Progress    | requester | Running          | Running   |
+| JobFinish   | requester | Running          | Output    |
+| JobSettle   | requester | Output           | Settled   |
+| JobCancel   | requester | Created, Running | Cancelled |
+| (deadline)  | the clock | all of the above but Settled and Cancelled | Expired |
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_OFFER, is_signed
+from farflung.core.errors import PolicyError
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
+from farflung.ledger.rules import nodes
+from farflung.ledger.rules.accounts import withdraw
+from farflung.ledger.tables import Draft
+from farflung.ledger.tx import JobCreate, JobFinish, JobSchedule, Offer, Progress, SignedOffer
+
+
+def create(draft: Draft, sender: PeerId, op: JobCreate) -> None:
+    """Puts money into escrow. Codes: FF-LEDG-010, FF-LEDG-030 id in use, FF-LEDG-034 terms out of range."""
+    if draft.find(JobRow, op.job):
+        raise PolicyError("FF-LEDG-030", f"job {op.job[:4].hex()} exists already")
+    latest = draft.now + draft.law.params.job_ms_max
+    if not (op.escrow and 1 <= op.rounds <= limits.ROUNDS and draft.now < op.deadline <= latest):
+        raise PolicyError("FF-LEDG-034", "escrow, rounds or deadline are out of range")
+    withdraw(draft, sender, op.escrow)
+    draft.put(JobRow(op.job, sender, op.escrow, op.unit_price_max, op.rounds, op.deadline))
+
+
+def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
+    """The job, if `sender` may take this edge. Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state."""
+    row = draft.find(JobRow, job)
+    if row is None:
+        raise PolicyError("FF-LEDG-031", f"job {job[:4].hex()} is unknown")
+    if sender != row.requester:
+        raise PolicyError("FF-LEDG-032", "only the requester may do this")
+    if row.state not in sources:
+        raise PolicyError("FF-LEDG-033", f"the job is {row.state.name.lower()}")
+    return row
+
+
+def schedule(draft: Draft, sender: PeerId, op: JobSchedule) -> None:
+    """Makes a lease of each offer. Codes: FF-LEDG-020, -035 to -042."""
+    row = step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING)
+    if not op.offers or row.leases + len(op.offers) > limits.LEASES_PER_JOB:
+        raise PolicyError("FF-LEDG-042", f"no offer, or more than {limits.LEASES_PER_JOB} leases")
+    for signed in op.offers:
+        _check_offer(draft, row, signed)
+        nodes.lock(draft, signed.offer.node, signed.offer.stake)
+        row = _lease(draft, row, signed.offer)
+    draft.put(replace(row, state=JobState.RUNNING))
+
+
+def _check_offer(draft: Draft, job: JobRow, signed: SignedOffer) -> None:
+    offer = signed.offer
+    if offer.chain != draft.law.chain or offer.job != job.job:
+        raise PolicyError("FF-LEDG-036", "the offer is for another job or chain")
+    if not is_signed(offer.node, signed.signature, NS_OFFER, encode(offer)):
+        raise PolicyError("FF-LEDG-035", "the offer is not signed by its node")
+    if draft.now >= offer.expires:
+        raise PolicyError("FF-LEDG-037", f"the offer ran out at {offer.expires}, it is {draft.now}")
+    if offer.unit_price > job.unit_price_max:
+        raise PolicyError("FF-LEDG-038", f"price {offer.unit_price} is above {job.unit_price_max}")
+
+
+def _lease(draft: Draft, job: JobRow, offer: Offer) -> JobRow:
+    if draft.find(LeaseRow, lease_key(job.job, offer.node)):
+        raise PolicyError("FF-LEDG-040", f"node {offer.node[:4].hex()} has a lease in this job")
+    reserved = job.reserved + offer.units_max * offer.unit_price
+    if not offer.units_max or reserved > job.escrow:
+        raise PolicyError("FF-LEDG-041", f"the leases may cost {reserved}, the escrow is {job.escrow}")
+    draft.put(LeaseRow(job.job, offer.node, offer.unit_price, offer.stake, offer.units_max, job.last))
+    return replace(job, reserved=reserved, leases=job.leases + 1, last=offer.node)
+
+
+def progress(draft: Draft, sender: PeerId, op: Progress) -> None:
+    """Records one round. Codes: FF-LEDG-043 wrong round, -044 no such lease, -045 over its cap, -046 twice."""
+    row = step(draft, sender, op.job, JobState.RUNNING)
+    if op.round != row.round or op.round >= row.rounds:
+        raise PolicyError("FF-LEDG-043", f"round {op.round}, but {row.round} of {row.rounds} comes next")
+    if len({node for node, _ in op.units}) < len(op.units):
+        raise PolicyError("FF-LEDG-046", "a node is named twice")
+    for node, units in op.units:
+        _credit(draft, op.job, node, units)
+    draft.put(EpochRow(op.job, op.round, op.root, op.contributions))
+    draft.put(replace(row, round=op.round + 1, root=op.root))
+
+
+def _credit(draft: Draft, job: Hash, node: PeerId, units: int) -> None:
+    lease = draft.find(LeaseRow, lease_key(job, node))
+    if lease is None:
+        raise PolicyError("FF-LEDG-044", f"node {node[:4].hex()} has no lease in this job")
+    if lease.units + units > lease.units_max:
+        raise PolicyError("FF-LEDG-045", f"{lease.units} + {units} units are above {lease.units_max}")
+    draft.put(replace(lease, units=lease.units + units))
+
+
+def finish(draft: Draft, sender: PeerId, op: JobFinish) -> None:
+    """Names the output. Code: FF-LEDG-047 no round is recorded, or the root is not the last one's."""
+    row = step(draft, sender, op.job, JobState.RUNNING)
+    if not row.round or op.root != row.root:
+        raise PolicyError("FF-LEDG-047", "the root is not that of the last recorded round")
+    draft.put(replace(row, state=JobState.OUTPUT, output=op.output))

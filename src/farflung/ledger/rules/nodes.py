@@ -1,0 +1,84 @@
+"""Nodes: who lends, and the stake behind it.
+
+`free` backs nothing yet; `lock` moves stake behind a lease and `unlock` moves it back. A node whose registration
+has run out gets its stake back at the first block in which no lease is open.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from farflung.core.errors import PolicyError
+from farflung.core.ids import PeerId
+from farflung.ledger.rows import NodeRow, NodeState
+from farflung.ledger.rules.accounts import deposit, withdraw
+from farflung.ledger.tables import Draft, State
+from farflung.ledger.tx import NodeLeave, NodeRegister
+
+
+def register(draft: Draft, sender: PeerId, op: NodeRegister) -> None:
+    """Opens or renews a registration. Codes: FF-LEDG-010, FF-LEDG-022 expiry, FF-LEDG-023 stake too small."""
+    params = draft.law.params
+    if not draft.now < op.expires <= draft.now + params.node_ms_max:
+        raise PolicyError("FF-LEDG-022", f"expiry {op.expires} is past or too far ahead")
+    row = draft.find(NodeRow, sender) or NodeRow(sender, op.caps, op.unit_price, op.expires)
+    missing = max(0, op.stake - row.money)
+    if row.money + missing < params.stake_min:
+        raise PolicyError("FF-LEDG-023", f"stake {op.stake} is below {params.stake_min}")
+    withdraw(draft, sender, missing)
+    draft.put(
+        replace(
+            row,
+            caps=op.caps,
+            unit_price=op.unit_price,
+            expires=op.expires,
+            free=row.free + missing,
+            state=NodeState.ACTIVE,
+        )
+    )
+
+
+def leave(draft: Draft, sender: PeerId, op: NodeLeave) -> None:
+    """Ends a registration. Codes: FF-LEDG-020 not registered, FF-LEDG-021 leases are open."""
+    row = active(draft, sender)
+    if row.leases:
+        raise PolicyError("FF-LEDG-021", f"{row.leases} leases are open: their stake stays locked")
+    release(draft, row)
+
+
+def active(draft: Draft, node: PeerId) -> NodeRow:
+    """A node that lends; raises PolicyError FF-LEDG-020."""
+    row = draft.find(NodeRow, node)
+    if row is None or row.state != NodeState.ACTIVE:
+        raise PolicyError("FF-LEDG-020", f"node {node[:4].hex()} is not registered")
+    return row
+
+
+def lock(draft: Draft, node: PeerId, stake: int) -> None:
+    """Puts stake behind one lease. Codes: FF-LEDG-020 not registered or expired, FF-LEDG-039 too little."""
+    row = active(draft, node)
+    if draft.now >= row.expires:
+        raise PolicyError("FF-LEDG-020", f"the registration of node {node[:4].hex()} has run out")
+    if stake > row.free:
+        raise PolicyError("FF-LEDG-039", f"node {node[:4].hex()} has {row.free} free stake, not {stake}")
+    draft.put(replace(row, free=row.free - stake, locked=row.locked + stake, leases=row.leases + 1))
+
+
+def unlock(draft: Draft, node: PeerId, stake: int) -> None:
+    """Frees what `lock` put behind one lease."""
+    row = active(draft, node)
+    draft.put(replace(row, free=row.free + stake, locked=row.locked - stake, leases=row.leases - 1))
+
+
+def release(draft: Draft, row: NodeRow) -> None:
+    """Returns the whole stake and closes the registration."""
+    draft.put(replace(row, free=0, state=NodeState.LEFT))
+    deposit(draft, row.node, row.free)
+
+
+def expire(draft: Draft, state: State) -> None:
+    """Time-out at the begin of a block: releases nodes that are past their expiry and hold no lease."""
+    for before in state.rows(NodeRow):
+        row = draft.find(NodeRow, before.node)
+        if row and row.state == NodeState.ACTIVE and draft.now >= row.expires and not row.leases:
+            release(draft, row)

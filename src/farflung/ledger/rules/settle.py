@@ -1,0 +1,49 @@
+"""How a job ends: every lease is paid for its recorded units, the rest of the escrow goes back, stakes are freed.
+
+The same payment follows settlement, cancelling and the deadline: work that was recorded is paid, whoever stops.
+It always fits: units <= units_max on each lease, and the sum of units_max * unit_price <= escrow.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from farflung.core.ids import PeerId
+from farflung.ledger.rows import JobRow, JobState
+from farflung.ledger.rules import nodes
+from farflung.ledger.rules.accounts import deposit
+from farflung.ledger.rules.jobs import step
+from farflung.ledger.tables import Draft, State, leases_of
+from farflung.ledger.tx import JobCancel, JobSettle
+
+HOLDS_MONEY = (JobState.CREATED, JobState.RUNNING, JobState.OUTPUT)
+
+
+def settle(draft: Draft, sender: PeerId, op: JobSettle) -> None:
+    """The requester pays after the output. Codes: FF-LEDG-031 to -033."""
+    close(draft, step(draft, sender, op.job, JobState.OUTPUT), JobState.SETTLED)
+
+
+def cancel(draft: Draft, sender: PeerId, op: JobCancel) -> None:
+    """The requester stops before the output. Codes: FF-LEDG-031 to -033."""
+    close(draft, step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING), JobState.CANCELLED)
+
+
+def expire(draft: Draft, state: State) -> None:
+    """Time-out at the begin of a block: ends jobs that are past their deadline and still hold money."""
+    for row in state.rows(JobRow):
+        if row.state in HOLDS_MONEY and draft.now >= row.deadline:
+            close(draft, row, JobState.EXPIRED)
+
+
+def close(draft: Draft, job: JobRow, target: JobState) -> None:
+    """Pays, unlocks and refunds; leases in the order in which they were made."""
+    paid = 0
+    for lease in reversed(list(leases_of(draft, job))):
+        due = lease.units * lease.unit_price
+        deposit(draft, lease.node, due)
+        nodes.unlock(draft, lease.node, lease.stake)
+        draft.put(replace(lease, paid=due, is_open=False))
+        paid += due
+    deposit(draft, job.requester, job.escrow - paid)
+    draft.put(replace(job, state=target, escrow=0, paid=paid, refunded=job.escrow - paid))

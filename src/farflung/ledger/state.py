@@ -1,0 +1,123 @@
+"""The law in one function: `apply_block(state, time, transactions) -> (state', outcomes)`.
+
+Pure: integers only, no clock, no randomness, no exception for anything that a stranger can send. Order inside a
+block: jobs past their deadline, nodes past their expiry (both by index), then the transactions as listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_TX_ID, digest
+from farflung.core.errors import PolicyError, RunError
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger import tx as ops
+from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
+from farflung.ledger.results import Applied, Failed, Outcome, Rejected
+from farflung.ledger.rows import KINDS, AccountRow, Row
+from farflung.ledger.rules import accounts, jobs, nodes, settle
+from farflung.ledger.tables import Draft, Law, State, Table
+
+__all__ = ["State", "apply_block", "changed_rows", "genesis_header", "genesis_state", "total_money"]
+
+_RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
+    ops.Transfer: accounts.transfer,
+    ops.NodeRegister: nodes.register,
+    ops.NodeLeave: nodes.leave,
+    ops.JobCreate: jobs.create,
+    ops.JobSchedule: jobs.schedule,
+    ops.Progress: jobs.progress,
+    ops.JobFinish: jobs.finish,
+    ops.JobSettle: settle.settle,
+    ops.JobCancel: settle.cancel,
+}
+
+
+def genesis_state(genesis: Genesis) -> State:
+    """The state at height 0; raises VerificationError FF-LEDG-060."""
+    check_genesis(genesis)
+    law = Law(
+        genesis.chain, genesis.params, genesis.validators[0], sum(amount for _, amount in genesis.accounts)
+    )
+    tables = {name: Table() for name in KINDS}
+    opened = [AccountRow(owner, amount) for owner, amount in genesis.accounts]
+    tables[AccountRow.TABLE] = Table().with_rows(opened)
+    return State(law, 0, genesis.time, tables)
+
+
+def genesis_header(genesis: Genesis) -> Header:
+    """The header at height 0. It follows from genesis, so nobody signs it."""
+    state = genesis_state(genesis)
+    return Header(genesis.chain, 0, genesis.time, ZERO_HASH, txs_root(()), state.root, state.summary)
+
+
+def apply_block(state: State, time_ms: int, txs: Sequence[ops.SignedTx]) -> tuple[State, tuple[Outcome, ...]]:
+    """The state after a block of `time_ms` (later than state.time), and one outcome for each transaction.
+
+    A Rejected one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a bug.
+    """
+    draft = Draft(state, time_ms)
+    settle.expire(draft, state)
+    nodes.expire(draft, state)
+    outcomes = tuple(_apply(draft, signed, state.height + 1) for signed in txs)
+    return _sealed(state, draft), outcomes
+
+
+def _apply(block: Draft, signed: ops.SignedTx, height: int) -> Outcome:
+    refused = accounts.refusal(block, signed)
+    if refused:
+        return Rejected(_name(signed), *refused)
+    tx, name = signed.tx, _name(signed)
+    accounts.charge(block, tx)
+    sheet = Draft(block, block.now)
+    for number, op in enumerate(tx.ops):
+        try:
+            _RULES[type(op)](sheet, tx.sender, op)
+        except PolicyError as error:
+            return Failed(name, height, number, error.code, error.message)
+    sheet.merge_into(block)
+    return Applied(name, height)
+
+
+def _name(signed: ops.SignedTx) -> Hash:
+    """The transaction's id, or zero where it cannot even be encoded."""
+    try:
+        return digest(NS_TX_ID, encode(signed.tx))
+    except (OverflowError, TypeError, ValueError):
+        return ZERO_HASH
+
+
+def _sealed(state: State, draft: Draft) -> State:
+    written: dict[str, list[Row]] = {name: [] for name in KINDS}
+    balance = 0
+    for (name, key), row in draft.written.items():
+        before = state.tables[name].row(key)
+        balance += row.money - (before.money if before else 0)
+        written[name].append(row)
+    if balance:
+        raise RunError(
+            "FF-LEDG-099",
+            f"block {state.height + 1} makes {balance} micro-credits out of nothing",
+            cause="a rule of the ledger does not conserve money: this is a bug",
+            hint="stop the validator, keep its store and report this",
+        )
+    tables = {name: state.tables[name].with_rows(written[name]) for name in KINDS}
+    return State(state.law, state.height + 1, draft.now, tables)
+
+
+def total_money(state: State) -> int:
+    """Balances, stakes and escrows together: always `state.law.minted`."""
+    return sum(row.money for table in state.tables.values() for row in table.rows)
+
+
+def changed_rows(before: State, after: State) -> tuple[tuple[str, int, bytes], ...]:
+    """(table, index, encoded row) of each row that differs: what a store writes with the block."""
+    return tuple(
+        (name, place, encode(row))
+        for name in KINDS
+        for place, (old, row) in enumerate(zip_longest(before.tables[name].rows, after.tables[name].rows))
+        if old is not row
+    )

@@ -1,0 +1,198 @@
+"""What a person signs: one transaction is a list of operations that happen all together or not at all (L1).
+
+A transaction names its chain (the genesis hash), its sender's next nonce and the time after which it is void, so
+that it can neither be replayed nor wait for ever. All amounts are micro-credits, all times ledger milliseconds.
+An offer is the one thing signed by somebody else than the sender: a node's half of a lease.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, SigningKey, digest
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
+from farflung.core.money import MAX_CREDITS
+
+VERSION = 1
+
+
+class Transfer(Wire, frozen=True, tag="transfer"):
+    """The sender pays `amount` (at least 1) to `to`, whose account is opened if it is new."""
+
+    to: PeerId
+    amount: int
+
+
+class NodeRegister(Wire, frozen=True, tag="node_register"):
+    """The sender lends hardware. Again: sets caps, price and expiry, and raises the stake to at least `stake`."""
+
+    caps: Hash
+    unit_price: int
+    stake: int
+    expires: int
+
+
+class NodeLeave(Wire, frozen=True, tag="node_leave"):
+    """The sender stops lending and gets its stake back; refused while it holds an open lease."""
+
+
+class JobCreate(Wire, frozen=True, tag="job_create"):
+    """The sender (requester) puts `escrow` behind the job whose terms hash to `job`."""
+
+    job: Hash
+    escrow: int
+    unit_price_max: int
+    rounds: int
+    deadline: int
+
+
+class Offer(Wire, frozen=True):
+    """A node's promise: up to `units_max` units of `job` at `unit_price`, backed by `stake`, until `expires`."""
+
+    chain: Hash
+    job: Hash
+    node: PeerId
+    unit_price: int
+    stake: int
+    units_max: int
+    expires: int
+
+
+class SignedOffer(Wire, frozen=True):
+    """An offer under its node's signature (NS_OFFER)."""
+
+    offer: Offer
+    signature: Signature
+
+
+class JobSchedule(Wire, frozen=True, tag="job_schedule"):
+    """The requester takes offers: one lease each, the node's stake locked. Again: adds replacements."""
+
+    job: Hash
+    offers: tuple[SignedOffer, ...]
+
+
+class Progress(Wire, frozen=True, tag="progress"):
+    """The requester records one round: root of the public state after it, accepted contributions, units earned."""
+
+    job: Hash
+    round: int
+    root: Hash
+    contributions: Hash
+    units: tuple[tuple[PeerId, int], ...]
+
+
+class JobFinish(Wire, frozen=True, tag="job_finish"):
+    """The requester ends the work: `root` is the last recorded round's, `output` names the artefact."""
+
+    job: Hash
+    root: Hash
+    output: Hash
+
+
+class JobSettle(Wire, frozen=True, tag="job_settle"):
+    """After JobFinish: pays every lease for its units, refunds the rest of the escrow, unlocks the stakes."""
+
+    job: Hash
+
+
+class JobCancel(Wire, frozen=True, tag="job_cancel"):
+    """Before JobFinish: the same payment for recorded progress and the same refund."""
+
+    job: Hash
+
+
+Op = (
+    Transfer
+    | NodeRegister
+    | NodeLeave
+    | JobCreate
+    | JobSchedule
+    | Progress
+    | JobFinish
+    | JobSettle
+    | JobCancel
+)
+
+
+class Tx(Wire, frozen=True):
+    """What is signed. `expires` 0: never; otherwise void in a block of that time or later."""
+
+    version: int
+    chain: Hash
+    sender: PeerId
+    nonce: int
+    expires: int
+    fee: int
+    ops: tuple[Op, ...]
+
+
+class SignedTx(Wire, frozen=True):
+    """A transaction under its sender's signature (NS_TX)."""
+
+    tx: Tx
+    signature: Signature
+
+
+def make_tx(chain: Hash, sender: PeerId, nonce: int, *ops: Op, fee: int = 0, expires: int = 0) -> Tx:
+    """A transaction of the current version."""
+    return Tx(VERSION, chain, sender, nonce, expires, fee, ops)
+
+
+def sign_tx(key: SigningKey, tx: Tx) -> SignedTx:
+    """The transaction under `key`'s signature."""
+    return SignedTx(tx, key.sign(NS_TX, encode(tx)))
+
+
+def sign_offer(key: SigningKey, offer: Offer) -> SignedOffer:
+    """The offer under its node's signature."""
+    return SignedOffer(offer, key.sign(NS_OFFER, encode(offer)))
+
+
+def tx_id(tx: Tx | SignedTx) -> Hash:
+    """The transaction's name. The signature has no part in it, so that no second signature makes a second name."""
+    return digest(NS_TX_ID, encode(tx.tx if isinstance(tx, SignedTx) else tx))
+
+
+def read_tx(data: bytes) -> SignedTx:
+    """Reads a transaction from elsewhere; raises ProtocolError FF-CORE-020..023, FF-LEDG-001."""
+    signed = decode(data, SignedTx, limits.TX_BYTES)
+    fault = fault_of(signed)
+    if fault:
+        raise ProtocolError("FF-LEDG-001", "malformed transaction", cause=fault)
+    return signed
+
+
+def fault_of(signed: SignedTx) -> str:
+    """What is wrong with the form of a transaction (types, sizes, ranges), or the empty text."""
+    try:
+        decoded = decode(encode(signed), SignedTx, limits.TX_BYTES)
+    except ProtocolError as error:
+        return error.cause or error.message
+    except (OverflowError, TypeError, ValueError):
+        return "it cannot be encoded"
+    tx = signed.tx
+    if decoded != signed:
+        return "its values have other types than the format's"
+    if tx.version != VERSION:
+        return f"version {tx.version} is not {VERSION}"
+    if not 1 <= len(tx.ops) <= limits.TX_OPS:
+        return f"{len(tx.ops)} operations, not 1 to {limits.TX_OPS}"
+    return "" if _is_in_range(signed) else "a number or an id is out of range"
+
+
+def _is_in_range(value: object) -> bool:
+    """Numbers lie in 0 .. 2^63 - 1, ids have 32 bytes, signatures 64."""
+    if isinstance(value, msgspec.Struct):
+        return all(
+            len(item) == SIGNATURE_BYTES if name == "signature" else _is_in_range(item)
+            for name, item in zip(value.__struct_fields__, msgspec.structs.astuple(value), strict=True)
+        )
+    if isinstance(value, tuple):
+        return all(_is_in_range(item) for item in value)
+    if isinstance(value, bytes):
+        return len(value) == ID_BYTES
+    return isinstance(value, int) and 0 <= value <= MAX_CREDITS

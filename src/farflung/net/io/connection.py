@@ -1,0 +1,330 @@
+"""One connection between two keys: joins TLS, frames, streams and counters to an asyncio transport.
+
+Reading never pauses: every buffer behind it is bounded by rules that the peer must keep (see `streams`). Writing
+hands over one frame at a time, and only while the kernel takes it (`outlet`), so that control can overtake bulk
+until the last moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, Protocol
+
+from farflung.core import limits
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.ids import PeerId, short
+from farflung.net.counters import Meter
+from farflung.net.frames import FrameReader
+from farflung.net.io.outlet import Outlet
+from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
+from farflung.net.tls import Session
+
+_LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
+
+
+class Owner(Protocol):
+    """What a connection asks of its endpoint."""
+
+    buffer: bytearray  # for reading; used within one callback only
+
+    def has_place(self, peer: PeerId) -> bool:
+        """Whether another request of this key may start."""
+
+    def work(self, connection: Connection, asked: Asked) -> None:
+        """Starts the handler of a request; it ends in `answer` or `refuse`."""
+
+    def proved(self, connection: Connection) -> None:
+        """The peer's key is proved; raises NetworkError to refuse it."""
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A proved peer, to call and to be called by. Made by an Endpoint; `peer` is known once it is open."""
+
+    def __init__(self, owner: Owner, session: Session, meter: Meter, *, idle_seconds: float) -> None:
+        self._owner, self._session, self._meter = owner, session, meter
+        self._is_dialer = session.is_dialer
+        self._streams = Streams(is_dialer=self._is_dialer)
+        self._reader = FrameReader()
+        self._loop = asyncio.get_running_loop()
+        self._outlet: Outlet | None = None
+        self._calls: dict[int, asyncio.Future[bytes]] = {}
+        self._waiting: tuple[deque[Asked], deque[Asked]] = (deque(), deque())  # control, bulk: not started
+        self._room = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._reason: NetworkError | None = None
+        self._idle_seconds = idle_seconds
+        self._heard = self._loop.time()
+        self._timers: list[asyncio.TimerHandle] = []
+
+    # For users
+
+    @property
+    def peer(self) -> PeerId:
+        """The proved key of the other end."""
+        if self._session.peer is None:
+            raise NetworkError("FF-NET-005", "the connection is not open yet")
+        return self._session.peer
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls may be made."""
+        return self._reason is None and self._session.is_ready and self._streams.is_welcome
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether so much went through that the next dial makes a new connection (limits.CONNECTION_BYTES)."""
+        return self._meter.total >= limits.CONNECTION_BYTES
+
+    async def call(
+        self,
+        method: str,
+        body: bytes,
+        *,
+        kind: Kind = Kind.CONTROL,
+        timeout: float | None = 30.0,  # noqa: ASYNC109 - it is turned into an error with a code
+    ) -> bytes:
+        """Asks the peer and waits for its reply.
+
+        Raises RemoteError (code and texts of the peer's error), NetworkError FF-NET-030 (does not fit),
+        FF-NET-046 or what else ended the connection, FF-NET-047 (no answer within `timeout` seconds).
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wait_for_room(kind)
+                return await self._answer_to(self._streams.request(method, body, kind))
+        except TimeoutError:
+            raise NetworkError(
+                "FF-NET-047",
+                f"no answer from {short(self.peer)} to {method!r}",
+                cause=f"nothing within {timeout} s",
+                hint="the peer is busy or stuck; try again or choose another one",
+            ) from None
+
+    async def tell(self, method: str, body: bytes, *, kind: Kind = Kind.CONTROL) -> None:
+        """Sends without waiting for an answer; returns when it is queued. Raises FF-NET-030, FF-NET-046."""
+        await self._wait_for_room(kind)
+        self._streams.tell(method, body, kind)
+        self._pump()
+
+    async def closed(self) -> None:
+        """Returns when the connection is gone."""
+        await self._gone.wait()
+
+    def close(self) -> None:
+        """Says good-bye, fails the calls under way; what is queued and unsent is dropped."""
+        if self._reason is not None:
+            return
+        self._end(NetworkError("FF-NET-046", "the connection was closed"))
+        if self._outlet is not None:
+            self._session.finish()
+            self._outlet.write(Kind.CONTROL, self._session.outgoing())
+            self._outlet.close()
+            self._timers.append(self._loop.call_later(_LINGER_SECONDS, self._outlet.abort))
+
+    # For the endpoint and its desk
+
+    async def opened(self) -> None:
+        """Returns when the peer has taken us in. Raises what ended the connection before."""
+        await self._opened
+
+    def drop(self, error: NetworkError) -> None:
+        """Ends the connection at once, without a word to the peer."""
+        self._end(error)
+        if self._outlet is not None:
+            self._outlet.abort()
+
+    def answer(self, asked: Asked, body: bytes) -> None:
+        """Replies to a request. Raises NetworkError FF-NET-030 for a body over the limit."""
+        if self._reason is None:
+            self._streams.reply(asked, body)
+            self._pump()
+
+    def refuse(self, asked: Asked, error: FarflungError) -> None:
+        """Replies with an error."""
+        if self._reason is None:
+            self._streams.fail(asked, error)
+            self._pump()
+
+    def serve(self) -> None:
+        """Starts waiting requests, while this key has places and the answers before them have room."""
+        for queue in self._waiting if self._reason is None else ():
+            while queue and self._streams.has_room(queue[0].kind) and self._owner.has_place(self.peer):
+                self._owner.work(self, queue.popleft())
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the TCP connection stands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._outlet = Outlet(transport, self._meter)
+        if self._reason is not None:
+            transport.abort()
+            return
+        self._watch()
+        self._write(Kind.CONTROL, self._session.outgoing())
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """asyncio: where to read."""
+        return self._owner.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: `nbytes` are there."""
+        self._meter.received(nbytes)
+        self._heard = self._loop.time()
+        if self._reason is not None:
+            return
+        try:
+            self._take(memoryview(self._owner.buffer)[:nbytes])
+        except NetworkError as error:
+            self.drop(error)
+
+    def eof_received(self) -> bool:
+        """asyncio: the peer sends no more; close."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the TCP connection is gone."""
+        self._end(
+            NetworkError(
+                "FF-NET-046",
+                "the connection was lost",
+                cause=str(exc) if exc else "the peer closed it",
+                hint="dial again",
+            )
+        )
+        for timer in self._timers:
+            timer.cancel()
+        self._gone.set()
+        self._owner.lost(self)
+
+    def pause_writing(self) -> None:
+        """asyncio: the kernel takes no more."""
+        if self._outlet is not None:
+            self._outlet.is_paused = True
+
+    def resume_writing(self) -> None:
+        """asyncio: the kernel has taken everything."""
+        if self._outlet is not None:
+            self._outlet.is_paused = False
+            self._outlet.account()
+            self._pump()
+
+    # Inside
+
+    def _take(self, data: memoryview) -> None:
+        was_ready = self._session.is_ready
+        plain = b"".join(self._session.receive(data))
+        self._write(Kind.CONTROL, self._session.outgoing())
+        if self._session.is_ready and not was_ready:
+            self._meter.settle()
+            self._owner.proved(self)
+            if not self._is_dialer:
+                self._streams.welcome()
+                self._opened.set_result(None)
+        for frame in self._reader.feed(plain):
+            kind, event = self._streams.take(frame)
+            self._meter.frame(kind, frame.size)
+            if event is not None:
+                self._happened(event)
+        self._pump()
+        if self._session.is_closed:
+            self.close()
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, Asked):
+            self._waiting[event.kind.is_bulk].append(event)
+            self.serve()
+        elif isinstance(event, Welcomed):
+            self._opened.set_result(None)
+        elif (call := self._calls.pop(event.ticket, None)) is not None and not call.done():
+            if isinstance(event, Refused):
+                call.set_exception(event.error)
+            elif isinstance(event, Answered):
+                call.set_result(event.body)
+
+    async def _wait_for_room(self, kind: Kind) -> None:
+        while not self._streams.has_room(kind) and self._reason is None:
+            self._room.clear()
+            await self._room.wait()
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._reason is not None:
+            raise _again(self._reason)
+        if not self.is_open:
+            raise NetworkError("FF-NET-005", "the connection is not open yet")
+
+    async def _answer_to(self, ticket: int) -> bytes:
+        call: asyncio.Future[bytes] = self._loop.create_future()
+        self._calls[ticket] = call
+        try:
+            self._pump()
+            return await call
+        finally:
+            if self._calls.pop(ticket, None) is not None and self._reason is None:
+                self._streams.abandon(ticket)
+            call.cancel()
+
+    def _pump(self) -> None:
+        """Sends frames while the kernel takes them; then whoever waits for room may look."""
+        while self._can_send() and (frame := self._streams.next_frame()) is not None:
+            kind, data = frame
+            self._session.send(data)
+            self._write(kind, self._session.outgoing())
+        self._room.set()
+        self.serve()
+
+    def _can_send(self) -> bool:
+        is_up = self._reason is None and self._session.is_ready
+        return is_up and self._outlet is not None and not self._outlet.is_paused
+
+    def _write(self, kind: Kind, data: bytes) -> None:
+        if self._outlet is not None and data:
+            self._outlet.write(kind, data)
+            if self._outlet.is_overfull:
+                self.drop(_silent("it makes us answer and does not read"))
+
+    def _end(self, reason: NetworkError) -> None:
+        """The one way to the end: everybody who waits learns the reason."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        for queue in self._waiting:
+            queue.clear()
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(_again(reason))
+        if not self._opened.done():
+            self._opened.set_exception(_again(reason))
+            self._opened.exception()  # nobody has to wait for it
+        self._room.set()
+
+    def _watch(self) -> None:
+        """Looks for silence, three times in `idle_seconds`: the dialer pings, either end gives up."""
+        silence = self._loop.time() - self._heard
+        if silence >= self._idle_seconds:
+            self.drop(_silent(f"nothing came for {silence:.0f} s"))
+            return
+        if self.is_open and silence >= self._idle_seconds / 4:
+            if self.is_worn and self._streams.is_idle:
+                self.close()
+                return
+            if self._is_dialer:
+                self._streams.ping()
+                self._pump()
+        self._timers = [self._loop.call_later(self._idle_seconds / 3, self._watch)]
+
+
+def _again(error: NetworkError) -> NetworkError:
+    """A fresh copy: each waiter gets its own traceback."""
+    return type(error)(error.code, error.message, cause=error.cause, hint=error.hint)
+
+
+def _silent(cause: str) -> NetworkError:
+    return NetworkError("FF-NET-048", "the peer is stuck", cause=cause, hint="dial again, or another peer")

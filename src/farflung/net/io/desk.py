@@ -1,0 +1,73 @@
+"""Runs the handlers of one endpoint: a task for each request, bounded for each peer, and nothing leaks outwards.
+
+A handler goes on when its connection is lost (half a state change is worse than a lost answer); so places are
+counted by key, over all connections that the key has had.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter as Tally
+from collections.abc import Awaitable, Callable
+
+from farflung.core import limits
+from farflung.core.errors import FarflungError
+from farflung.core.ids import PeerId
+from farflung.net.io.connection import Connection
+from farflung.net.streams import Asked
+
+Handler = Callable[[Connection, str, bytes], Awaitable[bytes]]
+OnError = Callable[[Exception], None]
+
+
+def internal_error() -> FarflungError:
+    """What a peer learns of a handler that broke."""
+    return FarflungError("FF-NET-099", "internal error", hint="see the log of the peer that answered")
+
+
+class Desk:
+    """Where requests are worked on."""
+
+    def __init__(self, handler: Handler, on_error: OnError, freed: Callable[[PeerId], None]) -> None:
+        """`freed(peer)`: one of the peer's handlers is done; more of its requests may start."""
+        self._handler, self._on_error, self._freed = handler, on_error, freed
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._running: Tally[PeerId] = Tally()
+
+    def has_place(self, peer: PeerId) -> bool:
+        """Whether another request of this key may start (limits.STREAMS_OPEN)."""
+        return self._running[peer] < limits.STREAMS_OPEN
+
+    def start(self, connection: Connection, asked: Asked) -> None:
+        """Works on one request; the answer goes out on its connection, if that still stands."""
+        self._running[connection.peer] += 1
+        task = asyncio.create_task(self._work(connection, asked))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Cancels what is under way and waits for it."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self, connection: Connection, asked: Asked) -> None:
+        try:
+            connection.answer(asked, await self._handler(connection, asked.method, asked.body))
+        except FarflungError as error:
+            connection.refuse(asked, error)
+        except asyncio.CancelledError:
+            connection.refuse(asked, internal_error())
+            raise
+        except Exception as error:
+            connection.refuse(asked, internal_error())
+            self._on_error(error)
+        finally:
+            self._leave(connection.peer)
+
+    def _leave(self, peer: PeerId) -> None:
+        self._running[peer] -= 1
+        if not self._running[peer]:
+            del self._running[peer]
+        self._freed(peer)

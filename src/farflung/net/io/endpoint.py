@@ -1,0 +1,278 @@
+"""The listener and dialler of one key: who may connect, how many, and how long they may take to prove a key.
+
+    accepted socket --> half open --(handshake within its time, admitted, a place free)--> open --> gone
+                           | over limits.HALF_OPEN the oldest half-open one is dropped, so a flood of silent
+                           | strangers delays others by one handshake instead of locking them out
+
+Everything runs in one asyncio loop; nothing here may be called from another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+from collections.abc import Callable
+
+from farflung.core import limits
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import NetworkError, PolicyError
+from farflung.core.ids import PeerId, short
+from farflung.net.counters import Counter, Meter
+from farflung.net.io.connection import Connection
+from farflung.net.io.credentials import FileCredentials
+from farflung.net.io.desk import Desk, Handler, OnError
+from farflung.net.streams import Asked
+from farflung.net.tls import Session
+
+_READ_BYTES = 256 * limits.KIB
+
+Admit = Callable[[PeerId], bool]
+
+
+class Endpoint:
+    """One key on the network. Start it to be reachable; dial with or without starting."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        handler: Handler,
+        counter: Counter,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        admit: Admit | None = None,
+        allow_remote: bool = False,
+        on_error: OnError | None = None,
+        handshake_seconds: float = limits.HANDSHAKE_SECONDS,
+        idle_seconds: float = limits.IDLE_SECONDS,
+    ) -> None:
+        """`admit` says which proved keys may stay (None: all). `on_error` hears of handlers that broke."""
+        self.key, self.counter = key, counter
+        self.buffer = bytearray(_READ_BYTES)
+        self._desk = Desk(handler, on_error or _report, self._freed)
+        self._host, self._port, self._allow_remote = host, port, allow_remote
+        self._admit = admit
+        self._handshake_seconds, self._idle_seconds = handshake_seconds, idle_seconds
+        self._credentials = FileCredentials(key)
+        self._server: asyncio.Server | None = None
+        self._half_open: dict[Connection, asyncio.TimerHandle] = {}
+        self._connections: set[Connection] = set()
+        self._accepted: dict[PeerId, list[Connection]] = {}
+        self._open: dict[PeerId, list[Connection]] = {}
+        self._dials: dict[tuple[PeerId, str, int], asyncio.Task[Connection]] = {}
+        self._is_closed = False
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
+        if not self._allow_remote and not _is_loopback(self._host):
+            raise PolicyError(
+                "FF-NET-042",
+                f"refusing to listen on {self._host}",
+                cause="it can be reached from other machines",
+                hint="listen on 127.0.0.1, or allow remote peers explicitly",
+            )
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._arriving, self._host, self._port)
+        except OSError as error:
+            raise _cannot_listen(self._host, self._port, error) from error
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self._host, self._port
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port; the port is the real one once started."""
+        return self._host, self._port
+
+    async def dial(self, peer: PeerId, host: str, port: int) -> Connection:
+        """An open connection to `peer`: one that stands, or a new one to this address; concurrent dials share it.
+
+        Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed before it was open (not admitted,
+        full), 049 this endpoint is closed; ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers.
+        """
+        standing = self.connection(peer)
+        if standing is not None:
+            return standing
+        place = (peer, host, port)
+        task = self._dials.get(place)
+        if task is None:
+            task = self._dials[place] = asyncio.create_task(self._dial(peer, host, port))
+            task.add_done_callback(lambda done: self._dialled(place, done))
+        return await asyncio.shield(task)
+
+    def connection(self, peer: PeerId) -> Connection | None:
+        """A connection to `peer` that stands, whoever dialled it."""
+        for connection in self._open.get(peer, ()):
+            if connection.is_open and not connection.is_worn:
+                return connection
+        return None
+
+    async def close(self) -> None:
+        """Stops listening, closes all connections, cancels all handlers."""
+        self._is_closed = True
+        if self._server is not None:
+            self._server.close()
+        for task in self._dials.values():
+            task.cancel()
+        await asyncio.gather(*self._dials.values(), return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close()
+        await asyncio.gather(*(each.closed() for each in list(self._connections)))
+        await self._desk.close()
+        self._credentials.close()
+
+    # Dialling
+
+    async def _dial(self, peer: PeerId, host: str, port: int) -> Connection:
+        connection: Connection | None = None
+        try:
+            async with asyncio.timeout(self._handshake_seconds):
+                connection = await self._reach(peer, host, port)
+                await connection.opened()
+        except TimeoutError:
+            error = NetworkError(
+                "FF-NET-044",
+                f"{host}:{port} does not finish the handshake",
+                cause=f"not within {self._handshake_seconds} s",
+                hint="check the address, or try another peer",
+            )
+            _drop(connection, error)
+            raise error from None
+        except NetworkError as lost:
+            raise _turned_away(peer, lost) if lost.code == "FF-NET-046" else lost from None
+        except BaseException:
+            _drop(connection, NetworkError("FF-NET-046", "the dial was given up"))
+            raise
+        return connection
+
+    async def _reach(self, peer: PeerId, host: str, port: int) -> Connection:
+        if self._is_closed:
+            raise NetworkError("FF-NET-049", "this endpoint is closed")
+        loop = asyncio.get_running_loop()
+        session = Session.client(self._credentials, peer)
+        try:
+            _, connection = await loop.create_connection(lambda: self._connection(session), host, port)
+        except OSError as error:
+            raise NetworkError(
+                "FF-NET-043",
+                f"cannot reach {short(peer)} at {host}:{port}",
+                cause=error.strerror or str(error),
+                hint="check that the peer is running and that the address is current",
+            ) from error
+        return connection
+
+    def _dialled(self, place: tuple[PeerId, str, int], task: asyncio.Task[Connection]) -> None:
+        del self._dials[place]
+        if not task.cancelled():
+            task.exception()  # every waiter may be gone: then nobody needs to hear of it
+
+    # Accepting
+
+    def _connection(self, session: Session) -> Connection:
+        connection = Connection(self, session, Meter(self.counter), idle_seconds=self._idle_seconds)
+        self._connections.add(connection)
+        return connection
+
+    def _arriving(self) -> Connection:
+        """A stranger's socket was accepted."""
+        while len(self._half_open) >= limits.HALF_OPEN:
+            self._expire(next(iter(self._half_open)), "too many strangers at once")
+        connection = self._connection(Session.server(self._credentials))
+        loop = asyncio.get_running_loop()
+        self._half_open[connection] = loop.call_later(
+            self._handshake_seconds, self._expire, connection, "its time is over"
+        )
+        return connection
+
+    def _expire(self, connection: Connection, cause: str) -> None:
+        timer = self._half_open.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+            connection.drop(NetworkError("FF-NET-044", "the handshake was not finished", cause=cause))
+
+    # Called by connections (connection.Owner)
+
+    def proved(self, connection: Connection) -> None:
+        """The peer's key is proved: takes the connection in, or raises NetworkError FF-NET-050."""
+        peer = connection.peer
+        timer = self._half_open.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+            self._take_in(connection, peer)
+        self._open.setdefault(peer, []).append(connection)
+
+    def _take_in(self, connection: Connection, peer: PeerId) -> None:
+        if self._is_closed or (self._admit is not None and not self._admit(peer)):
+            raise NetworkError("FF-NET-050", f"{short(peer)} is not admitted")
+        mine = self._accepted.get(peer, [])
+        if len(mine) >= limits.CONNECTIONS_PER_PEER:
+            mine.pop(0).drop(NetworkError("FF-NET-051", "replaced by newer connections of the same key"))
+        if sum(map(len, self._accepted.values())) >= limits.CONNECTIONS:
+            raise NetworkError("FF-NET-050", f"no place for {short(peer)}", cause="the listener is full")
+        self._accepted.setdefault(peer, []).append(connection)
+
+    def has_place(self, peer: PeerId) -> bool:
+        """Whether another request of this key may start."""
+        return self._desk.has_place(peer)
+
+    def work(self, connection: Connection, asked: Asked) -> None:
+        """Starts the handler of a request."""
+        self._desk.start(connection, asked)
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone."""
+        self._expire(connection, "it was lost")
+        self._connections.discard(connection)
+        for table in (self._accepted, self._open):
+            for peer in [peer for peer, each in table.items() if connection in each]:
+                table[peer].remove(connection)
+                if not table[peer]:
+                    del table[peer]
+
+    def _freed(self, peer: PeerId) -> None:
+        for connection in list(self._open.get(peer, ())):
+            connection.serve()
+
+
+def _turned_away(peer: PeerId, lost: NetworkError) -> NetworkError:
+    return NetworkError(
+        "FF-NET-045",
+        f"{short(peer)} closed the connection before it was open",
+        cause=f"{lost.cause}: it does not admit this key, is full, or refused the handshake",
+        hint="check that this key takes part in the run, and try again",
+    )
+
+
+def _drop(connection: Connection | None, error: NetworkError) -> None:
+    if connection is not None:
+        connection.drop(error)
+
+
+def _report(error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": "a handler of farflung.net failed", "exception": error}
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> NetworkError:
+    if error.errno == errno.EADDRINUSE:
+        return NetworkError(
+            "FF-NET-040",
+            f"port {port} on {host} is taken",
+            cause="another process listens there",
+            hint="stop it, choose another port, or use port 0 for any free one",
+        )
+    return NetworkError(
+        "FF-NET-041",
+        f"cannot listen on {host}:{port}",
+        cause=error.strerror or str(error),
+        hint="check that this machine has the address and may use the port",
+    )

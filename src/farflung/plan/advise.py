@@ -1,0 +1,107 @@
+"""The plan of a run, before anything is spent: bytes, memory, time and price, or a refusal that says what to change."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from farflung.compress import registry
+from farflung.core.errors import PolicyError
+from farflung.core.events import Planned
+from farflung.core.layout import Layout
+from farflung.core.units import Bytes, Tokens, format_bytes
+from farflung.job.spec import JobSpec
+from farflung.plan.machine import Machine
+from farflung.plan.memory import Memory, memory
+from farflung.plan.price import Price, price
+from farflung.plan.time import Duration, duration
+from farflung.plan.traffic import Traffic, traffic
+
+HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All that is foretold of a run. `event` is how screens and the event log see it."""
+
+    spec: JobSpec
+    parameters: int
+    tokens: Tokens
+    data_bytes: Bytes
+    traffic: Traffic
+    memory: Memory
+    duration: Duration
+    price: Price
+
+    def event(self, run: str, at: float = 0.0) -> Planned:
+        """The plan as the first event of run folder `run`; `memory_bytes` is one worker's peak."""
+        spec = self.spec
+        return Planned(
+            at=at,
+            name=spec.name,
+            run=run,
+            model=describe_model(spec),
+            parameters=self.parameters,
+            rounds=spec.rounds,
+            steps=spec.steps,
+            peers=spec.network.providers,
+            tokens=self.tokens,
+            sync_bytes=self.traffic.sync,
+            ring_bytes=self.traffic.ring,
+            memory_bytes=self.memory.worker,
+            seconds=self.duration.total,
+            price=self.price.price,
+            escrow=self.price.escrow,
+            data_bytes=self.data_bytes,
+            sync=describe_sync(spec),
+        )
+
+
+def describe_model(spec: JobSpec) -> str:
+    """The model in a few words: `gpt 4x128, 4 heads, context 128`, or the user's `file.py:function`."""
+    model = spec.model
+    if model.kind == "module":
+        return model.module
+    return f"gpt {model.layers}x{model.width}, {model.heads} heads, context {model.context}"
+
+
+def describe_sync(spec: JobSpec) -> str:
+    """The sync method in a few words: `sparse_loco H=15 topk_2bit 256/4096`."""
+    sync = spec.sync
+    density = f" {sync.topk}/{sync.chunk}" if sync.codec == "topk_2bit" else ""
+    return f"{sync.method} H={sync.steps} {sync.codec}{density}"
+
+
+def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) -> Plan:
+    """Plans a local run; raises PolicyError FF-PLAN-001 (budget) or FF-PLAN-002 (memory)."""
+    sync = spec.sync
+    codec = registry.make(sync.codec, topk=sync.topk, chunk=sync.chunk, error_decay=sync.error_decay)
+    sent = traffic(spec, layout, dataset_bytes, codec)
+    need = memory(spec, layout, dataset_bytes)
+    _refuse_too_little_memory(need, machine)
+    cost = price(spec)
+    return Plan(
+        spec=spec,
+        parameters=layout.size,
+        tokens=cost.units,
+        data_bytes=Bytes(dataset_bytes),
+        traffic=sent,
+        memory=need,
+        duration=duration(spec, layout, sent, machine),
+        price=cost,
+    )
+
+
+def _refuse_too_little_memory(need: Memory, machine: Machine) -> None:
+    usable = int(machine.memory_bytes * HEADROOM)
+    if need.network <= usable:
+        return
+    fit = need.members_in(usable)
+    change = f"set network.providers = {fit}" if fit >= 1 else "choose a smaller model"
+    raise PolicyError(
+        "FF-PLAN-002",
+        f"the run needs {format_bytes(need.network)} of memory, this machine has {format_bytes(usable)} to use",
+        cause=f"{need.workers} workers of {format_bytes(need.worker)}, and {format_bytes(need.agents)} for agents",
+        hint=f"{change}, or batch below its present value"
+        f" ({format_bytes(need.activations)} of a worker are activations)",
+    )

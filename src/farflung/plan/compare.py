@@ -1,0 +1,54 @@
+"""Planned against measured, one quantity a line: a plan that is never compared is a guess (requirement T1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from farflung.core.events import Compared
+from farflung.plan.advise import Plan
+
+LOW: Final = 0.8
+HIGH: Final = 1.25
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """What a run really took; None where nothing was measured."""
+
+    sync_bytes: int | None = None
+    join_bytes: int | None = None
+    control_bytes: int | None = None
+    memory_bytes: int | None = None  # peak resident memory of the largest worker
+    seconds: float | None = None
+    paid: int | None = None  # micro-credits
+
+
+def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, ...]:
+    """One event per measured quantity, in a fixed order."""
+    rows = (
+        ("sync", "B", plan.traffic.sync, measured.sync_bytes),
+        ("join", "B", plan.traffic.join, measured.join_bytes),
+        ("control", "B", plan.traffic.control, measured.control_bytes),
+        ("worker memory", "B", plan.memory.worker, measured.memory_bytes),
+        ("time", "s", plan.duration.total, measured.seconds),
+        ("price", "micro-credits", plan.price.price, measured.paid),
+    )
+    return tuple(
+        Compared(at=at, quantity=name, unit=unit, planned=float(planned), measured=float(value))
+        for name, unit, planned, value in rows
+        if value is not None
+    )
+
+
+def ratio(row: Compared) -> float | None:
+    """measured / planned; None when nothing was planned and something was measured."""
+    if row.planned == 0:
+        return 1.0 if row.measured == 0 else None
+    return row.measured / row.planned
+
+
+def is_off(row: Compared) -> bool:
+    """Whether the measured value lies outside 0.8 to 1.25 of the plan."""
+    share = ratio(row)
+    return share is None or not LOW <= share <= HIGH

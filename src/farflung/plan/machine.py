@@ -1,0 +1,28 @@
+"""What a machine can do, as numbers: what a plan reckons with, and what a provider declares of one slot."""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.core.codec import Wire
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """What `host.io.probe` measured: usable cores, single-thread float32 FLOP/s of one, memory to use."""
+
+    cores: int
+    flops_per_core: float
+    memory_bytes: int
+
+
+class Capabilities(Wire, frozen=True):
+    """One slot's share of a machine: whole numbers, FLOP/s of single-thread float32 sgemm."""
+
+    cores: int
+    memory_bytes: int
+    disk_bytes: int
+    flops: int
+    threads: int  # that one worker may use
+    system: str  # operating system, as `platform.system()` says
+    machine: str  # processor architecture
+    torch: str  # version of PyTorch

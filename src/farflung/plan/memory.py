@@ -1,0 +1,88 @@
+"""How much memory one worker process takes at its peak, in bytes resident.
+
+States are counted as Rajbhandari et al. 2020 (ZeRO) do, activations by counting the tensors that PyTorch keeps for
+the backward pass of one block (after Korthikanti et al. 2022, who count half-precision ones). All in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from farflung.core.layout import Layout
+from farflung.core.units import Bytes
+from farflung.job.spec import JobSpec
+
+FLOAT: Final = 4
+# Interpreter, NumPy and torch after the first backward pass: 225-265 MB resident (torch 2.x, CPU build, Linux).
+BASELINE: Final = 250_000_000
+# An agent, the ledger's committee or the supervisor: interpreter, NumPy and the network, no torch.
+AGENT: Final = 70_000_000
+BLOCK_VALUES: Final = (
+    17  # values kept per token and channel of one GPT block (measured 16.97, fused attention)
+)
+LOGIT_COPIES: Final = 3  # logits, their log-softmax and their gradient
+HEAP_SLACK: Final = 1.25  # what the C heap keeps beyond what is in use
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Peak resident bytes of one worker by purpose, and of the whole local network."""
+
+    baseline: Bytes
+    parameters: Bytes
+    gradients: Bytes
+    optimizer: Bytes
+    public: Bytes  # the round's public state, and the merge's two 64-bit limbs
+    residual: Bytes
+    dataset: Bytes
+    activations: Bytes
+    agents: Bytes  # the other processes of a local network, together
+    workers: int
+
+    @property
+    def worker(self) -> Bytes:
+        """One worker process at its peak."""
+        used = self.parameters + self.gradients + self.optimizer + self.public + self.residual
+        return Bytes(self.baseline + self.dataset + int(HEAP_SLACK * (used + self.activations)))
+
+    @property
+    def network(self) -> Bytes:
+        """All processes of a local network: one worker per member, the requester's own, and the agents."""
+        return Bytes(self.workers * self.worker + self.agents)
+
+    def members_in(self, usable: int) -> int:
+        """How many members a local network may have in `usable` bytes; below 1 when none fits."""
+        return (usable - self.worker - 2 * AGENT) // (self.worker + AGENT)
+
+
+def gpt_activations(spec: JobSpec) -> Bytes:
+    """Bytes kept for one backward pass of the built-in GPT: batch x context tokens of `width` channels."""
+    model, tokens = spec.model, spec.batch * spec.model.context
+    blocks = model.layers * BLOCK_VALUES * model.width
+    return Bytes(FLOAT * tokens * (blocks + LOGIT_COPIES * model.vocabulary + 2 * model.width))
+
+
+def module_activations(spec: JobSpec, layout: Layout) -> Bytes:
+    """The same for a user's module, from its shapes alone: each matrix keeps its input and its output."""
+    sides = sum(sum(tensor.shape) for tensor in layout.tensors if len(tensor.shape) >= 2)
+    return Bytes(FLOAT * spec.batch * spec.model.context * sides)
+
+
+def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:
+    """Peak memory by purpose; a dense-sync worker has no residual, plain averaging no outer momentum."""
+    state = FLOAT * layout.size
+    outer = 2 if spec.sync.outer_momentum > 0 else 1
+    has_residual = spec.sync.codec != "dense_fp32"
+    return Memory(
+        baseline=Bytes(BASELINE),
+        parameters=Bytes(state),
+        gradients=Bytes(state),
+        optimizer=Bytes(state * (2 if spec.optimizer.name == "adamw" else 1)),
+        public=Bytes(state * (outer + 4)),
+        residual=Bytes(state if has_residual else 0),
+        dataset=Bytes(dataset_bytes),
+        activations=gpt_activations(spec) if spec.model.kind == "gpt" else module_activations(spec, layout),
+        agents=Bytes((spec.network.providers + 2) * AGENT),
+        workers=spec.network.providers + 1,
+    )

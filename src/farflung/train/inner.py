@@ -1,0 +1,60 @@
+"""Private inner state S[i,r]: what one peer carries from round to round and shows to nobody but an auditor.
+
+Optimizer vectors, the residual of error feedback, and the count of inner steps (DESIGN.md, part 1). It is made
+durable before a commitment leaves; losing it costs one peer its momentum, and nobody else anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from farflung.core.errors import RunError
+from farflung.core.layout import Float32, Layout
+from farflung.job.spec import OptimizerSpec
+from farflung.train import sections
+from farflung.train.sections import Kind, Sections
+
+VECTORS: Final = {"adamw": ("mean", "square"), "sgd": ("velocity",)}
+RESIDUAL: Final = "residual"
+
+KIND: Final = Kind(
+    b"FFINNER\x01", "checkpoint of inner state", "remove it: the peer goes on with a fresh optimizer"
+)
+
+
+@dataclass(frozen=True)
+class InnerState:
+    """State before `round`: `step` inner steps done; vectors of shape (layout.size,), in the order of VECTORS.
+
+    A fresh optimizer has no vectors (they are zeros), and a codec that has sent nothing has no residual.
+    """
+
+    round: int = 0
+    step: int = 0
+    vectors: tuple[Float32, ...] = ()
+    residual: Float32 | None = None
+
+
+def pack(inner: InnerState, optimizer: OptimizerSpec, layout: Layout) -> bytes:
+    """The one byte form of inner state."""
+    named = dict(zip(VECTORS[optimizer.name], inner.vectors, strict=False))
+    if inner.residual is not None:
+        named[RESIDUAL] = inner.residual
+    return sections.pack(KIND, layout, Sections(inner.round, inner.step, named))
+
+
+def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: Layout) -> InnerState:
+    """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model or optimizer)."""
+    found = sections.unpack(KIND, data, layout)
+    residual = found.vectors.pop(RESIDUAL, None)
+    names = VECTORS[optimizer.name]
+    if found.vectors and sorted(found.vectors) != sorted(names):
+        raise RunError(
+            "FF-TRAIN-071",
+            "checkpoint of inner state of another optimizer",
+            cause=f"it holds {', '.join(sorted(found.vectors))}; {optimizer.name} has {', '.join(names)}",
+            hint=KIND.hint,
+        )
+    vectors = tuple(found.vectors[name] for name in names) if found.vectors else ()
+    return InnerState(found.round, found.step, vectors, residual)

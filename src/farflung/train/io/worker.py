@@ -1,0 +1,143 @@
+"""The worker process: reads requests from its agent, answers each, ends when the agent does.
+
+`python -I -m farflung.train.io.worker FD` speaks over an inherited socket, without FD over stdin and stdout.
+A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.messages` struct.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+import traceback
+from typing import Any, cast
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import FarflungError, ProtocolError
+from farflung.train import messages
+
+HEAD_BYTES = 8
+
+
+class Channel:
+    """A blocking, framed channel over two file descriptors."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._poll = select.poll()
+        self._poll.register(incoming, getattr(select, "POLLRDHUP", 0))
+
+    def read(self) -> bytes | None:
+        """One message, or None when the other end is gone. Raises ProtocolError FF-TRAIN-091 (too long)."""
+        head = self._exactly(HEAD_BYTES)
+        if head is None:
+            return None
+        size = int.from_bytes(head, "little")
+        if size > limits.PIPE_BYTES:
+            raise too_long(size)
+        return self._exactly(size)
+
+    def write(self, data: bytes) -> None:
+        """Sends one message. Raises OSError when the other end is gone, ProtocolError FF-TRAIN-091."""
+        if len(data) > limits.PIPE_BYTES:
+            raise too_long(len(data))
+        for part in (len(data).to_bytes(HEAD_BYTES, "little"), data):
+            view = memoryview(part)
+            while view:
+                view = view[os.write(self._outgoing, view) :]
+
+    def is_closed(self) -> bool:
+        """Whether the other end is gone; does not wait."""
+        closed = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+        return any(event & closed for _, event in self._poll.poll(0))
+
+    def _exactly(self, size: int) -> bytes | None:
+        buffer = bytearray(size)
+        view = memoryview(buffer)
+        while view:
+            count = os.readv(self._incoming, [view])
+            if count == 0:
+                return None
+            view = view[count:]
+        return bytes(buffer)
+
+
+def too_long(size: int) -> ProtocolError:
+    """The error for a message over limits.PIPE_BYTES."""
+    return ProtocolError(
+        "FF-TRAIN-091",
+        f"message of {size} bytes between agent and worker",
+        cause=f"the limit is {limits.PIPE_BYTES} bytes",
+        hint="use a smaller model or data set, or shard the model over a site",
+    )
+
+
+def broken(error: Exception) -> messages.Broken:
+    """Any failure as the reply that carries it; an unexpected one as FF-TRAIN-099."""
+    if os.environ.get("FARFLUNG_DEBUG"):
+        traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, FarflungError):
+        words = (error.code, error.message, error.cause, error.hint)
+    else:
+        cause = f"{type(error).__name__}: {error}"[:2000]
+        words = (
+            "FF-TRAIN-099",
+            "the worker met an unexpected error",
+            cause,
+            "run again with FARFLUNG_DEBUG=1",
+        )
+    return messages.Broken(*(word.encode("utf-8", "replace").decode() for word in words))
+
+
+def serve(channel: Channel) -> None:
+    """Answers requests in order until the agent is gone."""
+    from farflung.train.engine import Engine  # torch takes seconds to load: only here
+
+    engine = Engine(time.perf_counter, lambda: _end_if(channel.is_closed()))
+    while True:
+        raw = channel.read()
+        if raw is None:
+            return
+        try:
+            request = decode(raw, cast(type[Any], messages.Request), limits.PIPE_BYTES)
+            reply: messages.Reply = engine.handle(request)
+        except Exception as error:
+            reply = broken(error)
+        del raw
+        channel.write(encode(reply))
+
+
+def _end_if(gone: bool) -> None:
+    if gone:
+        raise SystemExit(0)
+
+
+def _open(arguments: list[str]) -> Channel:
+    if arguments:
+        connection = socket.socket(fileno=int(arguments[0]))
+        connection.setblocking(True)
+        descriptor = connection.detach()
+        os.set_inheritable(descriptor, False)
+        return Channel(descriptor, descriptor)
+    incoming, outgoing = os.dup(0), os.dup(1)
+    os.dup2(2, 1)  # a user's print must not reach the agent as a message
+    return Channel(incoming, outgoing)
+
+
+def main() -> int:
+    """Runs until the agent closes its end; returns the exit status."""
+    try:
+        serve(_open(sys.argv[1:]))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    except FarflungError as error:
+        sys.stderr.write("\n".join(error.lines()) + "\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""`local_steps`: what one peer does alone in a round, and what one machine would have done instead.
+
+Inner steps run from P_r on the batches (round, member, 0..H-1) that `train.order` fixes; the optimizer's
+state goes on from the peer's last round, the parameters start anew from P_r each time (Douillard et al. 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farflung.core.crypto import NS_DATA_ORDER, digest
+from farflung.core.errors import RunError
+from farflung.core.layout import Float32
+from farflung.job.spec import JobSpec
+from farflung.train import optim, order
+from farflung.train.inner import InnerState
+from farflung.train.model import Model
+from farflung.train.optim import OptimState
+from farflung.train.order import Int64, Tokens
+from farflung.train.snapshot import PublicState
+
+Pulse = Callable[[], None]
+
+
+class Stepped(NamedTuple):
+    """A peer's round: delta = P_end - P_r of shape (size,), its optimizer after it, and what it saw."""
+
+    delta: Float32
+    optimizer: OptimState
+    losses: tuple[float, ...]
+    grad_norm: float  # largest L2 norm of a gradient in the round, before the clip
+
+
+def seed(spec: JobSpec, round: int, member: int, step: int) -> None:
+    """Fixes torch's own draws (a user's dropout) for one step, so that a repeated round repeats them."""
+    about = b"".join(n.to_bytes(8, "little") for n in (spec.seed, round, member, step))
+    torch.manual_seed(int.from_bytes(digest(NS_DATA_ORDER, b"torch", about)[:7], "little"))
+
+
+def tensors(batch: tuple[Int64, Int64]) -> tuple[Tensor, Tensor]:
+    """NumPy batches as torch tensors (no copy)."""
+    return torch.from_numpy(batch[0]), torch.from_numpy(batch[1])
+
+
+def arrays(state: OptimState) -> tuple[Float32, ...]:
+    """The optimizer's vectors as NumPy arrays (no copy)."""
+    return tuple(v.numpy() for v in state.vectors)
+
+
+def steps(
+    model: Model,
+    spec: JobSpec,
+    tokens: Tokens,
+    state: PublicState,
+    held: InnerState,
+    member: int,
+    pulse: Pulse,
+) -> Stepped:
+    """H inner steps of `member` from P_r. Raises RunError FF-TRAIN-062 when the numbers are lost."""
+    model.put(state.params)
+    optimizer = _resumed(spec, model, held)
+    losses: list[float] = []
+    largest = 0.0
+    for step in range(spec.sync.steps):
+        pulse()
+        seed(spec, state.round, member, step)
+        batch = tensors(order.batch(tokens, spec, state.round, member, step))
+        done = state.round * spec.sync.steps + step
+        loss, norm, optimizer = _step(model, spec, batch, optimizer, done)
+        losses.append(loss)
+        largest = max(largest, norm)
+    delta = model.take() - state.params
+    if not np.isfinite(delta).all():
+        raise _diverged(state.round, "the parameters became NaN or infinite")
+    return Stepped(delta, optimizer, tuple(losses), largest)
+
+
+def baseline(
+    model: Model, spec: JobSpec, tokens: Tokens, params: Float32, members: int, pulse: Pulse
+) -> Float32:
+    """One machine on the union of the members' batches, as many steps as each of them made. Returns its weights."""
+    model.put(params)
+    optimizer = optim.fresh(spec.optimizer, model.params)
+    for done in range(spec.steps):
+        pulse()
+        round, step = divmod(done, spec.sync.steps)
+        seed(spec, round, members, step)
+        each = [order.batch(tokens, spec, round, member, step) for member in range(members)]
+        batch = np.concatenate([x for x, _ in each]), np.concatenate([y for _, y in each])
+        _, _, optimizer = _step(model, spec, tensors(batch), optimizer, done)
+    return model.take()
+
+
+def _step(
+    model: Model, spec: JobSpec, batch: tuple[Tensor, Tensor], state: OptimState, done: int
+) -> tuple[float, float, OptimState]:
+    loss = model.gradient(*batch)
+    with torch.no_grad():
+        grad, norm = optim.clip(model.grads, spec.optimizer.clip)
+        if not math.isfinite(norm):
+            raise _diverged(
+                done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
+            )
+        lr = optim.learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
+        params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.decay)
+        model.params.copy_(params)
+    return loss, norm, state
+
+
+def _resumed(spec: JobSpec, model: Model, held: InnerState) -> OptimState:
+    if not held.vectors:
+        return optim.fresh(spec.optimizer, model.params)
+    return OptimState(held.step, tuple(torch.from_numpy(v.copy()) for v in held.vectors))
+
+
+def _diverged(round: int, cause: str) -> RunError:
+    return RunError(
+        "FF-TRAIN-062",
+        f"training diverged in round {round}",
+        cause=cause,
+        hint="lower optimizer.lr, raise schedule.warmup, or set optimizer.clip",
+    )

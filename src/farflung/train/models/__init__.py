@@ -1,0 +1,1 @@
+"""Models that farflung builds by itself, each one file."""

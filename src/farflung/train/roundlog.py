@@ -1,0 +1,155 @@
+"""The run log: what decided the result, in the order in which it was decided.
+
+Each entry holds one record, the hash of the entry before it, and the coordinator's signature. The accept set,
+weights and H of a round are here, on disk, before anything is merged (DESIGN.md, law 2); replaying the records
+gives the coordinator's state back, and with the payloads gives every bit of public state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from farflung.core import limits, merkle
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.crypto import NS_LOG, NS_PAYLOAD, SigningKey, digest, is_signed
+from farflung.core.errors import VerificationError
+from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
+
+
+class Opened(Wire, frozen=True, tag="opened"):
+    """The first record: which job, under which terms, from which public state."""
+
+    job: Hash
+    coordinator: PeerId
+    initial_root: Hash
+    rounds: int
+
+
+class Member(Wire, frozen=True):
+    """A peer that a round counts on, and the most that its contribution may weigh (tokens)."""
+
+    peer: PeerId
+    weight: int
+
+
+class RoundOpened(Wire, frozen=True, tag="round"):
+    """A round starts: who is in, and with how many local steps and kept coefficients a chunk."""
+
+    round: int
+    members: tuple[Member, ...]
+    steps: int
+    density: int
+
+
+class Commitment(Wire, frozen=True):
+    """A peer's promise of one payload, before anybody has seen any (V1: nobody can copy one)."""
+
+    peer: PeerId
+    digest: Hash
+    signature: Signature
+
+
+class Committed(Wire, frozen=True, tag="committed"):
+    """All commitments of a round: from here on payloads may be shown."""
+
+    round: int
+    commitments: tuple[Commitment, ...]
+
+
+class Contribution(Wire, frozen=True):
+    """One revealed payload: content hash, the stored object that holds it, and what it weighs in the merge."""
+
+    peer: PeerId
+    weight: int
+    payload: Hash
+    object: Hash
+    nonce: Hash
+
+
+class Accepted(Wire, frozen=True, tag="accepted"):
+    """The accept set of a round: the only input of its merge besides the state before it."""
+
+    round: int
+    contributions: tuple[Contribution, ...]
+
+
+class Closed(Wire, frozen=True, tag="closed"):
+    """Public state after a round, and each peer's signature under its root."""
+
+    round: int
+    root: Hash
+    signatures: tuple[tuple[PeerId, Signature], ...]
+
+
+class Finished(Wire, frozen=True, tag="finished"):
+    """The last record: how many rounds were closed, and why no more follow."""
+
+    rounds: int
+    root: Hash
+    reason: str
+
+
+Record = Opened | RoundOpened | Committed | Accepted | Closed | Finished
+
+
+class Entry(Wire, frozen=True):
+    """One place in the log."""
+
+    sequence: int
+    previous: Hash
+    record: Record
+    signature: Signature
+
+
+def payload_hash(payload: bytes) -> Hash:
+    """The content hash under which a payload is committed, logged and paid."""
+    return digest(NS_PAYLOAD, payload)
+
+
+def contributions_root(contributions: Sequence[Contribution]) -> Hash:
+    """Merkle root over a round's contributions, as it stands on the ledger."""
+    return merkle.root([encode(c) for c in contributions])
+
+
+def _signed_parts(sequence: int, previous: bytes, record: Record) -> tuple[bytes, ...]:
+    return sequence.to_bytes(8, "little"), previous, encode(record)
+
+
+class LogChain:
+    """Makes the next entry of a log, or checks one that was read. Holds only the last hash and the length."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.previous: Hash = ZERO_HASH
+
+    def _advance(self, entry: Entry) -> bytes:
+        data = encode(entry)
+        self.previous = digest(NS_LOG, data)
+        self.sequence += 1
+        return data
+
+    def extend(self, key: SigningKey, record: Record) -> bytes:
+        """The bytes of the next entry, signed."""
+        signature = key.sign(NS_LOG, *_signed_parts(self.sequence, self.previous, record))
+        return self._advance(Entry(self.sequence, self.previous, record, signature))
+
+    def check(self, data: bytes, coordinator: PeerId) -> Record:
+        """Reads the next entry; raises VerificationError FF-TRAIN-010 when chain or signature do not hold."""
+        entry = decode(data, Entry, limits.LOG_RECORD_BYTES)
+        parts = _signed_parts(entry.sequence, entry.previous, entry.record)
+        in_place = entry.sequence == self.sequence and entry.previous == self.previous
+        if not in_place or not is_signed(coordinator, entry.signature, NS_LOG, *parts):
+            raise VerificationError(
+                "FF-TRAIN-010",
+                f"entry {self.sequence} of the run log is not genuine",
+                cause="it does not follow the entry before it, or the coordinator did not sign it",
+                hint="restore the run's folder from a copy; nothing was computed from this entry",
+            )
+        self._advance(entry)
+        return entry.record
+
+
+def read_log(entries: Iterable[bytes], coordinator: PeerId) -> list[Record]:
+    """All records of a log, each checked."""
+    chain = LogChain()
+    return [chain.check(data, coordinator) for data in entries]

@@ -1,0 +1,89 @@
+"""Public state P_r: what every honest peer holds alike, its root, and its byte form for those who join.
+
+A snapshot is stale when it is not of the round that was asked for; the receiver compares its root with the
+one in the signed run log, so that a snapshot may come from anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from farflung.core.errors import RunError, VerificationError
+from farflung.core.ids import Hash, short
+from farflung.core.layout import Float32, Layout, state_root
+from farflung.train import sections
+from farflung.train.sections import Kind, Sections
+
+KIND: Final = Kind(b"FFSTATE\x01", "snapshot", "fetch the snapshot again, from another peer")
+PARAMS: Final = "params"
+MOMENTUM: Final = "momentum"
+
+
+@dataclass(frozen=True, eq=False)
+class PublicState:
+    """State before `round`: flat vectors of shape (layout.size,), read-only; momentum when the method has one."""
+
+    round: int
+    params: Float32
+    momentum: Float32 | None = None
+    _roots: dict[Hash, Hash] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for vector in self.sections.values():
+            vector.flags.writeable = False  # a cached root must stay true
+
+    @property
+    def sections(self) -> dict[str, Float32]:
+        """The vectors by the names under which they are hashed and stored."""
+        named = {PARAMS: self.params}
+        if self.momentum is not None:
+            named[MOMENTUM] = self.momentum
+        return named
+
+    def root(self, layout: Layout) -> Hash:
+        """The state's root (core.layout.state_root), computed once."""
+        key = layout.id
+        if key not in self._roots:
+            self._roots[key] = state_root(layout, self.sections)
+        return self._roots[key]
+
+
+def pack(state: PublicState, layout: Layout) -> bytes:
+    """The one byte form of public state."""
+    return sections.pack(KIND, layout, Sections(state.round, 0, state.sections))
+
+
+def unpack(data: bytes | memoryview, layout: Layout) -> PublicState:
+    """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model)."""
+    found = sections.unpack(KIND, data, layout)
+    if found.step or set(found.vectors) - {MOMENTUM} != {PARAMS}:
+        raise RunError(
+            "FF-TRAIN-070",
+            "damaged snapshot",
+            cause="its sections are not those of public state",
+            hint=KIND.hint,
+        )
+    return PublicState(found.round, found.vectors[PARAMS], found.vectors.get(MOMENTUM))
+
+
+def check(state: PublicState, layout: Layout, round: int, root: Hash | None = None) -> PublicState:
+    """`state` when it is of `round` and under `root`.
+
+    Raises RunError FF-TRAIN-072 (stale: another round) and VerificationError FF-TRAIN-073 (another root).
+    """
+    if state.round != round:
+        raise RunError(
+            "FF-TRAIN-072",
+            "stale snapshot",
+            cause=f"it is of round {state.round}, and round {round} was asked for",
+            hint="fetch the newest snapshot, then replay the log from its round",
+        )
+    if root is not None and state.root(layout) != root:
+        raise VerificationError(
+            "FF-TRAIN-073",
+            "snapshot is not the state in the log",
+            cause=f"its root is {short(state.root(layout))}, the log says {short(root)}",
+            hint=KIND.hint,
+        )
+    return state

@@ -1,0 +1,166 @@
+"""One fold of events: what a run looks like at any moment (requirement J5). Screens, reports and bills render it.
+
+A timeline is a value: `fold` returns a new one and never changes the old. The same events give the same timeline,
+live or replayed from the event log. Mappings in it are not to be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from farflung.core import events
+from farflung.core.events import AnyEvent, BytesBy
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Stage(StrEnum):
+    """Where a run stands; it goes back only when a run is resumed."""
+
+    PLAN = "Plan"
+    NETWORK = "Network"
+    TRAIN = "Train"
+    SETTLE = "Settle"
+    RESULT = "Result"
+
+
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+class Timeline(Struct, frozen=True):
+    """All that is known of a run from its events so far. `at` is the last event's time in seconds."""
+
+    at: float = 0.0
+    stage: Stage = Stage.PLAN
+    plan: events.Planned | None = None
+    processes: Mapping[str, events.ProcessStarted] = _NOTHING  # by name
+    matched: events.Matched | None = None
+    funded: events.Funded | None = None
+    joined: Mapping[str, int] = _NOTHING  # round at which each peer joined last
+    rounds: Mapping[int, events.RoundClosed] = _NOTHING
+    losses: Mapping[int, float] = _NOTHING  # held-out loss by round
+    traffic: Mapping[tuple[int, str], BytesBy] = _NOTHING  # most that was seen, by session and process
+    usage: Mapping[str, events.Usage] = _NOTHING  # largest peak by process
+    settled: Mapping[str, events.Settled] = _NOTHING
+    left: tuple[events.Left, ...] = ()
+    reexecuted: Mapping[str, int] = _NOTHING  # contributions computed again, by peer
+    sessions: int = 1
+    baseline: events.Baseline | None = None
+    compared: tuple[events.Compared, ...] = ()
+    warnings: tuple[events.Warned, ...] = ()
+    failed: events.Failed | None = None
+    result: events.Result | None = None
+
+    def bytes_by(self) -> BytesBy:
+        """Bytes sent by all processes in all sessions, by kind."""
+        seen = self.traffic.values()
+        return BytesBy(
+            sync=sum(t.sync for t in seen),
+            audit=sum(t.audit for t in seen),
+            join=sum(t.join for t in seen),
+            control=sum(t.control for t in seen),
+        )
+
+    def bytes_sent(self) -> int:
+        """All kinds together."""
+        by = self.bytes_by()
+        return by.sync + by.audit + by.join + by.control
+
+    @property
+    def last_round(self) -> events.RoundClosed | None:
+        """The round that closed last."""
+        return self.rounds[max(self.rounds)] if self.rounds else None
+
+    @property
+    def caught(self) -> tuple[str, ...]:
+        """Peers whose work was found false; known at the end."""
+        return self.result.caught if self.result else ()
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Mean of the last eight rounds times the rounds to go; None before the first round."""
+        last = self.last_round
+        if last is None:
+            return None
+        recent = [self.rounds[r].seconds for r in sorted(self.rounds)[-8:]]
+        return sum(recent) / len(recent) * max(0, last.rounds - last.round - 1)
+
+
+def _with(mapping: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
+    return MappingProxyType({**mapping, key: value})
+
+
+def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
+    """The timeline after `event`."""
+    t = replace(timeline, at=max(timeline.at, event.at))
+    match event:
+        case events.Planned():
+            return replace(t, plan=event, stage=Stage.PLAN)
+        case events.ProcessStarted():
+            started = Stage.NETWORK if t.stage is Stage.PLAN else t.stage
+            return replace(t, processes=_with(t.processes, event.name, event), stage=started)
+        case events.Matched():
+            return replace(t, matched=event, stage=Stage.NETWORK)
+        case events.Funded():
+            return replace(t, funded=event, stage=Stage.NETWORK)
+        case events.Resumed():
+            return replace(t, sessions=max(t.sessions, event.session), stage=Stage.NETWORK, failed=None)
+        case events.Settled():
+            return replace(t, settled=_with(t.settled, event.peer, event), stage=Stage.SETTLE)
+        case events.Failed():
+            return replace(t, failed=event)
+        case events.Result():
+            return replace(t, result=event, stage=Stage.RESULT)
+        case events.Warned():
+            return replace(t, warnings=(*t.warnings, event))
+        case events.Compared():
+            return replace(t, compared=(*t.compared, event))
+        case events.Traffic() | events.Usage():
+            return _count(t, event)
+    return _train(t, event)
+
+
+def _train(t: Timeline, event: AnyEvent) -> Timeline:
+    match event:
+        case events.Joined():
+            return replace(t, joined=_with(t.joined, event.peer, event.round))
+        case events.RoundClosed():
+            return replace(t, rounds=_with(t.rounds, event.round, event), stage=Stage.TRAIN)
+        case events.Evaluated():
+            return replace(t, losses=_with(t.losses, event.round, event.loss))
+        case events.Reexecuted():
+            return replace(t, reexecuted=_with(t.reexecuted, event.peer, t.reexecuted.get(event.peer, 0) + 1))
+        case events.Left():
+            return replace(t, left=(*t.left, event))
+        case events.Baseline():
+            return replace(t, baseline=event)
+    return t
+
+
+def _count(t: Timeline, event: events.Traffic | events.Usage) -> Timeline:
+    """Counters only rise: a report that comes late or twice changes nothing."""
+    if isinstance(event, events.Usage):
+        old = t.usage.get(event.process)
+        if old is not None:
+            event = replace(
+                event,
+                peak_bytes=max(old.peak_bytes, event.peak_bytes),
+                cpu_seconds=max(old.cpu_seconds, event.cpu_seconds),
+            )
+        return replace(t, usage=_with(t.usage, event.process, event))
+    key = (event.session, event.process)
+    seen = t.traffic.get(key, BytesBy())
+    most = BytesBy(
+        sync=max(seen.sync, event.sync),
+        audit=max(seen.audit, event.audit),
+        join=max(seen.join, event.join),
+        control=max(seen.control, event.control),
+    )
+    return replace(t, traffic=_with(t.traffic, key, most))

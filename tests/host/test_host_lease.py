@@ -1,0 +1,139 @@
+"""A lease moves through its table only, and the clock alone always frees the slot."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core.ids import Hash
+from farflung.core.units import Millis
+from farflung.host import lease
+from farflung.host.lease import (
+    Accept,
+    Answer,
+    Effect,
+    Ended,
+    Event,
+    Exited,
+    Finish,
+    Kill,
+    Launch,
+    Offer,
+    Refuse,
+    Slot,
+    Started,
+    State,
+    Stop,
+    Tick,
+    handle,
+    next_deadline,
+)
+
+A, B = Hash(b"a" * 32), Hash(b"b" * 32)
+OFFER = Offer(A, Millis(100), Millis(1000))
+
+
+def play(*steps: tuple[Event, int]) -> tuple[Slot, list[Effect]]:
+    slot: Slot = None
+    seen: list[Effect] = []
+    for event, now in steps:
+        slot, effects = handle(slot, event, Millis(now))
+        seen += effects
+    return slot, seen
+
+
+RUNNING = ((OFFER, 0), (Accept(A), 1), (Started(A), 2))
+
+
+def test_a_good_lease_is_answered_launched_stopped_and_ended() -> None:
+    slot, effects = play(*RUNNING, (Finish(A, "job over"), 3), (Exited(A, "0"), 4))
+    assert slot is None
+    assert effects == [Answer(A, True), Launch(A), Stop(A), Ended(A, "job over")]
+
+
+def test_a_busy_slot_refuses_another_job_and_keeps_its_own() -> None:
+    before, _ = play(*RUNNING)
+    slot, effects = handle(before, Offer(B, Millis(100), Millis(1000)), Millis(5))
+    assert slot == before
+    assert effects == (Answer(B, False, "the slot is taken"),)
+
+
+def test_a_repeated_offer_changes_nothing() -> None:
+    before, _ = play(*RUNNING)
+    assert handle(before, OFFER, Millis(5)) == (before, ())
+
+
+def test_an_offer_lapses_and_cannot_be_accepted_afterwards() -> None:
+    slot, effects = play((OFFER, 0), (Accept(A), 100))
+    assert slot is None
+    assert Launch(A) not in effects
+    assert effects[0] == Answer(A, False, "not answered in time")
+
+
+def test_an_offer_whose_times_are_over_is_refused() -> None:
+    for bad in (Offer(A, Millis(0), Millis(10)), Offer(A, Millis(20), Millis(10))):
+        slot, effects = handle(None, bad, Millis(0))
+        assert slot is None
+        assert isinstance(effects[0], Answer)
+        assert not effects[0].is_accepted
+
+
+def test_a_refused_offer_frees_the_slot() -> None:
+    assert play((OFFER, 0), (Refuse(A, "no"), 1)) == (None, [Answer(A, False, "no"), Ended(A, "no")])
+
+
+def test_a_worker_that_dies_ends_the_lease_with_its_reason() -> None:
+    assert play(*RUNNING, (Exited(A, "SIGSEGV"), 9))[1][-1] == Ended(A, "SIGSEGV")
+    assert play(*RUNNING[:2], (Exited(A, "exit 1"), 9))[1][-1] == Ended(A, "exit 1")
+
+
+def test_time_over_drains_and_a_worker_that_does_not_end_is_killed_once() -> None:
+    late = 1000 + lease.DRAIN_MILLIS
+    slot, effects = play(*RUNNING, (Tick(), 999), (Tick(), 1000), (Tick(), late), (Tick(), late + 1))
+    assert effects[2:] == [Stop(A), Kill(A)]
+    assert slot is not None
+    assert slot.state is State.DRAINING
+    assert handle(slot, Exited(A, "SIGKILL"), Millis(late + 2)) == (None, (Ended(A, "the lease's time is over"),))
+
+
+def test_events_of_another_job_or_state_change_nothing() -> None:
+    slot, _ = play(*RUNNING)
+    for event in (Accept(B), Started(B), Finish(B, ""), Exited(B, ""), Refuse(A, "late"), Accept(A), Started(A)):
+        assert handle(slot, event, Millis(5)) == (slot, ())
+    assert handle(None, Exited(A, ""), Millis(0)) == (None, ())
+
+
+JOBS = st.sampled_from([A, B])
+EVENTS = st.one_of(
+    st.builds(lambda j, a, u: Offer(j, Millis(a), Millis(u)), JOBS, st.integers(0, 60), st.integers(0, 90)),
+    st.builds(Accept, JOBS),
+    st.builds(Refuse, JOBS, st.just("no")),
+    st.builds(Started, JOBS),
+    st.builds(Finish, JOBS, st.just("over")),
+    st.builds(Exited, JOBS, st.just("gone")),
+    st.just(Tick()),
+)
+
+
+@given(steps=st.lists(st.tuples(EVENTS, st.integers(0, 10)), max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_from_every_state_the_clock_and_the_kernel_free_the_slot(steps: list[tuple[Event, int]]) -> None:
+    slot: Slot = None
+    now, launched, ended = 0, 0, 0
+    for event, passed in steps:
+        now += passed
+        slot, effects = handle(slot, event, Millis(now))
+        launched += sum(isinstance(e, Launch) for e in effects)
+        ended += sum(isinstance(e, Ended) for e in effects)
+        assert launched <= ended + 1  # one lease at a time
+    for _ in range(4):
+        deadline = next_deadline(slot)
+        if slot is None or deadline is None:
+            break
+        before = slot
+        slot, effects = handle(slot, Tick(), Millis(max(now, deadline)))
+        now = max(now, deadline)
+        assert slot != before  # a deadline always moves the lease
+        if Kill(before.job) in effects:
+            slot, _ = handle(slot, Exited(before.job, "killed"), Millis(now))
+    assert slot is None

@@ -1,0 +1,200 @@
+"""A worker runs confined: limits, environment, scratch and socket are as promised, and only it is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from farflung.core.errors import RunError
+from farflung.host import ending
+from farflung.host.io import probe
+from farflung.host.io.process import PYTHON, WorkerProcess, start_worker, tail
+from farflung.host.limits import Limits, limits_for, scrubbed
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own limits differ")
+
+REPORT = """
+import json, os, resource, signal, socket, stat, sys
+s = socket.socket(fileno=int(sys.argv[1]))
+names = ["RLIMIT_AS", "RLIMIT_DATA", "RLIMIT_NOFILE", "RLIMIT_NPROC", "RLIMIT_FSIZE", "RLIMIT_CORE"]
+facts = {
+    "limits": {n: resource.getrlimit(getattr(resource, n)) for n in names},
+    "environment": dict(os.environ),
+    "cwd": os.getcwd(),
+    "hash": sys.flags.hash_randomization,
+    "safe_path": sys.flags.safe_path,
+    "user_site": sys.flags.no_user_site,
+    "files": sorted(int(f) for f in os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else [],
+    "sigint": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+    "fd": int(sys.argv[1]),
+}
+s.sendall(json.dumps(facts).encode() + b"\\n")
+s.recv(1)
+"""
+
+
+def start(folder: Path, code: str, limits: Limits | None = None, **environment: str) -> WorkerProcess:
+    return start_worker(
+        folder / "scratch",
+        folder / "worker.log",
+        limits,
+        environment={"PATH": os.environ["PATH"], **environment},
+        command=(*PYTHON, "-c", code),
+    )
+
+
+def line(worker: WorkerProcess) -> bytes:
+    with worker.socket.dup() as copy, copy.makefile("rb") as file:
+        return file.readline()
+
+
+def finish(worker: WorkerProcess) -> int:
+    status = worker.wait(30)
+    worker.socket.close()
+    return status
+
+
+@LINUX
+def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path) -> None:
+    secret = os.open(tmp_path, os.O_RDONLY)
+    os.set_inheritable(secret, True)
+    limits = Limits(data=1 << 30, open_files=64)
+    worker = start(tmp_path, REPORT, limits, AWS_SECRET="s3cret", FARFLUNG_DEBUG="1", LD_PRELOAD_X="x")
+    facts = json.loads(line(worker))
+    os.close(secret)
+    worker.terminate()
+    for item in limits.arguments():
+        name, _, value = item.partition("=")
+        assert all(0 <= bound <= int(value) for bound in facts["limits"][name]), name
+    assert facts["limits"]["RLIMIT_NOFILE"] == [64, 64]
+    scratch = str((tmp_path / "scratch").resolve())
+    given = facts["environment"]
+    assert given.keys() <= {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONHASHSEED", "FARFLUNG_DEBUG", "LC_CTYPE"} | {
+        f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
+    }
+    assert (given["HOME"], given["TMPDIR"], facts["cwd"]) == (scratch, scratch, scratch)
+    assert (facts["hash"], facts["safe_path"], facts["user_site"]) == (0, True, 1)
+    assert facts["sigint"]
+    opened_by_listing = 1
+    assert len(facts["files"]) == 3 + 1 + opened_by_listing
+    assert facts["fd"] in facts["files"]
+
+
+def test_scratch_is_its_owners_alone_even_if_it_was_open_before(tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir(mode=0o755)
+    worker = start(tmp_path, "pass")
+    assert finish(worker) == 0
+    assert stat.S_IMODE((tmp_path / "scratch").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "worker.log").stat().st_mode) == 0o600
+    assert worker.reason() == "it ended by itself"
+
+
+@LINUX
+def test_the_log_cannot_grow_beyond_its_bound(tmp_path: Path) -> None:
+    code = "import os\ntry:\n    while True: os.write(2, b'x' * 4096)\nexcept OSError: pass"
+    worker = start(tmp_path, code, Limits(file_bytes=100_000))
+    assert finish(worker) == 0
+    assert (tmp_path / "worker.log").stat().st_size == 100_000
+
+
+@LINUX
+def test_memory_beyond_the_bound_is_refused_by_the_kernel(tmp_path: Path) -> None:
+    worker = start(tmp_path, "b = bytearray(1 << 30)", Limits(data=256 << 20))
+    assert finish(worker) == 1
+    assert worker.reason() == "exit status 1; its last words: MemoryError"
+
+
+def test_terminate_ends_a_worker_that_ignores_sigterm(tmp_path: Path) -> None:
+    code = """
+import signal, socket, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+socket.socket(fileno=int(sys.argv[1])).sendall(b"up\\n")
+while True: time.sleep(60)
+"""
+    worker = start(tmp_path, code)
+    assert line(worker) == b"up\n"
+    assert worker.is_running()
+    assert worker.reason() == "it is running"
+    assert worker.terminate(grace=0.05).startswith("SIGKILL")
+    assert not worker.is_running()
+    assert worker.terminate().startswith("SIGKILL")  # a second time does no harm
+
+
+def test_a_worker_that_has_ended_is_never_signalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = start(tmp_path, "raise SystemExit(3)")
+    assert worker.wait(30) == 3
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a pid that may be another's was signalled"))
+    assert worker.terminate() == "exit status 3"
+
+
+def test_closing_the_agents_end_reaches_the_worker(tmp_path: Path) -> None:
+    worker = start(tmp_path, "import socket,sys; socket.socket(fileno=int(sys.argv[1])).recv(1)")
+    assert worker.is_running()
+    worker.socket.close()
+    assert worker.wait(30) == 0
+
+
+def test_a_worker_that_cannot_start_is_a_run_error(tmp_path: Path) -> None:
+    (tmp_path / "scratch").write_text("a file")
+    with pytest.raises(RunError) as error:
+        start(tmp_path, "pass")
+    assert error.value.code == "FF-HOST-001"
+
+
+def test_usage_is_kept_after_the_end(tmp_path: Path) -> None:
+    worker = start(tmp_path, REPORT)
+    line(worker)
+    worker.terminate()
+    usage = worker.usage()
+    assert usage["peak_bytes"] > 1_000_000
+    assert usage["cpu_seconds"] > 0
+
+
+def test_the_environment_is_a_whitelist() -> None:
+    given = scrubbed({"PATH": "/p", "HOME": "/root", "HTTP_PROXY": "x", "FARFLUNG_KEY": "y"}, Path("/s"))
+    assert given["PATH"] == "/p"
+    assert given["HOME"] == "/s"
+    assert "HTTP_PROXY" not in given
+    assert "FARFLUNG_KEY" not in given
+    assert given["PYTHONHASHSEED"] == "0"
+    assert given["OMP_NUM_THREADS"] == "1"
+
+
+def test_planned_memory_sets_the_data_limit() -> None:
+    assert limits_for(300_000_000).data == 600_000_000 + (1 << 30)
+
+
+def test_reasons_name_the_signal_and_quote_the_last_line() -> None:
+    assert ending.reason(-signal.SIGSEGV, b"").startswith("SIGSEGV")
+    assert ending.reason(-63, b"") == "signal 63"
+    assert ending.reason(2, b"first\nlast \x1b[31mword\n\n") == "exit status 2; its last words: last [31mword"
+    assert len(ending.last_line(b"x" * 9999)) == ending.LAST_WORDS
+
+
+def test_a_missing_log_has_no_tail(tmp_path: Path) -> None:
+    assert tail(tmp_path / "none") == b""
+    (tmp_path / "log").write_bytes(b"abcdef")
+    assert tail(tmp_path / "log", 3) == b"def"
+
+
+def test_the_probe_measures_this_machine(tmp_path: Path) -> None:
+    machine = probe.machine()
+    assert 1 <= machine.cores <= (os.cpu_count() or 1)
+    assert machine.flops_per_core > 1e8
+    assert machine.memory_bytes > 1 << 20
+    offered = probe.capabilities(tmp_path / "not" / "yet")
+    assert offered.disk_bytes > 0
+    assert offered.torch
+
+
+def test_usage_of_a_process_and_of_one_that_is_gone() -> None:
+    peak, seconds = probe.usage(os.getpid())
+    assert peak > 1_000_000
+    assert seconds > 0
+    assert probe.usage(2**30) == (0, 0.0)

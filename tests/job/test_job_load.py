@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from typing import Literal, get_args, get_origin
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core import limits
+from farflung.core.errors import SpecError
+from farflung.job import show
+from farflung.job.check import RANGES, check
+from farflung.job.keys import KEYS, SECTIONS, keys, value_of
+from farflung.job.load import build, load
+from farflung.job.presets import PRESETS
+from farflung.job.spec import JobSpec
+
+
+def refusal(text=None, **more):
+    with pytest.raises(SpecError) as caught:
+        load(text, **more)
+    return caught.value
+
+
+def with_value(spec, dotted, value):
+    return build({**{key: value_of(spec, key) for key in KEYS}, dotted: value})
+
+
+def test_nothing_said_gives_the_defaults():
+    resolved = load(None)
+    assert resolved.spec == JobSpec() == load("").spec
+    assert set(resolved.origins) == set(keys())
+    assert set(resolved.origins.values()) == {"default"}
+
+
+def test_flag_beats_environment_beats_file_beats_preset_beats_default():
+    said = {
+        "flags": {"rounds": "7"},
+        "environment": {"FARFLUNG_ROUNDS": "8", "FARFLUNG_SYNC_STEPS": "5", "PATH": "/bin"},
+    }
+    text = "rounds = 9\nbatch = 3\n\n[sync]\nsteps = 6\n"
+    resolved = load(text, preset="tiny", origin_name="my.toml", **said)
+    spec, origins = resolved.spec, resolved.origins
+    assert (spec.rounds, spec.sync.steps, spec.batch, spec.model.width, spec.seed) == (7, 5, 3, 32, 1)
+    assert origins["rounds"] == "flag rounds"
+    assert origins["sync.steps"] == "FARFLUNG_SYNC_STEPS"
+    assert origins["batch"] == "my.toml line 2"
+    assert origins["model.width"] == "preset tiny"
+    assert origins["seed"] == "default"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_loads(preset):
+    assert load(None, preset=preset).spec.rounds >= 1
+
+
+def test_tiny_is_tiny():
+    spec = load(None, preset="tiny").spec
+    assert (spec.network.providers, spec.rounds, spec.sync.steps, spec.batch) == (2, 3, 3, 2)
+    assert (spec.model.layers, spec.model.width, spec.model.heads, spec.model.context) == (1, 32, 2, 32)
+    assert (spec.sync.topk, spec.sync.chunk, spec.schedule.warmup, spec.evaluate.every) == (64, 512, 2, 1)
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest():
+    error = refusal(preset="tinny")
+    assert error.code == "FF-JOB-005"
+    assert '"tiny"' in error.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "hint"),
+    [
+        ("[sync]\n\nstep = 3", "job.toml line 3", '"steps"'),
+        ("stepz = 3", "job.toml line 1", '"steps" in [sync]'),
+        ("# hello\nsteps = 4", "job.toml line 2", '"steps" in [sync]'),
+        ("[sync]\nrounds = 4", "job.toml line 2", '"rounds" at the top level'),
+        ("[optimiser]\nlr = 1", "job.toml line 2", "[optimizer]"),
+        ("\n[modle]", "job.toml line 2", "[model]"),
+        ("sync = {stepz = 4}", "job.toml line 1", '"steps"'),
+        ("seed = 1\nsync.stepz = 4", "job.toml line 2", '"steps"'),
+        ("[model]\n[model.width2]\na = 1", "job.toml line 2", '"width"'),
+        ("'sync.steps' = 4", "job.toml line 1", ""),
+        ("'' = 4", "job.toml line 1", ""),
+    ],
+)
+def test_an_unknown_key_is_refused_with_its_line_and_the_nearest_name(text, where, hint):
+    error = refusal(text)
+    assert error.code == "FF-JOB-001"
+    assert error.cause == where
+    assert hint in error.hint
+
+
+def test_unknown_flags_and_variables_are_refused_with_the_nearest_name():
+    assert '"rounds"' in refusal(flags={"round": "3"}).hint
+    error = refusal(environment={"FARFLUNG_SYNC_STEPZ": "3"})
+    assert (error.code, error.hint) == ("FF-JOB-001", "did you mean FARFLUNG_SYNC_STEPS?")
+    assert load(None, environment={"FARFLUNG_HOME": "/x", "FARFLUNG_FAILPOINT": "a.write"}).spec == JobSpec()
+
+
+def test_no_two_keys_share_a_variable():
+    assert len({key.variable for key in KEYS.values()}) == len(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('rounds = "3"', "a whole number, not 3"),
+        ("rounds = 3.5", "a whole number"),
+        ("rounds = true", "a whole number"),
+        ("rounds = [1]", "a whole number"),
+        ("[rounds]\na = 1", "a whole number"),
+        ("rounds = 2000-01-01", "a whole number"),
+        ("budget = 5", "text in quotes"),
+        ("[optimizer]\nlr = 'fast'", "a number"),
+        ("[optimizer]\nlr = 1" + "0" * 400, "a number"),
+        ("[sync]\nnesterov = 1", "true or false"),
+        ("[sync]\nmethod = 'delico'", 'one of "sparse_loco", "diloco"'),
+        ("model = 3", "model is a section"),
+        ("[[sync]]\nsteps = 3", "sync is a section"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_what_was_expected_and_where(text, words):
+    error = refusal(text)
+    assert error.code == "FF-JOB-002"
+    assert words in error.message
+    assert error.cause.startswith("job.toml line")
+    assert error.hint
+
+
+def test_wrong_types_come_with_the_change_that_helps():
+    assert refusal("budget = 5").hint == 'put it in quotes: budget = "5"'
+    assert refusal("[sync]\nmethod = 'delico'").hint == 'did you mean "diloco"?'
+    error = refusal(flags={"rounds": "many"})
+    assert (error.code, error.cause) == ("FF-JOB-002", "flag rounds")
+    assert refusal(environment={"FARFLUNG_SYNC_NESTEROV": "maybe"}).cause == "FARFLUNG_SYNC_NESTEROV"
+
+
+def test_a_whole_number_is_a_number():
+    assert load("[optimizer]\nlr = 1").spec.optimizer.lr == 1.0
+
+
+def test_text_values_of_flags_are_read_as_their_keys_type():
+    flags = {"optimizer.lr": "1e-3", "sync.nesterov": "false", "budget": "2", "sync.method": "diloco"}
+    spec = load(None, flags={**flags, "sync.codec": "dense_2bit"}).spec
+    assert (spec.optimizer.lr, spec.sync.nesterov, spec.budget) == (1e-3, False, "2")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("a = 1\n\n= 3", "job.toml line 3"),
+        ("rounds = [1", "job.toml"),
+        ("rounds = 1\nrounds = 2", "job.toml"),
+        ("rounds = '\x00'", "job.toml line 1"),
+        ("rounds = " + "[" * 20_000, "job.toml"),
+        ("rounds = " + "1" * 5000, "job.toml"),
+        ("#" * (limits.SPEC_BYTES + 1), "job.toml"),
+    ],
+)
+def test_bad_toml_is_refused_with_its_line(text, where):
+    error = refusal(text)
+    assert error.code == "FF-JOB-003"
+    assert error.message.startswith(where + " ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rounds", 0),
+        ("rounds", -1),
+        ("rounds", 1 << 70),
+        ("seed", -1),
+        ("seed", 1 << 63),
+        ("batch", 0),
+        ("model.layers", 0),
+        ("model.heads", 3),
+        ("model.context", 1),
+        ("model.vocabulary", 1),
+        ("data.heldout", 0.0),
+        ("data.heldout", 0.51),
+        ("data.path", ""),
+        ("data.path", "a\0b"),
+        ("optimizer.lr", 0.0),
+        ("optimizer.lr", math.nan),
+        ("optimizer.lr", math.inf),
+        ("optimizer.lr", -1.0),
+        ("optimizer.beta1", 1.0),
+        ("optimizer.eps", 0.0),
+        ("optimizer.clip", -1.0),
+        ("schedule.warmup", -1),
+        ("schedule.final", 1.5),
+        ("sync.steps", 0),
+        ("sync.steps", 1 << 20),
+        ("sync.topk", 4097),
+        ("sync.chunk", 255),
+        ("sync.error_decay", -0.1),
+        ("sync.outer_lr", 0.0),
+        ("sync.outer_momentum", 1.0),
+        ("sync.method", "diloco"),
+        ("sync.codec", "dense_2bit"),
+        ("network.providers", 1),
+        ("network.providers", 65),
+        ("network.port", 65536),
+        ("evaluate.every", 0),
+        ("evaluate.tokens", 64),
+        ("evaluate.final_tokens", 64),
+        ("budget", "-1"),
+        ("budget", "0"),
+        ("unit_price", "0.0000001"),
+        ("unit_price", "0"),
+        ("name", ""),
+        ("name", "../up"),
+        ("name", ".hidden"),
+        ("name", "a b"),
+        ("model.module", "m.py:build"),
+        ("model.kind", "module"),
+    ],
+)
+def test_an_impossible_value_is_refused_with_its_key_what_is_allowed_and_its_origin(key, value):
+    spec = with_value(JobSpec(), key, value)
+    with pytest.raises(SpecError) as caught:
+        check(spec, dict.fromkeys(KEYS, "flag here"))
+    error = caught.value
+    assert error.code == "FF-JOB-004"
+    assert " = " in error.message
+    assert "allowed: " in error.cause
+    assert "set by flag here" in error.cause
+    assert error.hint
+
+
+def test_a_refused_value_names_who_said_it():
+    error = refusal("[model]\nheads = 3", environment={"FARFLUNG_MODEL_WIDTH": "128"})
+    assert error.message == "model.heads = 3 is not possible"
+    assert error.cause == "allowed: a divisor of model.width = 128; set by job.toml line 2"
+
+
+def test_a_model_over_the_bound_of_elements_is_refused():
+    assert "parameters" in refusal("[model]\nwidth = 65536\nheads = 1").cause
+
+
+def test_a_module_of_ones_own_is_possible():
+    spec = load('[model]\nkind = "module"\nmodule = "dir/m.py:build"\nheads = 3').spec
+    assert spec.model.module == "dir/m.py:build"
+
+
+def test_diloco_needs_a_dense_codec():
+    assert load('[sync]\nmethod = "diloco"\ncodec = "dense_fp32"').spec.sync.codec == "dense_fp32"
+    assert "dense_2bit" in refusal('[sync]\nmethod = "diloco"').hint
+
+
+def test_every_number_has_a_range():
+    assert set(RANGES) == {name for name, key in KEYS.items() if key.kind in (int, float)}
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_value_under_any_key_makes_a_sound_job_or_is_refused(data):
+    scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    key = data.draw(st.sampled_from([*KEYS, *SECTIONS, "nonsense.x", "nonsense"]))
+    section, _, name = key.rpartition(".")
+    value = data.draw(scalars | st.lists(scalars, max_size=2))
+    literal = json.dumps(value).replace("Infinity", "inf").replace("NaN", "nan").replace("null", "''")
+    try:
+        resolved = load(f"[{section}]\n{name} = {literal}" if section else f"{name} = {literal}")
+    except SpecError:
+        return
+    check(resolved.spec)
+
+
+@given(text=st.text(alphabet="[]=.\"'\n abrounds1{},#\\", max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_any_text_makes_a_sound_job_or_is_refused(text):
+    with contextlib.suppress(SpecError):
+        check(load(text).spec)
+
+
+def test_what_is_shown_loads_to_the_same_job_and_tells_origins():
+    resolved = load('rounds = 3\nname = "a"\n[data]\npath = "a\\"é\\\\b # c"', flags={"optimizer.lr": "1e-7"})
+    rows = show.lines(resolved)
+    assert load("\n".join(rows)).spec == resolved.spec
+    assert any(row.startswith("rounds = 3 ") and row.endswith("# job.toml line 1") for row in rows)
+    assert any(row.startswith("lr = 1e-07 ") and row.endswith("# flag optimizer.lr") for row in rows)
+    assert any(row.startswith("seed = 1 ") and row.endswith("# default") for row in rows)
+
+
+def test_the_example_loads_and_explains_every_key_and_choice():
+    resolved = load(show.example(), origin_name="example")
+    assert resolved.spec == JobSpec()
+    assert all(origin.startswith("example line") for origin in resolved.origins.values())
+    assert set(show.ABOUT) == set(keys())
+    for name, key in KEYS.items():
+        for choice in get_args(key.kind) if get_origin(key.kind) is Literal else ():
+            assert choice in show.ABOUT[name]
+
+
+def test_a_spec_built_from_its_own_values_is_the_same():
+    spec = load(None, preset="tiny").spec
+    assert build({key: value_of(spec, key) for key in KEYS}) == spec
+    assert msgspec.structs.replace(spec, rounds=4) == with_value(spec, "rounds", 4)

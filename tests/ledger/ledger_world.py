@@ -1,0 +1,127 @@
+"""A small ledger with named actors, for tests: one transaction a block, money counted after each."""
+
+from __future__ import annotations
+
+from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
+from farflung.core.ids import Hash
+from farflung.ledger import tx
+from farflung.ledger.block import Genesis, Params
+from farflung.ledger.results import Outcome
+from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
+from farflung.ledger.state import State, apply_block, genesis_state, total_money
+
+VALIDATOR = local_key(7, "validator")
+REQUESTER = local_key(7, "requester")
+NODES = tuple(local_key(7, "node", index) for index in range(3))
+STRANGER = local_key(7, "stranger")  # no account at genesis
+ACTORS = (VALIDATOR, REQUESTER, *NODES)
+
+START = 5_000
+RICH = 1_000_000
+PARAMS = Params(job_ms_max=100_000, node_ms_max=200_000)
+CAPS = digest(NS_SPEC, b"caps")
+ROOTS = tuple(digest(NS_SPEC, b"root", bytes([index])) for index in range(8))
+JOB, OTHER_JOB = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"other job")
+
+
+def genesis(params: Params = PARAMS, name: str = "test") -> Genesis:
+    return Genesis(name, START, tuple((key.public, RICH) for key in ACTORS), (VALIDATOR.public,), params)
+
+
+class World:
+    """A state that moves by one block a call."""
+
+    def __init__(self, params: Params = PARAMS) -> None:
+        self.state: State = genesis_state(genesis(params))
+
+    @property
+    def chain(self) -> Hash:
+        return self.state.law.chain
+
+    def sign(self, key: SigningKey, *ops: tx.Op, fee: int = 0, expires: int = 0) -> tx.SignedTx:
+        nonce = self.account(key).nonce
+        return tx.sign_tx(key, tx.make_tx(self.chain, key.public, nonce, *ops, fee=fee, expires=expires))
+
+    def send(self, *signed: tx.SignedTx, after: int = 1000) -> tuple[Outcome, ...]:
+        self.state, outcomes = apply_block(self.state, self.state.time + after, signed)
+        assert total_money(self.state) == self.state.law.minted
+        return outcomes
+
+    def do(self, key: SigningKey, *ops: tx.Op, fee: int = 0) -> str:
+        """The code of the refusal, or `ok`."""
+        outcome = self.send(self.sign(key, *ops, fee=fee))[0]
+        return getattr(outcome, "code", "ok")
+
+    def account(self, key: SigningKey) -> AccountRow:
+        return self.state.find(AccountRow, key.public) or AccountRow(key.public)
+
+    def balance(self, key: SigningKey) -> int:
+        return self.account(key).balance
+
+    def node(self, key: SigningKey) -> NodeRow:
+        row = self.state.find(NodeRow, key.public)
+        assert row is not None
+        return row
+
+    def job(self, job: Hash = JOB) -> JobRow:
+        row = self.state.find(JobRow, job)
+        assert row is not None
+        return row
+
+    def lease(self, key: SigningKey, job: Hash = JOB) -> LeaseRow:
+        row = self.state.find(LeaseRow, lease_key(job, key.public))
+        assert row is not None
+        return row
+
+    # Operations with terms that are accepted unless a test changes one of them
+
+    def register(self, stake: int = 500, expires: int = START + 90_000) -> tx.NodeRegister:
+        return tx.NodeRegister(CAPS, 3, stake, expires)
+
+    def create(
+        self,
+        job: Hash = JOB,
+        escrow: int = 1000,
+        rounds: int = 3,
+        deadline: int = START + 60_000,
+        price: int = 5,
+    ) -> tx.JobCreate:
+        return tx.JobCreate(job, escrow, price, rounds, deadline)
+
+    def offer(
+        self,
+        key: SigningKey,
+        job: Hash = JOB,
+        price: int = 5,
+        stake: int = 100,
+        units: int = 60,
+        expires: int = START + 50_000,
+        chain: Hash | None = None,
+        signer: SigningKey | None = None,
+    ) -> tx.SignedOffer:
+        offer = tx.Offer(chain or self.chain, job, key.public, price, stake, units, expires)
+        return tx.sign_offer(signer or key, offer)
+
+    def schedule(self, *offers: tx.SignedOffer, job: Hash = JOB) -> tx.JobSchedule:
+        return tx.JobSchedule(job, offers)
+
+    def progress(self, number: int, *units: tuple[SigningKey, int], job: Hash = JOB) -> tx.Progress:
+        return tx.Progress(
+            job, number, ROOTS[number], CAPS, tuple((key.public, count) for key, count in units)
+        )
+
+    def running(self) -> World:
+        """Two nodes hold leases of 60 units at 5; a third one is registered; the job runs."""
+        for key in NODES:
+            assert self.do(key, self.register()) == "ok"
+        assert self.do(REQUESTER, self.create()) == "ok"
+        offers = [self.offer(key) for key in NODES[:2]]
+        assert self.do(REQUESTER, self.schedule(*offers)) == "ok"
+        return self
+
+    def finished(self) -> World:
+        """One round of 10 and 20 units is recorded, the output is named."""
+        self.running()
+        assert self.do(REQUESTER, self.progress(0, (NODES[0], 10), (NODES[1], 20))) == "ok"
+        assert self.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS)) == "ok"
+        return self

@@ -1,0 +1,181 @@
+"""The law a second time, as plainly as possible: dictionaries, deep copies, no trees, no caches, no shared code.
+
+Written from docs/protocol/ledger.md, not from the rules; only formats and signature checks are shared.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from farflung.core.codec import encode
+from farflung.core.crypto import is_signed
+from farflung.ledger import tx as ops
+from farflung.ledger.block import Genesis
+
+TOP = 2**63 - 1
+
+
+class No(Exception):
+    pass
+
+
+def need(condition: object) -> None:
+    if not condition:
+        raise No
+
+
+def numbers_in(value: Any) -> list[int]:
+    if isinstance(value, int):
+        return [value]
+    if hasattr(value, "__struct_fields__"):
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    return [n for item in value for n in numbers_in(item)] if isinstance(value, list | tuple) else []
+
+
+class Naive:
+    def __init__(self, genesis: Genesis) -> None:
+        self.g = genesis
+        self.chain = genesis.chain
+        self.now = genesis.time
+        self.money = dict(genesis.accounts)
+        self.nonce: dict[bytes, int] = {}
+        self.nodes: dict[bytes, dict[str, Any]] = {}
+        self.jobs: dict[bytes, dict[str, Any]] = {}
+
+    def block(self, time: int, txs: list[ops.SignedTx]) -> list[str]:
+        self.now = time
+        for job in self.jobs.values():
+            if job["state"] in ("created", "running", "output") and time >= job["deadline"]:
+                self.end(job, "expired")
+        for name, node in self.nodes.items():
+            if node["active"] and time >= node["expires"] and not self.open_leases(name):
+                self.leave(name)
+        return [self.one(signed) for signed in txs]
+
+    def one(self, signed: ops.SignedTx) -> str:
+        t = signed.tx
+        if not all(0 <= n <= TOP for n in numbers_in(t)):
+            return "rejected"
+        if t.chain != self.chain or not is_signed(t.sender, signed.signature, "farflung/tx/1", encode(t)):
+            return "rejected"
+        if t.nonce != self.nonce.get(t.sender, 0) or (t.expires and self.now >= t.expires):
+            return "rejected"
+        if not self.g.params.fee_min <= t.fee <= self.money.get(t.sender, 0):
+            return "rejected"
+        self.nonce[t.sender] = t.nonce + 1
+        self.pay(t.sender, -t.fee)
+        self.pay(self.g.validators[0], t.fee)
+        kept = copy.deepcopy((self.money, self.nodes, self.jobs))
+        try:
+            for op in t.ops:
+                getattr(self, type(op).__name__)(t.sender, op)
+        except No:
+            self.money, self.nodes, self.jobs = kept
+            return "failed"
+        return "applied"
+
+    def pay(self, who: bytes, amount: int) -> None:
+        self.money[who] = self.money.get(who, 0) + amount
+        need(self.money[who] >= 0)
+
+    def open_leases(self, node: bytes) -> list[dict[str, Any]]:
+        return [
+            job["leases"][node] for job in self.jobs.values() if node in job["leases"] and job["escrow"] > 0
+        ]
+
+    def leave(self, name: bytes) -> None:
+        self.nodes[name]["active"] = False
+        self.pay(name, self.nodes[name]["free"])
+        self.nodes[name]["free"] = 0
+
+    def end(self, job: dict[str, Any], state: str) -> None:
+        for name, lease in job["leases"].items():
+            self.pay(name, lease["units"] * lease["price"])
+            job["escrow"] -= lease["units"] * lease["price"]
+            self.nodes[name]["free"] += lease["stake"]
+        self.pay(job["owner"], job["escrow"])
+        job["escrow"], job["state"] = 0, state
+
+    def mine(self, sender: bytes, job: bytes, *states: str) -> dict[str, Any]:
+        need(job in self.jobs)
+        need(self.jobs[job]["owner"] == sender)
+        need(self.jobs[job]["state"] in states)
+        return self.jobs[job]
+
+    def Transfer(self, sender: bytes, op: ops.Transfer) -> None:
+        need(op.amount > 0)
+        self.pay(sender, -op.amount)
+        self.pay(op.to, op.amount)
+
+    def NodeRegister(self, sender: bytes, op: ops.NodeRegister) -> None:
+        need(self.now < op.expires <= self.now + self.g.params.node_ms_max)
+        node = self.nodes.setdefault(sender, {"free": 0})
+        held = node["free"] + sum(lease["stake"] for lease in self.open_leases(sender))
+        need(max(op.stake, held) >= self.g.params.stake_min)
+        added = max(0, op.stake - held)
+        self.pay(sender, -added)
+        node.update(
+            free=node["free"] + added, price=op.unit_price, caps=op.caps, expires=op.expires, active=True
+        )
+
+    def NodeLeave(self, sender: bytes, op: ops.NodeLeave) -> None:
+        need(sender in self.nodes and self.nodes[sender]["active"] and not self.open_leases(sender))
+        self.leave(sender)
+
+    def JobCreate(self, sender: bytes, op: ops.JobCreate) -> None:
+        need(op.job not in self.jobs and op.escrow > 0 and 1 <= op.rounds <= 2**20)
+        need(self.now < op.deadline <= self.now + self.g.params.job_ms_max)
+        self.pay(sender, -op.escrow)
+        self.jobs[op.job] = {
+            "owner": sender,
+            "escrow": op.escrow,
+            "cap": op.unit_price_max,
+            "rounds": op.rounds,
+            "deadline": op.deadline,
+            "state": "created",
+            "leases": {},
+            "roots": [],
+        }
+
+    def JobSchedule(self, sender: bytes, op: ops.JobSchedule) -> None:
+        job = self.mine(sender, op.job, "created", "running")
+        need(len(op.offers) > 0 and len(job["leases"]) + len(op.offers) <= 1024)
+        for signed in op.offers:
+            o = signed.offer
+            need(o.chain == self.chain and o.job == op.job and o.node not in job["leases"])
+            need(is_signed(o.node, signed.signature, "farflung/offer/1", encode(o)))
+            need(self.now < o.expires and o.unit_price <= job["cap"] and o.units_max > 0)
+            need(o.node in self.nodes)
+            node = self.nodes[o.node]
+            need(node["active"] and self.now < node["expires"] and node["free"] >= o.stake)
+            node["free"] -= o.stake
+            job["leases"][o.node] = {
+                "price": o.unit_price,
+                "stake": o.stake,
+                "max": o.units_max,
+                "units": 0,
+            }
+        need(sum(lease["price"] * lease["max"] for lease in job["leases"].values()) <= job["escrow"])
+        job["state"] = "running"
+
+    def Progress(self, sender: bytes, op: ops.Progress) -> None:
+        job = self.mine(sender, op.job, "running")
+        need(op.round == len(job["roots"]) < job["rounds"])
+        need(len(dict(op.units)) == len(op.units))
+        for name, units in op.units:
+            need(name in job["leases"])
+            job["leases"][name]["units"] += units
+            need(job["leases"][name]["units"] <= job["leases"][name]["max"])
+        job["roots"].append((op.root, op.contributions))
+
+    def JobFinish(self, sender: bytes, op: ops.JobFinish) -> None:
+        job = self.mine(sender, op.job, "running")
+        need(job["roots"] and job["roots"][-1][0] == op.root)
+        job["state"] = "output"
+
+    def JobSettle(self, sender: bytes, op: ops.JobSettle) -> None:
+        self.end(self.mine(sender, op.job, "output"), "settled")
+
+    def JobCancel(self, sender: bytes, op: ops.JobCancel) -> None:
+        self.end(self.mine(sender, op.job, "created", "running"), "cancelled")

@@ -1,0 +1,312 @@
+"""The chain of a committee of one: what it proposes, what it adopts, what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_history import signed
+from ledger_world import (
+    ACTORS,
+    JOB,
+    NODES,
+    PARAMS,
+    REQUESTER,
+    RICH,
+    ROOTS,
+    START,
+    STRANGER,
+    VALIDATOR,
+    World,
+    genesis,
+)
+from msgspec.structs import replace
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_HEADER, SigningKey
+from farflung.core.errors import PolicyError, VerificationError
+from farflung.core.ids import Signature
+from farflung.core.money import MAX_CREDITS
+from farflung.ledger import tx
+from farflung.ledger.block import (
+    HOUR_MS,
+    LOGICAL_MS,
+    Block,
+    Genesis,
+    Header,
+    has_certificate,
+    read_block,
+    txs_root,
+)
+from farflung.ledger.chain import Chain
+from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
+from farflung.ledger.state import genesis_header, genesis_state
+
+A, B, C = NODES
+
+
+def pay(chain: Chain, amount: int = 5) -> tx.SignedTx:
+    return signed(chain, A, tx.Transfer(B.public, amount))
+
+
+def step(chain: Chain, *txs: tx.SignedTx) -> Block:
+    block, _ = chain.propose(txs, chain.head.time + LOGICAL_MS)
+    chain.adopt(block)
+    return block
+
+
+def sealed(header: Header, txs: tuple[tx.SignedTx, ...], key: SigningKey = VALIDATOR) -> Block:
+    return Block(header, txs, ((0, key.sign(NS_HEADER, encode(header))),))
+
+
+def test_replay_from_genesis_gives_the_same_root():
+    world, chain = World(), Chain(genesis(), VALIDATOR)
+    blocks = [
+        step(chain, *(signed(chain, key, world.register()) for key in NODES)),
+        step(chain, signed(chain, REQUESTER, world.create())),
+        step(chain, signed(chain, REQUESTER, world.schedule(world.offer(A), world.offer(B)), fee=4)),
+        step(chain, signed(chain, REQUESTER, world.progress(0, (A, 3)))),
+        step(chain),
+        step(chain, signed(chain, REQUESTER, tx.JobCancel(JOB))),
+    ]
+    reader = Chain(genesis())
+    for block in blocks:
+        reader.adopt(read_block(encode(block)))
+    assert (reader.head, reader.state.root) == (chain.head, chain.state.root)
+    assert reader.state.summary == chain.head.tables
+
+
+def test_genesis_names_the_chain():
+    assert genesis(name="one").chain != genesis(name="two").chain
+    assert Chain(genesis()).head == genesis_header(genesis())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"validators": ()},
+        {"validators": (A.public, A.public)},
+        {"validators": (A.public[:31],)},
+        {"accounts": ((A.public, 1), (A.public, 2))},
+        {"accounts": ((A.public, -1),)},
+        {"accounts": ((A.public, MAX_CREDITS), (B.public, 1))},
+        {"accounts": ((b"short", 1),)},
+        {"params": replace(PARAMS, step_ms_max=0)},
+        {"time": -1},
+    ],
+)
+def test_unusable_genesis_is_refused(change: dict[str, object]):
+    with pytest.raises(VerificationError, match="FF-LEDG-060"):
+        genesis_state(replace(genesis(), **change))
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("now", "step_ms"),
+    [
+        (START + 1, 1),
+        (START + 70_000, 70_000),
+        (START, 1),
+        (0, 1),
+        (-5, 1),
+        (START + HOUR_MS, HOUR_MS),
+        (START + HOUR_MS + 1, HOUR_MS),
+        (1 << 62, HOUR_MS),
+    ],
+)
+def test_a_clock_that_jumps_moves_the_ledger_by_an_hour_at_most(now: int, step_ms: int):
+    chain = Chain(genesis(), VALIDATOR)
+    block, _ = chain.propose((), now)
+    chain.adopt(block)
+    assert chain.head.time == START + step_ms
+
+
+@pytest.mark.parametrize("step_ms", [0, -1, HOUR_MS + 1])
+def test_a_block_of_an_impossible_time_is_refused(step_ms: int):
+    chain = Chain(genesis(), VALIDATOR)
+    block, _ = chain.propose((), START + 1000)
+    forged = sealed(replace(block.header, time=START + step_ms), ())
+    with pytest.raises(VerificationError, match="FF-LEDG-062"):
+        chain.adopt(forged)
+
+
+# Proposing
+
+
+def test_proposing_does_not_move_the_chain_until_adopted():
+    chain = Chain(genesis(), VALIDATOR)
+    block, (result,) = chain.propose([pay(chain)], START + 1000)
+    assert (chain.head.height, len(chain.blocks), chain.find(tx.tx_id(block.txs[0]))) == (0, 0, None)
+    assert result == Applied(tx.tx_id(block.txs[0]), 1)
+    chain.adopt(block)
+    assert (chain.head, chain.find(tx.tx_id(block.txs[0]))) == (block.header, 1)
+
+
+def test_only_a_validator_proposes():
+    for key in (None, A):
+        with pytest.raises(PolicyError, match="FF-LEDG-068"):
+            Chain(genesis(), key).propose((), START + 1000)
+
+
+def test_a_transaction_handed_in_again_is_already_applied():
+    chain = Chain(genesis(), VALIDATOR)
+    good, bad = pay(chain), signed(chain, C, tx.NodeLeave())
+    step(chain, good, bad)
+    step(chain)
+    block, results = chain.propose([good, bad], chain.head.time + 1000)
+    assert results == (AlreadyApplied(tx.tx_id(good), 1), AlreadyApplied(tx.tx_id(bad), 1, "FF-LEDG-020"))
+    assert block.txs == ()
+
+
+def test_a_reader_that_replayed_knows_what_is_applied():
+    chain, reader = Chain(genesis(), VALIDATOR), Chain(genesis(), VALIDATOR)
+    good = pay(chain)
+    reader.adopt(step(chain, good))
+    assert reader.propose([good], 0)[1] == (AlreadyApplied(tx.tx_id(good), 1),)
+
+
+def test_a_second_signature_does_not_make_a_second_transaction():
+    chain = Chain(genesis(), VALIDATOR)
+    good = pay(chain)
+    step(chain, good)
+    other = tx.SignedTx(good.tx, Signature(bytes(64)))
+    assert isinstance(chain.propose([other], 0)[1][0], AlreadyApplied)
+
+
+def test_results_keep_the_order_of_what_was_handed_in():
+    chain = Chain(genesis(), VALIDATOR)
+    old = pay(chain)
+    step(chain, old)
+    new, wrong = pay(chain, 9), tx.sign_tx(B, tx.make_tx(ROOTS[0], B.public, 0, tx.NodeLeave()))
+    failing = signed(chain, C, tx.NodeLeave())
+    huge = tx.sign_tx(C, tx.make_tx(chain.id, C.public, 0, tx.Transfer(A.public, 1))).tx
+    unencodable = tx.SignedTx(replace(huge, fee=1 << 70), Signature(bytes(64)))
+    block, results = chain.propose([old, new, new, wrong, failing, unencodable], 0)
+    kinds = [AlreadyApplied, Applied, Rejected, Rejected, Failed, Rejected]
+    assert [type(result) for result in results] == kinds
+    assert block.txs == (new, failing)
+    assert [getattr(result, "code", "") for result in results[2:4]] == ["FF-LEDG-008", "FF-LEDG-003"]
+
+
+def test_a_full_block_leaves_the_rest_for_the_next(monkeypatch: pytest.MonkeyPatch):
+    chain = Chain(genesis(), VALIDATOR)
+    txs = [signed(chain, key, tx.Transfer(STRANGER.public, 1)) for key in ACTORS]
+    monkeypatch.setattr(limits, "BLOCK_TXS", 3)
+    block, results = chain.propose(txs, 0)
+    assert len(block.txs) == 3
+    assert [getattr(result, "code", "") for result in results] == ["", "", "", "FF-LEDG-007", "FF-LEDG-007"]
+    monkeypatch.setattr(limits, "BLOCK_TXS", 100)
+    monkeypatch.setattr(limits, "BLOCK_BYTES", 4 * limits.KIB + 2 * len(encode(txs[0])))
+    block, results = chain.propose(txs, 0)
+    assert len(block.txs) == 2
+    assert len(encode(block)) <= limits.BLOCK_BYTES
+
+
+# Adopting
+
+
+def refused(block: Block, code: str) -> None:
+    chain = Chain(genesis())
+    with pytest.raises(VerificationError, match=code):
+        chain.adopt(block)
+    assert chain.head.height == 0
+    assert chain.state.root == genesis_state(genesis()).root
+
+
+def honest() -> Block:
+    chain = Chain(genesis(), VALIDATOR)
+    return chain.propose([pay(chain)], START + 1000)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"chain": ROOTS[0]}, "FF-LEDG-061"),
+        ({"height": 2}, "FF-LEDG-061"),
+        ({"height": 0}, "FF-LEDG-061"),
+        ({"parent": ROOTS[0]}, "FF-LEDG-061"),
+        ({"txs": ROOTS[0]}, "FF-LEDG-063"),
+        ({"state": ROOTS[0]}, "FF-LEDG-065"),
+        ({"tables": ()}, "FF-LEDG-065"),
+        ({"time": START + 1001}, "ok"),
+    ],
+)
+def test_a_header_that_does_not_follow_is_refused(change: dict[str, object], code: str):
+    block = honest()
+    forged = sealed(replace(block.header, **change), block.txs)
+    if code == "ok":
+        Chain(genesis()).adopt(forged)
+    else:
+        refused(forged, code)
+
+
+def test_a_table_root_of_another_state_is_refused():
+    block = honest()
+    name, rows, _ = block.header.tables[0]
+    tables = ((name, rows, ROOTS[0]), *block.header.tables[1:])
+    refused(sealed(replace(block.header, tables=tables), block.txs), "FF-LEDG-065")
+
+
+def test_transactions_other_than_the_headers_are_refused():
+    block = honest()
+    refused(replace(block, txs=()), "FF-LEDG-063")
+
+
+def test_a_block_with_a_transaction_that_may_not_be_in_it_is_refused():
+    block = honest()
+    wrong = tx.SignedTx(block.txs[0].tx, Signature(bytes(64)))
+    for txs in ((wrong,), block.txs * 2):
+        refused(sealed(replace(block.header, txs=txs_root(txs)), txs), "FF-LEDG-064")
+
+
+def test_a_block_over_the_size_limits_is_refused(monkeypatch: pytest.MonkeyPatch):
+    block = honest()
+    monkeypatch.setattr(limits, "BLOCK_TXS", 0)
+    refused(block, "FF-LEDG-067")
+    monkeypatch.setattr(limits, "BLOCK_TXS", 1)
+    monkeypatch.setattr(limits, "BLOCK_BYTES", len(encode(block)) - 1)
+    refused(block, "FF-LEDG-067")
+
+
+@pytest.mark.parametrize("seat", [0, 1, -1])
+def test_a_block_signed_by_another_is_refused(seat: int):
+    block = honest()
+    forged = A.sign(NS_HEADER, encode(block.header))
+    refused(replace(block, certificate=((seat, forged),)), "FF-LEDG-066")
+
+
+def test_a_block_without_certificate_is_refused():
+    refused(replace(honest(), certificate=()), "FF-LEDG-066")
+
+
+def test_money_moved_by_the_validator_is_seen_by_a_reader():
+    """A validator that writes itself money certifies a state that re-execution does not give."""
+    richer: Genesis = replace(genesis(), accounts=((VALIDATOR.public, RICH * 9),))
+    block, _ = Chain(richer, VALIDATOR).propose((), START + 1000)
+    header = replace(block.header, chain=genesis().chain, parent=genesis_header(genesis()).id)
+    refused(sealed(header, ()), "FF-LEDG-065")
+
+
+@pytest.mark.parametrize("signers", [(0, 1, 2), (1, 2, 3), (0, 1, 2, 3)])
+def test_more_than_two_thirds_certify(signers: tuple[int, ...]):
+    assert certified(signers)
+
+
+@pytest.mark.parametrize("signers", [(), (0,), (0, 1), (0, 1, 1), (2, 1, 0), (0, 0, 0, 0), (1, 2, 4)])
+def test_fewer_or_doubled_or_unsorted_signatures_do_not_certify(signers: tuple[int, ...]):
+    assert not certified(signers)
+
+
+def certified(signers: tuple[int, ...]) -> bool:
+    keys = (*ACTORS[:4], STRANGER)
+    header = genesis_header(genesis())
+    body = encode(header)
+    certificate = tuple((seat, keys[seat].sign(NS_HEADER, body)) for seat in signers)
+    return has_certificate(header, certificate, tuple(key.public for key in keys[:4]))
+
+
+def test_two_of_three_are_not_more_than_two_thirds():
+    header = genesis_header(genesis())
+    certificate = tuple((seat, key.sign(NS_HEADER, encode(header))) for seat, key in enumerate(ACTORS[:2]))
+    assert not has_certificate(header, certificate, tuple(key.public for key in ACTORS[:3]))

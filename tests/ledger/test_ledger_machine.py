@@ -1,0 +1,203 @@
+"""Random histories: money is conserved, the naive ledger agrees, and the clock alone returns everything."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from ledger_world import ACTORS, CAPS, JOB, NODES, OTHER_JOB, REQUESTER, ROOTS, STRANGER, World, genesis
+from naive_ledger import Naive
+
+from farflung.core.crypto import SigningKey
+from farflung.core.ids import Hash
+from farflung.ledger import tx
+from farflung.ledger.results import Applied, Outcome
+from farflung.ledger.rows import AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.state import State, apply_block, total_money
+
+ANYONE = st.sampled_from((*ACTORS, STRANGER))
+LENDER = st.sampled_from(NODES)
+OWNER = st.sampled_from((REQUESTER, REQUESTER, REQUESTER, NODES[0]))
+JOBS = st.sampled_from((JOB, JOB, OTHER_JOB))
+AMOUNT = st.sampled_from((0, 1, 50, 700, 999_000, 1_000_001))
+SPAN = st.sampled_from((-1, 500, 20_000, 60_000, 150_000, 250_000))
+SMALL = st.integers(0, 60)
+
+
+def books(state: State) -> dict[str, object]:
+    """What both ledgers must agree on."""
+    return {
+        "money": {row.owner: row.balance for row in state.rows(AccountRow) if row.balance},
+        "nonce": {row.owner: row.nonce for row in state.rows(AccountRow) if row.nonce},
+        "nodes": {
+            row.node: (row.free, row.unit_price, row.expires, row.state == NodeState.ACTIVE)
+            for row in state.rows(NodeRow)
+        },
+        "jobs": {
+            row.job: (row.requester, row.escrow, row.state.name.lower(), row.round)
+            for row in state.rows(JobRow)
+        },
+        "leases": {(row.job, row.node): row.units for row in state.rows(LeaseRow)},
+        "epochs": [(row.job, row.root, row.contributions) for row in sorted_epochs(state)],
+    }
+
+
+def sorted_epochs(state: State) -> list[EpochRow]:
+    return sorted(state.rows(EpochRow), key=lambda row: (row.job, row.round))
+
+
+def naive_books(naive: Naive) -> dict[str, object]:
+    return {
+        "money": {owner: amount for owner, amount in naive.money.items() if amount},
+        "nonce": {owner: nonce for owner, nonce in naive.nonce.items() if nonce},
+        "nodes": {
+            name: (node["free"], node["price"], node["expires"], node["active"])
+            for name, node in naive.nodes.items()
+        },
+        "jobs": {
+            name: (job["owner"], job["escrow"], job["state"], len(job["roots"]))
+            for name, job in naive.jobs.items()
+        },
+        "leases": {
+            (job, node): lease["units"]
+            for job, held in naive.jobs.items()
+            for node, lease in held["leases"].items()
+        },
+        "epochs": [(job, *roots) for job in sorted(naive.jobs) for roots in naive.jobs[job]["roots"]],
+    }
+
+
+class Ledger(RuleBasedStateMachine):
+    """All operations by several actors, likely and unlikely to succeed, several to a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world, self.naive = World(), Naive(genesis())
+        self.waiting: list[tx.SignedTx] = []
+        self.nonces: dict[bytes, int] = {}
+        self.seen: list[tx.SignedTx] = []
+
+    def ask(self, key: SigningKey, *ops: tx.Op, fee: int = 0, expires: int = 0) -> None:
+        nonce = self.nonces.get(key.public, self.world.account(key).nonce)
+        self.nonces[key.public] = nonce + 1
+        made = tx.make_tx(self.world.chain, key.public, nonce, *ops, fee=fee, expires=expires)
+        self.waiting.append(tx.sign_tx(key, made))
+
+    def at(self, span: int) -> int:
+        return max(0, self.world.state.time + span)
+
+    @rule(key=ANYONE, to=ANYONE, amount=AMOUNT, fee=st.sampled_from((0, 0, 3, 10**7)), span=SPAN)
+    def transfer(self, key: SigningKey, to: SigningKey, amount: int, fee: int, span: int) -> None:
+        self.ask(key, tx.Transfer(to.public, amount), fee=fee, expires=self.at(span) if fee else 0)
+
+    @rule(key=LENDER, stake=AMOUNT, span=SPAN)
+    def register(self, key: SigningKey, stake: int, span: int) -> None:
+        self.ask(key, self.world.register(stake, self.at(span)))
+
+    @rule(key=LENDER)
+    def leave(self, key: SigningKey) -> None:
+        self.ask(key, tx.NodeLeave())
+
+    @rule(key=OWNER, job=JOBS, escrow=AMOUNT, span=SPAN, rounds=st.integers(0, 3))
+    def create(self, key: SigningKey, job: Hash, escrow: int, span: int, rounds: int) -> None:
+        self.ask(key, self.world.create(job, escrow, rounds, self.at(span)))
+
+    @rule(
+        key=OWNER,
+        job=JOBS,
+        nodes=st.lists(LENDER, min_size=1, max_size=3),
+        price=st.integers(0, 6),
+        units=SMALL,
+        stake=AMOUNT,
+        span=SPAN,
+    )
+    def schedule(
+        self,
+        key: SigningKey,
+        job: Hash,
+        nodes: list[SigningKey],
+        price: int,
+        units: int,
+        stake: int,
+        span: int,
+    ) -> None:
+        offers = [self.world.offer(node, job, price, stake, units, self.at(span)) for node in nodes]
+        self.ask(key, self.world.schedule(*offers, job=job))
+
+    @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40))
+    def start(self, job: Hash, stake: int, units: int) -> None:
+        """A sequence that mostly succeeds, so that deep states are common."""
+        for node in NODES[:2]:
+            self.ask(node, self.world.register(max(stake, 100), self.at(50_000)))
+        self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
+        offers = [self.world.offer(node, job, 5, stake, units, self.at(9_000)) for node in NODES[:2]]
+        self.ask(REQUESTER, self.world.schedule(*offers, job=job))
+
+    @rule(
+        key=OWNER,
+        job=JOBS,
+        skip=st.sampled_from((0, 0, 0, 1)),
+        units=st.lists(st.tuples(LENDER, SMALL), max_size=3),
+    )
+    def progress(self, key: SigningKey, job: Hash, skip: int, units: list[tuple[SigningKey, int]]) -> None:
+        row = self.world.state.find(JobRow, job)
+        self.ask(key, self.world.progress((row.round if row else 0) + skip, *units, job=job))
+
+    @rule(key=OWNER, job=JOBS, then_settle=st.booleans())
+    def finish(self, key: SigningKey, job: Hash, then_settle: bool) -> None:
+        row = self.world.state.find(JobRow, job)
+        ops: list[tx.Op] = [tx.JobFinish(job, row.root if row else ROOTS[0], CAPS)]
+        self.ask(key, *ops, *([tx.JobSettle(job)] if then_settle else []))
+
+    @rule(key=OWNER, job=JOBS)
+    def settle(self, key: SigningKey, job: Hash) -> None:
+        self.ask(key, tx.JobSettle(job))
+
+    @rule(key=OWNER, job=JOBS)
+    def cancel(self, key: SigningKey, job: Hash) -> None:
+        self.ask(key, tx.JobCancel(job))
+
+    @rule(data=st.data())
+    def replay(self, data: st.DataObject) -> None:
+        if self.seen:
+            self.waiting.append(data.draw(st.sampled_from(self.seen)))
+
+    @rule(wait=st.sampled_from((1, 1000, 1000, 1000, 30_000)))
+    def close_block(self, wait: int) -> None:
+        state = self.world.state
+        outcomes = self.world.send(*self.waiting, after=wait)
+        naive = self.naive.block(state.time + wait, self.waiting)
+        assert [type(outcome).__name__.lower() for outcome in outcomes] == naive
+        included = [signed for signed, said in zip(self.waiting, naive, strict=True) if said != "rejected"]
+        again, repeated = apply_block(state, state.time + wait, included)
+        assert again.root == self.world.state.root, "a rejected transaction left a trace"
+        assert count(repeated) == count(outcomes)
+        self.seen += self.waiting
+        self.waiting, self.nonces = [], {}
+
+    @invariant()
+    def both_agree(self) -> None:
+        assert books(self.world.state) == naive_books(self.naive)
+
+    @invariant()
+    def nodes_know_their_locks(self) -> None:
+        for node in self.world.state.rows(NodeRow):
+            held = [row for row in self.world.state.rows(LeaseRow) if row.node == node.node and row.is_open]
+            assert (node.leases, node.locked) == (len(held), sum(row.stake for row in held))
+
+    def teardown(self) -> None:
+        """The clock alone: past every deadline, then past every expiry."""
+        state = self.world.state
+        for _ in range(2):
+            state, _ = apply_block(state, state.time + 400_000, [])
+        assert sum(row.balance for row in state.rows(AccountRow)) == total_money(state) == state.law.minted
+        assert not any(row.money for row in (*state.rows(NodeRow), *state.rows(JobRow)))
+        assert not any(row.is_open for row in state.rows(LeaseRow))
+
+
+def count(outcomes: tuple[Outcome, ...]) -> int:
+    return sum(isinstance(outcome, Applied) for outcome in outcomes)
+
+
+TestLedger = Ledger.TestCase
+TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

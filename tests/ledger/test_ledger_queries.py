@@ -1,0 +1,138 @@
+"""What a ledger answers over the wire."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_history import history, signed
+from ledger_world import JOB, NODES, OTHER_JOB, REQUESTER, RICH, STRANGER, VALIDATOR, genesis
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import Hash
+from farflung.ledger import queries as q
+from farflung.ledger import tx
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipts import check_receipt
+from farflung.ledger.rows import AccountRow
+
+
+@pytest.fixture(scope="module")
+def chain() -> Chain:
+    return history()
+
+
+def ask(chain: Chain, query: q.Read) -> q.Answer:
+    """There and back through the bytes of the wire."""
+    read = q.read_query(encode(query))
+    assert read == query
+    assert not isinstance(read, q.Submit)
+    said = q.answer(chain, read)
+    assert q.read_answer(encode(said)) == said
+    return said
+
+
+def test_head_comes_with_its_certificate(chain: Chain):
+    assert ask(chain, q.AskHead()) == q.HeadIs(chain.head, chain.certificate)
+
+
+def test_account_of_a_stranger_is_empty(chain: Chain):
+    assert ask(chain, q.AskAccount(STRANGER.public)) == q.AccountIs(AccountRow(STRANGER.public, 0, 0))
+    said = ask(chain, q.AskAccount(REQUESTER.public))
+    assert said == q.AccountIs(AccountRow(REQUESTER.public, RICH - 150, 5))
+
+
+def test_job_and_leases_in_the_order_of_their_making(chain: Chain):
+    said = ask(chain, q.AskJob(JOB))
+    assert isinstance(said, q.JobIs)
+    assert said.job
+    assert (said.job.paid, said.job.refunded) == (150, 850)
+    leases = ask(chain, q.AskLeases(JOB))
+    assert isinstance(leases, q.LeasesAre)
+    assert [row.node for row in leases.leases] == [key.public for key in NODES[:2]]
+    assert ask(chain, q.AskJob(OTHER_JOB)) == q.JobIs(None)
+    assert ask(chain, q.AskLeases(OTHER_JOB)) == q.LeasesAre(())
+
+
+def test_nodes_come_in_pages(chain: Chain, monkeypatch: pytest.MonkeyPatch):
+    whole = ask(chain, q.AskNodes())
+    assert isinstance(whole, q.NodesAre)
+    assert ([row.node for row in whole.nodes], whole.next) == ([key.public for key in NODES], None)
+    monkeypatch.setattr(q, "PAGE", 2)
+    first = ask(chain, q.AskNodes())
+    assert isinstance(first, q.NodesAre)
+    assert (len(first.nodes), first.next) == (2, 2)
+    assert ask(chain, q.AskNodes(2)) == q.NodesAre(whole.nodes[2:], None)
+    assert ask(chain, q.AskNodes(-9)) == first
+    assert ask(chain, q.AskNodes(99)) == q.NodesAre((), None)
+
+
+def test_nodes_that_left_are_not_listed():
+    chain = history()
+    block, _ = chain.propose([signed(chain, NODES[1], tx.NodeLeave())], 0)
+    chain.adopt(block)
+    said = ask(chain, q.AskNodes())
+    assert isinstance(said, q.NodesAre)
+    assert [row.node for row in said.nodes] == [NODES[0].public, NODES[2].public]
+
+
+def test_receipt_is_valid_or_none(chain: Chain):
+    said = ask(chain, q.AskReceipt("jobs", JOB))
+    assert isinstance(said, q.ReceiptIs)
+    assert said.receipt
+    assert check_receipt(said.receipt, genesis()).key == JOB
+    assert ask(chain, q.AskReceipt("jobs", OTHER_JOB)) == q.ReceiptIs(None)
+    assert ask(chain, q.AskReceipt("nonsense", JOB)) == q.ReceiptIs(None)
+
+
+def test_blocks_replay_at_the_other_end(chain: Chain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(q, "PAGE", 2)
+    reader = Chain(genesis())
+    while reader.head.height < chain.head.height:
+        said = ask(chain, q.AskBlocks(reader.head.height + 1))
+        assert isinstance(said, q.BlocksAre)
+        assert 1 <= len(said.blocks) <= 2
+        for block in said.blocks:
+            reader.adopt(block)
+    assert reader.head == chain.head
+    assert ask(chain, q.AskBlocks(chain.head.height + 1)) == q.BlocksAre(())
+    assert ask(chain, q.AskBlocks(-7)) == ask(chain, q.AskBlocks(1))
+
+
+def test_blocks_stop_where_a_message_is_full(chain: Chain, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(q, "_PAGE_BYTES", len(encode(chain.blocks[0])) + len(encode(chain.blocks[1])))
+    said = ask(chain, q.AskBlocks(1))
+    assert isinstance(said, q.BlocksAre)
+    assert len(said.blocks) == 2
+    monkeypatch.setattr(q, "_PAGE_BYTES", 1)
+    said = ask(chain, q.AskBlocks(1))
+    assert isinstance(said, q.BlocksAre)
+    assert len(said.blocks) == 1
+
+
+def test_place_of_a_transaction(chain: Chain):
+    name = tx.tx_id(chain.blocks[2].txs[0])
+    assert ask(chain, q.AskTx(name)) == q.TxIs(3)
+    assert ask(chain, q.AskTx(Hash(bytes(32)))) == q.TxIs(None)
+
+
+def test_submission_and_its_results_cross_the_wire(chain: Chain):
+    submit = q.Submit((signed(chain, NODES[0], tx.NodeLeave()), chain.blocks[0].txs[0]))
+    assert q.read_query(encode(submit)) == submit
+    wrong = tx.sign_tx(VALIDATOR, tx.make_tx(chain.id, STRANGER.public, 0, tx.NodeLeave()))
+    failing = signed(chain, REQUESTER, tx.NodeLeave())
+    results = chain.propose([*submit.txs, wrong, failing], 0)[1]
+    assert len({type(result) for result in results}) == 4
+    assert q.read_answer(encode(q.Submitted(results))) == q.Submitted(results)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x91\xa1x", b"\xc0", encode(("account", 5)), encode(("head", 1))])
+def test_rubbish_is_refused(data: bytes):
+    for read in (q.read_query, q.read_answer):
+        with pytest.raises(ProtocolError):
+            read(data)
+
+
+def test_an_oversized_query_is_refused_before_it_is_read():
+    with pytest.raises(ProtocolError, match="FF-CORE-020"):
+        q.read_query(bytes(limits.CONTROL_BYTES + 1))

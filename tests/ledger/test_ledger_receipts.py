@@ -1,0 +1,130 @@
+"""Receipts: every row can be proved, and no altered proof is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ledger_history import history
+from ledger_world import JOB, NODES, REQUESTER, ROOTS, START, VALIDATOR, genesis
+from msgspec.structs import replace
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_HEADER
+from farflung.core.errors import PolicyError, ProtocolError, VerificationError
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipts import Receipt, check_receipt, prove, read_row
+from farflung.ledger.rows import KINDS, LeaseRow, lease_key
+
+LEASE = lease_key(JOB, NODES[0].public)
+
+
+@pytest.fixture(scope="module")
+def chain() -> Chain:
+    return history()
+
+
+def test_every_row_of_every_table_is_proved(chain: Chain):
+    for name in KINDS:
+        rows = chain.state.tables[name].rows
+        assert rows, f"the history has no row in {name}"
+        for row in rows:
+            receipt = decode(encode(prove(chain, name, row.key)), Receipt, limits.CONTROL_BYTES)
+            assert check_receipt(receipt, genesis()) == row
+
+
+def test_a_receipt_says_what_a_node_earned(chain: Chain):
+    row = check_receipt(prove(chain, "leases", LEASE), genesis())
+    assert isinstance(row, LeaseRow)
+    assert (row.units, row.paid, row.is_open) == (10, 50, False)
+
+
+def test_a_receipt_is_small(chain: Chain):
+    assert len(encode(prove(chain, "leases", LEASE))) < 1500
+
+
+def test_receipts_of_genesis_need_no_certificate():
+    receipt = prove(Chain(genesis()), "accounts", REQUESTER.public)
+    assert check_receipt(receipt, genesis())
+    with pytest.raises(VerificationError, match="FF-LEDG-072"):
+        check_receipt(replace(receipt, header=replace(receipt.header, time=START + 1)), genesis())
+
+
+@pytest.mark.parametrize("key", [b"", bytes(32), VALIDATOR.public + b"x"])
+@pytest.mark.parametrize("table", ["accounts", "nodes", "nonsense", ""])
+def test_what_is_not_recorded_is_not_proved(chain: Chain, table: str, key: bytes):
+    with pytest.raises(PolicyError, match="FF-LEDG-070"):
+        prove(chain, table, key)
+
+
+def variants(value: Any) -> list[Any]:
+    """Values of the same type that differ from `value`, one for each part of it."""
+    if isinstance(value, int):
+        return [value + 1, value - 1, 0] if value else [1, -1]
+    if isinstance(value, str):
+        return [*(name for name in KINDS if name != value), "", "x"]
+    if isinstance(value, bytes):
+        flips = [
+            value[:i] + bytes([value[i] ^ 1]) + value[i + 1 :] for i in (0, len(value) // 2, -1 % len(value))
+        ]
+        return [*flips, value[:-1], value + b"\0", b""]
+    if isinstance(value, tuple):
+        parts = [(*value[:i], new, *value[i + 1 :]) for i, old in enumerate(value) for new in variants(old)]
+        return [*parts, value[1:], value[:-1], (*value, *value[-1:]), ()]
+    fields = value.__struct_fields__
+    return [replace(value, **{name: new}) for name in fields for new in variants(getattr(value, name))]
+
+
+def test_every_field_altered_is_refused(chain: Chain):
+    receipt = prove(chain, "leases", LEASE)
+    forged = [encode(other) for other in variants(receipt) if other != receipt]
+    assert len(forged) > 150
+    refused = [believe(data) for data in forged]
+    assert "believed" not in refused
+    assert set(refused) >= {"FF-LEDG-071", "FF-LEDG-072", "FF-LEDG-074", "FF-LEDG-075"}
+
+
+def believe(data: bytes) -> str:
+    """The code with which a receipt from the wire is refused."""
+    try:
+        check_receipt(decode(data, Receipt, limits.CONTROL_BYTES), genesis())
+    except (ProtocolError, VerificationError) as error:
+        return error.code
+    return "believed"
+
+
+def codes(receipt: Receipt, **change: Any) -> str:
+    with pytest.raises(VerificationError) as caught:
+        check_receipt(replace(receipt, **change), genesis())
+    return caught.value.code
+
+
+def test_each_check_of_a_receipt_has_its_own_code(chain: Chain):
+    receipt = prove(chain, "leases", LEASE)
+    header = replace(receipt.header, tables=())
+    certificate = ((0, VALIDATOR.sign(NS_HEADER, encode(header))),)
+    assert codes(receipt, genesis=ROOTS[0]) == "FF-LEDG-071"
+    assert codes(receipt, certificate=()) == "FF-LEDG-072"
+    assert codes(receipt, header=header, certificate=certificate) == "FF-LEDG-073"
+    assert codes(receipt, table="jobs") == "FF-LEDG-074"
+    assert codes(receipt, count=receipt.count + 1) == "FF-LEDG-074"
+    assert codes(receipt, path=()) == "FF-LEDG-075"
+
+
+def test_a_certified_row_that_cannot_be_read_is_refused():
+    """The committee itself may certify rubbish: the reader still gets an error of ours."""
+    held = prove(Chain(genesis(), VALIDATOR), "accounts", REQUESTER.public)
+    for rubbish in (b"", b"\xc1", encode((1, 2)), bytes(2 * limits.KIB)):
+        with pytest.raises(VerificationError, match="FF-LEDG-076"):
+            read_row(replace(held, row=rubbish))
+    with pytest.raises(VerificationError, match="FF-LEDG-074"):
+        read_row(replace(held, table="nonsense"))
+
+
+def test_a_receipt_of_a_chain_with_other_validators_is_refused(chain: Chain):
+    receipt = prove(chain, "leases", LEASE)
+    other = replace(genesis(), validators=(NODES[0].public,))
+    renamed = replace(receipt, genesis=other.chain, header=replace(receipt.header, chain=other.chain))
+    with pytest.raises(VerificationError, match="FF-LEDG-072"):
+        check_receipt(renamed, other)

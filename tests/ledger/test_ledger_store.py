@@ -1,0 +1,246 @@
+"""The ledger on disk: whole blocks or none, whatever kills the process, and no damage goes unseen."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ledger_history import batches, history, signed
+from ledger_world import NODES, REQUESTER, VALIDATOR, genesis
+from msgspec.structs import replace
+
+from farflung.core.codec import encode
+from farflung.core.errors import RunError
+from farflung.ledger import tx
+from farflung.ledger.block import LOGICAL_MS
+from farflung.ledger.chain import Chain
+from farflung.ledger.io import store as store_module
+from farflung.ledger.io.store import Store
+from farflung.ledger.results import AlreadyApplied, Applied, Rejected
+from farflung.ledger.state import changed_rows
+
+CRASHER = Path(__file__).with_name("ledger_crasher.py")
+
+
+def write_history(path: Path, blocks: int = 99) -> Chain:
+    store = Store.open(path, genesis())
+    chain = store.load(VALIDATOR)
+    for batch in batches()[chain.head.height : blocks]:
+        txs = [signed(chain, key, op) for key, op in batch]
+        _, results = store.commit(chain, txs, chain.head.time + LOGICAL_MS)
+        assert all(isinstance(result, Applied) for result in results)
+    store.close()
+    return chain
+
+
+def reload(path: Path) -> Chain:
+    store = Store.open(path, genesis())
+    try:
+        return store.load(VALIDATOR)
+    finally:
+        store.close()
+
+
+def test_a_store_gives_back_the_same_chain(tmp_path: Path):
+    chain = write_history(tmp_path / "ledger.db")
+    again = reload(tmp_path / "ledger.db")
+    assert (again.head, again.state.root, again.blocks) == (chain.head, chain.state.root, chain.blocks)
+    assert again.state.root == history().state.root
+
+
+def test_an_empty_store_is_the_genesis(tmp_path: Path):
+    Store.open(tmp_path / "ledger.db", genesis()).close()
+    assert reload(tmp_path / "ledger.db").head == Chain(genesis()).head
+
+
+def test_every_commit_is_synced(tmp_path: Path):
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    store.close()
+
+
+def test_a_store_of_another_genesis_is_refused(tmp_path: Path):
+    write_history(tmp_path / "ledger.db")
+    with pytest.raises(RunError, match="FF-LEDG-080") as caught:
+        Store.open(tmp_path / "ledger.db", genesis(name="another"))
+    assert caught.value.hint
+
+
+def test_a_store_that_is_open_is_not_opened_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(store_module, "_LOCK_SECONDS", 0)
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    with pytest.raises(RunError, match="FF-LEDG-083"):
+        Store.open(tmp_path / "ledger.db", genesis())
+    store.close()
+    Store.open(tmp_path / "ledger.db", genesis()).close()
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path):
+    with pytest.raises(RunError, match="FF-LEDG-082"):
+        Store.open(tmp_path / "nowhere" / "ledger.db", genesis())
+
+
+def fill(store: Store, chain: Chain) -> None:
+    for _ in range(60):
+        store.commit(chain, (), chain.head.time + LOGICAL_MS)
+
+
+def test_a_full_disk_is_told_and_leaves_the_chain_where_it_was(tmp_path: Path):
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    chain = store.load(VALIDATOR)
+    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(RunError, match="FF-LEDG-082"):
+        fill(store, chain)
+    head = chain.head
+    assert head.height < 60
+    assert store._connection.execute("SELECT MAX(height) FROM blocks").fetchone() == (head.height or None,)
+    store._connection.execute("PRAGMA max_page_count = 10000")
+    store.commit(chain, (), head.time + LOGICAL_MS)
+    store.close()
+    assert reload(tmp_path / "ledger.db").head == chain.head
+
+
+def test_handing_in_again_after_a_crash_makes_no_block(tmp_path: Path):
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    chain = store.load(VALIDATOR)
+    payment = signed(chain, NODES[0], tx.Transfer(NODES[1].public, 5))
+    store.commit(chain, [payment], 0)
+    store.close()
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    chain = store.load(VALIDATOR)
+    head = chain.head
+    block, results = store.commit(chain, [payment], head.time + LOGICAL_MS)
+    assert (block, results) == (None, (AlreadyApplied(tx.tx_id(payment), 1),))
+    wrong = tx.sign_tx(REQUESTER, replace(payment.tx, nonce=7))
+    block, results = store.commit(chain, [wrong], head.time + LOGICAL_MS)
+    assert block is None
+    assert isinstance(results[0], Rejected)
+    assert chain.head == head
+    assert store.commit(chain, (), head.time + LOGICAL_MS)[0] is not None
+    store.close()
+
+
+@pytest.mark.parametrize("height", [0, 2, 7])
+def test_a_block_is_stored_at_its_height_only(tmp_path: Path, height: int):
+    write_history(tmp_path / "ledger.db", blocks=2)
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    chain = store.load(VALIDATOR)
+    block, _ = chain.propose((), 0)
+    with pytest.raises(RunError, match="FF-LEDG-084"):
+        store.append(replace(block, header=replace(block.header, height=height)))
+    store.append(block, changed_rows(chain.state, chain.state_after(block)))
+    store.close()
+    assert reload(tmp_path / "ledger.db").head == block.header
+
+
+# Damage
+
+
+def tampered(path: Path, statement: str, *values: bytes) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute(statement, values)
+    connection.close()
+    with pytest.raises(RunError, match="FF-LEDG-081") as caught:
+        reload(path)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE blocks SET block = substr(block, 1, length(block) - 1) WHERE height = 3",
+        "UPDATE blocks SET block = (SELECT block FROM blocks WHERE height = 4) WHERE height = 3",
+        "DELETE FROM blocks WHERE height = 2",
+        "DELETE FROM blocks WHERE height = 6",
+        "DELETE FROM rows WHERE kind = 'jobs'",
+        "INSERT INTO rows VALUES ('accounts', 99, x'00')",
+        "UPDATE rows SET row = (SELECT row FROM rows WHERE kind = 'accounts' AND place = 1) WHERE place = 0",
+        "UPDATE meta SET value = x'00' WHERE name = 'format'",
+        "DELETE FROM meta",
+        "DROP TABLE meta",
+        "DROP TABLE blocks",
+    ],
+)
+def test_a_tampered_store_is_refused(tmp_path: Path, statement: str):
+    write_history(tmp_path / "ledger.db")
+    tampered(tmp_path / "ledger.db", statement)
+
+
+def test_a_block_rewritten_without_the_validators_key_is_refused(tmp_path: Path):
+    chain = write_history(tmp_path / "ledger.db")
+    last = chain.blocks[-1]
+    forged = replace(last, header=replace(last.header, time=last.header.time + 1))
+    tampered(tmp_path / "ledger.db", "UPDATE blocks SET block = ? WHERE height = 6", encode(forged))
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
+    (tmp_path / "ledger.db").write_bytes(b"not a database" * 500)
+    with pytest.raises(RunError, match="FF-LEDG-081"):
+        Store.open(tmp_path / "ledger.db", genesis())
+
+
+def test_a_file_with_flipped_bytes_is_refused_or_whole(tmp_path: Path):
+    """Flips in slack space change nothing; any other is told. None gives another chain."""
+    path = tmp_path / "ledger.db"
+    chain = write_history(path)
+    image, codes = path.read_bytes(), set[str]()
+    for place in range(0, len(image), 1501):
+        path.write_bytes(image[:place] + bytes([image[place] ^ 0x55]) + image[place + 1 :])
+        try:
+            again = reload(path)
+        except RunError as error:
+            codes.add(error.code)
+        else:
+            assert again.head == chain.head
+    assert "FF-LEDG-081" in codes
+    assert codes <= {"FF-LEDG-080", "FF-LEDG-081", "FF-LEDG-082"}
+
+
+# Crashes
+
+
+def run_crasher(path: Path, failpoint: str = "", log: Path | None = None) -> int:
+    environment = dict(os.environ, FARFLUNG_FAILPOINT=failpoint)
+    environment.pop("FARFLUNG_FAILPOINT_LOG", None)
+    if log:
+        environment["FARFLUNG_FAILPOINT_LOG"] = str(log)
+    return subprocess.run(
+        [sys.executable, str(CRASHER), str(path)], env=environment, start_new_session=True, timeout=60
+    ).returncode
+
+
+def test_failpoints_are_where_the_crash_tests_expect_them(tmp_path: Path):
+    assert run_crasher(tmp_path / "ledger.db", log=tmp_path / "log") == 0
+    block = ["ledger.block.begin", "ledger.block.commit", "ledger.block.committed"]
+    create = ["ledger.create.begin", "ledger.create.commit", "ledger.create.committed", "ledger.open.dirsync"]
+    assert (tmp_path / "log").read_text().split() == create + block * len(batches())
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "height"),
+    [
+        ("ledger.create.begin", 0),
+        ("ledger.create.commit", 0),
+        ("ledger.create.committed", 0),
+        ("ledger.open.dirsync", 0),
+        ("ledger.block.begin", 0),
+        ("ledger.block.commit", 0),
+        ("ledger.block.committed", 1),
+        ("ledger.block.begin@4", 3),
+        ("ledger.block.commit@4", 3),
+        ("ledger.block.committed@4", 4),
+    ],
+)
+def test_a_killed_validator_has_the_old_or_the_new_block_whole(tmp_path: Path, failpoint: str, height: int):
+    path = tmp_path / "ledger.db"
+    assert run_crasher(path, failpoint) == -signal.SIGKILL
+    assert reload(path).head.height == height
+    assert write_history(path).state.root == history().state.root

@@ -1,0 +1,71 @@
+"""A frozen hash over thousands of seeded encodings of each wire form: a change of format is a line here."""
+
+import random
+
+from farflung.core.codec import encode as to_wire
+from farflung.core.crypto import digest, local_key
+from farflung.core.ids import PeerId, Signature
+from farflung.net import messages
+from farflung.net.endpoints import EndpointRecord, SignedRecord
+from farflung.net.frames import SIGNALS, Frame, Type, encode
+from farflung.net.identity import certificate
+from farflung.net.messages import ErrorBody, Kind
+from farflung.net.tls import hello
+
+COUNT = 2000
+
+
+def frozen(make) -> str:  # type: ignore[no-untyped-def]
+    rng = random.Random(7)
+    return digest("test", *(make(rng) for _ in range(COUNT))).hex()[:16]
+
+
+def record(rng: random.Random) -> EndpointRecord:
+    host = "".join(rng.choices("abc.123", k=rng.randrange(1, 20)))
+    return EndpointRecord(PeerId(rng.randbytes(32)), host, rng.randrange(1, 65536), rng.randrange(1 << 63))
+
+
+def frame(rng: random.Random) -> Frame:
+    type_ = rng.choice(list(Type))
+    if type_ in SIGNALS:
+        return Frame(type_, 0)
+    return Frame(type_, rng.randrange(1, 1 << 32), rng.randbytes(rng.randrange(1, 40)), rng.random() < 0.5)
+
+
+def text(rng: random.Random) -> str:
+    return "".join(rng.choices("aä€ \n", k=rng.randrange(20)))
+
+
+def test_endpoint_records_are_frozen() -> None:
+    assert frozen(lambda rng: to_wire(record(rng))) == "b8b7759152473cc0"
+    assert (
+        frozen(lambda rng: to_wire(SignedRecord(record(rng), Signature(rng.randbytes(64)))))
+        == "2b1502d36e705335"
+    )
+
+
+def test_frames_are_frozen() -> None:
+    assert frozen(lambda rng: encode(frame(rng))) == "7da05b2206da8559"
+
+
+def test_message_heads_and_errors_are_frozen() -> None:
+    def ask(rng: random.Random) -> bytes:
+        method = "".join(rng.choices("abc_.9", k=rng.randrange(20)))
+        return messages.ask_head("m" + method, rng.choice(list(Kind)), rng.randrange(2 << 20))
+
+    assert frozen(ask) == "e8dbd7aefaa8c321"
+    assert frozen(lambda rng: messages.answer_head(rng.randrange(1 << 32))) == "0155778f117ce572"
+    assert (
+        frozen(
+            lambda rng: to_wire(
+                ErrorBody(f"FF-NET-{rng.randrange(100, 1000)}", *(text(rng) for _ in range(3)))
+            )
+        )
+        == "42948010fac3daf1"
+    )
+
+
+def test_certificates_and_hellos_are_frozen() -> None:
+    assert (
+        frozen(lambda rng: hello(certificate(local_key(rng.randrange(1 << 60), "x")))) == "00b76eb732504966"
+    )

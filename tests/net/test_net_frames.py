@@ -1,0 +1,72 @@
+"""Frames survive any cutting, and everything else is refused."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core import limits
+from farflung.core.errors import ProtocolError
+from farflung.net.frames import FRAGMENT_BYTES, HEAD_BYTES, SIGNALS, Frame, FrameReader, Type, encode
+
+carrying = st.builds(
+    Frame,
+    st.sampled_from([each for each in Type if each not in SIGNALS]),
+    st.integers(1, 2**32 - 1),
+    st.binary(min_size=1, max_size=300),
+    st.booleans(),
+)
+frames = st.lists(st.one_of(carrying, st.builds(Frame, st.sampled_from(sorted(SIGNALS)), st.just(0))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(frames, st.lists(st.integers(1, 400)))
+def test_any_cutting_gives_the_same_frames(sent: list[Frame], cuts: list[int]) -> None:
+    data = b"".join(map(encode, sent))
+    reader, got, at = FrameReader(), [], 0
+    for size in [*cuts, len(data) + 1]:
+        got += reader.feed(data[at : at + size])
+        at += size
+    assert got == sent
+    assert reader.pending == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(frames, st.binary(min_size=1, max_size=200))
+def test_strange_bytes_only_raise_protocol_errors(sent: list[Frame], data: bytes) -> None:
+    reader = FrameReader()
+    reader.feed(b"".join(map(encode, sent)))
+    try:
+        reader.feed(data)
+    except ProtocolError:
+        with pytest.raises(ProtocolError, match="FF-NET-010"):
+            reader.feed(encode(Frame(Type.PING, 0)))
+    assert reader.pending < limits.FRAME_BYTES + HEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "stream", "length"),
+    [
+        (0, 1, 1, 1),
+        (9, 1, 1, 1),
+        (4, 2, 1, 1),
+        (4, 255, 1, 1),
+        (4, 1, 0, 1),
+        (4, 1, 1, 0),
+        (4, 1, 1, limits.FRAME_BYTES + 1),
+        (8, 0, 1, 0xFFFFFFFF),
+        (2, 1, 1, 0),
+        (2, 1, 0, 1),
+        (2, 0, 0, 0),
+    ],
+)
+def test_each_rule_of_the_head_is_kept(kind: int, flags: int, stream: int, length: int) -> None:
+    with pytest.raises(ProtocolError, match="FF-NET-010"):
+        FrameReader().feed(struct.pack(">BBII", kind, flags, stream, length))
+
+
+def test_the_largest_frame_passes_and_a_fragment_fills_whole_records() -> None:
+    frame = Frame(Type.DATA, 1, bytes(limits.FRAME_BYTES))
+    assert FrameReader().feed(encode(frame)) == [frame]
+    assert len(encode(Frame(Type.DATA, 1, bytes(FRAGMENT_BYTES)))) == limits.FRAME_BYTES

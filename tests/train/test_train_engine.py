@@ -1,0 +1,244 @@
+"""The engine: exact, repeatable, and unchanged by what fails."""
+
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+
+from farflung.core.errors import FarflungError, ProtocolError, RunError
+from farflung.job.spec import ModelSpec, OptimizerSpec, SyncSpec
+from farflung.train import inner, messages, snapshot
+from farflung.train.engine import Engine
+from farflung.train.messages import Load, Merge, Part, Train
+
+METHODS = [
+    {},
+    {"optimizer": OptimizerSpec(name="sgd", lr=0.1)},
+    {"sync": SyncSpec(method="diloco", codec="dense_2bit", steps=3, outer_lr=0.7, outer_momentum=0.9)},
+    {"sync": SyncSpec(method="diloco", codec="dense_fp32", steps=3)},
+]
+
+
+class Net:
+    """Some engines that train and merge together; keeps the durable bytes of each, as agents do."""
+
+    def __init__(self, make, spec, count=2):
+        self.spec, self.count = spec, count
+        self.engines = [make(spec, member) for member in range(count)]
+        self.inner = [b""] * count
+
+    def round(self, number, backwards=False):
+        trained = [engine.handle(Train(number)) for engine in self.engines]
+        self.inner = [t.inner for t in trained]
+        parts = [Part(bytes([member + 1]) * 32, t.tokens, t.payload) for member, t in enumerate(trained)]
+        self.parts = tuple(reversed(parts)) if backwards else tuple(parts)
+        states = [engine.handle(Merge(number, self.parts)) for engine in self.engines]
+        assert len({state.root for state in states}) == 1
+        return states[0].root
+
+    def snapshot(self):
+        engine = self.engines[0]
+        return snapshot.pack(engine._public, engine._job.model.layout)
+
+
+@pytest.fixture
+def net(engine, tiny):
+    return lambda count=2, **changes: Net(engine, msgspec.structs.replace(tiny, **changes), count)
+
+
+@pytest.mark.parametrize("changes", METHODS)
+def test_training_a_round_twice_gives_the_same_bytes(net, changes):
+    one = net(1, **changes)
+    one.round(0)
+    first, again = (one.engines[0].handle(Train(1)) for _ in range(2))
+    assert first == again
+    assert one.round(1)
+
+
+@pytest.mark.parametrize("changes", METHODS)
+def test_two_networks_agree_whatever_the_order_of_parts(net, changes):
+    one, other = net(**changes), net(**changes)
+    for number in range(3):
+        assert one.round(number) == other.round(number, backwards=True)
+
+
+def test_members_send_different_payloads(net):
+    one = net(3)
+    one.round(0)
+    bodies = [part.payload[116:] for part in one.parts]
+    assert len(set(bodies)) == 3
+
+
+def test_another_seed_gives_another_state(net, tiny):
+    assert net().round(0) != net(seed=tiny.seed + 1).round(0)
+
+
+@pytest.mark.parametrize("changes", METHODS)
+@pytest.mark.parametrize("stop", [1, 3])
+def test_resume_from_disk_equals_an_undisturbed_run(net, changes, stop):
+    undisturbed, first = net(**changes), net(**changes)
+    roots = [undisturbed.round(number) for number in range(4)]
+    for number in range(stop):
+        first.round(number)
+    second = net(**changes)
+    for engine, held in zip(second.engines, first.inner, strict=True):
+        engine.handle(Load(stop, first.snapshot(), held))
+    assert [second.round(number) for number in range(stop, 4)] == roots[stop:]
+    assert second.inner == undisturbed.inner
+
+
+def test_resume_between_training_and_merge_needs_no_second_training(net):
+    undisturbed, broken = net(), net()
+    roots = [undisturbed.round(number) for number in range(3)]
+    broken.round(0)
+    base = broken.snapshot()
+    broken.round(1)
+    second = net()
+    for engine, held in zip(second.engines, broken.inner, strict=True):
+        engine.handle(Load(1, base, held))
+        with pytest.raises(RunError, match=r"FF-TRAIN-080.*already trained"):
+            engine.handle(Train(1))
+        engine.handle(Merge(1, broken.parts))
+    assert second.round(2) == roots[2]
+
+
+def test_inner_state_far_ahead_of_public_state_is_refused(net):
+    one = net(1)
+    early = one.snapshot()
+    one.round(0)
+    one.round(1)
+    with pytest.raises(RunError, match="FF-TRAIN-080"):
+        one.engines[0].handle(Load(0, early, one.inner[0]))
+
+
+def test_a_stale_snapshot_and_damaged_bytes_leave_the_state_alone(net):
+    one = net(1)
+    early = one.snapshot()
+    one.round(0)
+    engine = one.engines[0]
+    for load, code in [
+        (Load(1, early, b""), "FF-TRAIN-072"),
+        (Load(1, early[:-1], b""), "FF-TRAIN-070"),
+        (Load(1, one.snapshot(), one.inner[0][:-40]), "FF-TRAIN-070"),
+    ]:
+        with pytest.raises(FarflungError, match=code):
+            engine.handle(load)
+    assert one.round(1) == net_root(net, 2)
+
+
+def net_root(net, rounds):
+    fresh = net(1)
+    return [fresh.round(number) for number in range(rounds)][-1]
+
+
+def test_training_lowers_the_loss(net):
+    one = net(2, rounds=12)
+    start = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
+    for number in range(12):
+        one.round(number)
+    end = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
+    assert start.loss == pytest.approx(np.log(256), abs=0.2)
+    assert end.loss < start.loss - 1
+    assert end.tokens == 64
+
+
+def test_evaluate_disturbs_nothing_and_repeats_exactly(net):
+    one = net(1)
+    first = one.engines[0].handle(Train(0))
+    scores = [one.engines[0].handle(messages.Evaluate(one.snapshot(), 1 << 20)) for _ in range(2)]
+    assert scores[0] == scores[1]
+    assert scores[0].tokens % 8 == 0
+    assert one.engines[0].handle(Train(0)) == first
+
+
+def test_baseline_learns_and_repeats_exactly(net):
+    one = net(1)
+    ask = messages.Baseline(one.snapshot(), 2, 64)
+    scores = [one.engines[0].handle(ask) for _ in range(2)]
+    start = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
+    assert scores[0] == scores[1]
+    assert scores[0].steps == 12
+    assert scores[0].loss < start.loss
+
+
+def test_baseline_trains_on_the_union_of_the_members_batches(net, monkeypatch):
+    from farflung.train import local, order
+
+    one, seen = net(1), []
+    original = order.batch
+    monkeypatch.setattr(local.order, "batch", lambda *a: seen.append(a[2:]) or original(*a))
+    one.engines[0].handle(messages.Baseline(one.snapshot(), 3, 64))
+    assert sorted(seen) == sorted(itertools.product(range(4), range(3), range(3)))
+
+
+def test_a_diverging_round_is_refused_and_leaves_the_state(user_job, engine):
+    spec, source = user_job("        return loss * (self.table.weight[0, 0] ** 4 + 1)")
+    wild = msgspec.structs.replace(
+        spec,
+        optimizer=OptimizerSpec(name="sgd", lr=1e30, clip=0.0),
+        sync=SyncSpec(steps=8, topk=32, chunk=256),
+    )
+    one = engine(wild, 0, source)
+    before = one._public.root(one._job.model.layout)
+    for _ in range(2):
+        with pytest.raises(RunError, match=r"FF-TRAIN-0(58|62)"):
+            one.handle(Train(0))
+    assert one._public.root(one._job.model.layout) == before
+    assert one._inner == inner.InnerState()
+    assert one._next is None
+
+
+def test_a_users_dropout_repeats(user_job, engine):
+    spec, source = user_job("        loss = loss * torch.rand(())\n        return loss")
+    one = engine(spec, 0, source)
+    assert one.handle(Train(0)) == one.handle(Train(0))
+
+
+def test_requests_out_of_order_are_refused(net, setup, tiny):
+    bare = Engine(lambda: 0.0)
+    for request in (
+        Train(0),
+        Merge(0, ()),
+        messages.Initialize(),
+        Load(0, b"", b""),
+        messages.Evaluate(b"", 1),
+    ):
+        with pytest.raises(RunError, match="FF-TRAIN-080"):
+            bare.handle(request)
+    bare.handle(setup(tiny))
+    with pytest.raises(RunError, match=r"FF-TRAIN-080.*held: none"):
+        bare.handle(Train(0))
+    with pytest.raises(RunError, match=r"FF-TRAIN-080.*held: round 0"):
+        net(1).engines[0].handle(Merge(1, ()))
+
+
+def test_a_bad_part_leaves_the_round_open(net):
+    one = net(1)
+    trained = one.engines[0].handle(Train(0))
+    bad = Part(bytes([1]) * 32, trained.tokens, trained.payload[:-1])
+    with pytest.raises(ProtocolError, match="FF-COMP"):
+        one.engines[0].handle(Merge(0, (bad,)))
+    assert one.round(0) == net_root(net, 1)
+
+
+def test_a_failed_setup_keeps_the_job_before(net, setup, tiny):
+    one = net(1)
+    wrong = setup(msgspec.structs.replace(tiny, model=ModelSpec(width=10, heads=4)))
+    with pytest.raises(FarflungError, match="FF-TRAIN-050"):
+        one.engines[0].handle(wrong)
+    assert one.round(0)
+
+
+def test_setup_says_how_much_data_there_is(setup, tiny, data):
+    ready = Engine(lambda: 0.0).handle(setup(tiny))
+    assert (ready.tokens_train, ready.tokens_heldout) == (len(data.train), len(data.heldout))
+    assert 0 < ready.loss_unigram < np.log(256)
+
+
+def test_initialize_reports_every_tensor(engine, tiny):
+    state = engine(tiny).handle(messages.Initialize())
+    names = [name for name, _ in state.shapes]
+    assert names == sorted(names)
+    assert state.round == 0
+    assert state.snapshot

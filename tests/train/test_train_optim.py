@@ -1,0 +1,89 @@
+"""Our optimizers against torch's, and the schedule."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from farflung.job.spec import OptimizerSpec, ScheduleSpec
+from farflung.train import optim
+
+
+def run(spec, theirs, start, decay, grads):
+    ours, state = start.clone(), optim.fresh(spec, start)
+    parameter = torch.nn.Parameter(start.clone())
+    reference = theirs([parameter])
+    for grad in grads:
+        before = ours.clone()
+        moved, state = optim.step(spec, ours, grad, state, spec.lr, decay)
+        assert torch.equal(ours, before)  # pure
+        ours = moved
+        parameter.grad = grad.clone()
+        reference.step()
+    return ours, parameter.detach(), state
+
+
+@pytest.fixture
+def walk():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(64, generator=generator), [torch.randn(64, generator=generator) for _ in range(20)]
+
+
+def test_adamw_agrees_with_torch(walk):
+    start, grads = walk
+    spec = OptimizerSpec(lr=1e-2, weight_decay=0.1)
+    betas = (spec.beta1, spec.beta2)
+    ours, theirs, state = run(
+        spec,
+        lambda p: torch.optim.AdamW(p, lr=1e-2, betas=betas, eps=spec.eps, weight_decay=0.1),
+        start,
+        torch.ones(64),
+        grads,
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert state.step == 20
+
+
+def test_sgd_agrees_with_torch(walk):
+    start, grads = walk
+    spec = OptimizerSpec(name="sgd", lr=1e-2, momentum=0.9, weight_decay=0.0)
+    ours, theirs, _ = run(
+        spec, lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9), start, torch.ones(64), grads
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_decay_touches_only_what_the_mask_names(name):
+    start, mask = torch.ones(4), torch.tensor([1.0, 0.0, 1.0, 0.0])
+    spec = OptimizerSpec(name=name, weight_decay=0.5)
+    moved, _ = optim.step(spec, start, torch.zeros(4), optim.fresh(spec, start), 0.1, mask)
+    torch.testing.assert_close(moved, torch.tensor([0.95, 1.0, 0.95, 1.0]))
+
+
+def test_clip_bounds_the_global_norm():
+    grad = torch.full((4,), 3.0)
+    clipped, norm = optim.clip(grad, 1.0)
+    assert norm == pytest.approx(6.0)
+    assert float(clipped.norm()) == pytest.approx(1.0)
+    assert optim.clip(grad, 0.0)[0] is grad
+    assert optim.clip(grad, 7.0)[0] is grad
+
+
+def test_schedule_warms_up_and_falls_to_its_end():
+    schedule = ScheduleSpec(warmup=10, final=0.1)
+    rates = [optim.learning_rate(step, 100, 1.0, schedule) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == pytest.approx(1.0)
+    assert rates[55] == pytest.approx(0.55)
+    assert rates[100] == pytest.approx(0.1)
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
+
+
+@pytest.mark.parametrize(
+    "schedule", [ScheduleSpec(warmup=0), ScheduleSpec(warmup=500), ScheduleSpec("constant", 5)]
+)
+def test_every_schedule_is_finite_and_within_its_peak(schedule):
+    rates = [optim.learning_rate(step, 100, 2.0, schedule) for step in range(130)]
+    assert all(math.isfinite(rate) and 0 < rate <= 2.0 for rate in rates)

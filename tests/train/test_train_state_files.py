@@ -1,0 +1,107 @@
+"""Snapshots and checkpoints: one form, bounded, total."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core.errors import RunError, VerificationError
+from farflung.core.ids import ZERO_HASH
+from farflung.core.layout import Layout
+from farflung.job.spec import OptimizerSpec
+from farflung.train import inner, snapshot
+from farflung.train.inner import InnerState
+from farflung.train.snapshot import PublicState
+
+LAYOUT = Layout.of({"a": (3, 4), "b": (5,)})
+OTHER = Layout.of({"a": (3, 4), "c": (5,)})
+ADAMW = OptimizerSpec()
+
+
+def vector(seed):
+    return np.random.default_rng(seed).standard_normal(LAYOUT.size).astype(np.float32)
+
+
+def make_state(momentum=True):
+    return PublicState(6, vector(1), vector(2) if momentum else None)
+
+
+def make_inner():
+    return InnerState(7, 105, (vector(3), vector(4)), vector(5))
+
+
+@pytest.mark.parametrize("momentum", [True, False])
+def test_a_snapshot_comes_back_bit_for_bit(momentum):
+    state = make_state(momentum)
+    packed = snapshot.pack(state, LAYOUT)
+    back = snapshot.unpack(packed, LAYOUT)
+    assert back.round == 6
+    assert back.root(LAYOUT) == state.root(LAYOUT)
+    assert (back.momentum is None) is not momentum
+    assert snapshot.pack(back, LAYOUT) == packed
+
+
+@pytest.mark.parametrize("held", [make_inner(), InnerState(), InnerState(2, 30, (), vector(1))])
+def test_inner_state_comes_back_bit_for_bit(held):
+    packed = inner.pack(held, ADAMW, LAYOUT)
+    back = inner.unpack(packed, ADAMW, LAYOUT)
+    assert (back.round, back.step, len(back.vectors)) == (held.round, held.step, len(held.vectors))
+    assert all(np.array_equal(a, b) for a, b in zip(back.vectors, held.vectors, strict=True))
+    assert inner.pack(back, ADAMW, LAYOUT) == packed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_flipped_bit_anywhere_is_found(data):
+    packed = bytearray(inner.pack(make_inner(), ADAMW, LAYOUT))
+    place = data.draw(st.integers(0, 8 * len(packed) - 1))
+    packed[place // 8] ^= 1 << place % 8
+    with pytest.raises(RunError, match=r"FF-TRAIN-07[01]"):
+        inner.unpack(bytes(packed), ADAMW, LAYOUT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=300), st.integers(0, 240))
+def test_any_bytes_are_read_or_refused(noise, cut):
+    packed = snapshot.pack(make_state(), LAYOUT)
+    for bad in (noise, packed[:cut], packed[:57] + noise, packed + noise + b"x"):
+        with pytest.raises(RunError, match=r"FF-TRAIN-07[01]"):
+            snapshot.unpack(bad, LAYOUT)
+
+
+def test_bytes_of_one_kind_are_not_read_as_the_other():
+    with pytest.raises(RunError, match="FF-TRAIN-070"):
+        snapshot.unpack(inner.pack(make_inner(), ADAMW, LAYOUT), LAYOUT)
+
+
+def test_another_model_is_named():
+    with pytest.raises(RunError, match="FF-TRAIN-071"):
+        snapshot.unpack(snapshot.pack(make_state(), LAYOUT), OTHER)
+
+
+def test_another_optimizer_is_named():
+    with pytest.raises(RunError, match=r"FF-TRAIN-071.*sgd has velocity"):
+        inner.unpack(inner.pack(make_inner(), ADAMW, LAYOUT), OptimizerSpec(name="sgd"), LAYOUT)
+
+
+def test_nan_in_a_snapshot_is_refused():
+    state = make_state()
+    bad = state.params.copy()
+    bad[3] = np.nan
+    with pytest.raises(RunError, match=r"FF-TRAIN-070.*NaN"):
+        snapshot.unpack(snapshot.pack(PublicState(6, bad), LAYOUT), LAYOUT)
+
+
+def test_a_stale_snapshot_and_a_wrong_root_are_refused():
+    state = make_state()
+    assert snapshot.check(state, LAYOUT, 6, state.root(LAYOUT)) is state
+    with pytest.raises(RunError, match=r"FF-TRAIN-072.*round 6"):
+        snapshot.check(state, LAYOUT, 7)
+    with pytest.raises(VerificationError, match="FF-TRAIN-073"):
+        snapshot.check(state, LAYOUT, 6, ZERO_HASH)
+
+
+def test_public_state_cannot_be_changed_under_its_root():
+    state = make_state()
+    with pytest.raises(ValueError, match="read-only"):
+        state.params[0] = 1.0

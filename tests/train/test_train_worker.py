@@ -1,0 +1,183 @@
+"""The worker process over a real socket pair."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import ProtocolError, RunError
+from farflung.train import messages
+from farflung.train.io.pipe import WorkerPipe
+from farflung.train.io.worker import Channel, broken
+from farflung.train.messages import Load, Merge, Part, Train
+
+
+def start():
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "farflung.train.io.worker", str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        stderr=subprocess.PIPE,
+    )
+    theirs.close()
+    return ours, process
+
+
+def end(process):
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, tiny, user_job):
+    async def talk(ours):
+        pipe = WorkerPipe(ours)
+        with pytest.raises(RunError) as early:
+            await pipe.request(Train(0))
+        assert early.value.code == "FF-TRAIN-080"
+        spec, source = user_job("        return loss * float('nan')")
+        with pytest.raises(RunError) as bad:
+            await pipe.request(setup(spec, 0, source))
+        assert bad.value.code == "FF-TRAIN-058"
+        assert bad.value.hint
+        await pipe.request(setup(tiny))
+        began = await pipe.request(messages.Initialize())
+        await pipe.request(Load(0, began.snapshot, b""))
+        trained = await pipe.request(Train(0))
+        part = Part(bytes([1]) * 32, trained.tokens, trained.payload)
+        merged, again = await asyncio.gather(pipe.request(Merge(0, (part,))), pipe.request(Train(1)))
+        pipe.close()
+        with pytest.raises(RunError, match="FF-TRAIN-090"):
+            await pipe.request(Train(0))
+        return trained, merged, again
+
+    ours, process = start()
+    trained, merged, again = asyncio.run(talk(ours))
+    code, errors = end(process)
+    assert code == 0, errors
+    assert errors == b""
+    here = engine(tiny)
+    mine = here.handle(Train(0))
+    assert (mine.payload, mine.inner, mine.losses) == (trained.payload, trained.inner, trained.losses)
+    assert here.handle(Merge(0, (Part(bytes([1]) * 32, mine.tokens, mine.payload),))) == merged
+    assert here.handle(Train(1)).payload == again.payload
+
+
+def test_a_worker_speaks_over_stdin_and_stdout_and_ends_at_eof():
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "farflung.train.io.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    request = encode(Train(0))
+    out, _ = process.communicate(len(request).to_bytes(8, "little") + request, timeout=60)
+    assert process.returncode == 0
+    assert int.from_bytes(out[:8], "little") == len(out) - 8
+    assert decode(out[8:], messages.Reply, 1 << 20).code == "FF-TRAIN-080"
+
+
+def test_a_message_over_the_limit_ends_the_worker_before_it_is_read():
+    ours, process = start()
+    with ours:
+        ours.sendall((limits.PIPE_BYTES + 1).to_bytes(8, "little"))
+        code, errors = end(process)
+    assert code == ProtocolError.exit_code
+    assert b"FF-TRAIN-091" in errors
+
+
+def test_a_worker_that_dies_is_reported():
+    async def talk():
+        ours, theirs = socket.socketpair()
+        pipe = WorkerPipe(ours)
+        asked = asyncio.ensure_future(pipe.request(Train(0)))
+        assert await asyncio.get_running_loop().run_in_executor(None, theirs.recv, 8)
+        theirs.close()
+        with pytest.raises(RunError, match="FF-TRAIN-090"):
+            await asked
+        with pytest.raises(RunError, match="FF-TRAIN-090"):
+            await pipe.request(Train(0))
+        pipe.close()
+
+    asyncio.run(talk())
+
+
+@pytest.mark.parametrize(
+    ("sent", "error", "code"),
+    [
+        ((limits.PIPE_BYTES + 1).to_bytes(8, "little"), ProtocolError, "FF-TRAIN-091"),
+        (b"\x03\0\0\0\0\0\0\0abc", RunError, "FF-TRAIN-090"),
+    ],
+)
+def test_a_reply_that_breaks_the_rules_closes_the_pipe(sent, error, code):
+    async def talk():
+        ours, theirs = socket.socketpair()
+        pipe = WorkerPipe(ours)
+        theirs.sendall(sent)
+        with pytest.raises(error, match=code):
+            await pipe.request(Train(0))
+        with pytest.raises(RunError, match="FF-TRAIN-090"):
+            await pipe.request(Train(0))
+        pipe.close()
+        theirs.close()
+
+    asyncio.run(talk())
+
+
+def test_a_cancelled_request_leaves_no_reply_for_the_next():
+    async def talk():
+        ours, theirs = socket.socketpair()
+        pipe = WorkerPipe(ours)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(pipe.request(Train(0)), 0.01)
+        with pytest.raises(RunError, match="FF-TRAIN-090"):
+            await pipe.request(Train(1))
+        pipe.close()
+        theirs.close()
+
+    asyncio.run(talk())
+
+
+def test_an_unexpected_error_is_carried_without_a_traceback(capsys):
+    reply = broken(ValueError("what it said"))
+    assert reply.code == "FF-TRAIN-099"
+    assert "ValueError: what it said" in reply.cause
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_text_that_is_not_unicode_is_still_carried():
+    assert encode(broken(ValueError("\ud800")))
+
+
+def test_a_worker_sees_that_its_agent_is_gone_without_waiting():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel = Channel(theirs.fileno(), theirs.fileno())
+        assert not channel.is_closed()
+        ours.sendall(b"more to read")
+        assert not channel.is_closed()
+        ours.close()
+        assert channel.is_closed()
+
+
+def test_training_stops_between_steps_when_the_agent_is_gone(engine):
+    left = iter([None])
+
+    def pulse():
+        if next(left, "gone"):
+            raise SystemExit(0)
+
+    one = engine()
+    one._pulse = pulse
+    with pytest.raises(SystemExit):
+        one.handle(Train(0))
+    assert next(left, "empty") == "empty"
+
+
+def test_the_agents_side_loads_no_torch():
+    names = ("messages", "order", "inner", "snapshot", "sync", "io.pipe", "io.worker")
+    code = ";".join(f"import farflung.train.{name}" for name in names)
+    check = f"{code};import sys;sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-I", "-c", check], check=False).returncode == 0

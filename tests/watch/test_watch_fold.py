@@ -1,0 +1,249 @@
+"""The fold and its lines: counters that only rise, lines that fit, words that the events support."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core import events
+from farflung.core.events import AnyEvent, BytesBy
+from farflung.watch.fold import Stage, Timeline, fold
+from farflung.watch.text import COLUMNS, clean, lines
+
+PEERS = tuple(f"{i:02x}" * 32 for i in range(1, 6))
+
+PLANNED = events.Planned(
+    name="local",
+    run="runs/1",
+    model="gpt 4x128",
+    parameters=868_000,
+    rounds=24,
+    steps=360,
+    peers=5,
+    tokens=1_843_200,
+    sync_bytes=18_300_000,
+    ring_bytes=2_500_000_000,
+    memory_bytes=300_000_000,
+    seconds=110.0,
+    price=1_843_200,
+    escrow=1_920_000,
+    data_bytes=12_000_000,
+    sync="sparse_loco H=15",
+)
+RESULT = events.Result(
+    at=120.0,
+    loss=2.5,
+    loss_start=5.55,
+    loss_unigram=3.26,
+    bytes_sent=100,
+    bytes_by=BytesBy(60, 0, 30, 10),
+    bytes_ring_bf16=7000,
+    segments_audited=0,
+    caught=(),
+    paid=1_843_200,
+    slashed=0,
+    refunded=76_800,
+    sum=0,
+    model_hash="ab" * 32,
+    ledger_root="cd" * 32,
+    seconds=120.0,
+    run="runs/1",
+    rounds=24,
+    tokens=1_843_200,
+    reexecuted=0,
+)
+
+
+def closed(round: int, seconds: float = 4.0) -> events.RoundClosed:
+    return events.RoundClosed(
+        at=10.0 + round,
+        round=round,
+        rounds=24,
+        peers=5,
+        loss=3.0,
+        tokens=76_800,
+        root="ab" * 32,
+        waited_for=PEERS[0],
+        seconds=seconds,
+        train_seconds=3.0,
+        sync_bytes=700_000,
+    )
+
+
+STORY: tuple[AnyEvent, ...] = (
+    PLANNED,
+    events.ProcessStarted(role="provider", name="provider-1", pid=7, peer=PEERS[0]),
+    events.Matched(peers=PEERS, offers=5, unit_price=1),
+    events.Funded(job="ee" * 32, escrow=1_920_000, stakes=5_000_000),
+    events.Joined(peer=PEERS[0], round=0, replayed=0, seconds=1.5),
+    events.Evaluated(round=0, loss=5.55, tokens=16384),
+    closed(0),
+    events.Traffic(session=1, process="a", sync=10, audit=0, join=5, control=1),
+    events.Left(peer=PEERS[1], reason="its connection closed"),
+    events.Reexecuted(peer=PEERS[2], round=1),
+    events.Resumed(round=1, session=2),
+    closed(1),
+    events.Usage(process="worker", peak_bytes=5, cpu_seconds=1.0),
+    events.Warned(code="FF-APP-001", message="slow", hint="wait"),
+    events.Baseline(loss=2.3, steps=360, seconds=60.0),
+    events.Settled(peer=PEERS[0], units=1000, paid=1000),
+    events.Compared(quantity="sync", unit="B", planned=100.0, measured=101.0),
+    events.Failed(code="FF-APP-002", message="disk full", cause="no space", hint="free some"),
+    RESULT,
+)
+
+
+def told(*story: AnyEvent) -> Timeline:
+    timeline = Timeline()
+    for event in story:
+        timeline = fold(timeline, event)
+    return timeline
+
+
+def test_the_stage_follows_the_way_of_a_run() -> None:
+    stages = []
+    timeline = Timeline()
+    for event in STORY:
+        timeline = fold(timeline, event)
+        stages.append(timeline.stage)
+    seen = list(dict.fromkeys(stages))
+    assert seen == [Stage.PLAN, Stage.NETWORK, Stage.TRAIN, Stage.SETTLE, Stage.RESULT]
+    assert timeline.sessions == 2
+    assert timeline.reexecuted == {PEERS[2]: 1}
+    assert timeline.losses == {0: 5.55}
+
+
+def test_folding_leaves_the_old_timeline_as_it_was() -> None:
+    before = told(*STORY[:7])
+    copy = msgspec.structs.replace(before)
+    told_again = fold(before, closed(5))
+    assert before == copy
+    assert 5 not in before.rounds
+    assert 5 in told_again.rounds
+
+
+def test_the_same_events_give_the_same_timeline_after_a_round_trip_through_json() -> None:
+    replayed = told(*[events.from_json(events.to_json(event)) for event in STORY])
+    assert replayed == told(*STORY)
+
+
+REPORTS = st.lists(
+    st.tuples(st.integers(1, 3), st.sampled_from("abc"), st.integers(0, 50), st.integers(0, 50)), max_size=20
+)
+
+
+@given(reports=REPORTS, seed=st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_bytes_are_the_most_of_each_session_and_process_in_any_order(
+    reports: list[tuple[int, str, int, int]], seed: object
+) -> None:
+    story = [
+        events.Traffic(session=s, process=p, sync=a, audit=0, join=b, control=a + b) for s, p, a, b in reports
+    ]
+    timeline = told(*story, *story)
+    seed.shuffle(story)  # type: ignore[attr-defined]
+    assert told(*story).bytes_by() == timeline.bytes_by()
+    most: dict[tuple[int, str], int] = {}
+    for s, p, a, _ in reports:
+        most[s, p] = max(a, most.get((s, p), 0))
+    assert timeline.bytes_by().sync == sum(most.values())
+    by = timeline.bytes_by()
+    assert timeline.bytes_sent() == by.sync + by.audit + by.join + by.control
+
+
+def test_peak_memory_never_falls() -> None:
+    story = [events.Usage(process="w", peak_bytes=p, cpu_seconds=c) for p, c in ((5, 1.0), (3, 2.0))]
+    assert told(*story).usage["w"].peak_bytes == 5
+    assert told(*story).usage["w"].cpu_seconds == 2.0
+
+
+def test_a_round_merged_again_after_a_resume_counts_once() -> None:
+    timeline = told(closed(0), closed(1), closed(1, 8.0))
+    assert len(timeline.rounds) == 2
+    assert timeline.seconds_left == 6.0 * 22
+
+
+def test_time_does_not_run_backwards() -> None:
+    assert told(closed(5), closed(1)).at == 15.0
+
+
+def test_every_line_fits_and_starts_with_its_stage() -> None:
+    timeline = Timeline()
+    for event in STORY:
+        timeline = fold(timeline, event)
+        for line in lines(event, timeline):
+            assert len(line) <= COLUMNS, line
+            assert line.split()[0] in {"Plan", "Network", "Train", "Verify", "Settle", "Result"}
+
+
+@given(noise=st.text(max_size=400), number=st.integers(0, 2**62), value=st.floats(0, 1e12))
+@settings(max_examples=60, deadline=None)
+def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number: int, value: float) -> None:
+    story: tuple[AnyEvent, ...] = (
+        msgspec.structs.replace(PLANNED, name=noise, model=noise, run=noise, sync=noise, tokens=number),
+        events.Left(peer=noise, reason=noise),
+        events.Warned(code=noise, message=noise, hint=noise),
+        events.Failed(code=noise, message=noise, cause=noise, hint=noise),
+        events.Compared(quantity=noise, unit=noise, planned=value, measured=value),
+        msgspec.structs.replace(RESULT, caught=(noise,) * 20, run=noise, model_hash=noise, bytes_sent=number),
+    )
+    for event in story:
+        for line in lines(event, told(*story)):
+            assert len(line) <= COLUMNS
+            assert line.isprintable()
+
+
+def test_a_round_line_says_loss_speed_bytes_time_left_and_whom_it_waited_for() -> None:
+    (line,) = lines(closed(1), told(closed(0), closed(1)))
+    for words in ("round  2/24", "loss 3.000", "19.2 k tokens/s", "sync 700 kB", "88 s left", "waited for 01010101"):
+        assert words in line
+    fewer = msgspec.structs.replace(closed(1), peers=4)
+    assert "4 of 5 peers" in lines(fewer, told(PLANNED, fewer))[0]
+
+
+def shown(result: events.Result) -> str:
+    return "\n".join(lines(result, told(result)))
+
+
+def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
+    text = shown(RESULT)
+    for words in (
+        "held-out loss 2.500 nats a token, 5.550 at the start",
+        "below the unigram entropy of 3.260",
+        "sent 100 B (sync 60 B, audit 0 B, join 30 B, control 10 B)",
+        "7.00 kB, 100 times sync + control".replace("7.00", "7"),
+        "paid 1.843200, slashed 0.000000, refunded 0.076800 credits",
+        "sum 0",
+        "ab" * 32,
+        "cd" * 32,
+        "folder runs/1",
+        "no segment was audited",
+    ):
+        assert words in text
+    assert "one machine" not in text
+
+
+def test_the_result_block_does_not_flatter() -> None:
+    worse = msgspec.structs.replace(RESULT, loss=3.3, loss_baseline=2.2, sum=5, caught=(PEERS[0],), segments_audited=7)
+    text = shown(worse)
+    assert "not below the unigram entropy" in text
+    assert "one machine on the same tokens: 2.200 (gap +1.100)" in text
+    assert "sum 5: money is not conserved" in text
+    assert "7 segments audited; caught: 01010101" in text
+
+
+def test_a_single_member_has_no_ring_to_be_compared_with() -> None:
+    alone = msgspec.structs.replace(RESULT, bytes_ring_bf16=0, bytes_by=BytesBy(), bytes_sent=0)
+    assert "times" not in shown(alone)
+    assert "no multiple" not in shown(alone)
+
+
+def test_counters_say_nothing() -> None:
+    for event in (STORY[7], STORY[12]):
+        assert lines(event, told(event)) == []
+
+
+def test_clean_cuts_and_strips() -> None:
+    assert clean("a\x1b[2Jb\nc") == "a?[2Jb?c"
+    assert clean("x" * 20, 5) == "xxxx…"
