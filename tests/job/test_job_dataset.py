@@ -64,7 +64,14 @@ def test_damaged_bytes_unpack_to_something_canonical_or_are_refused(data):
 
 def test_lengths_that_do_not_add_up_are_refused(monkeypatch):
     raw = pack(dataset([1, 2, 3], [4, 5]))
-    for bad in (b"", raw[:-1], raw + b"\0", raw[:8] + bytes(16) + raw[24:], b"XXXX" + raw[4:]):
+    for bad in (
+        b"",
+        raw[:-1],
+        raw + b"\0",
+        raw[:8] + bytes(16) + raw[24:],
+        b"XXXX" + raw[4:],
+        raw[:7] + b"\1" + raw[8:],
+    ):
         assert code_of(unpack, bad) == "FF-JOB-030"
     empty_part = raw[:8] + (5).to_bytes(8, "little") + (0).to_bytes(8, "little") + raw[24:]
     assert code_of(unpack, empty_part) == "FF-JOB-030"

@@ -15,7 +15,7 @@ from farflung.core.errors import SpecError
 from farflung.job.dataset import pack, split_files
 from farflung.job.io import read
 from farflung.job.spec import DataSpec, ModelSpec
-from farflung.job.tokens import find_tokens
+from farflung.job.tokens import HEAD_BYTES, find_tokens
 
 MODEL = ModelSpec(context=4)
 
@@ -195,8 +195,13 @@ def test_safetensors_that_are_damaged_are_refused(tmp_path):
     ):
         path.write_bytes(bad)
         assert code_of(data, path) == "FF-JOB-024"
-    huge = (2 << 20).to_bytes(8, "little")
-    assert code_of(find_tokens, "t", huge + bytes(3 << 20), 3 << 20) == "FF-JOB-024"
+    entry = b'{"tokens":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}}'
+    for length, is_good in ((HEAD_BYTES, True), (HEAD_BYTES + 1, False)):
+        head = length.to_bytes(8, "little") + entry.ljust(length)
+        if is_good:
+            assert find_tokens("t", head, len(head) + 4).length == 4
+        else:
+            assert code_of(find_tokens, "t", head, len(head) + 4) == "FF-JOB-024"
 
 
 def test_tokens_outside_the_vocabulary_are_refused_before_they_wrap(tmp_path):

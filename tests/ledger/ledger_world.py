@@ -24,15 +24,15 @@ ROOTS = tuple(digest(NS_SPEC, b"root", bytes([index])) for index in range(8))
 JOB, OTHER_JOB = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"other job")
 
 
-def genesis(params: Params = PARAMS, name: str = "test") -> Genesis:
-    return Genesis(name, START, tuple((key.public, RICH) for key in ACTORS), (VALIDATOR.public,), params)
+def genesis(params: Params = PARAMS, name: str = "test", owners: tuple[SigningKey, ...] = ACTORS) -> Genesis:
+    return Genesis(name, START, tuple((key.public, RICH) for key in owners), (VALIDATOR.public,), params)
 
 
 class World:
     """A state that moves by one block a call."""
 
-    def __init__(self, params: Params = PARAMS) -> None:
-        self.state: State = genesis_state(genesis(params))
+    def __init__(self, params: Params = PARAMS, owners: tuple[SigningKey, ...] = ACTORS) -> None:
+        self.state: State = genesis_state(genesis(params, owners=owners))
 
     @property
     def chain(self) -> Hash:

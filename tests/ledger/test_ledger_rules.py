@@ -145,6 +145,14 @@ def test_failed_transaction_costs_its_fee_and_nonce_and_nothing_else():
     assert not world.state.rows(NodeRow)
 
 
+def test_a_fee_of_nothing_opens_no_account():
+    world = World(owners=(A, B))
+    world.do(A, tx.Transfer(B.public, 1))
+    assert world.state.find(AccountRow, VALIDATOR.public) is None
+    world.do(A, tx.Transfer(B.public, 1), fee=1)
+    assert world.balance(VALIDATOR) == 1
+
+
 def test_transfer_of_nothing_fails():
     assert World().do(A, tx.Transfer(B.public, 0)) == "FF-LEDG-011"
 
@@ -192,6 +200,10 @@ def test_registering_again_raises_the_stake_to_the_new_amount_only():
 def test_registration_must_end_in_a_near_future(expires: int):
     world = World()
     assert world.do(A, world.register(expires=expires)) == "FF-LEDG-022"
+
+
+def test_registration_may_last_as_long_as_the_law_says():
+    assert World().do(A, World().register(expires=START + 1000 + PARAMS.node_ms_max)) == "ok"
 
 
 def test_stake_below_the_minimum_is_refused():
@@ -274,6 +286,21 @@ def test_job_terms_have_bounds(terms: dict[str, int]):
     assert world.do(REQUESTER, world.create(**terms)) == "FF-LEDG-034"
 
 
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"escrow": RICH},
+        {"rounds": 1},
+        {"rounds": limits.ROUNDS},
+        {"deadline": START + 1001},
+        {"deadline": START + 1000 + PARAMS.job_ms_max},
+    ],
+)
+def test_job_terms_reach_their_bounds(terms: dict[str, int]):
+    world = World()
+    assert world.do(REQUESTER, world.create(**terms)) == "ok"
+
+
 def test_escrow_needs_money():
     world = World()
     assert world.do(REQUESTER, world.create(escrow=RICH + 1)) == "FF-LEDG-010"
@@ -353,6 +380,13 @@ def test_a_replacement_is_added_while_the_job_runs():
     assert world.lease(C).units == 80
 
 
+def test_an_offer_may_use_all_that_is_left(monkeypatch: pytest.MonkeyPatch):
+    world = World().running()
+    monkeypatch.setattr(limits, "LEASES_PER_JOB", 3)
+    assert world.do(REQUESTER, world.schedule(world.offer(C, stake=500, units=80))) == "ok"
+    assert (world.node(C).free, world.job().reserved) == (0, world.job().escrow)
+
+
 def refused_offer(world: World, **terms: object) -> str:
     before = world.state
     code = world.do(REQUESTER, world.schedule(world.offer(C, **terms)))
@@ -419,9 +453,9 @@ def test_offer_of_a_node_that_is_not_active_is_refused():
 def test_a_node_past_its_expiry_gets_no_new_lease():
     world = World().running()
     world.do(REQUESTER, world.create(OTHER_JOB))
-    world.do(A, world.register(expires=world.state.time + 1500))
-    world.send()
+    world.do(A, world.register(expires=world.state.time + 2000))
     offer = world.offer(A, OTHER_JOB)
+    assert world.node(A).expires == world.state.time + 1000
     assert world.do(REQUESTER, world.schedule(offer, job=OTHER_JOB)) == "FF-LEDG-020"
 
 

@@ -242,3 +242,12 @@ def test_initialize_reports_every_tensor(engine, tiny):
     assert names == sorted(names)
     assert state.round == 0
     assert state.snapshot
+
+
+def test_round_zero_of_a_users_model_stays_what_it_was_after_training(user_job, engine):
+    spec, source = user_job("        return loss")
+    one = engine(spec, 0, source)
+    start = one.handle(messages.Initialize())
+    one.handle(Train(0))
+    assert one.handle(messages.Initialize()) == start
+    assert engine(spec, 0, source).handle(messages.Initialize()) == start

@@ -118,7 +118,8 @@ class Child:
         cls, name: str, role: str, config: Report, log: Path, on_report: Callable[[Child, Report], None]
     ) -> Child:
         """Starts `farflung.app.roles.<role>` and gives it its configuration."""
-        with open(log, "ab") as errors:
+        errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-m", f"farflung.app.roles.{role}"),
                 stdin=PIPE,
@@ -126,6 +127,8 @@ class Child:
                 stderr=errors,
                 limit=LINE_BYTES,
             )
+        finally:
+            os.close(errors)
         child = cls(name, role, process)
         child._reader = asyncio.create_task(child._read(on_report))
         child.order(config)

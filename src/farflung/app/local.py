@@ -44,6 +44,8 @@ class LocalNetwork:
         self.unit_price = parse_credits(spec.unit_price)
         self.stake = times(self.unit_price, STAKE_ROUNDS * spec.round_tokens)
         self.genesis = self._genesis()
+        for index in range(spec.network.providers):
+            folder.provider(index).mkdir(parents=True, exist_ok=True)
         self._children: dict[str, Child] = {}
         self._own_worker: WorkerProcess | None = None
         self.ledger_address = ("", 0)
@@ -104,7 +106,6 @@ class LocalNetwork:
         await self._start_child(name, "provider", config, self._folder.provider(index))
 
     async def _start_child(self, name: str, role: str, config: Report, folder: Path) -> Child:
-        folder.mkdir(parents=True, exist_ok=True)
         child = await Child.start(name, role, config, folder / "process.log", self._heard)
         self._children[name] = child
         return child

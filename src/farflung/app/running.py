@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from farflung.app import folder as folders
 from farflung.app import preparation
@@ -35,7 +36,7 @@ from farflung.train import snapshot
 from farflung.train.rounds import REASON_STOPPED
 
 
-class InterruptedRun(FarflungError):
+class RunStoppedError(FarflungError):
     """The person stopped the run; it can be resumed."""
 
     exit_code = 130
@@ -59,7 +60,7 @@ class Run:
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._network = LocalNetwork(folder, self._spec, self._journal)
         self._requester: Requester | None = None
-        self._main: asyncio.Task[events.Result] | None = None
+        self._main: asyncio.Task[Any] | None = None
         self._began = time.monotonic()
         self._stop_asked = False
         self._plan: Plan | None = None
@@ -69,12 +70,12 @@ class Run:
         done = self._journal.timeline.result
         if done is not None:
             return done
-        self._main = asyncio.current_task()  # type: ignore[assignment]
+        self._main = asyncio.current_task()
         self._catch_signals()
         try:
             return await self._through()
         except asyncio.CancelledError:
-            raise InterruptedRun(
+            raise RunStoppedError(
                 "FF-APP-130",
                 f"run {self._folder.name} was stopped",
                 cause="nothing is lost: what was logged stays, and nobody was paid yet",
@@ -203,7 +204,7 @@ class Run:
         )
         self._journal.emit(result, durable=True)
         if outcome.finished.reason == REASON_STOPPED:
-            raise InterruptedRun(
+            raise RunStoppedError(
                 "FF-APP-132",
                 f"run {self._folder.name} was stopped after {outcome.finished.rounds} rounds",
                 cause="the open round was finished and everybody is paid",

@@ -13,7 +13,7 @@ MICRO = 1_000_000
 MAX_CREDITS = (1 << 63) - 1
 ZERO = Credits(0)
 
-_TEXT = re.compile(r"(\d{1,12})(?:\.(\d{1,6}))?")
+_TEXT = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?")
 
 
 def checked(value: int) -> Credits:

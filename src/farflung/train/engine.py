@@ -34,6 +34,7 @@ class Job:
     data: dataset.Dataset
     model: Model
     sync: Sync
+    start: Float32  # parameters of round 0
 
     @property
     def spec(self) -> JobSpec:
@@ -79,12 +80,10 @@ class Engine:
         data = dataset.unpack(request.dataset)
         dataset.check_dataset(data, spec.model)
         built = model.build(spec, request.module)
-        job = Job(request, data, built, Sync.of(spec.sync))
-        start = model.initial(spec, built)
-        built.put(start)
+        job = Job(request, data, built, Sync.of(spec.sync), model.initial(spec, built))
+        built.put(job.start)
         local.seed(spec, 0, request.member, 0)
         built.probe(*local.tensors(order.batch(data.train, spec, 0, request.member, 0)))
-        built.put(start)
         self._job, self._public, self._inner, self._next = job, None, InnerState(), None
         entropy = dataset.unigram_entropy(data.train, data.heldout, spec.model.vocabulary)
         return messages.Ready(len(data.train), len(data.heldout), entropy)
@@ -92,7 +91,7 @@ class Engine:
     def initialize(self) -> messages.State:
         """Round 0's public state, from the seed; the reply carries its snapshot."""
         job = self._setup_done()
-        state = job.sync.initial(model.initial(job.spec, job.model))
+        state = job.sync.initial(job.start)
         self._public, self._inner, self._next = state, InnerState(), None
         return self._state(state, snapshot.pack(state, job.model.layout))
 

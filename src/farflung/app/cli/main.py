@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -46,11 +47,9 @@ class Verbs(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
-
             near = difflib.get_close_matches(args[0], VERBS, 1)
-            error.message = f"no verb {args[0]!r}." + (f" Did you mean {near[0]!r}?" if near else "")
-            raise
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"no verb {args[0]!r}.{meant}", ctx) from error
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

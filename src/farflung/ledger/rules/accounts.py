@@ -47,9 +47,8 @@ def charge(draft: Draft, tx: Tx) -> None:
     """Uses up the nonce and moves the fee to the proposer."""
     account = draft.account(tx.sender)
     draft.put(replace(account, nonce=account.nonce + 1))
-    if tx.fee:
-        withdraw(draft, tx.sender, tx.fee)
-        deposit(draft, draft.law.proposer, tx.fee)
+    withdraw(draft, tx.sender, tx.fee)
+    deposit(draft, draft.law.proposer, tx.fee)
 
 
 def withdraw(draft: Draft, owner: PeerId, amount: int) -> None:

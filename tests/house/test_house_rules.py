@@ -1,0 +1,262 @@
+"""The rules of the house that no linter knows, read off the syntax tree of every source file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "farflung"
+ERRORS = ROOT / "docs" / "errors.md"
+FILES = sorted(SOURCE.rglob("*.py"))
+CODE = re.compile(r"FF-([A-Z]+)-(\d{3})")
+
+MAX_FILE = 400
+MAX_FUNCTION = 60
+VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
+OWNERS = {
+    "CORE": "core",
+    "COMP": "compress",
+    "LEDG": "ledger",
+    "NET": "net",
+    "STOR": "store",
+    "JOB": "job",
+    "PLAN": "plan",
+    "HOST": "host",
+    "MARK": "market",
+    "TRAIN": "train",
+    "VERI": "verify",
+    "WATCH": "watch",
+    "APP": "app",
+}
+RUNS_MODELS = SOURCE / "train" / "source.py"  # the one place that runs a model's source, inside the worker
+UNPICKLERS = {"pickle", "cPickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def place(path: Path, node: ast.AST) -> str:
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a name or attribute; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def imports(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [name.name for name in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        return [node.module, *[f"{node.module}.{name.name}" for name in node.names]]
+    return []
+
+
+def floats(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Whatever makes or needs a float: literals, true division, float(), math, statistics."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, float | complex):
+            yield node, "a float literal"
+        elif isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div):
+            yield node, "true division"
+        elif isinstance(node, ast.Name) and node.id in {"float", "complex"}:
+            yield node, node.id
+        elif isinstance(node, ast.Attribute) and node.attr in {"truediv", "fsum", "total_seconds"}:
+            yield node, node.attr
+
+
+def unpicklers(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    """Whatever runs what it reads."""
+    for node in ast.walk(module):
+        for name in imports(node):
+            if name.split(".")[0] in UNPICKLERS or name == "torch.load" or name.startswith("torch.load."):
+                yield node, name
+        if isinstance(node, ast.Attribute) and dotted(node) in {"torch.load", "torch.package", "torch.jit.load"}:
+            yield node, dotted(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"}:
+            yield node, node.func.id
+        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+            value = node.value
+            if not (isinstance(value, ast.Constant) and value.value is False):
+                yield node.value, "allow_pickle"
+
+
+def long_functions(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            size = (node.end_lineno or node.lineno) - node.lineno + 1
+            if size > MAX_FUNCTION:
+                yield node, f"{node.name} has {size} lines"
+
+
+def codes(module: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
+    """Each `FF-XXX-NNN` that is a call's argument: where the error (or the warning) is made."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call):
+            for value in [*node.args, *[keyword.value for keyword in node.keywords]]:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str) and CODE.fullmatch(value.value):
+                    yield value.value, value
+
+
+def all_codes() -> dict[str, list[str]]:
+    """Every error code of the source with the places where it is made."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for code, node in codes(tree(path)):
+            found[code].append(place(path, node))
+    return dict(found)
+
+
+def made(module: ast.Module) -> Iterator[tuple[str, str, str]]:
+    """(code, error class, fixed part of the message) of each error that is built on the spot."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and len(node.args) > 1 and dotted(node.func).endswith("Error"):
+            code, message = node.args[0], node.args[1]
+            if isinstance(code, ast.Constant) and isinstance(code.value, str) and CODE.fullmatch(code.value):
+                yield code.value, dotted(node.func).split(".")[-1], fixed_text(message)
+
+
+def fixed_text(node: ast.expr) -> str:
+    """A message without what is filled in."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in parts)
+
+
+def test_the_ledger_knows_no_floats() -> None:
+    broken = [
+        f"{place(path, node)}: {what}"
+        for path in FILES
+        if path.is_relative_to(SOURCE / "ledger")
+        for node, what in floats(tree(path))
+    ]
+    assert broken == []
+
+
+def test_nothing_that_is_read_is_run() -> None:
+    found = [(path, node, what) for path in FILES for node, what in unpicklers(tree(path))]
+    broken = [f"{place(path, node)}: {what}" for path, node, what in found if (path, what) != (RUNS_MODELS, "exec")]
+    assert broken == []
+
+
+def test_no_file_is_over_400_lines() -> None:
+    sizes = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {path: size for path, size in sizes.items() if size > MAX_FILE} == {}
+
+
+def test_no_function_is_over_60_lines() -> None:
+    broken = [f"{place(path, node)}: {what}" for path in FILES for node, what in long_functions(tree(path))]
+    assert broken == []
+
+
+def test_no_module_has_a_vague_name() -> None:
+    names = [path for path in FILES if VAGUE & {path.stem, *path.relative_to(SOURCE).parts}]
+    assert names == []
+
+
+def test_every_module_says_in_its_head_what_it_decides() -> None:
+    assert [str(path) for path in FILES if not ast.get_docstring(tree(path))] == []
+
+
+def test_folders_are_at_most_two_deep() -> None:
+    assert [str(path) for path in FILES if len(path.relative_to(SOURCE).parts) > 3] == []
+
+
+def test_a_code_has_one_meaning() -> None:
+    """One code, one class of error (and so one exit status); in two packages only with the very same message."""
+    classes: dict[str, set[str]] = defaultdict(set)
+    messages: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for path in FILES:
+        for code, kind, message in made(tree(path)):
+            classes[code].add(kind)
+            messages[code][path.relative_to(SOURCE).parts[0]].add(message)
+    assert {code: sorted(kinds) for code, kinds in classes.items() if len(kinds) > 1} == {}
+    shared = {code: dict(by) for code, by in messages.items() if len(by) > 1}
+    assert {code: by for code, by in shared.items() if len(set().union(*by.values())) > 1} == {}
+
+
+def test_a_code_names_the_package_that_owns_it() -> None:
+    unknown = {code for code in all_codes() if code.split("-")[1] not in OWNERS}
+    assert unknown == set()
+    homeless = {
+        code: spots
+        for code, spots in all_codes().items()
+        if OWNERS[code.split("-")[1]] not in {Path(spot).parts[2] for spot in spots}
+    }
+    assert homeless == {}
+
+
+@pytest.mark.skipif(not ERRORS.exists(), reason="docs/errors.md is not written yet")
+def test_every_code_is_documented_and_every_documented_code_exists() -> None:
+    listed = {match.group(0) for match in CODE.finditer(ERRORS.read_text(encoding="utf-8"))}
+    known = set(all_codes())
+    assert known - listed == set(), "made but not listed in docs/errors.md"
+    assert listed - known == set(), "listed in docs/errors.md but made nowhere"
+
+
+def test_test_files_have_unique_names() -> None:
+    seen: dict[str, list[Path]] = defaultdict(list)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        seen[path.name].append(path)
+    assert {name: paths for name, paths in seen.items() if len(paths) > 1} == {}
+
+
+# Each reader above finds what it looks for: a rule that cannot fail would be no rule.
+
+
+@pytest.mark.parametrize("code", ["x = 1.0", "x = a / b", "x /= 2", "float(x)", "def f(a: float): ...", "1j"])
+def test_the_float_rule_sees(code: str) -> None:
+    assert list(floats(ast.parse(code)))
+
+
+def test_the_float_rule_lets_whole_numbers_pass() -> None:
+    assert not list(floats(ast.parse("x = a // b + 1 - divmod(a, 2)[1]\ny = 'a / b 1.0'")))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "from marshal import loads",
+        "def f():\n    import shelve",
+        "torch.load(x)",
+        "from torch import load",
+        "f = torch.load",
+        "eval(x)",
+        "np.load(p, allow_pickle=True)",
+        "np.load(p, allow_pickle=flag)",
+    ],
+)
+def test_the_unpickling_rule_sees(code: str) -> None:
+    assert list(unpicklers(ast.parse(code)))
+
+
+def test_the_unpickling_rule_lets_safe_loading_pass() -> None:
+    assert not list(unpicklers(ast.parse("np.load(p, allow_pickle=False)\nmodel.eval()\nsafetensors.numpy.load(x)")))
+
+
+def test_the_length_rule_sees() -> None:
+    body = "\n".join("    pass" for _ in range(MAX_FUNCTION))
+    assert list(long_functions(ast.parse(f"async def f():\n{body}")))
+    assert not list(long_functions(ast.parse("def f():\n" + body[: body.rindex("\n")])))
+
+
+def test_the_code_collector_sees_calls_and_not_prose() -> None:
+    module = ast.parse('"""Raises FF-A-001."""\nraise E("FF-B-002", "m", hint="FF-C-003")\nif e.code == "FF-D-004": f()')
+    assert [code for code, _ in codes(module)] == ["FF-B-002", "FF-C-003"]
+
+
+def test_the_meaning_collector_sees_class_and_message() -> None:
+    module = ast.parse('raise NetworkError("FF-B-002", f"no {x} here", cause="c")\nlog("FF-B-003", "m")')
+    assert list(made(module)) == [("FF-B-002", "NetworkError", "no {} here")]
