@@ -1,8 +1,8 @@
 """farflung: train real PyTorch models on strangers' computers, and pay only for work that was checked.
 
-    import farflung
-    run = farflung.run("job.toml", callbacks=[print])
-    print(run.result.loss, run.folder / "model.safetensors")
+import farflung
+run = farflung.run("job.toml", callbacks=[print])
+print(run.result.loss, run.folder / "model.safetensors")
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from farflung.net.frames import Frame, Type, encode
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.streams import Kind
 from farflung.net.tls import MAGIC, Session, hello
 
 HONEST, SERVER, HOSTILE = (local_key(3, name) for name in ("honest", "server", "hostile"))
@@ -322,7 +323,7 @@ def test_a_key_that_reconnects_and_asks_gets_no_more_handlers_than_one_connectio
                 for i in range(limits.STREAMS_OPEN):
                     peer.send(encode(ask(1 + 2 * i, b"hang")))
                 await peer.writer.drain()
-                await until(lambda: not server._desk.has_place(HOSTILE.public))
+                await until(lambda: not server._desk.has_place(HOSTILE.public, Kind.CONTROL))
                 peer.writer.close()
             assert len(server._desk._tasks) == limits.STREAMS_OPEN
             await is_served(server)

@@ -72,7 +72,10 @@ def test_a_layout_beyond_its_bounds_is_refused(tensors: tuple[TensorSpec, ...]) 
 
 
 def test_layout_ids_differ_by_name_shape_and_split() -> None:
-    seen = {Layout.of(s).id for s in ({"a": (2, 3)}, {"a": (3, 2)}, {"a": (6,)}, {"b": (6,)}, {"a": (3,), "b": (3,)})}
+    seen = {
+        Layout.of(s).id
+        for s in ({"a": (2, 3)}, {"a": (3, 2)}, {"a": (6,)}, {"b": (6,)}, {"a": (3,), "b": (3,)})
+    }
     assert len(seen) == 5
 
 
@@ -130,7 +133,9 @@ def test_the_root_reads_any_memory_order_and_byte_order_alike() -> None:
 def test_fixed_point_is_exact_half_to_even_and_saturates(values: list[float]) -> None:
     got = to_fixed(np.array(values, np.float32))
     for value, units in zip(values, got.tolist(), strict=True):
-        exact = round(Fraction(float(np.float32(value))) * (1 << FRACTION_BITS))  # Fraction rounds half to even
+        exact = round(
+            Fraction(float(np.float32(value))) * (1 << FRACTION_BITS)
+        )  # Fraction rounds half to even
         assert units == max(-SATURATION, min(SATURATION, exact))
 
 
@@ -193,7 +198,9 @@ def test_an_element_does_not_depend_on_its_place_in_the_vector() -> None:
     order = np.random.default_rng(4).permutation(1003)
     shuffled, _ = apply_outer(p[order], m[order], g[order], 0.7, 0.9, True)
     assert shuffled.tobytes() == whole[order].tobytes()
-    parts = [apply_outer(p[i : i + 7], m[i : i + 7], g[i : i + 7], 0.7, 0.9, True)[0] for i in range(0, 1003, 7)]
+    parts = [
+        apply_outer(p[i : i + 7], m[i : i + 7], g[i : i + 7], 0.7, 0.9, True)[0] for i in range(0, 1003, 7)
+    ]
     assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 

@@ -70,13 +70,17 @@ SMALL_ORDER = (
     bytes(32),  # order 4
     bytes.fromhex("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),  # order 2
     bytes.fromhex("eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),  # neutral, not minimal
-    bytes.fromhex("0100000000000000000000000000000000000000000000000000000000000080"),  # neutral, sign bit set
+    bytes.fromhex(
+        "0100000000000000000000000000000000000000000000000000000000000080"
+    ),  # neutral, sign bit set
 )
 
 
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_edge_cases_are_judged_by_zip_215(point: bytes) -> None:
-    signature = SMALL_ORDER[0] + bytes(32)  # R = neutral, s = 0: [8][s]B = [8]R + [8][k]A for every A of small order
+    signature = SMALL_ORDER[0] + bytes(
+        32
+    )  # R = neutral, s = 0: [8][s]B = [8]R + [8][k]A for every A of small order
     assert is_signed(PeerId(point), signature, "farflung/a/1", b"anything")
 
 
@@ -88,7 +92,9 @@ def test_a_scalar_that_is_not_reduced_is_refused() -> None:
     assert not is_signed(KEY.public, bytes(signature), "farflung/a/1", b"m")
 
 
-@pytest.mark.parametrize(("key", "signature"), [(b"", b""), (bytes(31), bytes(64)), (b"\xff" * 32, b"\xff" * 64)])
+@pytest.mark.parametrize(
+    ("key", "signature"), [(b"", b""), (bytes(31), bytes(64)), (b"\xff" * 32, b"\xff" * 64)]
+)
 def test_malformed_keys_and_signatures_are_false_and_not_an_exception(key: bytes, signature: bytes) -> None:
     assert not is_signed(key, signature, "farflung/a/1", b"m")
     with pytest.raises(VerificationError) as error:
@@ -113,7 +119,11 @@ def test_a_key_never_shows_its_secret() -> None:
 
 def test_secrets_and_local_keys_depend_on_all_their_inputs() -> None:
     assert KEY.secret("farflung/a/1", b"1") == KEY.secret("farflung/a/1", b"1")
-    seen = {KEY.secret("farflung/a/1", b"1"), KEY.secret("farflung/a/1", b"2"), KEY.secret("farflung/b/1", b"1")}
+    seen = {
+        KEY.secret("farflung/a/1", b"1"),
+        KEY.secret("farflung/a/1", b"2"),
+        KEY.secret("farflung/b/1", b"1"),
+    }
     seen |= {local_key(2, "test").secret("farflung/a/1", b"1")}
     assert len(seen) == 4
     keys = {local_key(s, r, i).public for s in (0, 1) for r in ("a", "b") for i in (0, 1)}

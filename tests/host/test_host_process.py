@@ -75,9 +75,15 @@ def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path) -> No
     assert facts["limits"]["RLIMIT_NOFILE"] == [64, 64]
     scratch = str((tmp_path / "scratch").resolve())
     given = facts["environment"]
-    assert given.keys() <= {"PATH", "LANG", "HOME", "TMPDIR", "PYTHONHASHSEED", "FARFLUNG_DEBUG", "LC_CTYPE"} | {
-        f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
-    }
+    assert given.keys() <= {
+        "PATH",
+        "LANG",
+        "HOME",
+        "TMPDIR",
+        "PYTHONHASHSEED",
+        "FARFLUNG_DEBUG",
+        "LC_CTYPE",
+    } | {f"{name}_NUM_THREADS" for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")}
     assert (given["HOME"], given["TMPDIR"], facts["cwd"]) == (scratch, scratch, scratch)
     assert (facts["hash"], facts["safe_path"], facts["user_site"]) == (0, True, 1)
     assert facts["sigint"]

@@ -48,7 +48,10 @@ def _name(path: Path) -> str:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    found = {_name(path): ast.parse(path.read_text("utf-8")) for path in sorted((SOURCE / "farflung").rglob("*.py"))}
+    found = {
+        _name(path): ast.parse(path.read_text("utf-8"))
+        for path in sorted((SOURCE / "farflung").rglob("*.py"))
+    }
     return {name: tree for name, tree in found.items() if not name.endswith("__main__")}
 
 
@@ -113,7 +116,7 @@ def _id(size: int) -> Make:
     return lambda source, depth: source.getrandbits(8 * size).to_bytes(size, "big")
 
 
-LETTERS = "abcdefghijklmnopqrstuvwxyz./-_0ABZ é→𝛼"
+LETTERS = "abcdefghijklmnopqrstuvwxyz./-_0ABZ é→\U0001d6fc"
 
 
 def _text(source: random.Random, depth: int) -> str:
@@ -176,7 +179,9 @@ def _bounded(arguments: tuple[Any, ...]) -> Make:
 
 
 def _either(makers: list[Make]) -> Make:
-    return lambda source, depth: makers[0 if depth > DEPTH else _below(source, len(makers))](source, depth + 1)
+    return lambda source, depth: makers[0 if depth > DEPTH else _below(source, len(makers))](
+        source, depth + 1
+    )
 
 
 def _row(arguments: tuple[Any, ...]) -> Make:

@@ -83,9 +83,17 @@ def unpicklers(module: ast.Module) -> Iterator[tuple[ast.AST, str]]:
         for name in imports(node):
             if name.split(".")[0] in UNPICKLERS or name == "torch.load" or name.startswith("torch.load."):
                 yield node, name
-        if isinstance(node, ast.Attribute) and dotted(node) in {"torch.load", "torch.package", "torch.jit.load"}:
+        if isinstance(node, ast.Attribute) and dotted(node) in {
+            "torch.load",
+            "torch.package",
+            "torch.jit.load",
+        }:
             yield node, dotted(node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"eval", "exec"}:
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in {"eval", "exec"}
+        ):
             yield node, node.func.id
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             value = node.value
@@ -106,7 +114,11 @@ def codes(module: ast.Module) -> Iterator[tuple[str, ast.Constant]]:
     for node in ast.walk(module):
         if isinstance(node, ast.Call):
             for value in [*node.args, *[keyword.value for keyword in node.keywords]]:
-                if isinstance(value, ast.Constant) and isinstance(value.value, str) and CODE.fullmatch(value.value):
+                if (
+                    isinstance(value, ast.Constant)
+                    and isinstance(value.value, str)
+                    and CODE.fullmatch(value.value)
+                ):
                     yield value.value, value
 
 
@@ -146,12 +158,16 @@ def test_the_ledger_knows_no_floats() -> None:
 
 def test_nothing_that_is_read_is_run() -> None:
     found = [(path, node, what) for path in FILES for node, what in unpicklers(tree(path))]
-    broken = [f"{place(path, node)}: {what}" for path, node, what in found if (path, what) != (RUNS_MODELS, "exec")]
+    broken = [
+        f"{place(path, node)}: {what}" for path, node, what in found if (path, what) != (RUNS_MODELS, "exec")
+    ]
     assert broken == []
 
 
 def test_no_file_is_over_400_lines() -> None:
-    sizes = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    sizes = {
+        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES
+    }
     assert {path: size for path, size in sizes.items() if size > MAX_FILE} == {}
 
 
@@ -243,7 +259,9 @@ def test_the_unpickling_rule_sees(code: str) -> None:
 
 
 def test_the_unpickling_rule_lets_safe_loading_pass() -> None:
-    assert not list(unpicklers(ast.parse("np.load(p, allow_pickle=False)\nmodel.eval()\nsafetensors.numpy.load(x)")))
+    assert not list(
+        unpicklers(ast.parse("np.load(p, allow_pickle=False)\nmodel.eval()\nsafetensors.numpy.load(x)"))
+    )
 
 
 def test_the_length_rule_sees() -> None:
@@ -253,7 +271,9 @@ def test_the_length_rule_sees() -> None:
 
 
 def test_the_code_collector_sees_calls_and_not_prose() -> None:
-    module = ast.parse('"""Raises FF-A-001."""\nraise E("FF-B-002", "m", hint="FF-C-003")\nif e.code == "FF-D-004": f()')
+    module = ast.parse(
+        '"""Raises FF-A-001."""\nraise E("FF-B-002", "m", hint="FF-C-003")\nif e.code == "FF-D-004": f()'
+    )
     assert [code for code, _ in codes(module)] == ["FF-B-002", "FF-C-003"]
 
 

@@ -26,6 +26,7 @@ from farflung.core.crypto import NS_HEADER, SigningKey
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Signature
 from farflung.core.money import MAX_CREDITS
+from farflung.ledger import chain as chain_module
 from farflung.ledger import tx
 from farflung.ledger.block import (
     HOUR_MS,
@@ -99,6 +100,11 @@ def test_unusable_genesis_is_refused(change: dict[str, object]):
         genesis_state(replace(genesis(), **change))
 
 
+def test_genesis_may_hold_all_the_money_that_numbers_allow():
+    rich = replace(genesis(), accounts=((A.public, MAX_CREDITS),))
+    assert genesis_state(rich).law.minted == MAX_CREDITS
+
+
 # Time
 
 
@@ -118,8 +124,16 @@ def test_unusable_genesis_is_refused(change: dict[str, object]):
 def test_a_clock_that_jumps_moves_the_ledger_by_an_hour_at_most(now: int, step_ms: int):
     chain = Chain(genesis(), VALIDATOR)
     block, _ = chain.propose((), now)
+    assert block.header.time == START + step_ms
+    Chain(genesis()).adopt(block)
+
+
+def test_a_ledger_may_move_by_a_millisecond_a_block():
+    slow = genesis(replace(PARAMS, step_ms_max=1))
+    chain = Chain(slow, VALIDATOR)
+    block, _ = chain.propose((), START + 1000)
     chain.adopt(block)
-    assert chain.head.time == START + step_ms
+    assert chain.head.time == START + 1
 
 
 @pytest.mark.parametrize("step_ms", [0, -1, HOUR_MS + 1])
@@ -141,6 +155,14 @@ def test_proposing_does_not_move_the_chain_until_adopted():
     assert result == Applied(tx.tx_id(block.txs[0]), 1)
     chain.adopt(block)
     assert (chain.head, chain.find(tx.tx_id(block.txs[0]))) == (block.header, 1)
+
+
+def test_a_block_that_was_just_proposed_is_not_executed_twice(monkeypatch: pytest.MonkeyPatch):
+    chain = Chain(genesis(), VALIDATOR)
+    block, _ = chain.propose([pay(chain)], START + 1000)
+    monkeypatch.setattr(chain_module, "apply_block", lambda *_: pytest.fail("executed again"))
+    chain.adopt(block)
+    assert chain.head == block.header
 
 
 def test_only_a_validator_proposes():
@@ -195,6 +217,7 @@ def test_a_full_block_leaves_the_rest_for_the_next(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(limits, "BLOCK_TXS", 3)
     block, results = chain.propose(txs, 0)
     assert len(block.txs) == 3
+    Chain(genesis()).adopt(block)
     assert [getattr(result, "code", "") for result in results] == ["", "", "", "FF-LEDG-007", "FF-LEDG-007"]
     monkeypatch.setattr(limits, "BLOCK_TXS", 100)
     monkeypatch.setattr(limits, "BLOCK_BYTES", 4 * limits.KIB + 2 * len(encode(txs[0])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ledger_world import ACTORS, CAPS, JOB, NODES, OTHER_JOB, REQUESTER, ROOTS, STRANGER, World, genesis
 from naive_ledger import Naive
 
@@ -72,7 +72,7 @@ class Ledger(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world, self.naive = World(), Naive(genesis())
+        self.world, self.naive, self.block_size = World(), Naive(genesis()), 1
         self.waiting: list[tx.SignedTx] = []
         self.nonces: dict[bytes, int] = {}
         self.seen: list[tx.SignedTx] = []
@@ -82,6 +82,12 @@ class Ledger(RuleBasedStateMachine):
         self.nonces[key.public] = nonce + 1
         made = tx.make_tx(self.world.chain, key.public, nonce, *ops, fee=fee, expires=expires)
         self.waiting.append(tx.sign_tx(key, made))
+        if len(self.waiting) >= self.block_size:
+            self.seal(1000)
+
+    @initialize(block_size=st.sampled_from((1, 1, 2, 4)))
+    def choose(self, block_size: int) -> None:
+        self.block_size = block_size
 
     def at(self, span: int) -> int:
         return max(0, self.world.state.time + span)
@@ -162,8 +168,11 @@ class Ledger(RuleBasedStateMachine):
         if self.seen:
             self.waiting.append(data.draw(st.sampled_from(self.seen)))
 
-    @rule(wait=st.sampled_from((1, 1000, 1000, 1000, 30_000)))
+    @rule(wait=st.sampled_from((1, 1000, 20_000, 60_000)))
     def close_block(self, wait: int) -> None:
+        self.seal(wait)
+
+    def seal(self, wait: int) -> None:
         state = self.world.state
         outcomes = self.world.send(*self.waiting, after=wait)
         naive = self.naive.block(state.time + wait, self.waiting)

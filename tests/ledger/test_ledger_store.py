@@ -140,6 +140,17 @@ def test_a_block_is_stored_at_its_height_only(tmp_path: Path, height: int):
     assert reload(tmp_path / "ledger.db").head == block.header
 
 
+def test_a_block_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path):
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    chain = store.load(VALIDATOR)
+    block, _ = chain.propose((), 0)
+    with pytest.raises(RunError):
+        store.append(block, [("jobs", 0, None)])  # type: ignore[list-item]
+    store.append(block, changed_rows(chain.state, chain.state_after(block)))
+    store.close()
+    assert reload(tmp_path / "ledger.db").head == block.header
+
+
 # Damage
 
 

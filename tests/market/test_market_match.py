@@ -161,7 +161,7 @@ def test_with_a_spare_ask_no_single_slot_gains_by_asking_more_or_less_than_its_c
 ) -> None:
     who %= len(rows)
     cost, speed = rows[who]
-    told = rows[:who] + [(lie, speed)] + rows[who + 1 :]
+    told = [*rows[:who], (lie, speed), *rows[who + 1 :]]
     honest, lied = _try(members, _market(rows)), _try(members, _market(told))
     if honest is None or not honest.is_uniform or (lied is not None and not lied.is_uniform):
         return
@@ -177,5 +177,7 @@ def test_capabilities_hash_changes_with_every_field() -> None:
     seen = {caps_hash(CAPS)}
     for name in CAPS.__struct_fields__:
         value = getattr(CAPS, name)
-        seen.add(caps_hash(msgspec.structs.replace(CAPS, **{name: value + (1 if isinstance(value, int) else "x")})))
+        seen.add(
+            caps_hash(msgspec.structs.replace(CAPS, **{name: value + (1 if isinstance(value, int) else "x")}))
+        )
     assert len(seen) == 1 + len(CAPS.__struct_fields__)

@@ -170,6 +170,22 @@ def test_bytes_under_way_are_bounded() -> None:
     assert len(carry(dialer, acceptor)) == limits.REQUEST_BYTES // 2 // limits.BULK_BYTES
 
 
+def test_both_lanes_together_keep_the_bounds() -> None:
+    dialer, acceptor = pair()
+    for _ in range(limits.STREAMS_OPEN // 2):
+        dialer.request("a", b"", Kind.SYNC)
+    assert len(carry(dialer, acceptor)) == limits.STREAMS_OPEN // 2
+    for _ in range(limits.STREAMS_OPEN):
+        dialer.request("a", b"", Kind.CONTROL)
+    assert len(carry(dialer, acceptor)) == limits.STREAMS_OPEN // 2
+    dialer, acceptor = pair()
+    for kind, size in ((Kind.SYNC, limits.BULK_BYTES), (Kind.CONTROL, limits.CONTROL_BYTES)):
+        for _ in range(20):
+            dialer.request("a", bytes(size), kind)
+    asked = [each for each in carry(dialer, acceptor) if isinstance(each, Asked)]
+    assert sum(len(each.body) for each in asked) == limits.REQUEST_BYTES
+
+
 def test_room_ends_and_comes_back_lane_by_lane() -> None:
     dialer, acceptor = pair()
     while dialer.has_room(Kind.SYNC):

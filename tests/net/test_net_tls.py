@@ -103,6 +103,14 @@ def test_a_hello_changed_on_the_way_ends_the_handshake() -> None:
         meet(dialer, acceptor)
 
 
+def test_acceptor_itself_compares_what_was_proved_with_what_was_announced() -> None:
+    dialer, acceptor = Session.client(OWN_A, B.public), Session.server(OWN_B)
+    acceptor.receive(dialer.outgoing())
+    acceptor._hello = OWN_C.certificate  # as if OpenSSL had trusted more than it was told to
+    with pytest.raises(ProtocolError, match="FF-NET-003"):
+        meet(dialer, acceptor)
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2])
 def test_an_older_tls_is_refused(version: ssl.TLSVersion) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -15,7 +15,7 @@ from farflung.job.spec import DataSpec, EvaluateSpec, JobSpec, ModelSpec, Networ
 from farflung.plan.advise import advise, describe_sync
 from farflung.plan.compare import Measured, compare, is_off, ratio
 from farflung.plan.machine import Machine
-from farflung.plan.memory import memory
+from farflung.plan.memory import SHARED, memory
 from farflung.plan.price import price
 from farflung.plan.time import duration, evaluated_tokens, train_flop
 from farflung.plan.traffic import on_wire, ring_bytes, traffic
@@ -107,12 +107,17 @@ def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
 
 def test_memory_counts_states_by_optimizer_and_codec() -> None:
     adamw, state = memory(spec(), LAYOUT, 0), 4 * LAYOUT.size
-    assert (adamw.parameters, adamw.gradients, adamw.optimizer, adamw.residual) == (state, state, 2 * state, state)
+    assert (adamw.parameters, adamw.gradients, adamw.optimizer, adamw.residual) == (
+        state,
+        state,
+        2 * state,
+        state,
+    )
     lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense_fp32"))
     assert memory(lean, LAYOUT, 0).optimizer == state
     assert memory(lean, LAYOUT, 0).residual == 0
     assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
-    assert adamw.network == 6 * adamw.worker + adamw.agents
+    assert adamw.network == 6 * (adamw.worker - SHARED) + SHARED + adamw.agents
 
 
 def test_activations_of_a_users_module_come_from_its_shapes() -> None:
@@ -158,7 +163,9 @@ def test_the_plan_event_holds_the_plan() -> None:
 def test_comparison_flags_what_lies_outside_the_band() -> None:
     plan = advise(spec(), LAYOUT, 12_000_000, MACHINE)
     planned = plan.traffic.sync
-    rows = compare(plan, Measured(sync_bytes=planned, seconds=plan.duration.total * 1.3, paid=plan.price.price))
+    rows = compare(
+        plan, Measured(sync_bytes=planned, seconds=plan.duration.total * 1.3, paid=plan.price.price)
+    )
     assert [row.quantity for row in rows] == ["sync", "time", "price"]
     assert [is_off(row) for row in rows] == [False, True, False]
     assert ratio(rows[0]) == 1.0

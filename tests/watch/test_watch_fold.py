@@ -196,7 +196,14 @@ def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number:
 
 def test_a_round_line_says_loss_speed_bytes_time_left_and_whom_it_waited_for() -> None:
     (line,) = lines(closed(1), told(closed(0), closed(1)))
-    for words in ("round  2/24", "loss 3.000", "19.2 k tokens/s", "sync 700 kB", "88 s left", "waited for 01010101"):
+    for words in (
+        "round  2/24",
+        "loss 3.000",
+        "19.2 k tokens/s",
+        "sync 700 kB",
+        "88 s left",
+        "waited for 01010101",
+    ):
         assert words in line
     fewer = msgspec.structs.replace(closed(1), peers=4)
     assert "4 of 5 peers" in lines(fewer, told(PLANNED, fewer))[0]
@@ -225,7 +232,9 @@ def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
 
 
 def test_the_result_block_does_not_flatter() -> None:
-    worse = msgspec.structs.replace(RESULT, loss=3.3, loss_baseline=2.2, sum=5, caught=(PEERS[0],), segments_audited=7)
+    worse = msgspec.structs.replace(
+        RESULT, loss=3.3, loss_baseline=2.2, sum=5, caught=(PEERS[0],), segments_audited=7
+    )
     text = shown(worse)
     assert "not below the unigram entropy" in text
     assert "one machine on the same tokens: 2.200 (gap +1.100)" in text

@@ -12,7 +12,7 @@ from farflung.core.codec import encode
 from farflung.core.errors import VerificationError
 from farflung.core.io.durable import read_records, write_atomic
 from farflung.job.spec import Terms
-from farflung.ledger.block import Block, Genesis, read_block
+from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipts import Receipt
 from farflung.verify.reader import Exported
 
@@ -55,9 +55,7 @@ def read_export(folder: RunFolder) -> Exported:
             initial=_bounded(root / "initial.bin", limits.PIPE_BYTES),
             entries=tuple(record for record, _ in read_records(root / "rounds.log")),
             log_bytes=(root / "rounds.log").stat().st_size,
-            blocks=tuple(
-                read_block(_bounded(p, limits.BLOCK_BYTES)) for p in sorted((root / "blocks").iterdir())
-            ),
+            blocks=tuple(_bounded(p, limits.BLOCK_BYTES) for p in sorted((root / "blocks").iterdir())),
             receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").iterdir())),
             payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
             model=_bounded(folder.model_file, limits.PIPE_BYTES),

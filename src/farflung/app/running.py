@@ -81,6 +81,8 @@ class Run:
                 cause="nothing is lost: what was logged stays, and nobody was paid yet",
                 hint=f"farflung resume {self._folder.name}",
             ) from None
+        except RunStoppedError:
+            raise  # its result is out already, and it is no failure
         except FarflungError as error:
             said = events.Failed(code=error.code, message=error.message, cause=error.cause, hint=error.hint)
             self._journal.emit(said, durable=True)

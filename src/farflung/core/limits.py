@@ -56,5 +56,6 @@ CONNECTION_BYTES: Final = 64 << 30  # then a new connection, instead of new keys
 REQUEST_BYTES: Final = 64 * MIB  # bodies of requests under way on one connection, each way
 OUTGOING_BYTES: Final = 8 * MIB  # bodies queued on one connection and lane before callers wait
 METHOD_BYTES: Final = 64
+BULK_HANDLERS: Final = 32  # of one key at work: each may answer with BULK_BYTES
 ERROR_BYTES: Final = 4 * KIB  # an error reply
 HOST_BYTES: Final = 253  # a DNS name

@@ -57,6 +57,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "model.heads": Range(1, 1024),
     "model.context": Range(2, limits.WEIGHT),
     "model.vocabulary": Range(2, 1 << 20),
+    "data.limit": Range(0, limits.DATA_BYTES),
     "data.heldout": Range(0, 0.5, above=True),
     "optimizer.lr": _POSITIVE,
     "optimizer.beta1": _SHARE,

@@ -135,6 +135,18 @@ def split_files(files: Sequence[File], heldout: float) -> Dataset:
     )
 
 
+def limited(files: Sequence[File], limit: int) -> list[File]:
+    """Whole files up to `limit` bytes together, drawn by their names' hashes; all of them when `limit` is 0."""
+    if not limit:
+        return list(files)
+    room, kept = limit, []
+    for name, data in sorted(files, key=lambda file: _draw("limit/" + file[0])):
+        if len(data) <= room:
+            room -= len(data)
+            kept.append((name, data))
+    return kept
+
+
 def _heldout_names(files: Sequence[File], heldout: float) -> set[str]:
     room = int(heldout * sum(len(data) for _, data in files))
     chosen: set[str] = set()

@@ -17,6 +17,9 @@ width = 32
 heads = 2
 context = 32
 
+[data]
+limit = 400000
+
 [schedule]
 warmup = 2
 

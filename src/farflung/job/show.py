@@ -26,6 +26,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "model.module": 'your own: "file.py:function" that returns an nn.Module (needs kind = "module")',
     "data.path": '"stdlib", a text file, a folder, or tokens in .npy or .safetensors',
     "data.heldout": "share that is kept out of training, to measure the loss on",
+    "data.limit": "bytes of text files to take at most, whole files; 0 for all",
     "optimizer.name": "inner optimizer of each peer: adamw or sgd",
     "optimizer.lr": "peak learning rate",
     "optimizer.beta1": "adamw: decay of the first moment",

@@ -30,10 +30,14 @@ class ModelSpec(Wire, frozen=True):
 
 
 class DataSpec(Wire, frozen=True):
-    """`stdlib`, or the path of a text file, a folder of text files, or a .npy / .safetensors file of tokens."""
+    """`stdlib`, or the path of a text file, a folder of text files, or a .npy / .safetensors file of tokens.
+
+    `limit` > 0 takes whole text files, drawn by their names, of at most so many bytes together.
+    """
 
     path: str = "stdlib"
     heldout: float = 0.05
+    limit: int = 0
 
 
 class OptimizerSpec(Wire, frozen=True):

@@ -15,10 +15,13 @@ from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
 
 FLOAT: Final = 4
-# Interpreter, NumPy and torch after the first backward pass: 225-265 MB resident (torch 2.x, CPU build, Linux).
-BASELINE: Final = 250_000_000
+# A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
+# Linux: 488 MB at the peak of the default job, 118 MB of which the terms below account for).
+BASELINE: Final = 370_000_000
+SHARED: Final = 80_000_000  # of it, pages of torch's libraries, which all workers of one machine share
 # An agent, the ledger's committee or the supervisor: interpreter, NumPy and the network, no torch.
-AGENT: Final = 70_000_000
+AGENT: Final = 80_000_000
+DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
 BLOCK_VALUES: Final = (
     17  # values kept per token and channel of one GPT block (measured 16.97, fused attention)
 )
@@ -49,11 +52,11 @@ class Memory(msgspec.Struct, frozen=True):
     @property
     def network(self) -> Bytes:
         """All processes of a local network: one worker per member, the requester's own, and the agents."""
-        return Bytes(self.workers * self.worker + self.agents)
+        return Bytes(self.workers * (self.worker - SHARED) + SHARED + self.agents)
 
     def members_in(self, usable: int) -> int:
         """How many members a local network may have in `usable` bytes; below 1 when none fits."""
-        return (usable - self.worker - 2 * AGENT) // (self.worker + AGENT)
+        return (usable - self.worker - 2 * AGENT) // (self.worker - SHARED + AGENT)
 
 
 def gpt_activations(spec: JobSpec) -> Bytes:
@@ -81,7 +84,7 @@ def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:
         optimizer=Bytes(state * (2 if spec.optimizer.name == "adamw" else 1)),
         public=Bytes(state * (outer + 4)),
         residual=Bytes(state if has_residual else 0),
-        dataset=Bytes(dataset_bytes),
+        dataset=Bytes(DATA_COPIES * dataset_bytes),
         activations=gpt_activations(spec) if spec.model.kind == "gpt" else module_activations(spec, layout),
         agents=Bytes((spec.network.providers + 2) * AGENT),
         workers=spec.network.providers + 1,

@@ -15,11 +15,12 @@ from farflung.job.spec import JobSpec
 from farflung.plan.machine import Machine
 from farflung.plan.traffic import Traffic
 
-EFFICIENCY: Final = 0.55  # of the sgemm rate, reached by forward, backward and optimizer on one core
-START_PROCESS: Final = 2.0  # core-seconds to start an agent and a worker that imports torch
+EFFICIENCY: Final = 0.6  # of the sgemm rate, reached by forward, backward and optimizer on one core
+START_PROCESS: Final = 2.5  # core-seconds to start an agent and a worker that imports torch
 START_NETWORK: Final = 2.0  # seconds for listeners, genesis, escrow and match
 ROUND_LATENCY: Final = 0.25  # seconds a round waits for messages, blocks and disks, whatever its size
-MERGE_ELEMENT: Final = 4e-8  # core-seconds to merge and hash one element of public state
+PART_ELEMENT: Final = 5e-9  # core-seconds to decode one payload, per element of public state
+MERGE_ELEMENT: Final = 1.5e-8  # core-seconds to apply, hash and store one element of public state
 DECODE_BYTE: Final = 2e-8  # core-seconds to seal, send, fetch, open and decode one payload byte
 
 
@@ -65,7 +66,7 @@ def duration(spec: JobSpec, layout: Layout, traffic: Traffic, machine: Machine) 
     rate = machine.flops_per_core * EFFICIENCY
     shared = max(1, min(members, machine.cores))
     flop = train_flop(spec, layout)
-    merge = (members + 1) * layout.size * MERGE_ELEMENT
+    merge = (members + 1) * layout.size * (members * PART_ELEMENT + MERGE_ELEMENT)
     touched = traffic.sync_round * DECODE_BYTE
     return Duration(
         flop=flop,

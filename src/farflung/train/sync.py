@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from farflung.compress import merge as merging
 from farflung.compress import registry
+from farflung.compress.merge import Part as Decoded
+from farflung.compress.merge import mean, merge
 from farflung.compress.payload import About
 from farflung.compress.registry import Codec
 from farflung.core.canon import apply_outer
@@ -61,14 +62,12 @@ class Sync:
         if not parts:
             return PublicState(state.round + 1, state.params, state.momentum)
         decoded = [
-            merging.Part(
-                p.peer, p.weight, self.codec.decode(p.payload, layout, self.about(state, layout, p.peer))
-            )
+            Decoded(p.peer, p.weight, self.codec.decode(p.payload, layout, self.about(state, layout, p.peer)))
             for p in parts
         ]
-        mean = merging.mean(merging.merge(layout, decoded))
+        change = mean(merge(layout, decoded))
         spec = self.spec
         params, momentum = apply_outer(
-            state.params, state.momentum, mean, spec.outer_lr, spec.outer_momentum, spec.nesterov
+            state.params, state.momentum, change, spec.outer_lr, spec.outer_momentum, spec.nesterov
         )
         return PublicState(state.round + 1, params, momentum)

@@ -16,10 +16,10 @@ import safetensors.numpy
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import NS_OUTPUT, digest
-from farflung.core.errors import VerificationError
+from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import Terms
-from farflung.ledger.block import Block, Genesis
+from farflung.ledger.block import Genesis, read_block
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, check_receipt
 from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow
@@ -52,7 +52,7 @@ class Exported(msgspec.Struct, frozen=True):
     initial: bytes
     entries: tuple[bytes, ...]
     log_bytes: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[bytes, ...]
     receipts: tuple[bytes, ...]
     payload: Callable[[Hash], bytes]
     model: bytes
@@ -76,7 +76,19 @@ class Report(msgspec.Struct):
 
 
 def verify_run(exported: Exported) -> Report:
-    """Recomputes everything; raises VerificationError at the first statement that is not true."""
+    """Recomputes everything; raises VerificationError at the first statement that is not true.
+
+    Bytes that cannot even be read are not true either: their error keeps its code.
+    """
+    try:
+        return _recompute(exported)
+    except VerificationError:
+        raise
+    except FarflungError as error:
+        raise VerificationError(error.code, error.message, cause=error.cause, hint=error.hint) from error
+
+
+def _recompute(exported: Exported) -> Report:
     report = Report()
     genesis = decode(exported.genesis, Genesis, limits.TX_BYTES)
     terms = decode(exported.terms, Terms, limits.LOG_RECORD_BYTES)
@@ -208,9 +220,10 @@ class _Rounds:
         return messages.Part(c.peer, c.weight, payload)
 
 
-def _ledger(genesis: Genesis, blocks: Sequence[Block], report: Report) -> Chain:
+def _ledger(genesis: Genesis, blocks: Sequence[bytes], report: Report) -> Chain:
     chain = Chain(genesis)
-    for block in blocks:
+    for data in blocks:
+        block = read_block(data)
         chain.adopt(block)
         report.blocks += 1
         report.transactions += len(block.txs)
@@ -256,10 +269,14 @@ def _receipts(data: Sequence[bytes], genesis: Genesis, terms: Terms, chain: Chai
             receipt.header.id in headers, "FF-VERI-030", "a receipt is of a block that is not in the log"
         )
         if isinstance(row, JobRow):
-            _require(chain.state.find(JobRow, row.key) == row, "FF-VERI-031", "a receipt contradicts the blocks")
+            _require(
+                chain.state.find(JobRow, row.key) == row, "FF-VERI-031", "a receipt contradicts the blocks"
+            )
             proved.add(row.key)
         elif isinstance(row, LeaseRow):
-            _require(chain.state.find(LeaseRow, row.key) == row, "FF-VERI-031", "a receipt contradicts the blocks")
+            _require(
+                chain.state.find(LeaseRow, row.key) == row, "FF-VERI-031", "a receipt contradicts the blocks"
+            )
             proved.add(row.key)
         report.receipts += 1
     leases = {row.key for row in chain.state.rows(LeaseRow) if row.job == terms.id}

@@ -7,6 +7,8 @@ import math
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -14,10 +16,12 @@ from typing import Final
 import numpy as np
 import psutil
 
+from farflung.core.errors import RunError
+from farflung.host.limits import THREAD_VARIABLES
 from farflung.plan.machine import Capabilities, Machine
 
 SIDE: Final = 384  # matrices of this side fit a core's cache and reach the library's full rate
-BENCH_SECONDS: Final = 0.15
+BENCH_SECONDS: Final = 0.1
 CGROUP: Final = Path("/sys/fs/cgroup")
 
 
@@ -54,10 +58,28 @@ def disk_bytes(folder: Path) -> int:
 
 
 def sgemm_flops(seconds: float = BENCH_SECONDS) -> float:
-    """float32 FLOP/s of one core in NumPy's matrix product.
+    """float32 FLOP/s of one core in NumPy's matrix product, per second of processor time.
 
-    Counted in processor time of all threads, so neither a threaded library nor a busy machine distorts it much.
+    Measured with one thread: the threads of a library that wait for each other count as busy. Where this process
+    was not started with one thread, a child is (0.3 s); raises RunError FF-HOST-002 when it fails.
     """
+    if os.environ.get("OPENBLAS_NUM_THREADS") == "1":
+        return _measure_sgemm(seconds)
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, "1")}
+    command = [sys.executable, "-s", "-P", "-m", "farflung.host.io.probe", repr(seconds)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    try:
+        return float(done.stdout)
+    except ValueError:
+        raise RunError(
+            "FF-HOST-002",
+            "this machine's speed cannot be measured",
+            cause=done.stderr.strip()[-200:] or f"the benchmark ended with status {done.returncode}",
+            hint="see that processes may be started here",
+        ) from None
+
+
+def _measure_sgemm(seconds: float) -> float:
     left = np.ones((SIDE, SIDE), np.float32)
     right, out = left.copy(), left.copy()
     np.matmul(left, right, out=out)
@@ -115,3 +137,7 @@ def _peak_resident(pid: int) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.write(repr(_measure_sgemm(float(sys.argv[1]))))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
-from farflung.job.dataset import Dataset, File, check_dataset, is_text, split_files, split_tokens
+from farflung.job.dataset import Dataset, File, check_dataset, is_text, limited, split_files, split_tokens
 from farflung.job.module import check_source, parse_name
 from farflung.job.spec import DataSpec, ModelSpec
 from farflung.job.tokens import HEAD_BYTES, bad_tokens, find_tokens, narrowed
@@ -53,13 +53,13 @@ def read_dataset(data: DataSpec, model: ModelSpec, base: Path) -> Dataset:
     """
     path = _at(base, data.path)
     if data.path == "stdlib":
-        dataset = split_files(stdlib_files(), data.heldout)
+        dataset = split_files(limited(stdlib_files(), data.limit), data.heldout)
     elif path.suffix in (".npy", ".safetensors"):
         tokens = _npy(path) if path.suffix == ".npy" else _safetensors(path)
         dataset = split_tokens(narrowed(path.name, tokens, model.vocabulary), data.heldout)
     else:
         files = folder_files(path) if path.is_dir() else [(path.name, _read(path, limits.DATA_BYTES))]
-        dataset = split_files(files, data.heldout)
+        dataset = split_files(limited(files, data.limit), data.heldout)
     check_dataset(dataset, model)
     return dataset
 

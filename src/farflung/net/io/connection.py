@@ -28,7 +28,7 @@ class Owner(Protocol):
 
     buffer: bytearray  # for reading; used within one callback only
 
-    def has_place(self, peer: PeerId) -> bool:
+    def has_place(self, peer: PeerId, kind: Kind) -> bool:
         """Whether another request of this key may start."""
 
     def work(self, connection: Connection, asked: Asked) -> None:
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     def serve(self) -> None:
         """Starts waiting requests, while this key has places and the answers before them have room."""
         for queue in self._waiting if self._reason is None else ():
-            while queue and self._streams.has_room(queue[0].kind) and self._owner.has_place(self.peer):
+            while queue and self._may_serve(queue[0].kind):
                 self._owner.work(self, queue.popleft())
 
     # asyncio.BufferedProtocol
@@ -278,6 +278,9 @@ class Connection(asyncio.BufferedProtocol):
             self._write(kind, self._session.outgoing())
         self._room.set()
         self.serve()
+
+    def _may_serve(self, kind: Kind) -> bool:
+        return self._streams.has_room(kind) and self._owner.has_place(self.peer, kind)
 
     def _can_send(self) -> bool:
         is_up = self._reason is None and self._session.is_ready

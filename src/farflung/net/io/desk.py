@@ -14,7 +14,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError
 from farflung.core.ids import PeerId
 from farflung.net.io.connection import Connection
-from farflung.net.streams import Asked
+from farflung.net.streams import Asked, Kind
 
 Handler = Callable[[Connection, str, bytes], Awaitable[bytes]]
 OnError = Callable[[Exception], None]
@@ -32,15 +32,16 @@ class Desk:
         """`freed(peer)`: one of the peer's handlers is done; more of its requests may start."""
         self._handler, self._on_error, self._freed = handler, on_error, freed
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running: Tally[PeerId] = Tally()
+        self._running: Tally[tuple[PeerId, bool]] = Tally()  # by key and lane: is it bulk?
 
-    def has_place(self, peer: PeerId) -> bool:
-        """Whether another request of this key may start (limits.STREAMS_OPEN)."""
-        return self._running[peer] < limits.STREAMS_OPEN
+    def has_place(self, peer: PeerId, kind: Kind) -> bool:
+        """Whether another request of this key may start: its answer will have to be held."""
+        most = limits.BULK_HANDLERS if kind.is_bulk else limits.STREAMS_OPEN
+        return self._running[peer, kind.is_bulk] < most
 
     def start(self, connection: Connection, asked: Asked) -> None:
         """Works on one request; the answer goes out on its connection, if that still stands."""
-        self._running[connection.peer] += 1
+        self._running[connection.peer, asked.kind.is_bulk] += 1
         task = asyncio.create_task(self._work(connection, asked))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -64,10 +65,11 @@ class Desk:
             connection.refuse(asked, internal_error())
             self._on_error(error)
         finally:
-            self._leave(connection.peer)
+            self._leave(connection.peer, asked.kind)
 
-    def _leave(self, peer: PeerId) -> None:
-        self._running[peer] -= 1
-        if not self._running[peer]:
-            del self._running[peer]
+    def _leave(self, peer: PeerId, kind: Kind) -> None:
+        place = (peer, kind.is_bulk)
+        self._running[place] -= 1
+        if not self._running[place]:
+            del self._running[place]
         self._freed(peer)

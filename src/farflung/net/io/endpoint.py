@@ -22,7 +22,7 @@ from farflung.net.counters import Counter, Meter
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
-from farflung.net.streams import Asked
+from farflung.net.streams import Asked, Kind
 from farflung.net.tls import Session
 
 _READ_BYTES = 256 * limits.KIB
@@ -212,9 +212,9 @@ class Endpoint:
             raise NetworkError("FF-NET-050", f"no place for {short(peer)}", cause="the listener is full")
         self._accepted.setdefault(peer, []).append(connection)
 
-    def has_place(self, peer: PeerId) -> bool:
+    def has_place(self, peer: PeerId, kind: Kind) -> bool:
         """Whether another request of this key may start."""
-        return self._desk.has_place(peer)
+        return self._desk.has_place(peer, kind)
 
     def work(self, connection: Connection, asked: Asked) -> None:
         """Starts the handler of a request."""

@@ -1,0 +1,181 @@
+"""A whole network, from the command line: what it says, what it leaves behind, and that it says it twice alike."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.numpy
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+
+RESULT_KEYS = {
+    "event", "loss", "loss_start", "loss_unigram", "bytes_sent", "bytes_by", "bytes_ring_bf16", "segments_audited",
+    "caught", "paid", "slashed", "refunded", "sum", "model_hash", "ledger_root", "seconds",
+}  # fmt: skip
+
+
+def test_a_run_ends_with_one_object_that_says_everything(tiny: Any) -> None:
+    _, ended = tiny
+    result = ended.result
+    assert set(result) >= RESULT_KEYS
+    assert result["sum"] == 0
+    assert result["loss"] < result["loss_start"]
+    assert result["bytes_sent"] == sum(result["bytes_by"].values())
+    assert set(result["bytes_by"]) == {"sync", "audit", "join", "control"}
+    assert result["bytes_ring_bf16"] == 9 * 2 * 1 * 2 * plan(ended)["parameters"]
+    assert (
+        result["paid"] == 3 * 2 * 2 * 32 * 3
+    )  # rounds, peers, sequences, context, steps; one micro-credit each
+    assert result["paid"] + result["refunded"] == plan(ended)["escrow"]
+    assert result["loss_baseline"] > 0
+
+
+def plan(ended: Any) -> dict[str, Any]:
+    return next(e for e in ended.events if e["event"] == "plan")
+
+
+def test_the_stages_come_in_the_order_of_the_way_of_the_data(tiny: Any) -> None:
+    _, ended = tiny
+    order = [e["event"] for e in ended.events]
+    stages = ["plan", "funded", "matched", "joined", "round", "settled", "result"]
+    places = [order.index(stage) for stage in stages]
+    assert places == sorted(places)
+    started = [e for e in ended.events if e["event"] == "process"]
+    assert {e["role"] for e in started} == {"validator", "provider", "worker"}
+    assert len({e["pid"] for e in started}) == 6  # ledger, 2 agents, 2 workers, the requester's own worker
+
+
+def test_nobody_is_left_behind(tiny: Any) -> None:
+    _, ended = tiny
+    for event in ended.events:
+        if event["event"] == "process":
+            with pytest.raises(ProcessLookupError):
+                os.kill(event["pid"], 0)
+
+
+def test_the_model_is_handed_over_with_all_its_tensors(tiny: Any) -> None:
+    command, ended = tiny
+    tensors = safetensors.numpy.load_file(command.runs / ended.result["run"] / "model.safetensors")
+    assert sum(t.size for t in tensors.values()) == plan(ended)["parameters"]
+    assert "blocks.0.qkv.weight" in tensors
+
+
+def test_a_second_reader_finds_everything_true(tiny: Any) -> None:
+    command, ended = tiny
+    checked = command("verify-run", ended.result["run"], "--json")
+    assert checked.code == 0, checked.errors
+    report = checked.events[0]
+    assert report["rounds"] == report["merges"] == 3
+    assert report["commitments"] == 6
+    assert report["receipts"] == 3
+    assert report["paid"] == ended.result["paid"]
+    assert report["model_hash"] == ended.result["model_hash"]
+    assert report["ledger_root"] == ended.result["ledger_root"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("rounds.log", "FF-"),
+        ("terms.bin", "FF-"),
+        ("initial.bin", "FF-"),
+        ("payloads", "FF-VERI-019"),
+        ("blocks", "FF-"),
+        ("receipts", "FF-"),
+        ("../model.safetensors", "FF-VERI-04"),
+    ],
+)
+def test_the_second_reader_finds_one_flipped_bit_anywhere(
+    tiny: Any, tmp_path: Path, name: str, code: str
+) -> None:
+    command, ended = tiny
+    copy = tmp_path / "runs" / "copy"
+    shutil.copytree(command.runs / ended.result["run"], copy)
+    target = copy / "export" / name
+    target = next(iter(sorted(target.iterdir()))) if target.is_dir() else target
+    data = bytearray(target.read_bytes())
+    data[len(data) // 2] ^= 1
+    target.write_bytes(bytes(data))
+    checked = command("verify-run", str(copy))
+    assert checked.code == 5, checked.lines
+    assert f"error[{code}" in checked.errors
+    assert "Traceback" not in checked.errors
+
+
+def test_another_folder_gives_the_same_bits_and_another_seed_gives_others(tiny: Any, farflung: Any) -> None:
+    _, ended = tiny
+    again = farflung(
+        "run", "--preset", "tiny", "--json", "--out", str(farflung.runs / "else where" / "x")
+    ).result
+    assert (again["model_hash"], again["ledger_root"]) == (
+        ended.result["model_hash"],
+        ended.result["ledger_root"],
+    )
+    other = farflung("run", "--preset", "tiny", "--json", "--seed", "2").result
+    assert other["model_hash"] != again["model_hash"]
+    assert other["ledger_root"] != again["ledger_root"]
+
+
+def test_the_first_ctrl_c_finishes_the_round_and_settles(farflung: Any) -> None:
+    process = farflung.start("run", "--preset", "tiny", "--rounds", "500", "--json")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"event":"round"' in line:
+            break
+    os.kill(process.pid, signal.SIGINT)
+    ended = farflung.finish(process)
+    assert ended.code == 130, ended.errors
+    assert "error[FF-APP-132]" in ended.errors
+    result = ended.events[-1]
+    assert result["event"] == "result"
+    assert 0 < result["rounds"] < 500
+    assert result["sum"] == 0
+    assert result["paid"] == result["rounds"] * 2 * 2 * 32 * 3
+    checked = farflung("verify-run", "--json")
+    assert checked.code == 0, checked.errors
+
+
+def test_stop_now_leaves_a_run_that_resumes(farflung: Any) -> None:
+    process = farflung.start("run", "--preset", "tiny", "--json", "--set", "sync.steps=40")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"event":"joined"' in line:
+            break
+    stopped = farflung("stop", "--now")
+    assert stopped.code == 0, stopped.errors
+    ended = farflung.finish(process)
+    assert ended.code == 130, ended.errors
+    assert "farflung resume" in ended.errors
+    resumed = farflung("resume", "--json").result
+    assert resumed["rounds"] == 3
+    assert resumed["sum"] == 0
+
+
+def test_a_provider_that_dies_is_named_and_the_others_go_on(farflung: Any) -> None:
+    process = farflung.start("run", "--preset", "tiny", "--json", "--set", "sync.steps=40")
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if '"event":"joined"' in line and sum('"event":"joined"' in x for x in lines) == 2:
+            break
+    pid = next(e["pid"] for e in map(_json, lines) if e["event"] == "process" and e["name"] == "provider-0")
+    os.kill(pid, signal.SIGKILL)
+    ended = farflung.finish(process)
+    result = ended.result
+    left = [e for e in ended.events if e["event"] == "left"]
+    assert left
+    assert result["rounds"] == 3
+    assert result["paid"] + result["refunded"] > 0
+
+
+def _json(line: str) -> dict[str, Any]:
+    import json
+
+    found: dict[str, Any] = json.loads(line)
+    return found

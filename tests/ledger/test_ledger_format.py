@@ -1,0 +1,55 @@
+"""The formats are final: these hashes change only with a new version of the ledger."""
+
+from __future__ import annotations
+
+from ledger_history import history
+from ledger_world import JOB, NODES, REQUESTER, World, genesis
+
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_SPEC, digest
+from farflung.ledger import queries as q
+from farflung.ledger import tx
+from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
+
+
+def named(value: object) -> str:
+    return digest(NS_SPEC, encode(value)).hex()[:16]
+
+
+def test_a_known_history_ends_in_a_known_block():
+    """Holds every kind of row, and blocks with eight of the nine operations."""
+    chain = history()
+    assert (chain.id.hex()[:16], chain.head.id.hex()[:16], named(chain.blocks)) == (
+        "57d8cc405c489217",
+        "555ef74d734fba86",
+        "5b81305b82359624",
+    )
+
+
+def test_wire_structs_have_known_bytes():
+    world, chain = World(), history()
+    ops = (tx.Transfer(REQUESTER.public, 5), tx.NodeLeave(), tx.JobCancel(JOB))
+    queries = (
+        q.AskHead(),
+        q.AskAccount(REQUESTER.public),
+        q.AskNodes(3),
+        q.AskJob(JOB),
+        q.AskLeases(JOB),
+        q.AskReceipt("jobs", JOB),
+        q.AskBlocks(4),
+        q.AskTx(JOB),
+    )
+    answers = tuple(q.answer(chain, query) for query in queries)
+    results = (
+        Applied(JOB, 1),
+        Failed(JOB, 2, 3, "code", "message"),
+        Rejected(JOB, "code", "message"),
+        AlreadyApplied(JOB, 4, "code"),
+    )
+    rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
+    assert [named(value) for value in (queries, answers, rest, genesis())] == [
+        "02d82639b637ac2c",
+        "a84754d831fed92a",
+        "92da0c6dcf9682f1",
+        "89cb9cb3fb819d18",
+    ]
