@@ -130,14 +130,22 @@ class Ledger(RuleBasedStateMachine):
         offers = [self.world.offer(node, job, price, stake, units, self.at(span)) for node in nodes]
         self.ask(key, self.world.schedule(*offers, job=job))
 
-    @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40))
-    def start(self, job: Hash, stake: int, units: int) -> None:
+    @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40), stage=st.integers(1, 4))
+    def start(self, job: Hash, stake: int, units: int, stage: int) -> None:
         """A sequence that mostly succeeds, so that deep states are common."""
+        self.seal(1000)
         for node in NODES[:2]:
-            self.ask(node, self.world.register(max(stake, 100), self.at(50_000)))
+            self.ask(node, self.world.register(max(stake, 100), self.at(30_000)))
         self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
         offers = [self.world.offer(node, job, 5, stake, units, self.at(9_000)) for node in NODES[:2]]
-        self.ask(REQUESTER, self.world.schedule(*offers, job=job))
+        ops = [
+            self.world.schedule(*offers, job=job),
+            self.world.progress(0, (NODES[0], units), (NODES[1], 1), job=job),
+            tx.JobFinish(job, ROOTS[0], CAPS),
+            tx.JobSettle(job),
+        ]
+        self.ask(REQUESTER, *ops[:stage])
+        self.seal(1000)
 
     @rule(
         key=OWNER,

@@ -36,6 +36,7 @@ class Budget(msgspec.Struct, frozen=True):
     stake: Credits
     memory_bytes: int
     deadline: int  # ledger time, ms
+    dataset_bytes: int
 
 
 class Supplies(msgspec.Struct, frozen=True):
@@ -78,7 +79,9 @@ async def hire(
         found = market.match(request, asks)
         unit_price, peers = found.unit_price, list(found.peers)
     units = terms.spec.rounds * terms.spec.round_tokens
-    proposal = wire.Proposal(ledger.chain, terms, unit_price, budget.stake, units, budget.deadline)
+    proposal = wire.Proposal(
+        ledger.chain, terms, budget.dataset_bytes, unit_price, budget.stake, units, budget.deadline
+    )
     replies = await asyncio.gather(*(_propose(dial, p, proposal) for p in peers), return_exceptions=True)
     offers = {p: r for p, r in zip(peers, replies, strict=True) if isinstance(r, SignedOffer)}
     for peer, reply in zip(peers, replies, strict=True):

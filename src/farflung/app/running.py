@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from farflung.app import folder as folders
 from farflung.app import preparation
 from farflung.app.export import write_export
@@ -32,6 +34,7 @@ from farflung.ledger.rows import JobRow, LeaseRow, lease_key
 from farflung.net.io.connection import Connection
 from farflung.plan.advise import Plan, advise
 from farflung.plan.compare import Measured, compare
+from farflung.plan.traffic import ring_bytes
 from farflung.train import snapshot
 from farflung.train.rounds import REASON_STOPPED
 
@@ -40,6 +43,22 @@ class RunStoppedError(FarflungError):
     """The person stopped the run; it can be resumed."""
 
     exit_code = 130
+
+
+class Losses(msgspec.Struct, frozen=True):
+    """Held-out losses of a run, nats per token."""
+
+    end: float
+    start: float
+    unigram: float
+    baseline: float | None
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """What the ledger says when everybody has left: its root, and money found minus money minted."""
+
+    ledger_root: str
+    sum: int
 
 
 class Run:
@@ -135,93 +154,108 @@ class Run:
             self._journal.emit(self._plan.event(self._folder.name))
 
     async def _with_network(self, prepared: Prepared, scorer: Scorer) -> events.Result:
-        key, spec = self._network.requester, self._spec
-        initial = snapshot.unpack((self._folder.snapshots / "000000.bin").read_bytes(), prepared.terms.layout)
-        start_score = await scorer.score(initial, spec.evaluate.final_tokens)
-        self._journal.emit(events.Evaluated(round=0, loss=start_score.loss, tokens=start_score.tokens))
+        layout = prepared.terms.layout
+        initial = snapshot.unpack((self._folder.snapshots / "000000.bin").read_bytes(), layout)
+        before = asyncio.create_task(self._score(scorer, initial))
         requester = self._requester = Requester(
-            key, self._folder, prepared.terms, self._journal, scorer, spec.network.port
+            self._network.requester,
+            self._folder,
+            prepared.terms,
+            self._journal,
+            scorer,
+            self._spec.network.port,
         )
         await requester.open()
-
-        async def reach_ledger() -> Connection:
-            return await requester.endpoint.dial(
-                self._network.validator.public, *self._network.ledger_address
-            )
-
-        ledger = LedgerClient(reach_ledger, key, self._network.genesis)
-        outcome = await self._guarded(requester.run(ledger, await reach_ledger(), self._budget()))
+        ledger = self._ledger_client(requester)
+        directory = await self._reach_ledger(requester)
+        outcome = await self._guarded(requester.run(ledger, directory, self._budget()))
         await scorer.idle()
+        loss_start = await before
+        ending = await self._conclude(prepared, requester, ledger, outcome)
+        loss = await self._score(scorer, outcome.public)
+        baseline = await self._baseline(scorer, initial) if self._compare else None
+        await self._close(requester)
+        self._compare_with_plan(outcome)
+        losses = Losses(loss, loss_start, prepared.ready.loss_unigram, baseline)
+        result = self._result(outcome, layout, losses, ending)
+        self._journal.emit(result, durable=True)
+        if outcome.finished.reason == REASON_STOPPED:
+            raise self._stopped(outcome)
+        return result
+
+    async def _reach_ledger(self, requester: Requester) -> Connection:
+        return await requester.endpoint.dial(self._network.validator.public, *self._network.ledger_address)
+
+    def _ledger_client(self, requester: Requester) -> LedgerClient:
+        return LedgerClient(
+            lambda: self._reach_ledger(requester), self._network.requester, self._network.genesis
+        )
+
+    async def _score(self, scorer: Scorer, public: snapshot.PublicState) -> float:
+        score = await scorer.score(public, self._spec.evaluate.final_tokens)
+        self._journal.emit(events.Evaluated(round=public.round, loss=score.loss, tokens=score.tokens))
+        return score.loss
+
+    async def _conclude(
+        self, prepared: Prepared, requester: Requester, ledger: LedgerClient, outcome: Outcome
+    ) -> Ending:
+        """Receipts, then everybody takes the stake back, then the export: all blocks are in it."""
         receipts = await self._receipts(ledger, requester)
         await self._network.leave()
         blocks, head = await ledger.blocks(), await ledger.head()
+        genesis = self._network.genesis
         write_export(
-            self._folder,
-            self._network.genesis,
-            prepared.terms,
-            requester.log,
-            requester.archive,
-            blocks,
-            receipts,
+            self._folder, genesis, prepared.terms, requester.log, requester.archive, blocks, receipts
         )
-        final = await scorer.score(outcome.public, spec.evaluate.final_tokens)
-        self._journal.emit(events.Evaluated(round=outcome.public.round, loss=final.loss, tokens=final.tokens))
-        baseline = await self._baseline(scorer, initial) if self._compare else None
-        total = await self._total_money(ledger)
-        sum_ = total - sum(amount for _, amount in self._network.genesis.accounts)
+        minted = sum(amount for _, amount in genesis.accounts)
+        return Ending(head.header.state.hex(), await self._total_money(ledger) - minted)
+
+    async def _close(self, requester: Requester) -> None:
+        """Ends all processes, so that the last bytes are counted."""
         await requester.close()
         await self._network.stop()
         self._network.count("requester", by_name(requester.counter.sent))
         self._journal.emit(report_usage("requester"))
-        self._compare_with_plan(outcome)
-        by = self._journal.timeline.bytes_by()
-        accepted = sum(r.tokens for r in self._journal.timeline.rounds.values())
-        peers = spec.network.providers
-        result = events.Result(
-            loss=final.loss,
-            loss_start=start_score.loss,
-            loss_unigram=prepared.ready.loss_unigram,
-            loss_baseline=baseline,
-            bytes_sent=self._journal.timeline.bytes_sent(),
-            bytes_by=by,
-            bytes_ring_bf16=outcome.finished.rounds
-            * spec.sync.steps
-            * 2
-            * (peers - 1)
-            * 2
-            * prepared.terms.layout.size,
+
+    def _result(self, outcome: Outcome, layout: Layout, losses: Losses, ending: Ending) -> events.Result:
+        timeline, rounds = self._journal.timeline, outcome.finished.rounds
+        steps, peers = rounds * self._spec.sync.steps, self._spec.network.providers
+        return events.Result(
+            loss=losses.end,
+            loss_start=losses.start,
+            loss_unigram=losses.unigram,
+            loss_baseline=losses.baseline,
+            bytes_sent=timeline.bytes_sent(),
+            bytes_by=timeline.bytes_by(),
+            bytes_ring_bf16=ring_bytes(layout.size, steps=steps, members=peers),
             segments_audited=0,
             caught=(),
             paid=outcome.paid,
             slashed=0,
             refunded=outcome.refunded,
-            sum=sum_,
+            sum=ending.sum,
             model_hash=outcome.output.hex(),
-            ledger_root=head.header.state.hex(),
+            ledger_root=ending.ledger_root,
             seconds=round(time.monotonic() - self._began, 3),
             run=self._folder.name,
-            rounds=outcome.finished.rounds,
-            tokens=accepted,
-            reexecuted=sum(self._journal.timeline.reexecuted.values()),
+            rounds=rounds,
+            tokens=sum(r.tokens for r in timeline.rounds.values()),
+            reexecuted=sum(timeline.reexecuted.values()),
         )
-        self._journal.emit(result, durable=True)
-        if outcome.finished.reason == REASON_STOPPED:
-            raise RunStoppedError(
-                "FF-APP-132",
-                f"run {self._folder.name} was stopped after {outcome.finished.rounds} rounds",
-                cause="the open round was finished and everybody is paid",
-                hint=f"the model so far is {self._folder.model_file}",
-            )
-        return result
+
+    def _stopped(self, outcome: Outcome) -> RunStoppedError:
+        return RunStoppedError(
+            "FF-APP-132",
+            f"run {self._folder.name} was stopped after {outcome.finished.rounds} rounds",
+            cause="the open round was finished and everybody is paid",
+            hint=f"the model so far is {self._folder.model_file}",
+        )
 
     def _budget(self) -> Budget:
         assert self._plan is not None
+        plan, network = self._plan, self._network
         return Budget(
-            self._network.unit_price,
-            self._plan.price.escrow,
-            self._network.stake,
-            self._plan.memory.worker,
-            JOB_MS,
+            network.unit_price, plan.price.escrow, network.stake, plan.memory.worker, JOB_MS, plan.data_bytes
         )
 
     async def _guarded(self, work: asyncio.Future[Outcome] | object) -> Outcome:

@@ -30,6 +30,7 @@ class Proposal(Wire, frozen=True):
 
     chain: Hash
     terms: Terms
+    dataset_bytes: int
     unit_price: int
     stake: int
     units_max: int
@@ -60,7 +61,10 @@ class PastRound(Wire, frozen=True):
 
 
 class Start(Wire, frozen=True):
-    """All that a provider needs to take its place: the job's key, its fellow members, data and public state."""
+    """All that a provider needs to take its place: the job's key, its fellow members, data and public state.
+
+    `members` are all who may fetch from and leave objects with this provider, the requester among them.
+    """
 
     job: Hash
     job_key: bytes

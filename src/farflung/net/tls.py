@@ -134,7 +134,8 @@ class Session:
         """Encrypts; the ciphertext is in `outgoing`. Raises NetworkError FF-NET-005 before READY."""
         if self._tls is None or not self.is_ready:
             raise NetworkError("FF-NET-005", "the connection is not open yet")
-        self._tls.write(plaintext)
+        tls = self._tls
+        self._guarded(lambda: tls.write(plaintext))
 
     def outgoing(self) -> bytes:
         """Bytes for the socket since the last call."""
@@ -149,7 +150,7 @@ class Session:
         with contextlib.suppress(ssl.SSLError):  # it wants the other's close_notify, which nobody waits for
             self._tls.unwrap()
 
-    def _guarded(self, step: Callable[[], None]) -> None:
+    def _guarded(self, step: Callable[[], object]) -> None:
         try:
             step()
         except ssl.SSLError as error:

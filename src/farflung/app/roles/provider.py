@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -17,19 +18,32 @@ from farflung.app.vault import Vault
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError, PolicyError, ProtocolError
+from farflung.core.errors import NetworkError, PolicyError, ProtocolError, RunError
 from farflung.core.ids import Hash, PeerId
+from farflung.core.units import Millis
+from farflung.host import lease
 from farflung.host.io.probe import capabilities
 from farflung.host.io.process import WorkerProcess, start_worker
+from farflung.host.limits import limits_for
+from farflung.job.check import check
 from farflung.ledger.block import Genesis
-from farflung.ledger.tx import Offer, sign_offer
+from farflung.ledger.tx import Offer, SignedOffer, sign_offer
 from farflung.market.offer import caps_hash
 from farflung.net.counters import Counter
 from farflung.net.endpoints import EndpointRecord
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.plan.memory import memory
 from farflung.store.io.disk import Disk
 from farflung.train.io.pipe import WorkerPipe
+
+ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
+LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
+WATCH_SECONDS = 0.25
+
+
+def _now() -> Millis:
+    return Millis(int(time.monotonic() * 1000))
 
 
 class Provider:
@@ -47,6 +61,7 @@ class Provider:
         self._requester: PeerId | None = None
         self._proposal: wire.Proposal | None = None
         self._tenancy: Tenancy | None = None
+        self._slot: lease.Slot = None
         self._process: WorkerProcess | None = None
         self._pipe: WorkerPipe | None = None
         self._facts = msgspec.structs.replace(capabilities(self._folder), flops=int(config["flops"]))
@@ -87,8 +102,25 @@ class Provider:
                 return b""
         raise ProtocolError("FF-APP-043", f"a provider does not serve {method[:40]!r}")
 
-    def _propose(self, connection: Connection, proposal: wire.Proposal) -> object:
-        """Accepts a job that pays the asked price on the right chain, and signs the offer that binds both."""
+    def _propose(self, connection: Connection, proposal: wire.Proposal) -> SignedOffer:
+        """Takes a job into the free slot if the policy agrees, and signs the offer that binds both sides."""
+        self._judge(proposal)
+        job, now = proposal.terms.id, _now()
+        is_same = self._slot is not None and self._slot.job == job and connection.peer == self._requester
+        if not is_same:
+            self._happened(lease.Offer(job, Millis(now + ANSWER_MS), Millis(now + LEASE_MS)))
+            if self._slot is None or self._slot.job != job:
+                raise PolicyError(
+                    "FF-APP-046", "this node is leased already", hint="propose to another provider"
+                )
+            self._requester, self._proposal = connection.peer, proposal
+            self._tenancy = Tenancy(self._key, proposal.terms, self._disk, self._vault, self.dial)
+            self._happened(lease.Accept(job))
+        asked = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
+        return sign_offer(self._key, Offer(self._genesis.chain, job, self._key.public, *asked))
+
+    def _judge(self, proposal: wire.Proposal) -> None:
+        """The provider's policy: the right ledger, its price, a job that makes sense, memory that is there."""
         if proposal.chain != self._genesis.chain:
             raise PolicyError("FF-APP-044", "the job is on another ledger")
         if proposal.unit_price < self._unit_price:
@@ -96,38 +128,64 @@ class Provider:
                 "FF-APP-045",
                 "the job pays less than this node asks",
                 cause=f"it pays {proposal.unit_price} micro-credits a unit, the node asks {self._unit_price}",
+                hint="raise unit_price, or hire another provider",
             )
-        if (
-            self._tenancy is not None
-            and self._proposal is not None
-            and self._proposal.terms.id != proposal.terms.id
-        ):
-            raise PolicyError("FF-APP-046", "this node is leased already")
         proposal.terms.layout.check()
-        self._requester, self._proposal = connection.peer, proposal
-        self._tenancy = Tenancy(self._key, proposal.terms, self._disk, self._vault, self.dial)
-        self._spawn()
-        offer = Offer(
-            self._genesis.chain,
-            proposal.terms.id,
-            self._key.public,
-            proposal.unit_price,
-            proposal.stake,
-            proposal.units_max,
-            proposal.expires,
-        )
-        return sign_offer(self._key, offer)
+        check(proposal.terms.spec)
+        if self._needs(proposal) > self._facts.memory_bytes:
+            raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
 
-    def _spawn(self) -> None:
-        if self._process is None:
-            self._process = start_worker(self._folder / "scratch", self._folder / "worker.log")
-            self._pipe = WorkerPipe(self._process.socket)
-            report("worker", pid=self._process.pid)
+    def _needs(self, proposal: wire.Proposal) -> int:
+        return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
+
+    def _happened(self, event: lease.Event) -> None:
+        """Moves the slot and carries out what follows."""
+        self._slot, effects = lease.handle(self._slot, event, _now())
+        for effect in effects:
+            match effect:
+                case lease.Launch():
+                    self._launch()
+                case lease.Stop() | lease.Kill():
+                    self._end_worker()
+                case lease.Ended():
+                    self._tenancy = self._requester = self._proposal = None
+                case lease.Answer():
+                    pass  # the answer travels as the reply to the proposal
+
+    def _launch(self) -> None:
+        assert self._proposal is not None
+        bounds = limits_for(self._needs(self._proposal))
+        self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
+        self._pipe = WorkerPipe(self._process.socket)
+        report("worker", pid=self._process.pid)
+
+    def _end_worker(self) -> None:
+        """Ends the worker and tells the slot."""
+        if self._process is None or self._slot is None:
+            return
+        report("usage", process=f"{self._name} worker", **self._process.usage())
+        why = self._process.terminate()
+        self._process = self._pipe = None
+        self._happened(lease.Exited(self._slot.job, why))
+
+    async def watch(self) -> None:
+        """Lets time pass for the slot, and notices a worker that ended by itself."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self._process is not None and not self._process.is_running():
+                self._end_worker()
+            elif self._slot is not None:
+                self._happened(lease.Tick())
 
     async def _start(self, connection: Connection, tenancy: Tenancy, start: wire.Start) -> wire.Started:
         self._addresses = {a.peer: (a.host, a.port) for a in start.members}
-        assert self._pipe is not None
-        return await tenancy.start(start, self._pipe, connection.peer)
+        if self._pipe is None:
+            raise RunError(
+                "FF-APP-049", "the worker is gone", hint="look into worker.log in the provider's folder"
+            )
+        started = await tenancy.start(start, self._pipe, connection.peer)
+        self._happened(lease.Started(start.job))
+        return started
 
     async def dial(self, peer: PeerId) -> Connection:
         """A connection to a fellow member, or the one on which the requester came."""
@@ -137,16 +195,16 @@ class Provider:
         return await self.endpoint.dial(peer, *address)
 
     def _end(self, job: Hash) -> None:
-        if self._tenancy is not None and self._proposal is not None and self._proposal.terms.id == job:
-            self._tenancy.end()
-        self.release()
+        """The requester ends the lease: what the job left here is deleted."""
+        if self._slot is not None and self._slot.job == job:
+            if self._tenancy is not None:
+                self._tenancy.end()
+            self.release("the requester ended the lease")
 
-    def release(self) -> None:
-        """Ends the worker and the lease."""
-        if self._process is not None:
-            report("usage", process=f"{self._name} worker", **self._process.usage())
-            self._process.terminate()
-        self._process = self._pipe = self._tenancy = self._requester = self._proposal = None
+    def release(self, reason: str) -> None:
+        """Ends the lease, if there is one."""
+        if self._slot is not None:
+            self._happened(lease.Finish(self._slot.job, reason))
 
     async def advertise(self, ledger: Connection, host: str, port: int) -> None:
         """Publishes where this node listens and what it has."""
@@ -176,6 +234,7 @@ async def main(orders: Orders) -> None:
     ledger = await reach_ledger()
     client = LedgerClient(reach_ledger, key, genesis)
     report("ready", peer=key.public.hex(), host=host, port=port, pid=os.getpid())
+    watching = asyncio.create_task(provider.watch())
     while (order := await orders.next()) is not None:
         if order.get("do") == "register":
             await provider.register(client, int(config["expires"]))
@@ -184,8 +243,8 @@ async def main(orders: Orders) -> None:
         elif order.get("do") == "leave":
             await client.leave()
             report("left")
-    provider.release()
-    await asyncio.sleep(0)
+    watching.cancel()
+    provider.release("the agent ends")
     await provider.endpoint.close()
     report_end(config["name"], provider.counter.sent)
 

@@ -21,7 +21,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.scoring import Scorer
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_JOB_KEY, NS_OUTPUT, SigningKey, digest
-from farflung.core.errors import FarflungError, PolicyError, RunError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError
 from farflung.core.events import Funded, Left, Resumed, Settled
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
@@ -107,7 +107,7 @@ class Requester:
         """A connection to a provider of the job."""
         address = self._addresses.get(peer)
         if address is None:
-            raise RunError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
+            raise NetworkError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
         return await self.endpoint.dial(peer, address.host, address.port)
 
     async def run(self, ledger: LedgerClient, directory: Connection, budget: Budget) -> Outcome:

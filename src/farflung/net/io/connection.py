@@ -20,6 +20,7 @@ from farflung.net.io.outlet import Outlet
 from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
 from farflung.net.tls import Session
 
+_QUIET_LOOKS: Final = 3
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
 
 
@@ -58,7 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reason: NetworkError | None = None
         self._idle_seconds = idle_seconds
-        self._heard = self._loop.time()
+        self._quiet = 0  # looks of `_watch` since something came
         self._timers: list[asyncio.TimerHandle] = []
 
     # For users
@@ -175,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """asyncio: `nbytes` are there."""
         self._meter.received(nbytes)
-        self._heard = self._loop.time()
+        self._quiet = 0
         if self._reason is not None:
             return
         try:
@@ -197,8 +198,7 @@ class Connection(asyncio.BufferedProtocol):
                 hint="dial again",
             )
         )
-        for timer in self._timers:
-            timer.cancel()
+        self._stop_timers()
         self._gone.set()
         self._owner.lost(self)
 
@@ -220,6 +220,8 @@ class Connection(asyncio.BufferedProtocol):
         was_ready = self._session.is_ready
         plain = b"".join(self._session.receive(data))
         self._write(Kind.CONTROL, self._session.outgoing())
+        if self._reason is not None:
+            return
         if self._session.is_ready and not was_ready:
             self._meter.settle()
             self._owner.proved(self)
@@ -240,7 +242,8 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting[event.kind.is_bulk].append(event)
             self.serve()
         elif isinstance(event, Welcomed):
-            self._opened.set_result(None)
+            if not self._opened.done():  # the dial may have been given up
+                self._opened.set_result(None)
         elif (call := self._calls.pop(event.ticket, None)) is not None and not call.done():
             if isinstance(event, Refused):
                 call.set_exception(event.error)
@@ -297,6 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reason is not None:
             return
         self._reason = reason
+        self._stop_timers()
         for queue in self._waiting:
             queue.clear()
         calls, self._calls = self._calls, {}
@@ -309,19 +313,28 @@ class Connection(asyncio.BufferedProtocol):
         self._room.set()
 
     def _watch(self) -> None:
-        """Looks for silence, three times in `idle_seconds`: the dialer pings, either end gives up."""
-        silence = self._loop.time() - self._heard
-        if silence >= self._idle_seconds:
-            self.drop(_silent(f"nothing came for {silence:.0f} s"))
+        """Looks for silence, three times in `idle_seconds`: the dialer pings, either end gives up.
+
+        It counts looks and not seconds: a process that was stopped for an hour has not listened, so it cannot
+        blame the peer.
+        """
+        if self._quiet > _QUIET_LOOKS:
+            self.drop(_silent(f"nothing came for {self._idle_seconds:.0f} s"))
             return
-        if self.is_open and silence >= self._idle_seconds / 4:
+        if self.is_open and self._quiet:
             if self.is_worn and self._streams.is_idle:
                 self.close()
                 return
             if self._is_dialer:
                 self._streams.ping()
                 self._pump()
-        self._timers = [self._loop.call_later(self._idle_seconds / 3, self._watch)]
+        self._quiet += 1
+        self._timers = [self._loop.call_later(self._idle_seconds / _QUIET_LOOKS, self._watch)]
+
+    def _stop_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
 
 
 def _again(error: NetworkError) -> NetworkError:

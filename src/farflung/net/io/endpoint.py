@@ -143,12 +143,12 @@ class Endpoint:
             raise _turned_away(peer, lost) if lost.code == "FF-NET-046" else lost from None
         except BaseException:
             _drop(connection, NetworkError("FF-NET-046", "the dial was given up"))
+            self._check_not_closed()
             raise
         return connection
 
     async def _reach(self, peer: PeerId, host: str, port: int) -> Connection:
-        if self._is_closed:
-            raise NetworkError("FF-NET-049", "this endpoint is closed")
+        self._check_not_closed()
         loop = asyncio.get_running_loop()
         session = Session.client(self._credentials, peer)
         try:
@@ -161,6 +161,10 @@ class Endpoint:
                 hint="check that the peer is running and that the address is current",
             ) from error
         return connection
+
+    def _check_not_closed(self) -> None:
+        if self._is_closed:
+            raise NetworkError("FF-NET-049", "this endpoint is closed")
 
     def _dialled(self, place: tuple[PeerId, str, int], task: asyncio.Task[Connection]) -> None:
         del self._dials[place]

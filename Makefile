@@ -1,0 +1,40 @@
+# Two commands: `make run` and `make test`. Everything else is here to be read.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.farflung-setup
+
+.PHONY: setup run test soak bench docs clean
+
+setup: $(STAMP)
+
+# The stamp is made last: an installation that was interrupted is done again.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("farflung needs Python 3.11 or newer, this is " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+run: setup
+	$(BIN)/farflung run $(ARGS)
+
+# Lint, types, import contracts, then all tests that need neither root nor hours.
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not soak and not netns" $(ARGS)
+
+# Whole trees killed at every failpoint and at random times, 20 seeds.
+soak: setup
+	$(BIN)/pytest -m soak -s -v $(ARGS)
+
+bench: setup
+	$(BIN)/python bench/run.py $(ARGS)
+
+docs: setup
+	$(BIN)/pytest tests/docs $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
