@@ -99,7 +99,12 @@ class Endpoint:
         if task is None:
             task = self._dials[place] = asyncio.create_task(self._dial(peer, host, port))
             task.add_done_callback(lambda done: self._dialled(place, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by `close`, not by our caller
+                self._check_not_closed()
+            raise
 
     def connection(self, peer: PeerId) -> Connection | None:
         """A connection to `peer` that stands, whoever dialled it."""
@@ -143,7 +148,6 @@ class Endpoint:
             raise _turned_away(peer, lost) if lost.code == "FF-NET-046" else lost from None
         except BaseException:
             _drop(connection, NetworkError("FF-NET-046", "the dial was given up"))
-            self._check_not_closed()
             raise
         return connection
 
