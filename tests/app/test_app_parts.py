@@ -1,0 +1,190 @@
+"""Parts of the application on their own: run folders, vaults, objects between peers, asking."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app import asking, folder, objects
+from farflung.app.directory import advertise, check_advertisement
+from farflung.app.vault import Vault
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    RunError,
+    UsageError,
+    VerificationError,
+)
+from farflung.core.ids import PeerId
+from farflung.market.offer import Capabilities
+from farflung.net.counters import Counter
+from farflung.net.endpoints import EndpointRecord
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.messages import Kind
+from farflung.store.io.disk import Disk
+from farflung.store.objects import seal
+
+ALICE, BOB, EVE = (SigningKey(bytes([i]) * 32) for i in (1, 2, 3))
+JOB_KEY = b"\x09" * 32
+IDENTITY = folder.Identity(folder.FORMAT, 0.0, "", "/")
+
+
+def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(RunError, match="FF-APP-012"):
+        folder.create(tmp_path, IDENTITY)
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+def test_a_run_is_locked_while_a_process_has_it(tmp_path: Path) -> None:
+    made = folder.create(tmp_path / "r", IDENTITY)
+    assert made.owner() == os.getpid()
+    with pytest.raises(RunError, match="FF-APP-010") as caught:
+        folder.RunFolder(tmp_path / "r").lock()
+    assert str(os.getpid()) in caught.value.cause
+
+
+def test_runs_are_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="FF-APP-014"):
+        folder.find(tmp_path, None)
+    folder.create(tmp_path / "one", IDENTITY)
+    folder.create(tmp_path / "two", IDENTITY)
+    os.utime(tmp_path / "one" / "run.json", (1, 1))
+    assert folder.find(tmp_path, None).name == "two"
+    assert folder.find(tmp_path, "one").name == "one"
+    assert folder.find(Path("/nowhere"), str(tmp_path / "one")).name == "one"
+    with pytest.raises(UsageError, match="FF-APP-014") as caught:
+        folder.find(tmp_path, "three")
+    assert "one, two" in caught.value.cause
+    assert folder.new_root(tmp_path, "2026-01-31", "x").name == "2026-01-31-x"
+
+
+def test_the_stored_job_gives_the_same_spec_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved, identity = asking.resolve("seed = 7\n[sync]\nsteps = 4\n", "tiny", {"batch": "3"})
+    made = folder.create(tmp_path / "r", identity)
+    monkeypatch.setenv("FARFLUNG_SYNC_STEPS", "99")
+    assert asking.resolve_again(made).spec == resolved.spec
+    assert resolved.spec.seed == 7
+    assert resolved.spec.batch == 3
+    assert resolved.origins["batch"] == "flag batch"
+
+
+def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
+    vault = Vault(tmp_path, ALICE)
+    secret = b"private state of a peer " * 1000
+    vault.save("a-000001", secret)
+    (stored,) = tmp_path.glob("*.sealed")
+    assert b"private state" not in stored.read_bytes()
+    assert vault.load("a-000001") == secret
+    assert vault.load("a-000002") is None
+    with pytest.raises(VerificationError, match="FF-APP-040"):
+        Vault(tmp_path, BOB).load("a-000001")
+    data = bytearray(stored.read_bytes())
+    data[len(data) // 2] ^= 1
+    stored.write_bytes(bytes(data))
+    with pytest.raises(VerificationError, match="FF-APP-040"):
+        vault.load("a-000001")
+    vault.drop("a-000001")
+    assert vault.names() == []
+
+
+def test_an_advertisement_speaks_for_its_own_key_only() -> None:
+    facts = Capabilities(2, 1, 1, 1, 1, "Linux", "x86_64", "2.13.0")
+    said = advertise(ALICE, EndpointRecord(ALICE.public, "127.0.0.1", 1234, 1), facts)
+    check_advertisement(said, ALICE.public)
+    with pytest.raises(VerificationError, match="FF-APP-032"):
+        check_advertisement(said, EVE.public)
+    forged = advertise(EVE, EndpointRecord(ALICE.public, "127.0.0.1", 1234, 1), facts)
+    with pytest.raises(VerificationError, match="FF-APP-032"):
+        check_advertisement(forged, ALICE.public)
+
+
+class Peers:
+    """Endpoints on loopback with a store each; `lies` turns every served chunk into rubbish."""
+
+    def __init__(self, root: Path, lies: set[PeerId]) -> None:
+        self.disks = {key.public: Disk(root / key.public.hex()[:4]) for key in (ALICE, BOB, EVE)}
+        self.lies = lies
+        self.endpoints = {
+            key.public: Endpoint(key, self.handler(key.public), Counter()) for key in (ALICE, BOB, EVE)
+        }
+        self.places: dict[PeerId, tuple[str, int]] = {}
+
+    def handler(self, me: PeerId) -> Any:
+        async def handle(_: Connection, method: str, body: bytes) -> bytes:
+            answer = objects.serve(self.disks[me], method, body)
+            return bytes(len(answer)) if me in self.lies else answer
+
+        return handle
+
+    async def __aenter__(self) -> Peers:
+        for peer, endpoint in self.endpoints.items():
+            self.places[peer] = await endpoint.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for endpoint in self.endpoints.values():
+            await endpoint.close()
+
+    def dial(self, me: PeerId) -> Any:
+        return lambda peer: self.endpoints[me].dial(peer, *self.places[peer])
+
+
+def test_an_object_is_fetched_past_a_source_that_lies_and_one_that_has_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Peers(tmp_path, {EVE.public}) as peers:
+            manifest, chunks = seal(JOB_KEY, os.urandom(3_000_000))
+            for peer in (BOB.public, EVE.public):
+                peers.disks[peer].put(manifest, chunks)
+            mine = peers.disks[ALICE.public]
+            sources = (EVE.public, BOB.public)
+            await objects.fetch(mine, manifest, sources, peers.dial(ALICE.public), Kind.JOIN)
+            assert [mine.chunk(manifest.id, i) for i in range(len(chunks))] == chunks
+
+    asyncio.run(scenario())
+
+
+def test_when_nobody_has_an_object_the_error_says_what_each_source_said(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Peers(tmp_path, set()) as peers:
+            manifest, _ = seal(JOB_KEY, b"x")
+            disk = peers.disks[ALICE.public]
+            with pytest.raises(NetworkError, match="FF-APP-034") as caught:
+                await objects.fetch(disk, manifest, (BOB.public,), peers.dial(ALICE.public), Kind.SYNC)
+            assert BOB.public.hex()[:8] in caught.value.cause
+            assert not disk.has(manifest.id)
+
+    asyncio.run(scenario())
+
+
+def test_a_pushed_object_is_whole_and_durable_at_the_replica(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Peers(tmp_path, set()) as peers:
+            manifest, chunks = seal(JOB_KEY, os.urandom(2_500_000))
+            peers.disks[ALICE.public].put(manifest, chunks)
+            connection = await peers.dial(ALICE.public)(BOB.public)
+            await objects.push(connection, peers.disks[ALICE.public], manifest, Kind.SYNC)
+            assert peers.disks[BOB.public].manifest(manifest.id) == manifest
+            assert Disk(tmp_path / BOB.public.hex()[:4]).has(manifest.id)
+
+    asyncio.run(scenario())
+
+
+def test_an_unknown_object_request_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FarflungError, match="FF-APP-033"):
+        objects.serve(Disk(tmp_path), "object.steal", b"")
+
+
+def test_settings_that_are_no_pairs_are_a_usage_error(farflung: Any) -> None:
+    ended = farflung("plan", "--set", "rounds")
+    assert ended.code == 2
+    assert "key=value" in ended.errors
