@@ -16,7 +16,6 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import (
     FarflungError,
     NetworkError,
-    PolicyError,
     RunError,
     UsageError,
     VerificationError,

@@ -12,7 +12,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash
 from farflung.ledger import tx
 from farflung.ledger.results import Applied, Outcome
-from farflung.ledger.rows import AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.rows import AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, NodeState, lease_key
 from farflung.ledger.state import State, apply_block, total_money
 
 ANYONE = st.sampled_from((*ACTORS, STRANGER))
@@ -150,12 +150,29 @@ class Ledger(RuleBasedStateMachine):
     @rule(
         key=OWNER,
         job=JOBS,
-        skip=st.sampled_from((0, 0, 0, 1)),
+        skip=st.sampled_from((0, 0, -1, 1)),
         units=st.lists(st.tuples(LENDER, SMALL), max_size=3),
     )
     def progress(self, key: SigningKey, job: Hash, skip: int, units: list[tuple[SigningKey, int]]) -> None:
         row = self.world.state.find(JobRow, job)
-        self.ask(key, self.world.progress((row.round if row else 0) + skip, *units, job=job))
+        self.ask(key, self.world.progress(max(0, (row.round if row else 0) + skip), *units, job=job))
+
+    @rule(job=JOBS, node=LENDER, over=st.integers(0, 1))
+    def at_the_edge(self, job: Hash, node: SigningKey, over: int) -> None:
+        """What is just allowed, or just not: units, escrow, an offer's last moment, the next round."""
+        row = self.world.state.find(JobRow, job)
+        if row is None:
+            return
+        lease = self.world.state.find(LeaseRow, lease_key(job, node.public))
+        if lease:
+            left = lease.units_max - lease.units
+            self.ask(REQUESTER, self.world.progress(min(row.round, 7), (node, left + over), job=job))
+        else:
+            units = (row.escrow - row.reserved) // 5
+            self.ask(node, self.world.register(100, self.at(50_000)))
+            for terms in ({"units": units + over}, {"expires": self.at(1000 + 1 - over)}):
+                offer = self.world.offer(node, job, **{"units": 1, "expires": self.at(9_000), **terms})
+                self.ask(REQUESTER, self.world.schedule(offer, job=job))
 
     @rule(key=OWNER, job=JOBS, then_settle=st.booleans())
     def finish(self, key: SigningKey, job: Hash, then_settle: bool) -> None:

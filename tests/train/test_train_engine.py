@@ -103,13 +103,21 @@ def test_resume_between_training_and_merge_needs_no_second_training(net):
     assert second.round(2) == roots[2]
 
 
-def test_inner_state_far_ahead_of_public_state_is_refused(net):
-    one = net(1)
-    early = one.snapshot()
-    one.round(0)
-    one.round(1)
-    with pytest.raises(RunError, match="FF-TRAIN-080"):
-        one.engines[0].handle(Load(0, early, one.inner[0]))
+def test_inner_state_ahead_of_an_old_snapshot_waits_for_the_replay(net):
+    undisturbed, first = net(), net()
+    roots = [undisturbed.round(number) for number in range(3)]
+    early, merges = first.snapshot(), []
+    for number in range(2):
+        first.round(number)
+        merges.append(Merge(number, first.parts))
+    second = net()
+    for engine, held in zip(second.engines, first.inner, strict=True):
+        engine.handle(Load(0, early, held))
+        for number, merge in enumerate(merges):
+            with pytest.raises(RunError, match="FF-TRAIN-080"):
+                engine.handle(Train(number))
+            engine.handle(merge)
+    assert second.round(2) == roots[2]
 
 
 def test_a_stale_snapshot_and_damaged_bytes_leave_the_state_alone(net):

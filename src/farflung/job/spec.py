@@ -24,7 +24,7 @@ class ModelSpec(Wire, frozen=True):
     layers: int = 4
     width: int = 128
     heads: int = 4
-    context: int = 128
+    context: int = 64
     vocabulary: int = 256
     module: str = ""
 
@@ -69,9 +69,9 @@ class SyncSpec(Wire, frozen=True):
     """
 
     method: Literal["sparse_loco", "diloco"] = "sparse_loco"
-    steps: int = 15
+    steps: int = 20
     codec: Literal["topk_2bit", "dense_2bit", "dense_fp32"] = "topk_2bit"
-    topk: int = 256
+    topk: int = 768
     chunk: int = 4096
     error_decay: float = 0.95
     outer_lr: float = 1.0

@@ -1,0 +1,41 @@
+"""farflung from Python: a callback that hears every event, and the model in your hands at the end.
+
+    python examples/api.py [KEY=VALUE ...]         for example: python examples/api.py rounds=6 sync.steps=5
+
+Runs go below FARFLUNG_RUNS, or `runs` in the current folder.
+"""
+
+import sys
+
+import safetensors.torch
+
+import farflung
+from farflung.core.events import AnyEvent, RoundClosed, Settled
+
+
+def show(event: AnyEvent) -> None:
+    """Called in the order in which things happen; slow work in here delays the run."""
+    match event:
+        case RoundClosed():
+            print(f"round {event.round + 1} of {event.rounds}: loss {event.loss:.3f}")
+        case Settled():
+            print(f"{event.peer[:8]} earned {event.paid} micro-credits for {event.units} tokens")
+
+
+def main() -> None:
+    """Trains the tiny preset, with what the command line changes."""
+    changes: dict[str, object] = dict(word.split("=", 1) for word in sys.argv[1:])
+    plan = farflung.plan(preset="tiny", set=changes)
+    print(f"planned: {plan.sync_bytes} bytes to agree, at most {plan.price} micro-credits")
+
+    run = farflung.run(preset="tiny", set=changes, callbacks=[show])
+
+    tensors = safetensors.torch.load_file(run.folder / "model.safetensors")
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    events = sum(1 for _ in run.events())
+    print(f"{parameters} parameters, held-out loss {run.result.loss:.3f} nats a token, {events} events")
+    print(f"paid {run.result.paid}, refunded {run.result.refunded}, sum {run.result.sum}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The whole tree is killed at each of its writes, fsyncs, renames and commits; what is resumed gives the same bits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_trees import Ended, Farflung, kill_at_each, outcome
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("failpoints")]
+
+SOURCES = Path(__file__).parents[2] / "src" / "farflung"
+TINY = ("--preset", "tiny")
+
+# Of each process one, and of each kind of step one, in the order in which a run first passes them.
+SOME = (
+    "ledger.block.commit",
+    "ledger.block.committed",
+    "run.log.write",
+    "run.log.fsync",
+    "requester.store.chunk.write",
+    "provider.store.manifest.rename",
+    "provider.vault.rename",
+    "run.snapshot.rename",
+    "run.model.rename",
+    "run.export.write",
+)
+
+# Passed only when what is on disk is damaged, or a file is replaced: no run of its own comes here.
+NEVER = {"store", "provider.store.manifest.unlink", "requester.store.manifest.unlink"}
+
+MODULE = """
+import torch
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(256, 16), nn.Linear(16, 256)
+
+    def forward(self, x_BT, y_BT):
+        logits_BTV = self.out(torch.tanh(self.table(x_BT)))
+        return nn.functional.cross_entropy(logits_BTV.flatten(0, 1), y_BT.flatten())
+
+def make():
+    return Small()
+"""
+JOB = '[model]\nkind = "module"\nmodule = "small.py:make"\n'
+
+
+def passed(listing: Path) -> list[str]:
+    """The failpoints that the processes of one run passed, in the order of their first occurrence."""
+    return list(dict.fromkeys(listing.read_text().split()))
+
+
+def test_a_run_killed_again_and_again_ends_with_the_same_bits(tiny: Any, farflung: Farflung) -> None:
+    reference: Ended = tiny[1]
+    points = passed(tiny[0].runs.parent / "failpoints")
+    assert [point for point in points if point in SOME] == list(SOME), "the order of a run has changed"
+    legs = kill_at_each(farflung, TINY, SOME, outcome(reference.result))
+    assert set(legs.fired) == set(SOME)
+    assert legs.most_reexecuted <= 1
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...], list[str], dict[str, Any]]:
+    """An undisturbed run of a user's module, which passes every failpoint: its words, its failpoints, its end."""
+    folder = tmp_path_factory.mktemp("reference")
+    (folder / "small.py").write_text(MODULE)
+    (folder / "job.toml").write_text(JOB)
+    words = (str(folder / "job.toml"), *TINY)
+    ended = Farflung(folder / "runs")("run", *words, "--json", FARFLUNG_FAILPOINT_LOG=str(folder / "points"))
+    return words, passed(folder / "points"), outcome(ended.result)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_every_label_in_the_source_is_passed_by_the_reference_run(reference: Any) -> None:
+    _, points, _ = reference
+    kinds = r"write_atomic|write_at|sync_file|sync_folder|remove|append_whole|AppendLog|Disk|_transaction"
+    calls = re.compile(rf"\b(?:{kinds})\([^\n]*?\"([a-z]+(?:\.[a-z]+)*)\"", re.DOTALL)
+    labels = {"watch.events", "run.export"}  # named by a constant
+    for path in sorted(SOURCES.rglob("*.py")):
+        if path.name != "durable.py":
+            labels |= set(calls.findall(path.read_text()))
+    missing = {label for label in labels - NEVER if not any(p.startswith(f"{label}.") for p in points)}
+    assert not missing
+    assert len(points) >= 60
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_kill_at_every_failpoint_ends_with_the_same_bits(reference: Any, farflung: Farflung) -> None:
+    words, points, wanted = reference
+    legs = kill_at_each(farflung, words, points, wanted)
+    print(f"\n{len(legs.fired)} failpoints fired in {len(legs.runs)} runs: " + ", ".join(legs.fired))
+    assert list(legs.fired) == points
+    assert legs.most_reexecuted <= 1
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_kill_at_any_record_of_the_run_log_ends_with_the_same_bits(
+    reference: Any, farflung: Farflung
+) -> None:
+    words, _, wanted = reference
+    names = [f"run.log.write@{count}" for count in range(2, 9)]
+    legs = kill_at_each(farflung, words, names, wanted)
+    rounds = ", ".join(f"{name} in round {closed}" for name, closed in legs.fired.items())
+    print(f"\n{len(legs.fired)} records torn in {len(legs.runs)} runs: {rounds}")
+    assert list(legs.fired) == names
+    assert legs.most_reexecuted <= 1
