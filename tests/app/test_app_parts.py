@@ -12,10 +12,12 @@ import pytest
 from farflung.app import asking, folder, objects
 from farflung.app.directory import advertise, check_advertisement
 from farflung.app.vault import Vault
+from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import (
     FarflungError,
     NetworkError,
+    PolicyError,
     RunError,
     UsageError,
     VerificationError,
@@ -113,14 +115,15 @@ class Peers:
     def __init__(self, root: Path, lies: set[PeerId]) -> None:
         self.disks = {key.public: Disk(root / key.public.hex()[:4]) for key in (ALICE, BOB, EVE)}
         self.lies = lies
+        self.shelves = {peer: objects.Shelf(disk, 4_000_000) for peer, disk in self.disks.items()}
         self.endpoints = {
             key.public: Endpoint(key, self.handler(key.public), Counter()) for key in (ALICE, BOB, EVE)
         }
         self.places: dict[PeerId, tuple[str, int]] = {}
 
     def handler(self, me: PeerId) -> Any:
-        async def handle(_: Connection, method: str, body: bytes) -> bytes:
-            answer = objects.serve(self.disks[me], method, body)
+        async def handle(connection: Connection, method: str, body: bytes) -> bytes:
+            answer = self.shelves[me].serve(connection.peer, method, body)
             return bytes(len(answer)) if me in self.lies else answer
 
         return handle
@@ -180,7 +183,25 @@ def test_a_pushed_object_is_whole_and_durable_at_the_replica(tmp_path: Path) -> 
 
 def test_an_unknown_object_request_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FarflungError, match="FF-APP-033"):
-        objects.serve(Disk(tmp_path), "object.steal", b"")
+        objects.Shelf(Disk(tmp_path), 100).serve(EVE.public, "object.steal", b"")
+
+
+def test_a_peer_cannot_fill_the_disk_of_another(tmp_path: Path) -> None:
+    shelf = objects.Shelf(Disk(tmp_path), 1000)
+    large, _ = seal(JOB_KEY, bytes(1001))
+    with pytest.raises(PolicyError, match="FF-APP-039"):
+        shelf.serve(EVE.public, objects.BEGIN, encode(large))
+    for i in range(objects.LEFT_PER_PEER):
+        manifest, chunks = seal(JOB_KEY, bytes([i]))
+        shelf.serve(EVE.public, objects.BEGIN, encode(manifest))
+        shelf.serve(EVE.public, objects.PUT, encode((manifest.id, 0, chunks[0])))
+        shelf.serve(EVE.public, objects.FINISH, encode(manifest.id))
+    more, _ = seal(JOB_KEY, b"one more")
+    with pytest.raises(PolicyError, match="FF-APP-039"):
+        shelf.serve(EVE.public, objects.BEGIN, encode(more))
+    shelf.serve(BOB.public, objects.BEGIN, encode(more))
+    with pytest.raises(PolicyError, match="FF-APP-039"):
+        shelf.serve(EVE.public, objects.FINISH, encode(more.id))
 
 
 def test_settings_that_are_no_pairs_are_a_usage_error(farflung: Any) -> None:

@@ -14,16 +14,17 @@ from typing import Any
 
 from farflung.app import objects, wire
 from farflung.app.journal import Journal
+from farflung.app.tenancy import REPLICA_AWAY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
 from farflung.core.events import Left, Reexecuted, RoundClosed
 from farflung.core.ids import Hash, PeerId
-from farflung.core.io.durable import AppendLog, write_atomic
+from farflung.core.io.durable import AppendLog, remove, write_atomic
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
-from farflung.net.messages import Kind
+from farflung.net.messages import Kind, RemoteError
 from farflung.store.io.disk import Disk
 from farflung.store.objects import open_object
 from farflung.train import messages, rounds, snapshot
@@ -42,6 +43,7 @@ from farflung.train.sync import Sync
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 SNAPSHOT_EVERY = 4  # rounds; a resume replays at most this many
+SNAPSHOTS_KEPT = 2  # besides that of round 0: one to resume from, one in case it is damaged
 
 Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
 OnClosed = Callable[[Closed, tuple[Contribution, ...], PublicState], None]
@@ -92,6 +94,8 @@ class Archive:
         """Keeps a public state; durable on return."""
         data = snapshot.pack(state, terms.layout)
         write_atomic(self._snapshots / f"{state.round:06d}.bin", data, "run.snapshot")
+        for old in sorted(self._snapshots.glob("*.bin"))[1:-SNAPSHOTS_KEPT]:
+            remove(old, "run.snapshot")
 
     def latest_state(self, terms: Terms, roots: Mapping[int, Hash]) -> PublicState:
         """The newest stored state whose root is the logged one; damaged or stale files are passed over."""
@@ -156,6 +160,12 @@ class Coordinator:
         self._last_in = ""
         self._finished: Finished | None = None
 
+    def lose(self, peer: PeerId, reason: str) -> None:
+        """Evidence that a member is gone, from whoever noticed it first."""
+        if peer in self._state.members:
+            self._journal.emit(Left(peer=peer.hex(), reason=reason))
+            self.post(rounds.Lost(peer))
+
     def post(self, event: rounds.Event) -> None:
         """Lets an event reach the rounds: a stop, a lost process."""
         self._events.put_nowait(event)
@@ -215,8 +225,7 @@ class Coordinator:
                 self._failure = error
                 self.post(rounds.Stop())  # wakes the loop, which raises
                 return
-            self._journal.emit(Left(peer=peer.hex(), reason=f"{error.code} {error.message}"))
-            self.post(rounds.Lost(peer))
+            self.lose(peer, f"{error.code} {error.message}")
 
     async def _train(self, round: int, peer: PeerId) -> None:
         keep_from = max(0, round - SNAPSHOT_EVERY - 1)
@@ -238,10 +247,7 @@ class Coordinator:
         return following if following != peer else self._key.public
 
     async def _reveal(self, round: int, peer: PeerId) -> None:
-        request = wire.RevealRound(self._terms.id, round, self._replica_of(peer))
-        connection = await self._dial(peer)
-        data = await connection.call(wire.REVEAL, encode(request), timeout=None)
-        share = decode(data, wire.Shown, limits.CONTROL_BYTES).share
+        share = await self._shown(round, peer)
         c = share.contribution
         is_whole = (
             opens(c, self._state.commitments[peer], self._terms.id, round) and share.manifest.id == c.object
@@ -256,6 +262,22 @@ class Coordinator:
         await asyncio.to_thread(self._sync.codec.decode, part.payload, self._terms.layout, about)
         self._shares[peer] = share
         self.post(rounds.GotContribution(round, c))
+
+    async def _shown(self, round: int, peer: PeerId) -> wire.Share:
+        """The peer's opened payload, replicated at its neighbour, or here when the neighbour is away."""
+        connection = await self._dial(peer)
+
+        async def ask(replica: PeerId) -> wire.Share:
+            request = wire.RevealRound(self._terms.id, round, replica)
+            data = await connection.call(wire.REVEAL, encode(request), timeout=None)
+            return decode(data, wire.Shown, limits.CONTROL_BYTES).share
+
+        try:
+            return await ask(self._replica_of(peer))
+        except NetworkError as error:
+            if error.code != REPLICA_AWAY:
+                raise
+            return await ask(self._key.public)
 
     def _share(self, contribution: Contribution) -> wire.Share:
         known = self._shares.get(contribution.peer)
@@ -301,3 +323,14 @@ class Coordinator:
         self._opened_at = now
         self._promises, self._shares = {}, {}
         self._on_closed(closed, accepted, self._public)
+
+
+def as_failure(error: FarflungError | None) -> FarflungError:
+    """Why a run cannot go on: what the last provider said. An error that it sent is no fault of the network."""
+    if error is None:
+        return RunError(
+            "FF-APP-052", "all providers are gone", hint="`farflung resume` goes on when they are back"
+        )
+    if isinstance(error, RemoteError):
+        return RunError(error.code, error.message, cause=error.cause, hint=error.hint)
+    return error

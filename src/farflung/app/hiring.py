@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from farflung.app import wire
-from farflung.app.coordinator import Archive, Dial, accepted_by_round
+from farflung.app.coordinator import Archive, Dial, accepted_by_round, as_failure
 from farflung.app.directory import LIST, Listing, check_advertisement
 from farflung.app.journal import Journal
 from farflung.app.ledger_client import LedgerClient
@@ -176,5 +176,5 @@ async def start_members(
         else:
             ready.append(peer)
     if not ready and errors:
-        raise errors[0]
+        raise as_failure(errors[0])
     return ready

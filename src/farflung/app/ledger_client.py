@@ -100,8 +100,8 @@ class LedgerClient:
         return await self._ask(queries.AskHead(), queries.HeadIs)
 
     async def register(self, caps: Hash, unit_price: int, stake: int, expires: int) -> None:
-        """Registers this key's node, unless it is."""
-        if not await self._is_registered():
+        """Registers this key's node, unless it ever was: a run that is resumed after its end brings nobody back."""
+        if await self.receipt(NodeRow.TABLE, self._key.public) is None:
             await self.submit(NodeRegister(caps, unit_price, stake, expires))
 
     async def leave(self) -> None:

@@ -37,7 +37,7 @@ class LocalNetwork:
 
     def __init__(self, folder: RunFolder, spec: JobSpec, journal: Journal) -> None:
         self._folder, self._spec, self._journal = folder, spec, journal
-        self._session = journal.timeline.sessions + (1 if journal.timeline.processes else 0)
+        self._session = journal.timeline.sessions
         self.requester = local_key(spec.seed, "requester")
         self.validator = local_key(spec.seed, "validator")
         self.providers = [local_key(spec.seed, "provider", i) for i in range(spec.network.providers)]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, NetworkError, ProtocolError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
@@ -21,24 +21,56 @@ FINISH = "object.finish"
 
 Dial = Callable[[PeerId], Awaitable[Connection]]
 
+LEFT_PER_PEER = 16  # objects that one peer may leave here at a time: replicas of a few rounds
 
-def serve(disk: Disk, method: str, body: bytes) -> bytes:
-    """Answers one object request from the disk; who may ask is the caller's business."""
-    match method:
-        case "object.chunk":
-            object_id, index = decode(body, tuple[Hash, int], limits.CONTROL_BYTES)
-            return disk.chunk(object_id, index)
-        case "object.begin":
-            disk.begin(decode(body, Manifest, limits.CONTROL_BYTES))
-            return b""
-        case "object.put":
-            object_id, index, data = decode(body, tuple[Hash, int, bytes], limits.BULK_BYTES)
-            disk.write_chunk(object_id, index, data)
-            return b""
-        case "object.finish":
-            disk.finish(decode(body, Hash, limits.CONTROL_BYTES))
-            return b""
-    raise ProtocolError("FF-APP-033", f"unknown object request {method[:40]!r}")
+
+class Shelf:
+    """What others may do with a store: read all of it, and leave a few objects of bounded size."""
+
+    def __init__(self, disk: Disk, object_bytes: int) -> None:
+        self._disk, self._object_bytes = disk, object_bytes
+        self._left: dict[PeerId, set[Hash]] = {}
+
+    def serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
+        """Answers one request; whether the peer may ask at all is the caller's business."""
+        match method:
+            case "object.chunk":
+                object_id, index = decode(body, tuple[Hash, int], limits.CONTROL_BYTES)
+                return self._disk.chunk(object_id, index)
+            case "object.begin":
+                self._begin(peer, decode(body, Manifest, limits.CONTROL_BYTES))
+                return b""
+            case "object.put":
+                object_id, index, data = decode(body, tuple[Hash, int, bytes], limits.BULK_BYTES)
+                self._check_own(peer, object_id)
+                self._disk.write_chunk(object_id, index, data)
+                return b""
+            case "object.finish":
+                object_id = decode(body, Hash, limits.CONTROL_BYTES)
+                self._check_own(peer, object_id)
+                self._disk.finish(object_id)
+                return b""
+        raise ProtocolError("FF-APP-033", f"unknown object request {method[:40]!r}")
+
+    def _begin(self, peer: PeerId, manifest: Manifest) -> None:
+        mine = self._left.setdefault(peer, set())
+        if len(mine) >= LEFT_PER_PEER:
+            here = set(self._disk.ids())
+            mine &= here  # what was deleted since counts no more
+        if manifest.size > self._object_bytes or (len(mine) >= LEFT_PER_PEER and manifest.id not in mine):
+            raise PolicyError(
+                "FF-APP-039",
+                "this object may not be left here",
+                cause=f"at most {LEFT_PER_PEER} objects of {self._object_bytes} bytes a peer",
+            )
+        mine.add(manifest.id)
+        self._disk.begin(manifest)
+
+    def _check_own(self, peer: PeerId, object_id: Hash) -> None:
+        if object_id not in self._left.get(peer, ()):
+            raise PolicyError(
+                "FF-APP-039", "this object may not be left here", cause="it was not begun by this peer"
+            )
 
 
 async def push(connection: Connection, disk: Disk, manifest: Manifest, kind: Kind) -> None:

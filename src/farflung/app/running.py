@@ -77,12 +77,20 @@ class Run:
         self._spec = resolved.spec
         self._compare = compare
         self._journal = Journal(folder.events_file, identity.created, watchers)
+        self._note_session()
         self._network = LocalNetwork(folder, self._spec, self._journal)
         self._requester: Requester | None = None
         self._main: asyncio.Task[Any] | None = None
         self._began = time.monotonic()
         self._stop_asked = False
         self._plan: Plan | None = None
+
+    def _note_session(self) -> None:
+        """A run whose events name processes had a session before this one."""
+        timeline = self._journal.timeline
+        if timeline.processes and timeline.result is None:
+            closed = timeline.last_round.round + 1 if timeline.last_round is not None else 0
+            self._journal.emit(events.Resumed(round=closed, session=timeline.sessions + 1))
 
     async def execute(self) -> events.Result:
         """Runs to the end and returns the result; emits Failed before it raises."""

@@ -7,9 +7,10 @@ A provider that crashed anywhere in between therefore repeats the round or repea
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import Final, TypeVar
 
 from farflung.app import objects
+from farflung.app.scoring import Worker
 from farflung.app.vault import Vault
 from farflung.app.wire import (
     Merged,
@@ -26,7 +27,7 @@ from farflung.app.wire import (
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError, RunError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
@@ -35,16 +36,12 @@ from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, open_object, seal
 from farflung.train import messages
 from farflung.train.roundlog import Contribution, payload_hash
+from farflung.train.sync import Sync
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
+REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
+
 ReplyT = TypeVar("ReplyT", bound=messages.Reply)
-
-
-class Worker(Protocol):
-    """The worker process, as a tenancy sees it."""
-
-    async def request(self, message: messages.Request) -> messages.Reply:
-        """Sends one request and waits for its reply."""
 
 
 class Result(Wire, frozen=True):
@@ -78,7 +75,9 @@ class Tenancy:
         dial: Callable[[PeerId], Awaitable[Connection]],
     ) -> None:
         self._key, self._terms, self._disk, self._vault, self._dial = key, terms, disk, vault, dial
+        self.shelf = objects.Shelf(disk, Sync.of(terms.spec.sync).codec.bound(terms.layout))
         self._job_key = b""
+        self._requester = key.public
         self._worker: Worker | None = None
         self._result: Result | None = None
         self._old: list[tuple[int, Hash]] = []
@@ -86,7 +85,7 @@ class Tenancy:
 
     async def start(self, start: Start, worker: Worker, requester: PeerId) -> Started:
         """Brings data and public state here and sets the worker up. Replays what was closed since the snapshot."""
-        self._job_key, self._worker = start.job_key, worker
+        self._job_key, self._worker, self._requester = start.job_key, worker, requester
         self.members = frozenset(a.peer for a in start.members) | {requester}
         dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
         module = await self._object(start.module, (requester,), Kind.JOIN)
@@ -98,7 +97,7 @@ class Tenancy:
         load = messages.Load(start.snapshot_round, snapshot, kept.inner if kept else b"")
         state = await self._ask(load, messages.State)
         for past in start.replay:
-            state = await self._replay(past, requester)
+            state = await self._replay(past)
         return Started(target, state.root, len(start.replay), warning)
 
     def _recover(self, round: int) -> tuple[Kept | None, str]:
@@ -116,8 +115,8 @@ class Tenancy:
                 return kept, warning
         return None, warning or ("" if round == 0 else "private state is not here: the peer joins anew")
 
-    async def _replay(self, past: PastRound, requester: PeerId) -> messages.State:
-        return await self._merge_shares(past.round, past.shares, (requester,), Kind.JOIN)
+    async def _replay(self, past: PastRound) -> messages.State:
+        return await self._merge_shares(past.round, past.shares, Kind.JOIN)
 
     async def train(self, request: TrainRound) -> Promise:
         """Trains (or remembers having trained), makes the result durable, and only then promises it."""
@@ -145,24 +144,27 @@ class Tenancy:
         result = self._result
         if result is None or result.round != request.round:
             raise PolicyError("FF-APP-035", f"nothing was committed for round {request.round}")
-        await objects.push(await self._dial(request.replica), self._disk, result.manifest, Kind.SYNC)
+        try:
+            await objects.push(await self._dial(request.replica), self._disk, result.manifest, Kind.SYNC)
+        except FarflungError as error:
+            raise NetworkError(
+                REPLICA_AWAY, "the replica did not take the payload", cause=str(error)[:200]
+            ) from error
         nonce = nonce_of(self._key, self._terms.id, request.round)
         shown = Contribution(self._key.public, result.tokens, result.payload, result.manifest.id, nonce)
         return Shown(Share(shown, result.manifest, request.replica))
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
-        state = await self._merge_shares(request.round, request.shares, (), Kind.SYNC)
+        state = await self._merge_shares(request.round, request.shares, Kind.SYNC)
         self._old += [(request.round, share.manifest.id) for share in request.shares]
         return Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root))
 
-    async def _merge_shares(
-        self, round: int, shares: tuple[Share, ...], also: tuple[PeerId, ...], kind: Kind
-    ) -> messages.State:
+    async def _merge_shares(self, round: int, shares: tuple[Share, ...], kind: Kind) -> messages.State:
         parts = []
         for share in shares:
             c = share.contribution
-            payload = await self._object(share.manifest, (*also, c.peer, share.replica), kind)
+            payload = await self._object(share.manifest, (c.peer, share.replica, self._requester), kind)
             if payload_hash(payload) != c.payload:
                 raise VerificationError(
                     "FF-APP-036", f"the payload of {c.peer[:4].hex()} is not the accepted one"
@@ -171,7 +173,7 @@ class Tenancy:
         return await self._ask(messages.Merge(round, tuple(parts)), messages.State)
 
     async def _object(self, manifest: Manifest, sources: tuple[PeerId, ...], kind: Kind) -> bytes:
-        others = tuple(p for p in sources if p != self._key.public)
+        others = tuple(dict.fromkeys(p for p in sources if p != self._key.public))
         await objects.fetch(self._disk, manifest, others, self._dial, kind)
         chunks = [self._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
         return open_object(self._job_key, manifest, chunks)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from farflung.app import objects, wire
+from farflung.app import wire
 from farflung.app.directory import PUBLISH, advertise
 from farflung.app.leash import Orders, Report, by_name, report, report_end, run_role
 from farflung.app.ledger_client import LedgerClient
@@ -81,7 +81,7 @@ class Provider:
     def _serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
         if self._tenancy is None or not self._tenancy.allows(peer):
             raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
-        return objects.serve(self._disk, method, body)
+        return self._tenancy.shelf.serve(peer, method, body)
 
     async def _order(self, connection: Connection, tenancy: Tenancy, method: str, body: bytes) -> bytes:
         match method:

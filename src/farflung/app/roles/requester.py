@@ -22,7 +22,7 @@ from farflung.app.scoring import Scorer
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_JOB_KEY, NS_OUTPUT, SigningKey, digest
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError
-from farflung.core.events import Funded, Left, Resumed, Settled
+from farflung.core.events import Funded, Settled
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.job.spec import Terms
@@ -66,6 +66,7 @@ class Requester:
         self._folder = folder
         self._job_key = key.secret(NS_JOB_KEY, terms.id)
         self._disk = Disk(folder.store, "requester.store")
+        self._shelf = objects.Shelf(self._disk, Sync.of(terms.spec.sync).codec.bound(terms.layout))
         self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)
         self.log = RunLog(folder.rounds_file, key)
         self._addresses: dict[PeerId, wire.Address] = {}
@@ -94,14 +95,13 @@ class Requester:
     def lost(self, peer: PeerId, reason: str) -> None:
         """Evidence from outside the network that a provider is gone: its process ended."""
         if self._coordinator is not None:
-            self._journal.emit(Left(peer=peer.hex(), reason=reason))
-            self._coordinator.post(rounds.Lost(peer))
+            self._coordinator.lose(peer, reason)
 
     async def _serve(self, connection: Connection, method: str, body: bytes) -> bytes:
         """Members of the job fetch data, public state and payloads here, and leave replicas."""
         if connection.peer not in self._addresses:
             raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
-        return objects.serve(self._disk, method, body)
+        return self._shelf.serve(connection.peer, method, body)
 
     async def dial(self, peer: PeerId) -> Connection:
         """A connection to a provider of the job."""
@@ -134,9 +134,6 @@ class Requester:
         spec, terms = self._terms.spec, self._terms
         if not self.log.records:
             self.log.write(Opened(terms.id, self._key.public, terms.initial_root, spec.rounds))
-        else:
-            closed = sum(isinstance(record, Closed) for record in self.log.records)
-            self._journal.emit(Resumed(round=closed, session=self._journal.timeline.sessions + 1))
         fresh = rounds.State(terms.id, spec.rounds, spec.sync.steps, spec.sync.topk, spec.round_tokens, ())
         return rounds.replay(fresh, self.log.records)
 
