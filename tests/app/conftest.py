@@ -10,7 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("app_trees")
 
-from app_trees import Ended, Farflung
+from app_trees import Ended, Farflung  # noqa: E402 - found through the line above
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from farflung.core import limits
-from farflung.core.errors import RunError
+from farflung.core.errors import RunError, VerificationError
 from farflung.core.io.durable import AppendLog, append_whole, read_records, write_atomic
 
 RECORDS = [b"first", b"\0" * 9, b"third record"]
@@ -52,16 +52,47 @@ def test_a_log_torn_at_any_byte_keeps_its_whole_records_and_takes_new_ones(tmp_p
         assert kept(path) == [*RECORDS[:count], b"new"], cut
 
 
-def test_a_flipped_bit_drops_its_record_and_all_behind_it(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_refused_unless_it_can_be_a_torn_last_record(tmp_path: Path) -> None:
     path = tmp_path / "log"
     whole = fill(path)
-    starts = [0, *[end for _, end in read_records(path)]]
+    last = [end for _, end in read_records(path)][-2]
     for place in range(len(whole)):
         damaged = bytearray(whole)
         damaged[place] ^= 0x10
         path.write_bytes(damaged)
-        count = sum(start <= place for start in starts[1:])
-        assert kept(path) == RECORDS[:count], place
+        if place < last:
+            for read in (lambda: kept(path), lambda: AppendLog(path, "test")):
+                with pytest.raises(VerificationError, match="FF-CORE-052"):
+                    read()
+        else:
+            assert kept(path) == RECORDS[:-1], place
+        assert path.read_bytes() == damaged  # nothing is dropped from what is read again
+
+
+def test_a_bad_record_with_only_another_bad_one_behind_it_is_damage_too(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whole = fill(path)
+    first, second, _ = [end for _, end in read_records(path)]
+    for cut in range(second + 1, len(whole)):  # the third record is torn, the second was flipped since
+        damaged = bytearray(whole[:cut])
+        damaged[first + 9] ^= 1
+        path.write_bytes(damaged)
+        if any(damaged[second:]):
+            with pytest.raises(VerificationError, match="FF-CORE-052"):
+                kept(path)
+
+
+def test_more_bytes_than_one_record_can_have_are_no_torn_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOG_RECORD_BYTES", 64)
+    path = tmp_path / "log"
+    whole = fill(path)
+    path.write_bytes(whole + b"\xff" * 72)
+    assert kept(path) == RECORDS
+    path.write_bytes(whole + b"\xff" * 73)
+    with pytest.raises(VerificationError, match="FF-CORE-052"):
+        kept(path)
 
 
 def test_zeros_behind_the_last_record_are_a_torn_tail(tmp_path: Path) -> None:
@@ -170,7 +201,7 @@ def test_the_table_above_names_every_failpoint_that_is_passed(tmp_path: Path) ->
 FULL = """
 import resource, sys
 from pathlib import Path
-from farflung.core.errors import RunError
+from farflung.core.errors import RunError, VerificationError
 from farflung.core.io.durable import AppendLog, read_records, write_atomic
 folder = Path(sys.argv[1])
 log = AppendLog(folder / "log", "log")

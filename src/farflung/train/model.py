@@ -94,7 +94,7 @@ class Model:
         return loss.reshape(())
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:
-        """Judges the model on one batch; raises RunError FF-TRAIN-054 to FF-TRAIN-059. Parameters stay."""
+        """Judges the model on one batch; raises SpecError FF-TRAIN-054, RunError FF-TRAIN-055 to -059. Parameters stay."""
         before = {name: b.clone() for name, b in self.module.named_buffers()}
         self.gradient(x_BT, y_BT)
         after = dict(self.module.named_buffers())
@@ -147,8 +147,8 @@ def _check_parameters(named: dict[str, nn.Parameter]) -> None:
     )
 
 
-def _bad_buffer(name: str) -> RunError:
-    return RunError(
+def _bad_buffer(name: str) -> SpecError:
+    return SpecError(
         "FF-TRAIN-054",
         f"buffer {name!r} changes while training",
         cause="peers share parameters only, so its value would differ between them",

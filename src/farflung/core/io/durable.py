@@ -14,9 +14,12 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from farflung.core import limits
-from farflung.core.errors import RunError
+from farflung.core.errors import RunError, VerificationError
+
+_HEAD: Final = 8  # bytes of a record's length and checksum
 
 _passed: Counter[str] = Counter()
 
@@ -150,9 +153,10 @@ def append_whole(handle: int, path: Path, data: bytes, label: str, *, sync: bool
 
 
 class AppendLog:
-    """Records in one file: length (4 bytes), CRC-32 (4 bytes), body. A torn tail is cut off when opened.
+    """Records in one file: length (4 bytes), CRC-32 (4 bytes), body. A torn last record is cut off when opened.
 
-    The CRC finds torn writes, not tampering: what must not be altered carries its own hash chain and signature.
+    The CRC finds torn writes and damage, not tampering: what must not be altered carries its own hash chain and
+    signature. Raises VerificationError FF-CORE-052 (`read_records`) before anything is changed.
     """
 
     def __init__(self, path: Path, label: str) -> None:
@@ -162,11 +166,17 @@ class AppendLog:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             raise _full_disk(path, error) from error
-        if is_new:
-            sync_folder(path.parent, label)
-        self.records, end = self._scan()
-        os.ftruncate(self._handle, end)
-        os.lseek(self._handle, end, os.SEEK_SET)
+        try:
+            if is_new:
+                sync_folder(path.parent, label)
+            self.records, end = self._scan()
+            self._cut(end)
+        except OSError as error:
+            os.close(self._handle)
+            raise _full_disk(path, error) from error
+        except VerificationError:
+            os.close(self._handle)
+            raise
 
     def _scan(self) -> tuple[list[bytes], int]:
         records: list[bytes] = []
@@ -175,6 +185,14 @@ class AppendLog:
             records.append(record)
             end = place
         return records, end
+
+    def _cut(self, end: int) -> None:
+        """Drops the torn tail durably: else bytes of it could stand behind a record that is torn next."""
+        if os.fstat(self._handle).st_size > end:
+            failpoint(f"{self._label}.cut")
+            os.ftruncate(self._handle, end)
+            os.fsync(self._handle)
+        os.lseek(self._handle, end, os.SEEK_SET)
 
     def append(self, record: bytes) -> None:
         """Adds one record of 1 byte or more; durable on return. Raises RunError FF-CORE-050, FF-CORE-051."""
@@ -189,16 +207,54 @@ class AppendLog:
 
 
 def read_records(path: Path) -> Iterator[tuple[bytes, int]]:
-    """The whole records of a log with the offset behind each; stops silently at a torn tail."""
+    """The whole records of a log with the offset behind each; a torn last one is left out.
+
+    A record is durable before the next one is written, so only the last can be torn. Raises VerificationError
+    FF-CORE-052 when there is more behind a bad record: that is damage, and what follows must not be dropped.
+    """
     with open(path, "rb") as file:
         place = 0
         while True:
-            head = file.read(8)
+            head = file.read(_HEAD)
             size = int.from_bytes(head[:4], "little")
-            if len(head) < 8 or not 0 < size <= limits.LOG_RECORD_BYTES:  # zeros are a torn tail too
-                return
-            body = file.read(size)
-            if len(body) < size or zlib.crc32(body) != int.from_bytes(head[4:], "little"):
-                return
-            place += 8 + size
+            body = file.read(size) if 0 < size <= limits.LOG_RECORD_BYTES else b""
+            if not _is_record(head, body):
+                break
+            place += _HEAD + size
             yield body, place
+        file.seek(place)
+        rest = file.read(_HEAD + limits.LOG_RECORD_BYTES + 1)
+    if not _is_torn(rest):
+        raise _damaged(path, place)
+
+
+def _is_record(head: bytes, body: bytes) -> bool:
+    size, check = int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")
+    return len(head) == _HEAD and 0 < size == len(body) and zlib.crc32(body) == check
+
+
+def _is_torn(rest: bytes) -> bool:
+    """Whether `rest`, which does not begin with a whole record, can be what a crash left of one write."""
+    size = int.from_bytes(rest[:4], "little")
+    if not any(rest):
+        return True  # the file grew, and its data never came
+    if len(rest) > _HEAD + limits.LOG_RECORD_BYTES:
+        return False
+    if 0 < size <= limits.LOG_RECORD_BYTES and any(rest[_HEAD + size :]):
+        return False
+    return not any(_begins_record(rest, place) for place in range(1, len(rest) - _HEAD))
+
+
+def _begins_record(rest: bytes, place: int) -> bool:
+    start = place + _HEAD
+    size = int.from_bytes(rest[place : place + 4], "little")
+    return 0 < size <= len(rest) - start and _is_record(rest[place:start], rest[start : start + size])
+
+
+def _damaged(path: Path, place: int) -> VerificationError:
+    return VerificationError(
+        "FF-CORE-052",
+        f"{path.name} is damaged",
+        cause=f"the record at byte {place} is not what was written, and others follow it",
+        hint="restore the file from a copy; nothing was changed, and nothing was computed from this record",
+    )
