@@ -201,7 +201,7 @@ def test_a_round_line_says_loss_speed_bytes_time_left_and_whom_it_waited_for() -
         "loss 3.000",
         "19.2 k tokens/s",
         "sync 700 kB",
-        "88 s left",
+        "1:28 left",
         "waited for 01010101",
     ):
         assert words in line

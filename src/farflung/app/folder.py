@@ -141,12 +141,13 @@ class RunFolder:
 
 def create(root: Path, identity: Identity) -> RunFolder:
     """Makes a new run's folder and locks it; raises RunError FF-APP-012 when the place is taken."""
-    if root.exists() and any(root.iterdir()):
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        go_on = f", or go on with `farflung resume {root}`" if (root / "run.json").is_file() else ""
         raise RunError(
             "FF-APP-012",
             f"the folder {root} is in use",
             cause="it exists and is not empty",
-            hint=f"choose another with --out, or go on with `farflung resume {root}`",
+            hint=f"choose another with --out{go_on}",
         )
     try:
         root.mkdir(parents=True, exist_ok=True)

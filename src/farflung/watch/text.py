@@ -41,7 +41,7 @@ def lines(event: AnyEvent, timeline: Timeline) -> list[str]:
             return _planned(event)
         case events.ProcessStarted():
             peer = f", peer {event.peer[:8]}" if event.peer else ""
-            return say("Network", f"{event.role} {event.name} is up (pid {event.pid}{peer})")
+            return say("Network", f"{event.name} is up (pid {event.pid}{peer})")
         case events.Matched():
             return _matched(event)
         case events.Funded():
@@ -130,10 +130,16 @@ def _round(event: events.RoundClosed, timeline: Timeline) -> list[str]:
         f"{rate} tokens/s",
         f"sync {format_bytes(event.sync_bytes)}",
         f"{event.peers} of {plan.peers} peers" if plan is not None and event.peers < plan.peers else "",
-        f"{format_seconds(left)} left" if left is not None else "",
+        f"{_clock(left)} left" if left is not None else "",
         f"waited for {event.waited_for[:8]}" if event.waited_for else "",
     )
     return say("Train", *parts, between="  ")
+
+
+def _clock(seconds: float) -> str:
+    """`2:05`, for a column that keeps its width."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d}"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from farflung.app import asking, folder, preparation, running
 from farflung.app.journal import Watcher, read_timeline
-from farflung.core.events import AnyEvent, to_json
+from farflung.core.events import AnyEvent, Failed, to_json
 from farflung.host.io.probe import machine
 from farflung.job import dataset, show
 from farflung.job.io.read import read_dataset
@@ -20,9 +20,11 @@ from farflung.watch.text import lines
 
 
 def _watcher(as_json: bool) -> Watcher:
-    """Prints each event, as an object or as lines."""
+    """Prints each event, as an object or as lines. An error is no line here: it ends the command, on stderr."""
 
     def show_event(event: AnyEvent, timeline: Timeline) -> None:
+        if isinstance(event, Failed) and not as_json:
+            return
         for line in [to_json(event)] if as_json else lines(event, timeline):
             sys.stdout.write(line + "\n")
         sys.stdout.flush()

@@ -8,11 +8,11 @@ import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from farflung.core.errors import FarflungError
+from farflung.core.errors import FarflungError, UsageError
 
 # verb → module and command. Modules are imported when their verb is used, so that `--help` stays quick.
 VERBS: Mapping[str, str] = {
@@ -63,6 +63,22 @@ def cli(verbose: bool) -> None:
         os.environ["FARFLUNG_DEBUG"] = "1"
 
 
+def _misread(error: click.UsageError) -> UsageError:
+    """A command line that click cannot read, in the words of every other error."""
+    context = error.ctx
+    verb = context.command_path if context is not None else "farflung"
+    usage = context.get_usage().removeprefix("Usage: ") if context is not None else "farflung VERB"
+    message = error.format_message().rstrip(".")
+    return UsageError("FF-APP-001", message, cause=f"it is written {usage}", hint=f"{verb} --help")
+
+
+def _refuse(error: FarflungError) -> NoReturn:
+    if os.environ.get("FARFLUNG_DEBUG"):
+        traceback.print_exc()
+    sys.stderr.write("\n".join(error.lines()) + "\n")
+    sys.exit(error.exit_code)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
     try:
@@ -75,14 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(leaving.exit_code)
     except click.Abort:
         sys.exit(130)
-    except click.UsageError as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
+    except click.UsageError as error:
+        _refuse(_misread(error))
     except FarflungError as error:
-        if os.environ.get("FARFLUNG_DEBUG"):
-            traceback.print_exc()
-        sys.stderr.write("\n".join(error.lines()) + "\n")
-        sys.exit(error.exit_code)
+        _refuse(error)
     except BrokenPipeError:
         os._exit(1)  # whoever read our lines is gone; there is nobody left to tell
     except Exception as error:  # the task's boundary: a person gets lines, not a traceback

@@ -1,0 +1,209 @@
+"""The documentation against the code: every link, job, command and name that it shows is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import farflung
+from farflung.app.cli.main import cli
+from farflung.job.load import load
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "changes").rglob("*.md"),
+    ]
+)
+LINK = re.compile(r"(?<!\!)\[[^\]\[]+\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`\n]+)`")
+CODE = re.compile(r"FF-[A-Z]+-\d{3}")
+README_LINES = 120
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@cache
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(language, content) of each fenced block."""
+    return [(language, body) for _, language, body in FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+@cache
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a Markdown renderer makes of a heading."""
+    kept = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return kept.replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {anchor(line.lstrip("#")) for line in prose(page).splitlines() if re.match(r"#{1,6} ", line)}
+
+
+def links(page: Path) -> Iterator[str]:
+    """Targets of links within the repository."""
+    for target in LINK.findall(INLINE.sub("", prose(page))):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def commands(page: Path) -> list[list[str]]:
+    """Every `farflung ...` in a block or in the text, as words; comments are left out."""
+    texts = [line for language, body in blocks(page) if language != "text" for line in body.splitlines()]
+    texts += INLINE.findall(prose(page).replace("\n", " "))
+    texts += [line for line in prose(page).splitlines() if line.startswith("    ")]
+    found = []
+    for text in texts:
+        words = (
+            shlex.split(text.strip().removeprefix("$ "), comments=True) if text.count('"') % 2 == 0 else []
+        )
+        if len(words) > 1 and words[0] == "farflung":
+            found.append(words[1:])
+    return found
+
+
+def test_all_pages_are_found() -> None:
+    assert {"README.md", "docs/index.md", "docs/errors.md", "examples/README.md"} <= set(map(name, PAGES))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for target in links(page):
+        path, _, fragment = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        is_there = there.exists() and there.is_relative_to(ROOT)
+        if not is_there or (fragment and fragment not in anchors(there)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_job_file_that_is_shown_loads(page: Path) -> None:
+    for language, body in blocks(page):
+        if language == "toml":
+            load(body, origin_name=name(page))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=name)
+def test_every_example_job_loads(path: Path) -> None:
+    load(path.read_text(encoding="utf-8"), origin_name=path.name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_that_is_shown_is_understood(page: Path) -> None:
+    for words in commands(page):
+        given = [word for word in words if word not in ("...", "…")]
+        answer = CliRunner().invoke(cli, [*given, "--help"])
+        assert answer.exit_code == 0, f"farflung {' '.join(words)}\n{answer.output}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_file_and_test_that_is_named_is_there(page: Path) -> None:
+    pattern = re.compile(r"(?:src|tests|bench|examples|docs|changes)/[\w./*-]+(?:::\w+)?")
+    missing = []
+    for shown in INLINE.findall(prose(page)):
+        if not pattern.fullmatch(shown) or "NNNN" in shown:
+            continue
+        path, _, test = shown.partition("::")
+        files = [path for path in ROOT.glob(path.rstrip("/")) if path.exists()]
+        if not files or (test and f"def {test}(" not in files[0].read_text(encoding="utf-8")):
+            missing.append(shown)
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_python_that_is_shown_is_python_and_uses_what_exists(page: Path) -> None:
+    for language, body in blocks(page):
+        if language == "python":
+            for node in ast.walk(ast.parse(body)):
+                is_ours = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+                if is_ours and node.value.id == "farflung":
+                    assert hasattr(farflung, node.attr), node.attr
+
+
+def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= README_LINES
+    first = "\n".join(lines[:16])
+    assert "make run" in first
+    assert "make test" in first
+
+
+def test_every_make_target_that_is_shown_exists() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    shown = {
+        target
+        for page in PAGES
+        for target in re.findall(r"(?:^ {4}|`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert shown <= targets
+    assert {"run", "test"} <= shown
+
+
+def test_every_line_of_the_readmes_output_is_one_that_the_run_prints() -> None:
+    """Stages of the excerpt are stages of watch.text; figures are not compared."""
+    (excerpt,) = [body for language, body in blocks(README) if language == "text"]
+    stages = {"Plan", "Network", "Train", "Settle", "Result", "Verify"}
+    for line in excerpt.splitlines():
+        assert len(line) <= 100
+        assert line.strip() == "..." or line.split()[0] in stages, line
+
+
+def test_error_codes_that_pages_mention_are_in_the_source() -> None:
+    source = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "src").rglob("*.py"))
+    known = set(CODE.findall(source))
+    for page in PAGES:
+        assert set(CODE.findall(page.read_text(encoding="utf-8"))) <= known, name(page)
+
+
+def test_every_code_string_of_the_source_is_in_the_list_with_or_without_its_prefix() -> None:
+    listed = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value):
+                assert f"`{node.value}`" in listed or f"`{node.value[3:]}`" in listed, node.value
+
+
+def test_the_decisions_are_all_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    records = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [path.name for path in records if f"decisions/{path.name}" not in index] == []
+    numbers = [path.name[:3] for path in records]
+    assert len(set(numbers)) == len(numbers)
+
+
+# Each reader above finds what it looks for: a rule that cannot fail would be no rule.
+
+
+def test_a_broken_link_an_unknown_command_and_a_wrong_job_are_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](gone.md) [b](https://example.org) `[no](link)`\n\n## A heading, *marked*\n\n"
+        "`farflung fly`\n\n    farflung run --speed 9   # a comment\n\n```toml\nrouds = 2\n```\n",
+        encoding="utf-8",
+    )
+    assert list(links(page)) == ["gone.md"]
+    assert anchors(page) == {"a-heading-marked"}
+    assert commands(page) == [["fly"], ["run", "--speed", "9"]]
+    assert [CliRunner().invoke(cli, [*words, "--help"]).exit_code for words in commands(page)] == [2, 2]
+    assert blocks(page) == [("toml", "rouds = 2\n")]
