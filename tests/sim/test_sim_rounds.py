@@ -190,6 +190,16 @@ def test_when_all_peers_are_lost_the_run_ends_and_says_so() -> None:
     assert network.ended.reason == rounds.REASON_ALONE
 
 
+def test_a_run_that_lost_all_its_peers_goes_on_with_them_to_the_same_log() -> None:
+    undisturbed, network = Network(6), Network(7)
+    undisturbed.run()
+    network.run([(0.001 + 0.001 * i, rounds.Lost(key.public)) for i, key in enumerate(KEYS)])
+    assert not any(isinstance(record, Finished) for record in network.log)
+    network.ended = None
+    network.run()
+    assert network.log == undisturbed.log
+
+
 def test_a_stop_finishes_the_open_round_and_opens_no_other() -> None:
     network = Network(7)
     network.run([(0.5, rounds.Stop())])

@@ -34,7 +34,7 @@ def write_export(
         part.mkdir(exist_ok=True)
     write_atomic(root / "genesis.bin", encode(genesis), LABEL)
     write_atomic(root / "terms.bin", encode(terms), LABEL)
-    write_atomic(root / "initial.bin", (folder.snapshots / "000000.bin").read_bytes(), LABEL)
+    write_atomic(root / "initial.bin", folder.initial_file.read_bytes(), LABEL)
     write_atomic(root / "rounds.log", folder.rounds_file.read_bytes(), LABEL)
     for block in blocks:
         write_atomic(root / "blocks" / f"{block.header.height:08d}.bin", encode(block), LABEL)

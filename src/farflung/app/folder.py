@@ -71,6 +71,16 @@ class RunFolder:
         return self.root / "dataset.bin"
 
     @property
+    def terms_file(self) -> Path:
+        """What was fixed before the work: written last of all that a run is made from."""
+        return self.root / "terms.bin"
+
+    @property
+    def initial_file(self) -> Path:
+        """Public state of round 0."""
+        return self.snapshots / "000000.bin"
+
+    @property
     def snapshots(self) -> Path:
         """Public states of some rounds."""
         return self.root / "snapshots"

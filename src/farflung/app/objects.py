@@ -12,7 +12,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
 from farflung.store.fetch import FetchPlan
 from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest
+from farflung.store.objects import Manifest, check_chunk
 
 CHUNK = "object.chunk"
 BEGIN = "object.begin"
@@ -84,11 +84,10 @@ async def push(connection: Connection, disk: Disk, manifest: Manifest, kind: Kin
 async def fetch(disk: Disk, manifest: Manifest, sources: tuple[PeerId, ...], dial: Dial, kind: Kind) -> None:
     """Brings an object into the own store, chunk by chunk, from the first source that has each and is honest.
 
-    Raises NetworkError FF-APP-034 when no source is left.
+    Raises NetworkError FF-APP-034 when no source is left, RunError FF-CORE-050 when the own disk is full.
     """
-    if disk.has(manifest.id):
-        return
-    disk.begin(manifest)
+    if not disk.begin(manifest) and disk.has(manifest.id):
+        return  # complete and, as `begin` has checked, sound; a damaged one is repaired
     plan = FetchPlan(manifest, sources)
     for index in disk.present(manifest.id):
         plan.received(index)
@@ -98,11 +97,15 @@ async def fetch(disk: Disk, manifest: Manifest, sources: tuple[PeerId, ...], dia
         try:
             connection = await dial(source)
             data = await connection.call(CHUNK, encode((manifest.id, index)), kind=kind)
-            disk.write_chunk(manifest.id, index, data)
-            plan.received(index)
+            check_chunk(manifest, index, data)
         except FarflungError as error:
             reasons[source] = str(error)
             plan.failed(source)
+            continue
+        disk.write_chunk(
+            manifest.id, index, data
+        )  # what fails here is our own disk's fault, not the source's
+        plan.received(index)
     if not plan.is_complete:
         raise _nobody_has(manifest, reasons)
     disk.finish(manifest.id)

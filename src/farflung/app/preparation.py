@@ -14,8 +14,8 @@ from farflung.app.folder import RunFolder
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_OBJECT, SigningKey, digest
-from farflung.core.errors import RunError
-from farflung.core.ids import ZERO_HASH
+from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
+from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable import write_atomic
 from farflung.core.layout import Layout
 from farflung.job import dataset
@@ -23,7 +23,7 @@ from farflung.job.io.read import read_dataset, read_module
 from farflung.job.load import Resolved
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import JobSpec, Terms
-from farflung.train import messages
+from farflung.train import messages, snapshot
 from farflung.train.io.pipe import WorkerPipe
 
 
@@ -55,24 +55,36 @@ def known_layout(spec: JobSpec) -> Layout | None:
 
 
 async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: SigningKey) -> Prepared:
-    """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there."""
+    """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there.
+
+    Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since).
+    """
     data, module = folder.dataset_file.read_bytes(), module_source(folder)
+    terms = _read_terms(folder.terms_file, spec) if folder.terms_file.exists() else None
+    if terms is not None:
+        _check_inputs(folder, terms, data, module)
     ready = await worker.request(messages.Setup(spec, data, module, 0, key.public))
     assert isinstance(ready, messages.Ready)
-    path = folder.root / "terms.bin"
-    if path.exists():
-        return Prepared(_read_terms(path, spec), ready)
+    if terms is not None:
+        return Prepared(terms, ready)
     state = await worker.request(messages.Initialize())
     assert isinstance(state, messages.State)
-    write_atomic(folder.snapshots / "000000.bin", state.snapshot, "run.initial")
-    module_hash = digest(NS_OBJECT, module) if module else ZERO_HASH
-    terms = Terms(spec, digest(NS_OBJECT, data), module_hash, Layout.of(dict(state.shapes)), state.root)
-    write_atomic(path, encode(terms), "run.terms")
+    write_atomic(folder.initial_file, state.snapshot, "run.initial")
+    layout = Layout.of(dict(state.shapes))
+    terms = Terms(spec, digest(NS_OBJECT, data), _module_hash(module), layout, state.root)
+    write_atomic(folder.terms_file, encode(terms), "run.terms")
     return Prepared(terms, ready)
 
 
+def _module_hash(module: bytes) -> Hash:
+    return digest(NS_OBJECT, module) if module else ZERO_HASH
+
+
 def _read_terms(path: Path, spec: JobSpec) -> Terms:
-    terms = decode(path.read_bytes(), Terms, limits.LOG_RECORD_BYTES)
+    try:
+        terms = decode(path.read_bytes(), Terms, limits.LOG_RECORD_BYTES)
+    except ProtocolError as error:
+        raise _damaged(path, f"{error.message}: {error.cause}") from error
     if terms.spec != spec:
         raise RunError(
             "FF-APP-022",
@@ -81,6 +93,28 @@ def _read_terms(path: Path, spec: JobSpec) -> Terms:
             hint="start a new run with `farflung run`",
         )
     return terms
+
+
+def _check_inputs(folder: RunFolder, terms: Terms, data: bytes, module: bytes) -> None:
+    """What a run is resumed from is what its terms say, to the bit; and by that the terms are what they were."""
+    if digest(NS_OBJECT, data) != terms.dataset:
+        raise _damaged(folder.dataset_file, "its hash is not the one in the run's terms")
+    if _module_hash(module) != terms.module:
+        raise _damaged(folder.module_file, "its hash is not the one in the run's terms")
+    try:
+        initial = snapshot.unpack(folder.initial_file.read_bytes(), terms.layout)
+        snapshot.check(initial, terms.layout, 0, terms.initial_root)
+    except (OSError, FarflungError) as error:
+        raise _damaged(folder.initial_file, str(error)) from error
+
+
+def _damaged(path: Path, cause: str) -> VerificationError:
+    return VerificationError(
+        "FF-APP-023",
+        f"{path.name} is damaged",
+        cause=cause[:300],
+        hint=f"restore {path} from a copy; without one, start a new run with `farflung run`",
+    )
 
 
 def plain(value: Any) -> Any:

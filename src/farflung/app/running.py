@@ -181,9 +181,10 @@ class Run:
         loss_start = await before
         ending = await self._conclude(prepared, requester, ledger, outcome)
         loss = await self._score(scorer, outcome.public)
+        took = time.monotonic() - self._began  # the baseline is not part of the job
         baseline = await self._baseline(scorer, initial) if self._compare else None
         await self._close(requester)
-        self._compare_with_plan(outcome)
+        self._compare_with_plan(outcome, took)
         losses = Losses(loss, loss_start, prepared.ready.loss_unigram, baseline)
         result = self._result(outcome, layout, losses, ending)
         self._journal.emit(result, durable=True)
@@ -309,7 +310,7 @@ class Run:
         owners = {owner for owner, _ in self._network.genesis.accounts} | {self._network.validator.public}
         return sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
 
-    def _compare_with_plan(self, outcome: Outcome) -> None:
+    def _compare_with_plan(self, outcome: Outcome, took: float) -> None:
         timeline = self._journal.timeline
         if self._plan is None or timeline.sessions > 1 or outcome.finished.rounds < self._spec.rounds:
             return
@@ -320,7 +321,7 @@ class Run:
             join_bytes=by.join,
             control_bytes=by.control,
             memory_bytes=max(peaks, default=None),
-            seconds=time.monotonic() - self._began,
+            seconds=took,
             paid=outcome.paid,
         )
         for row in compare(self._plan, measured):

@@ -182,7 +182,7 @@ class Expel(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The run is over."""
+    """The run is over, or (REASON_ALONE) cannot go on until members come back."""
 
     finished: Finished
 
@@ -321,8 +321,10 @@ def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
 
 
 def _end(state: State, effects: list[Effect], reason: str) -> Step:
+    """Ends the session. Without members the run itself is not over: the log stays open, and they may come back."""
     record = Finished(state.round, state.root, reason)
-    return msgspec.structs.replace(state, phase=Phase.DONE), [*effects, Write(record), End(record)]
+    written = [] if reason == REASON_ALONE else [Write(record)]
+    return msgspec.structs.replace(state, phase=Phase.DONE), [*effects, *written, End(record)]
 
 
 def _resume_phase(state: State) -> Step:

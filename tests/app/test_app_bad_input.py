@@ -1,0 +1,354 @@
+"""Bad input, as a person meets it: a code, a cause, a next step, the right exit status, and nothing left behind.
+
+`Ended.refusal` looks at the lines, `Farflung.finish` at the processes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_trees import Ended, Farflung, kill_tree, outcome
+
+from farflung.app import journal
+from farflung.core.events import Warned
+from farflung.core.io.durable import read_records
+from farflung.train.roundlog import Entry
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("bad input")]
+
+TINY = ("run", "--preset", "tiny", "--json")
+MODULE = ("--set", "model.kind=module", "--set")
+SIX = (*TINY, "--rounds", "6")
+MIDDLE = (
+    "run.log.write@19"  # round 4 is trained, its commitments are not logged; a snapshot of round 4 is there
+)
+
+USAGE, NETWORK, POLICY, VERIFICATION = 2, 3, 4, 5
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# What is refused before any process is started
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("rnu",), "FF-APP-001", "Did you mean 'run'?"),
+        (("run", "--roundz", "3"), "FF-APP-001", "'--rounds'"),
+        (("run", "--seed", "many"), "FF-APP-001", "'many' is not a valid integer"),
+        (("run", "--set", "rounds"), "FF-APP-001", "key=value"),
+        (("run", "--preset", "tinny"), "FF-JOB-005", 'did you mean "tiny"?'),
+        (("run", "--set", "sync.step=3"), "FF-JOB-001", 'did you mean "steps"?'),
+        (("run", "--set", "rounds=0"), "FF-JOB-004", "flag rounds"),
+        (("run", "job.toml"), "FF-JOB-010", "job.toml is not there"),
+        (("resume", "nothing"), "FF-APP-014", "no run 'nothing'"),
+        (("status", "nothing"), "FF-APP-014", "no run 'nothing'"),
+        (("verify-run", "nothing"), "FF-APP-014", "no run 'nothing'"),
+        (("stop",), "FF-APP-014", "no run yet"),
+    ],
+)
+def test_what_cannot_be_understood_is_said_with_what_was_meant(
+    farflung: Farflung, words: tuple[str, ...], code: str, told: str
+) -> None:
+    assert told in farflung(*words).refusal(code, USAGE)
+    assert not farflung.runs.exists()
+
+
+def test_an_unknown_key_of_a_job_file_is_named_with_its_line_and_the_nearest_one(
+    farflung: Farflung, here: Path
+) -> None:
+    (here / "job.toml").write_text("rounds = 3\n[sync]\nstpes = 3\n")
+    told = farflung("run", "job.toml").refusal("FF-JOB-001", USAGE)
+    assert "job.toml line 3" in told
+    assert 'did you mean "steps"?' in told
+
+
+@pytest.mark.parametrize(
+    ("content", "code"), [(None, "FF-JOB-010"), (b"", "FF-JOB-020"), (bytes(range(256)) * 99, "FF-JOB-021")]
+)
+def test_data_that_is_missing_empty_or_binary_is_refused(
+    farflung: Farflung, here: Path, content: bytes | None, code: str
+) -> None:
+    if content is not None:
+        (here / "data.txt").write_bytes(content)
+    ended = farflung(*TINY, "--set", "data.path=data.txt")
+    ended.refusal(code, USAGE)
+    assert {event["event"] for event in ended.events} <= {"error"}  # no process
+
+
+def test_a_budget_below_the_price_is_refused_before_anything_starts(farflung: Farflung) -> None:
+    ended = farflung(*TINY, "--set", "budget=0.001")
+    assert 'set budget = "0.001152"' in ended.refusal("FF-PLAN-001", POLICY)
+    assert {event["event"] for event in ended.events} <= {"error"}
+
+
+def test_a_module_that_is_not_there_is_refused(farflung: Farflung, here: Path) -> None:
+    farflung(*TINY, *MODULE, "model.module=model.py:make").refusal("FF-JOB-010", USAGE)
+    (here / "model.py").write_text("def build(): ...\n")
+    told = farflung(*TINY, *MODULE, "model.module=model.py:bulid").refusal("FF-JOB-043", USAGE)
+    assert 'did you mean "build"?' in told
+
+
+# A user's module
+
+
+LOSSES = {
+    "nan": ("FF-TRAIN-058", "e_BTD.mean() * float('nan')"),
+    "infinite": ("FF-TRAIN-058", "e_BTD.mean() + float('inf')"),
+    "not a scalar": ("FF-TRAIN-057", "e_BTD.mean(dim=-1)"),
+    "raises": ("FF-TRAIN-055", "e_BTD @ e_BTD"),
+}
+SOURCE = """
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(256, 8)
+
+    def forward(self, x_BT, y_BT):
+        e_BTD = self.table(x_BT)
+        return {loss}
+
+def make():
+    return Model()
+"""
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_module_with_an_impossible_loss_ends_the_run_before_money_moves(
+    farflung: Farflung, here: Path, kind: str
+) -> None:
+    code, loss = LOSSES[kind]
+    (here / "model.py").write_text(SOURCE.format(loss=loss))
+    ended = farflung(*TINY, *MODULE, "model.module=model.py:make")
+    told = ended.refusal(code, 1)
+    assert "model.py" in told or "forward" in told
+    assert "funded" not in {event["event"] for event in ended.events}
+
+
+# Places that are taken
+
+
+def test_a_folder_or_a_run_in_use_is_left_alone(farflung: Farflung, here: Path) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "letter.txt").write_text("precious")
+    told = farflung(*TINY, "--out", "mine").refusal("FF-APP-012", 1)
+    assert "resume" not in told  # there is nothing to resume in it
+    process = farflung.start(*TINY, "--rounds", "500", "--out", "runs/one")
+    try:
+        _read_until(process, '"event":"joined"')
+        assert str(process.pid) in farflung("resume", "one").refusal("FF-APP-010", 1)
+        assert "farflung resume" in farflung(*TINY, "--out", "runs/one").refusal("FF-APP-012", 1)
+    finally:
+        kill_tree(process)
+    assert (here / "mine" / "letter.txt").read_text() == "precious"
+
+
+def _read_until(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return
+    raise AssertionError("it ended before that")
+
+
+def test_a_port_that_is_taken_is_said(farflung: Farflung) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        told = farflung(*TINY, "--set", f"network.port={port}").refusal("FF-NET-040", NETWORK)
+    assert str(port) in told
+
+
+# A disk that is full
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a disk of a given size in memory, or gives the mounted one another size."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = False
+
+    def size(text: str) -> Path:
+        nonlocal mounted
+        how = ["-o", f"remount,size={text}", str(place)] if mounted else ["-t", "tmpfs", "-o", f"size={text}"]
+        words = ["mount", *how] if mounted else ["mount", *how, "none", str(place)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+        mounted = True
+        return place
+
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield size
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def test_a_disk_too_small_for_a_run_is_said_and_a_larger_one_takes_it_on(
+    farflung: Farflung, small_disk: Callable[[str], Path], tiny: Any
+) -> None:
+    run = small_disk("1400k") / "run"
+    told = farflung(*TINY, "--out", str(run)).refusal("FF-CORE-050", 1)
+    assert "No space left on device" in told
+    assert "farflung resume" in told
+    small_disk("64m")
+    assert outcome(farflung("resume", str(run), "--json").result) == outcome(tiny[1].result)
+
+
+def test_a_disk_that_fills_up_while_training_is_said_and_once_there_is_room_the_run_goes_on(
+    farflung: Farflung, small_disk: Callable[[str], Path]
+) -> None:
+    disk = small_disk("24m")
+    process = farflung.start(*SIX, "--set", "sync.steps=40", "--out", str(disk / "run"))
+    _read_until(process, '"event":"round"')
+    _fill(disk / "filler")
+    ended = farflung.finish(process)
+    assert ended.code == 1
+    code = ended.errors.partition("]")[0].removeprefix("error[")
+    assert code in ("FF-CORE-050", "FF-LEDG-082")
+    ended.refusal(code, 1)
+    (disk / "filler").unlink()
+    result = farflung("resume", str(disk / "run"), "--json").result
+    assert result["rounds"] == 6
+    assert result["sum"] == 0
+    assert farflung("verify-run", str(disk / "run")).code == 0
+
+
+def _fill(path: Path) -> None:
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 16, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
+
+# Damaged files of a run that was interrupted
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A run of six rounds that was killed in its fifth, and what it comes to when nothing is damaged."""
+    command = Farflung(tmp_path_factory.mktemp("six") / "runs")
+    undisturbed = command(*SIX, "--out", str(command.runs / "whole"))
+    killed = command(*SIX, "--out", str(command.runs / "killed"), FARFLUNG_FAILPOINT=MIDDLE)
+    assert killed.was_killed, killed.errors
+    return command.runs / "killed", outcome(undisturbed.result)
+
+
+@pytest.fixture
+def broken(six: Any, farflung: Farflung) -> Path:
+    """A copy of the interrupted run."""
+    run = farflung.runs / "broken"
+    shutil.copytree(six[0], run)
+    return run
+
+
+def flip(path: Path, place: int | None = None) -> bytes:
+    """One bit of a file, in its middle by default; returns what the file is then."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if place is None else place] ^= 1
+    path.write_bytes(data)
+    return bytes(data)
+
+
+def checkpoints(run: Path, provider: int) -> list[Path]:
+    found = sorted((run / "providers" / str(provider) / "private").glob("*.sealed"))
+    assert len(found) >= 2
+    return found
+
+
+def warnings(ended: Ended) -> set[str]:
+    return {event["code"] for event in ended.events if event["event"] == "warning"}
+
+
+def test_a_damaged_checkpoint_and_a_stale_snapshot_are_passed_over(
+    six: Any, broken: Path, farflung: Farflung
+) -> None:
+    flip(checkpoints(broken, 0)[-1])  # the round before is there: it is trained again
+    shutil.copy(broken / "snapshots" / "000000.bin", broken / "snapshots" / "000004.bin")
+    ended = farflung("resume", "--json")
+    assert outcome(ended.result) == six[1]
+    assert ended.result["reexecuted"] == 1
+    assert warnings(ended) == {"FF-APP-040"}
+    assert {e["replayed"] for e in ended.events if e["event"] == "joined"} == {4}
+
+
+def test_a_peer_without_any_sound_checkpoint_joins_anew_and_a_damaged_snapshot_is_passed_over(
+    broken: Path, farflung: Farflung
+) -> None:
+    for checkpoint in checkpoints(broken, 1):
+        flip(checkpoint)
+    flip(broken / "snapshots" / "000004.bin")
+    for data in (broken / "providers" / "0" / "store").glob("*.data"):
+        flip(data)  # its own store, too: it fetches again what it needs
+    ended = farflung("resume", "--json")
+    assert ended.result["rounds"] == 6
+    assert ended.result["sum"] == 0
+    assert warnings(ended) == {"FF-APP-040"}
+    assert not [e for e in ended.events if e["event"] == "left"]
+    checked = farflung("verify-run")
+    assert checked.code == 0, checked.errors
+
+
+def test_a_damaged_run_log_is_refused_and_never_cut(broken: Path, farflung: Farflung) -> None:
+    log = broken / "rounds.log"
+    records = [record for record, _ in read_records(log)]
+    damaged = flip(log)
+    told = farflung("resume").refusal("FF-CORE-052", VERIFICATION)
+    assert "rounds.log is damaged" in told
+    assert log.read_bytes() == damaged
+    assert len(records) == 18
+    assert Entry.__struct_fields__[0] == "sequence"
+
+
+@pytest.mark.parametrize("name", ["dataset.bin", "snapshots/000000.bin", "terms.bin"])
+def test_a_damaged_input_of_a_run_is_refused(broken: Path, farflung: Farflung, name: str) -> None:
+    flip(broken / name)
+    ended = farflung("resume")
+    assert "restore" in ended.refusal("FF-APP-023", VERIFICATION)
+
+
+def test_a_damaged_ledger_is_refused(broken: Path, farflung: Farflung) -> None:
+    database = broken / "ledger" / "chain.db"
+    wal = database.with_name("chain.db-wal")
+    for path in (database, wal):
+        if path.exists():
+            path.write_bytes(bytes(b ^ 0xFF if i > 4096 else b for i, b in enumerate(path.read_bytes())))
+    told = farflung("resume").refusal("FF-LEDG-081", 1)
+    assert "chain.db is damaged" in told
+
+
+# A clock that jumps
+
+
+def test_time_in_a_run_never_goes_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([1000.0, 1500.0, 10.0, -5.0, 1501.0, 0.0])
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    book = journal.Journal(tmp_path / "events.jsonl", created=990.0)
+    for _ in range(5):
+        book.emit(Warned(code="FF-TEST-001", message="tick"))
+    again = journal.Journal(tmp_path / "events.jsonl", created=990.0)
+    again.emit(Warned(code="FF-TEST-001", message="after a restart in the past"))
+    seen = [event.at for event in again.timeline.warnings]
+    assert seen == [10.0, 510.0, 510.0, 510.0, 511.0, 511.0]
+    book.close()
+    again.close()
