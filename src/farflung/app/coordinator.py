@@ -20,7 +20,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
 from farflung.core.events import Left, Reexecuted, RoundClosed
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.io.durable import AppendLog, remove, write_atomic
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
@@ -44,6 +44,9 @@ from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 SNAPSHOT_EVERY = 4  # rounds; a resume replays at most this many
 SNAPSHOTS_KEPT = 2  # besides that of round 0: one to resume from, one in case it is damaged
+
+LOSS = 1e9  # nats; beyond it a stated loss is a lie
+SECONDS = 1e9  # of one round
 
 Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
 OnClosed = Callable[[Closed, tuple[Contribution, ...], PublicState], None]
@@ -220,11 +223,16 @@ class Coordinator:
         try:
             await work
         except FarflungError as error:
-            self._last_error = error
-            if peer is None:
-                self._failure = error
-                self.post(rounds.Stop())  # wakes the loop, which raises
-                return
+            self._failed(peer, error)
+        except Exception as error:  # the task's boundary: the rounds wait for this task
+            self._failed(peer, RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
+
+    def _failed(self, peer: PeerId | None, error: FarflungError) -> None:
+        self._last_error = error
+        if peer is None:
+            self._failure = error
+            self.post(rounds.Stop())  # wakes the loop, which raises
+        else:
             self.lose(peer, f"{error.code} {error.message}")
 
     async def _train(self, round: int, peer: PeerId) -> None:
@@ -233,8 +241,12 @@ class Coordinator:
         connection = await self._dial(peer)
         data = await connection.call(wire.TRAIN, encode(request), timeout=None)
         promise = decode(data, wire.Promise, limits.CONTROL_BYTES)
-        if promise.commitment.peer != peer or not is_commitment(promise.commitment, self._terms.id, round):
+        said = promise.commitment
+        is_own = said.peer == peer and len(said.digest) == ID_BYTES
+        if not is_own or not is_commitment(said, self._terms.id, round):
             raise VerificationError("FF-APP-053", "a commitment is not signed by the peer that sent it")
+        if not _is_possible(promise, self._terms.spec.sync.steps):
+            raise VerificationError("FF-APP-060", "a round's statistics are not possible")
         if round == self._resumed_round and not promise.was_stored:
             self._journal.emit(Reexecuted(peer=peer.hex(), round=round))
         self._promises[peer] = promise
@@ -250,9 +262,12 @@ class Coordinator:
         share = await self._shown(round, peer)
         c = share.contribution
         is_whole = (
-            opens(c, self._state.commitments[peer], self._terms.id, round) and share.manifest.id == c.object
+            0 < c.weight <= self._terms.spec.round_tokens
+            and len(c.nonce) == ID_BYTES
+            and opens(c, self._state.commitments[peer], self._terms.id, round)
+            and share.manifest.id == c.object
         )
-        if not is_whole or c.weight > self._terms.spec.round_tokens:
+        if not is_whole:
             raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
         if share.manifest.size > self._sync.codec.bound(self._terms.layout):
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
@@ -270,7 +285,10 @@ class Coordinator:
         async def ask(replica: PeerId) -> wire.Share:
             request = wire.RevealRound(self._terms.id, round, replica)
             data = await connection.call(wire.REVEAL, encode(request), timeout=None)
-            return decode(data, wire.Shown, limits.CONTROL_BYTES).share
+            share = decode(data, wire.Shown, limits.CONTROL_BYTES).share
+            if share.replica != replica:  # it goes on to all members
+                raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
+            return share
 
         try:
             return await ask(self._replica_of(peer))
@@ -323,6 +341,12 @@ class Coordinator:
         self._opened_at = now
         self._promises, self._shares = {}, {}
         self._on_closed(closed, accepted, self._public)
+
+
+def _is_possible(promise: wire.Promise, steps: int) -> bool:
+    """Whether what a peer states about its round can be shown and averaged; that it is true nobody knows."""
+    are_losses = len(promise.losses) <= steps and all(abs(loss) < LOSS for loss in promise.losses)
+    return are_losses and 0 <= promise.seconds < SECONDS
 
 
 def as_failure(error: FarflungError | None) -> FarflungError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,11 +67,15 @@ def read_export(folder: RunFolder) -> Exported:
 
 def _bounded(path: Path, limit: int) -> bytes:
     try:
-        if path.stat().st_size > limit:
+        if not path.is_file():  # a device or a pipe has no size that could be trusted
+            raise FileNotFoundError(errno.ENOENT, "no such file")
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
             raise VerificationError(
                 "FF-APP-081", f"{path.name} is over its size limit", cause=f"{limit} bytes"
             )
-        return path.read_bytes()
+        return data
     except OSError as error:
         raise VerificationError(
             "FF-APP-080",

@@ -106,7 +106,7 @@ class RunFolder:
 
     def lock(self) -> None:
         """Takes the run for this process; raises RunError FF-APP-010 when another one has it."""
-        handle = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -125,13 +125,15 @@ class RunFolder:
     def owner(self) -> int | None:
         """The process that works on this run now, if any."""
         try:
-            handle = os.open(self.root / "lock", os.O_RDWR)
+            handle = os.open(self.root / "lock", os.O_RDWR | os.O_NOFOLLOW)
         except FileNotFoundError:
             return None
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return int(os.read(handle, 32).decode("ascii") or "0") or None
+            owner = os.read(handle, 32)
+            # A signal is sent to what stands here: 0, 1 and -1 are no run's process but whole groups of processes.
+            return int(owner) if owner.isdigit() and int(owner) > 1 else None
         finally:
             os.close(handle)
         return None
@@ -161,6 +163,7 @@ def create(root: Path, identity: Identity) -> RunFolder:
         )
     try:
         root.mkdir(parents=True, exist_ok=True)
+        root.chmod(0o700)  # the seed of all keys and the user's data lie here in clear
         for name in ("snapshots", "store", "ledger", "providers"):
             (root / name).mkdir()
     except OSError as error:

@@ -14,18 +14,21 @@ from farflung.app.journal import Journal
 from farflung.app.ledger_client import LedgerClient
 from farflung.core import limits
 from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.events import Joined, Left, Matched, Warned
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
 from farflung.job.spec import Terms
-from farflung.ledger.tx import JobSchedule, SignedOffer
+from farflung.ledger.tx import JobSchedule, Offer, SignedOffer
 from farflung.market import match as market
 from farflung.market.offer import Listing as Ask
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Record
 from farflung.train.snapshot import PublicState
+
+WARNING_CHARACTERS = 300  # of what a provider says for people to read
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -109,9 +112,10 @@ async def _propose(dial: Dial, peer: PeerId, proposal: wire.Proposal) -> SignedO
     connection = await dial(peer)
     data = await connection.call(wire.PROPOSE, encode(proposal))
     signed = decode(data, SignedOffer, limits.CONTROL_BYTES)
-    asked = (peer, proposal.terms.id, proposal.unit_price, proposal.stake, proposal.units_max)
-    offer = signed.offer
-    if (offer.node, offer.job, offer.unit_price, offer.stake, offer.units_max) != asked:
+    money = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
+    asked = Offer(proposal.chain, proposal.terms.id, peer, *money)
+    if signed.offer != asked or not is_signed(peer, signed.signature, NS_OFFER, encode(asked)):
+        # one bad offer would make the ledger refuse them all
         raise VerificationError("FF-APP-063", "a provider signed another offer than the one proposed")
     return signed
 
@@ -159,7 +163,8 @@ async def start_members(
             raise VerificationError("FF-APP-064", "a provider holds another public state than the log")
         if started.warning:
             code, _, message = started.warning.partition(": ")
-            journal.emit(Warned(code=code if message else "FF-APP-065", message=message or code))
+            told = (message or code)[:WARNING_CHARACTERS]
+            journal.emit(Warned(code=code[:16] if message else "FF-APP-065", message=told))
         seconds = asyncio.get_running_loop().time() - began
         journal.emit(Joined(peer=peer.hex(), round=started.round, replayed=started.replayed, seconds=seconds))
         return peer

@@ -30,6 +30,7 @@ class Shelf:
     def __init__(self, disk: Disk, object_bytes: int) -> None:
         self._disk, self._object_bytes = disk, object_bytes
         self._left: dict[PeerId, set[Hash]] = {}
+        self._unfinished: set[Hash] = set()  # begun by a peer: their chunks lie here all the same
 
     def serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
         """Answers one request; whether the peer may ask at all is the caller's business."""
@@ -49,6 +50,7 @@ class Shelf:
                 object_id = decode(body, Hash, limits.CONTROL_BYTES)
                 self._check_own(peer, object_id)
                 self._disk.finish(object_id)
+                self._unfinished.discard(object_id)
                 return b""
         raise ProtocolError("FF-APP-033", f"unknown object request {method[:40]!r}")
 
@@ -56,15 +58,24 @@ class Shelf:
         mine = self._left.setdefault(peer, set())
         if len(mine) >= LEFT_PER_PEER:
             here = set(self._disk.ids())
-            mine &= here  # what was deleted since counts no more
+            self._unfinished -= here
+            mine &= here | self._unfinished  # what was deleted since counts no more
         if manifest.size > self._object_bytes or (len(mine) >= LEFT_PER_PEER and manifest.id not in mine):
             raise PolicyError(
                 "FF-APP-039",
                 "this object may not be left here",
                 cause=f"at most {LEFT_PER_PEER} objects of {self._object_bytes} bytes a peer",
             )
+        if self._disk.begin(manifest):
+            self._unfinished.add(manifest.id)
         mine.add(manifest.id)
-        self._disk.begin(manifest)
+
+    def clear(self) -> None:
+        """Deletes all objects in the store, and what others began to leave here."""
+        for object_id in (*self._disk.ids(), *self._unfinished):
+            self._disk.delete(object_id)
+        self._left.clear()
+        self._unfinished.clear()
 
     def _check_own(self, peer: PeerId, object_id: Hash) -> None:
         if object_id not in self._left.get(peer, ()):

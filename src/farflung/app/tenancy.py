@@ -6,6 +6,7 @@ A provider that crashed anywhere in between therefore repeats the round or repea
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -15,7 +16,6 @@ from farflung.app.vault import Vault
 from farflung.app.wire import (
     Merged,
     MergeRound,
-    PastRound,
     Promise,
     RevealRound,
     Share,
@@ -28,7 +28,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, VerificationError
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
@@ -40,6 +40,8 @@ from farflung.train.sync import Sync
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
 REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
+
+KEY_BYTES: Final = 32
 
 ReplyT = TypeVar("ReplyT", bound=messages.Reply)
 
@@ -73,19 +75,31 @@ class Tenancy:
         disk: Disk,
         vault: Vault,
         dial: Callable[[PeerId], Awaitable[Connection]],
+        dataset_bytes: int,
     ) -> None:
         self._key, self._terms, self._disk, self._vault, self._dial = key, terms, disk, vault, dial
-        self.shelf = objects.Shelf(disk, Sync.of(terms.spec.sync).codec.bound(terms.layout))
+        self._payload_bytes = Sync.of(terms.spec.sync).codec.bound(terms.layout)
+        self._dataset_bytes = dataset_bytes
+        self.shelf = objects.Shelf(disk, self._payload_bytes)
         self._job_key = b""
         self._requester = key.public
         self._worker: Worker | None = None
         self._result: Result | None = None
         self._old: list[tuple[int, Hash]] = []
+        self._round: int | None = None  # of the public state that the worker holds
         self.members: frozenset[PeerId] = frozenset()
+        self.turn = asyncio.Lock()  # orders are carried out one at a time
+
+    @property
+    def job(self) -> Hash:
+        """The job's id."""
+        return self._terms.id
 
     async def start(self, start: Start, worker: Worker, requester: PeerId) -> Started:
         """Brings data and public state here and sets the worker up. Replays what was closed since the snapshot."""
+        self._check_start(start)
         self._job_key, self._worker, self._requester = start.job_key, worker, requester
+        self._round = None
         self.members = frozenset(a.peer for a in start.members) | {requester}
         dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
         module = await self._object(start.module, (requester,), Kind.JOIN)
@@ -97,7 +111,8 @@ class Tenancy:
         load = messages.Load(start.snapshot_round, snapshot, kept.inner if kept else b"")
         state = await self._ask(load, messages.State)
         for past in start.replay:
-            state = await self._replay(past)
+            state = await self._merge_shares(past.round, past.shares, Kind.JOIN)
+        self._round = target
         return Started(target, state.root, len(start.replay), warning)
 
     def _recover(self, round: int) -> tuple[Kept | None, str]:
@@ -111,15 +126,48 @@ class Tenancy:
                 continue
             if data is not None:
                 kept = decode(data, Kept, limits.PIPE_BYTES)
+                if kept.result is not None and not self._disk.has(kept.result.manifest.id):
+                    continue  # the payload is gone: the round before it is trained again, to the same bits
                 self._result = kept.result if kept.result and kept.result.round == round else None
                 return kept, warning
         return None, warning or ("" if round == 0 else "private state is not here: the peer joins anew")
 
-    async def _replay(self, past: PastRound) -> messages.State:
-        return await self._merge_shares(past.round, past.shares, Kind.JOIN)
+    def _check_start(self, start: Start) -> None:
+        """Only what the terms name, and no more bytes than they can need. Raises VerificationError FF-APP-058."""
+        spec, layout = self._terms.spec, self._terms.layout
+        vectors = 2 if spec.sync.outer_momentum > 0 else 1
+        rounds = [past.round for past in start.replay]
+        last = start.snapshot_round + len(rounds)
+        faults = {
+            "the job's key": len(start.job_key) != KEY_BYTES,
+            "the data set": start.dataset.content != self._terms.dataset
+            or start.dataset.size > self._dataset_bytes,
+            "the module": not self._is_module(start.module),
+            "the public state": start.snapshot.size > 4 * layout.size * vectors + limits.KIB,
+            "the rounds": not 0 <= start.snapshot_round <= last <= spec.rounds
+            or rounds != list(range(start.snapshot_round, last)),
+        }
+        for what, is_wrong in faults.items():
+            if is_wrong:
+                raise VerificationError(
+                    "FF-APP-058", "a start does not keep to the job's terms", cause=f"{what} is another"
+                )
+
+    def _is_module(self, module: Manifest) -> bool:
+        if self._terms.module == ZERO_HASH:
+            return module.size == 0
+        return module.content == self._terms.module and module.size <= limits.MODULE_BYTES
+
+    def _check_round(self, round: int) -> None:
+        if round != self._round:
+            held = "none yet" if self._round is None else f"that of round {self._round}"
+            raise PolicyError(
+                "FF-APP-057", "an order does not fit where the lease stands", cause=f"public state: {held}"
+            )
 
     async def train(self, request: TrainRound) -> Promise:
         """Trains (or remembers having trained), makes the result durable, and only then promises it."""
+        self._check_round(request.round)
         self._forget(request.keep_from)
         was_stored = self._result is not None and self._result.round == request.round
         if not was_stored:
@@ -156,14 +204,21 @@ class Tenancy:
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
+        self._check_round(request.round)
         state = await self._merge_shares(request.round, request.shares, Kind.SYNC)
+        self._round = request.round + 1
         self._old += [(request.round, share.manifest.id) for share in request.shares]
         return Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root))
 
     async def _merge_shares(self, round: int, shares: tuple[Share, ...], kind: Kind) -> messages.State:
+        peers = {share.contribution.peer for share in shares}
+        if len(peers) != len(shares) or len(peers) > limits.PEERS:
+            raise VerificationError("FF-APP-059", "an accept set is too long, or names a peer twice")
         parts = []
         for share in shares:
             c = share.contribution
+            if share.manifest.size > self._payload_bytes:
+                raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
             payload = await self._object(share.manifest, (c.peer, share.replica, self._requester), kind)
             if payload_hash(payload) != c.payload:
                 raise VerificationError(
@@ -188,11 +243,14 @@ class Tenancy:
         return reply
 
     def _name(self, round: int) -> str:
-        return f"{self._terms.id[:8].hex()}-{round:06d}"
+        return f"{self._name_of_job()}-{round:06d}"
+
+    def _name_of_job(self) -> str:
+        return self._terms.id[:8].hex()
 
     def _forget(self, keep_from: int) -> None:
         """Deletes private states and payloads that no resume can ask for any more."""
-        prefix = self._terms.id[:8].hex()
+        prefix = self._name_of_job()
         for name in self._vault.names():
             job, _, round = name.rpartition("-")
             if job == prefix and int(round) < keep_from:
@@ -206,8 +264,8 @@ class Tenancy:
         return peer in self.members
 
     def end(self) -> None:
-        """Deletes what the job left on this disk."""
+        """Deletes what the job left on this disk; of another job that may be resumed here, objects only."""
         for name in self._vault.names():
-            self._vault.drop(name)
-        for object_id in self._disk.ids():
-            self._disk.delete(object_id)
+            if name.startswith(self._name_of_job()):
+                self._vault.drop(name)
+        self.shelf.clear()

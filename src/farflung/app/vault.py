@@ -26,7 +26,7 @@ class Vault:
     def __init__(self, folder: Path, key: SigningKey) -> None:
         self._folder = folder
         self._secret = key.secret(NS_OBJECT_KEY, b"vault")
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.sealed"

@@ -136,7 +136,7 @@ class LogChain:
     def check(self, data: bytes, coordinator: PeerId) -> Record:
         """Reads the next entry; raises VerificationError FF-TRAIN-010 when chain or signature do not hold."""
         entry = decode(data, Entry, limits.LOG_RECORD_BYTES)
-        parts = _signed_parts(entry.sequence, entry.previous, entry.record)
+        parts = _signed_parts(self.sequence, self.previous, entry.record)
         in_place = entry.sequence == self.sequence and entry.previous == self.previous
         if not in_place or not is_signed(coordinator, entry.signature, NS_LOG, *parts):
             raise VerificationError(

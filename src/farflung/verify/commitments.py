@@ -7,6 +7,7 @@ The nonce is derived from the peer's key, so that a peer that crashed after comm
 
 from __future__ import annotations
 
+from farflung.core import limits
 from farflung.core.crypto import NS_ACK, NS_COMMITMENT, NS_NONCE, NS_ROUND_ROOT, SigningKey, digest, is_signed
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.train.roundlog import Commitment, Contribution
@@ -39,10 +40,11 @@ def is_commitment(commitment: Commitment, job: Hash, round: int) -> bool:
 
 
 def opens(contribution: Contribution, commitment: Commitment, job: Hash, round: int) -> bool:
-    """Whether a revealed contribution is the one that was committed."""
+    """Whether a revealed contribution is the one that was committed, of a weight that can be merged."""
     c = contribution
-    promise = commitment_digest(job, c.peer, round, c.payload, c.weight, c.nonce)
-    return c.peer == commitment.peer and promise == commitment.digest
+    if c.peer != commitment.peer or not 1 <= c.weight <= limits.WEIGHT:
+        return False
+    return commitment_digest(job, c.peer, round, c.payload, c.weight, c.nonce) == commitment.digest
 
 
 def sign_root(key: SigningKey, job: Hash, round: int, root: Hash) -> Signature:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -20,12 +21,14 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError, RunError
 from farflung.core.ids import Hash, PeerId
+from farflung.core.layout import Layout
 from farflung.core.units import Millis
 from farflung.host import lease
 from farflung.host.io.probe import capabilities
 from farflung.host.io.process import WorkerProcess, start_worker
 from farflung.host.limits import limits_for
 from farflung.job.check import check
+from farflung.job.model import gpt_shapes
 from farflung.ledger.block import Genesis
 from farflung.ledger.tx import Offer, SignedOffer, sign_offer
 from farflung.market.offer import caps_hash
@@ -41,6 +44,8 @@ ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
 LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
 WATCH_SECONDS = 0.25
 
+OrderT = TypeVar("OrderT", wire.Start, wire.TrainRound, wire.RevealRound, wire.MergeRound, wire.End)
+
 
 def _now() -> Millis:
     return Millis(int(time.monotonic() * 1000))
@@ -53,7 +58,7 @@ class Provider:
         self._key, self._genesis = key, genesis
         self._name = str(config["name"])
         self._folder = Path(config["folder"])
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unit_price, self._stake = int(config["unit_price"]), int(config["stake"])
         self._disk = Disk(self._folder / "store", "provider.store")
         self._vault = Vault(self._folder / "private", key)
@@ -64,6 +69,7 @@ class Provider:
         self._slot: lease.Slot = None
         self._process: WorkerProcess | None = None
         self._pipe: WorkerPipe | None = None
+        self._orders: set[asyncio.Task[bytes]] = set()  # under way
         self._facts = msgspec.structs.replace(capabilities(self._folder), flops=int(config["flops"]))
         self.counter = Counter()
         self.endpoint = Endpoint(key, self.handle, self.counter, port=int(config["port"]))
@@ -84,40 +90,60 @@ class Provider:
         return self._tenancy.shelf.serve(peer, method, body)
 
     async def _order(self, connection: Connection, tenancy: Tenancy, method: str, body: bytes) -> bytes:
-        match method:
-            case wire.START:
-                return encode(
-                    await self._start(connection, tenancy, decode(body, wire.Start, limits.CONTROL_BYTES))
-                )
-            case wire.TRAIN:
-                return encode(await tenancy.train(decode(body, wire.TrainRound, limits.CONTROL_BYTES)))
-            case wire.REVEAL:
-                return encode(await tenancy.reveal(decode(body, wire.RevealRound, limits.CONTROL_BYTES)))
-            case wire.MERGE:
-                merged = await tenancy.merge(decode(body, wire.MergeRound, limits.CONTROL_BYTES))
-                report("bytes", **by_name(self.counter.sent))
-                return encode(merged)
-            case wire.END:
-                self._end(decode(body, wire.End, limits.CONTROL_BYTES).job)
-                return b""
+        """Carries out an order of the lease's requester. What is under way when the lease ends is given up."""
+        if method == wire.END:
+            self._end(_order_for(tenancy, body, wire.End).job)
+            return b""
+        work = asyncio.create_task(self._carry_out(connection, tenancy, method, body))
+        self._orders.add(work)
+        work.add_done_callback(self._orders.discard)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._tenancy is tenancy:
+                raise
+            raise _worker_gone() from None
+
+    async def _carry_out(self, connection: Connection, tenancy: Tenancy, method: str, body: bytes) -> bytes:
+        async with tenancy.turn:
+            match method:
+                case wire.START:
+                    return encode(
+                        await self._start(connection, tenancy, _order_for(tenancy, body, wire.Start))
+                    )
+                case wire.TRAIN:
+                    return encode(await tenancy.train(_order_for(tenancy, body, wire.TrainRound)))
+                case wire.REVEAL:
+                    return encode(await tenancy.reveal(_order_for(tenancy, body, wire.RevealRound)))
+                case wire.MERGE:
+                    merged = await tenancy.merge(_order_for(tenancy, body, wire.MergeRound))
+                    report("bytes", **by_name(self.counter.sent))
+                    return encode(merged)
         raise ProtocolError("FF-APP-043", f"a provider does not serve {method[:40]!r}")
 
     def _propose(self, connection: Connection, proposal: wire.Proposal) -> SignedOffer:
         """Takes a job into the free slot if the policy agrees, and signs the offer that binds both sides."""
         self._judge(proposal)
-        job, now = proposal.terms.id, _now()
-        is_same = self._slot is not None and self._slot.job == job and connection.peer == self._requester
-        if not is_same:
-            self._happened(lease.Offer(job, Millis(now + ANSWER_MS), Millis(now + LEASE_MS)))
-            if self._slot is None or self._slot.job != job:
-                raise PolicyError(
-                    "FF-APP-046", "this node is leased already", hint="propose to another provider"
-                )
-            self._requester, self._proposal = connection.peer, proposal
-            self._tenancy = Tenancy(self._key, proposal.terms, self._disk, self._vault, self.dial)
-            self._happened(lease.Accept(job))
+        job = proposal.terms.id
+        if self._slot is None:
+            self._take(connection.peer, proposal)
+        elif self._slot.job != job or self._requester != connection.peer:
+            raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
         asked = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
         return sign_offer(self._key, Offer(self._genesis.chain, job, self._key.public, *asked))
+
+    def _take(self, requester: PeerId, proposal: wire.Proposal) -> None:
+        terms, now = proposal.terms, _now()
+        tenancy = Tenancy(
+            self._key, terms, self._disk, self._vault, self.dial, dataset_bytes=proposal.dataset_bytes
+        )
+        self._happened(lease.Offer(terms.id, Millis(now + ANSWER_MS), Millis(now + LEASE_MS)))
+        self._requester, self._proposal, self._tenancy = requester, proposal, tenancy
+        try:
+            self._happened(lease.Accept(terms.id))
+        except RunError:  # no worker: the slot must not wait for one
+            self.release("the worker cannot be started")
+            raise
 
     def _judge(self, proposal: wire.Proposal) -> None:
         """The provider's policy: the right ledger, its price, a job that makes sense, memory that is there."""
@@ -132,8 +158,23 @@ class Provider:
             )
         proposal.terms.layout.check()
         check(proposal.terms.spec)
+        if (fault := self._fault(proposal)) is not None:
+            raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
         if self._needs(proposal) > self._facts.memory_bytes:
             raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
+
+    def _fault(self, proposal: wire.Proposal) -> str | None:
+        """What would make this node work unpaid, lock more than it has, or need more memory than was judged."""
+        spec = proposal.terms.spec
+        if not 0 <= proposal.dataset_bytes <= limits.DATA_BYTES:
+            return f"a data set of {proposal.dataset_bytes} bytes"
+        if not 0 <= proposal.stake <= self._stake:
+            return f"a stake of {proposal.stake} micro-credits, the node has {self._stake}"
+        if proposal.units_max < spec.rounds * spec.round_tokens:
+            return f"{proposal.units_max} units are paid, the work has {spec.rounds * spec.round_tokens}"
+        if spec.model.kind == "gpt" and proposal.terms.layout != Layout.of(gpt_shapes(spec.model)):
+            return "the layout is not that of the model"
+        return None
 
     def _needs(self, proposal: wire.Proposal) -> int:
         return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
@@ -160,11 +201,15 @@ class Provider:
         report("worker", pid=self._process.pid)
 
     def _end_worker(self) -> None:
-        """Ends the worker and tells the slot."""
-        if self._process is None or self._slot is None:
+        """Ends the worker, if there is one, and tells the slot."""
+        if self._slot is None:
             return
-        report("usage", process=f"{self._name} worker", **self._process.usage())
-        why = self._process.terminate()
+        for work in self._orders:
+            work.cancel()  # first: it waits for the worker's socket, which `terminate` closes
+        why = "there is no worker"
+        if self._process is not None:
+            report("usage", process=f"{self._name} worker", **self._process.usage())
+            why = self._process.terminate()
         self._process = self._pipe = None
         self._happened(lease.Exited(self._slot.job, why))
 
@@ -180,9 +225,7 @@ class Provider:
     async def _start(self, connection: Connection, tenancy: Tenancy, start: wire.Start) -> wire.Started:
         self._addresses = {a.peer: (a.host, a.port) for a in start.members}
         if self._pipe is None:
-            raise RunError(
-                "FF-APP-049", "the worker is gone", hint="look into worker.log in the provider's folder"
-            )
+            raise _worker_gone()
         started = await tenancy.start(start, self._pipe, connection.peer)
         self._happened(lease.Started(start.job))
         return started
@@ -215,6 +258,17 @@ class Provider:
         """Registers the node and bonds its stake, unless that is done. What was measured enters no root."""
         stated = msgspec.structs.replace(self._facts, flops=0, disk_bytes=0, memory_bytes=0)
         await client.register(caps_hash(stated), self._unit_price, self._stake, expires)
+
+
+def _order_for(tenancy: Tenancy, body: bytes, kind: type[OrderT]) -> OrderT:
+    order = decode(body, kind, limits.CONTROL_BYTES)
+    if order.job != tenancy.job:
+        raise PolicyError("FF-APP-057", "an order does not fit where the lease stands", cause="another job")
+    return order
+
+
+def _worker_gone() -> RunError:
+    return RunError("FF-APP-049", "the worker is gone", hint="look into worker.log in the provider's folder")
 
 
 async def main(orders: Orders) -> None:

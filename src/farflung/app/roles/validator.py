@@ -21,11 +21,15 @@ from farflung.ledger import queries
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.io.store import Store
+from farflung.ledger.rows import NodeRow
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 
 DIRECTORY_SIZE = 4096
+ADVERTISEMENT_BYTES = 1000  # so that the listing of a full directory fits one message
+
+assert DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 1) < limits.CONTROL_BYTES
 
 
 class Validator:
@@ -42,7 +46,7 @@ class Validator:
             case "ledger.query":
                 return encode(await self._answer(queries.read_query(body)))
             case "directory.publish":
-                return self._publish(connection.peer, decode(body, Advertisement, limits.TX_BYTES))
+                return self._publish(connection.peer, decode(body, Advertisement, ADVERTISEMENT_BYTES))
             case "directory.list":
                 return encode(Listing(tuple(self._directory[p] for p in sorted(self._directory))))
         raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
@@ -58,6 +62,8 @@ class Validator:
 
     def _publish(self, peer: PeerId, advertisement: Advertisement) -> bytes:
         check_advertisement(advertisement, peer)
+        if self._chain.state.find(NodeRow, peer) is None:  # keys are free, places are not
+            raise PolicyError("FF-APP-072", "only nodes that are on the ledger are listed")
         if peer not in self._directory and len(self._directory) >= DIRECTORY_SIZE:
             raise PolicyError("FF-APP-031", "the directory is full")
         self._directory[peer] = advertisement

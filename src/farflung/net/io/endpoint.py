@@ -157,11 +157,11 @@ class Endpoint:
         session = Session.client(self._credentials, peer)
         try:
             _, connection = await loop.create_connection(lambda: self._connection(session), host, port)
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
             raise NetworkError(
                 "FF-NET-043",
                 f"cannot reach {short(peer)} at {host}:{port}",
-                cause=error.strerror or str(error),
+                cause=getattr(error, "strerror", None) or str(error)[:200],
                 hint="check that the peer is running and that the address is current",
             ) from error
         return connection

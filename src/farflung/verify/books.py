@@ -1,0 +1,151 @@
+"""The ledger's side of a run: its blocks executed again, and its books held against the run log.
+
+Of each round and each peer's pay the ledger must say what the log says, and of the job what the terms say. The
+sums are taken here once more, so that a law that pays wrongly is seen, and not only a validator that breaks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.money import parse_credits
+from farflung.job.spec import Terms
+from farflung.ledger.block import Genesis, read_block
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipts import Receipt, check_receipt
+from farflung.ledger.results import Applied
+from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow
+from farflung.ledger.tx import JobCreate
+from farflung.train.roundlog import (
+    Accepted,
+    Closed,
+    Contribution,
+    Opened,
+    Record,
+    RoundOpened,
+    contributions_root,
+)
+from farflung.verify.report import Report, require
+
+ENDED: Final = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
+
+
+class Books(msgspec.Struct, frozen=True):
+    """The chain at its last block, the job's rows in it, and what the requester locked (micro-credits)."""
+
+    chain: Chain
+    job: JobRow
+    leases: tuple[LeaseRow, ...]
+    escrow: int
+
+
+def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: Report) -> Books:
+    """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
+    chain, escrow = Chain(genesis), 0
+    for data in blocks:
+        block = read_block(data)
+        outcomes = chain.adopt(block)
+        for signed, outcome in zip(block.txs, outcomes, strict=True):
+            ops = signed.tx.ops if isinstance(outcome, Applied) else ()
+            escrow += sum(op.escrow for op in ops if isinstance(op, JobCreate) and op.job == terms.id)
+        report.blocks += 1
+        report.transactions += len(block.txs)
+    report.ledger_root = chain.head.state.hex()
+    job = chain.state.find(JobRow, terms.id)
+    require(job is not None, "FF-VERI-020", "the ledger does not know the job")
+    assert job is not None
+    leases = tuple(row for row in chain.state.rows(LeaseRow) if row.job == terms.id)
+    return Books(chain, job, leases, escrow)
+
+
+def compare(books: Books, terms: Terms, records: Sequence[Record], report: Report) -> None:
+    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029."""
+    _compare_terms(books, terms, records)
+    _compare_rounds(books, records)
+    _compare_pay(books, records)
+    report.paid, report.refunded = books.job.paid, books.job.refunded
+
+
+def _compare_terms(books: Books, terms: Terms, records: Sequence[Record]) -> None:
+    job, spec = books.job, terms.spec
+    coordinators = {r.coordinator for r in records if isinstance(r, Opened)}
+    is_theirs = coordinators == {job.requester}
+    require(is_theirs, "FF-VERI-027", "the log is not signed by the job's requester")
+    require(job.state in ENDED, "FF-VERI-026", "the job still holds money", f"it is {job.state.name.lower()}")
+    within = (
+        job.rounds == spec.rounds
+        and job.unit_price_max <= parse_credits(spec.unit_price)
+        and books.escrow <= parse_credits(spec.budget)
+    )
+    require(within, "FF-VERI-028", "rounds, price or escrow on the ledger are not those of the terms")
+
+
+def _accepted(records: Sequence[Record]) -> Mapping[int, tuple[Contribution, ...]]:
+    return {r.round: r.contributions for r in records if isinstance(r, Accepted)}
+
+
+def _compare_rounds(books: Books, records: Sequence[Record]) -> None:
+    accepted = _accepted(records)
+    closed = [r for r in records if isinstance(r, Closed)]
+    is_same = books.job.round == len(closed)
+    require(is_same, "FF-VERI-021", "the ledger has another number of rounds than the log")
+    epochs = {row.round: row for row in books.chain.state.rows(EpochRow) if row.job == books.job.job}
+    for record in closed:
+        epoch = epochs[record.round]
+        told = (record.root, contributions_root(accepted[record.round]))
+        is_same = (epoch.root, epoch.contributions) == told
+        require(is_same, "FF-VERI-022", f"round {record.round} on the ledger is not the round in the log")
+
+
+def _compare_pay(books: Books, records: Sequence[Record]) -> None:
+    job, leases = books.job, books.leases
+    members = {m.peer for r in records if isinstance(r, RoundOpened) for m in r.members}
+    require(members <= {x.node for x in leases}, "FF-VERI-024", "somebody takes part without a lease")
+    units: dict[PeerId, int] = {}
+    for contributions in _accepted(records).values():
+        for c in contributions:
+            units[c.peer] = units.get(c.peer, 0) + c.weight
+    for lease in leases:
+        due = units.get(lease.node, 0)
+        is_right = lease.units == due and lease.paid == due * lease.unit_price
+        require(is_right, "FF-VERI-023", f"{lease.node[:4].hex()} was not paid for what it did")
+    require(sum(x.paid for x in leases) == job.paid, "FF-VERI-025", "the job's payments do not add up")
+    is_whole = job.paid + job.refunded == books.escrow
+    require(is_whole, "FF-VERI-029", "what was paid and refunded is not what was in escrow")
+
+
+def check_receipts(books: Books, data: Sequence[bytes], genesis: Genesis, report: Report) -> None:
+    """Each receipt proves its row, and the row is what executing the blocks again gives.
+
+    Raises VerificationError FF-LEDG-07x, FF-VERI-030 to -032.
+    """
+    proved: set[bytes] = set()
+    headers = {block.header.id for block in books.chain.blocks}
+    for item in data:
+        receipt = decode(item, Receipt, limits.TX_BYTES)
+        row = check_receipt(receipt, genesis)
+        is_known = receipt.header.id in headers
+        require(is_known, "FF-VERI-030", "a receipt is of a block that is not in the log")
+        is_same = books.chain.state.tables[row.TABLE].row(row.key) == row
+        require(is_same, "FF-VERI-031", "a receipt contradicts the blocks")
+        if isinstance(row, JobRow | LeaseRow):
+            proved.add(row.key)
+        report.receipts += 1
+    parties = {books.job.key, *(lease.key for lease in books.leases)}
+    require(parties <= proved, "FF-VERI-032", "a party of the job has no receipt")
+
+
+def check_output(books: Books, output: Hash) -> None:
+    """The ledger names this output; none only if the job was ended before it had one.
+
+    Raises VerificationError FF-VERI-042.
+    """
+    job = books.job
+    is_unnamed = job.output == ZERO_HASH and job.state is not JobState.SETTLED
+    require(is_unnamed or job.output == output, "FF-VERI-042", "the ledger names another model file")

@@ -1,0 +1,37 @@
+"""What a second reading says: how often each kind of statement was found true, or the first that was not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.core.errors import VerificationError
+
+
+class Report(msgspec.Struct):
+    """How often each kind of statement was recomputed and found true. Money in micro-credits.
+
+    `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
+    on it.
+    """
+
+    rounds: int = 0
+    merges: int = 0
+    roots: int = 0
+    commitments: int = 0
+    signatures: int = 0
+    blocks: int = 0
+    transactions: int = 0
+    receipts: int = 0
+    paid: int = 0
+    refunded: int = 0
+    model_hash: str = ""
+    ledger_root: str = ""
+    genesis: str = ""
+
+
+def require(is_true: bool, code: str, what: str, cause: str = "") -> None:
+    """Raises VerificationError `code` unless the statement is true."""
+    if not is_true:
+        raise VerificationError(
+            code, what, cause=cause, hint="the log was altered, or the run was not what it says it was"
+        )

@@ -1,0 +1,23 @@
+"""The bytes of an exported run, as they lie on a disk or come from a stranger: nothing in them is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from farflung.core.ids import Hash
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """The bytes of an exported run. `payload` finds one payload by its content hash."""
+
+    genesis: bytes
+    terms: bytes
+    initial: bytes
+    entries: tuple[bytes, ...]
+    log_bytes: int
+    blocks: tuple[bytes, ...]
+    receipts: tuple[bytes, ...]
+    payload: Callable[[Hash], bytes]
+    model: bytes

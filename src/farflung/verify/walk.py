@@ -1,0 +1,155 @@
+"""A walk through the run log: each round recomputed from the one before, each record in its place.
+
+    Opened ── RoundOpened ── Committed ── Accepted ── Closed ── RoundOpened ... Finished
+
+What is not derived from the terms is signed by the peer whose doing it is. Lists of peers ascend strictly, so that
+one round has one form and nobody stands in it twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from farflung.core.ids import Hash, PeerId, Signature
+from farflung.job.spec import Terms
+from farflung.train import messages, snapshot
+from farflung.train.roundlog import (
+    Accepted,
+    Closed,
+    Commitment,
+    Committed,
+    Contribution,
+    Finished,
+    Member,
+    Opened,
+    Record,
+    RoundOpened,
+    payload_hash,
+)
+from farflung.train.rounds import REASON_COMPLETE
+from farflung.train.snapshot import PublicState
+from farflung.train.sync import Sync
+from farflung.verify.commitments import is_commitment, is_root_signed, opens
+from farflung.verify.report import Report, require
+from farflung.verify.source import Exported
+
+FOLLOWS: Final[Mapping[type[Record], tuple[type[Record] | None, ...]]] = {
+    Opened: (None,),
+    RoundOpened: (Opened, Closed),
+    Committed: (RoundOpened,),
+    Accepted: (Committed,),
+    Closed: (Accepted,),
+    Finished: (Opened, Closed),
+}
+
+
+class Walk:
+    """Public state before the current round, and what the round's records have said so far."""
+
+    def __init__(self, terms: Terms, exported: Exported, report: Report) -> None:
+        self._terms, self._exported, self._report = terms, exported, report
+        self._sync = Sync.of(terms.spec.sync)
+        initial = snapshot.unpack(exported.initial, terms.layout)
+        self._public = snapshot.check(initial, terms.layout, 0, terms.initial_root)
+        self._last: type[Record] | None = None
+        self._members: Mapping[PeerId, int] = {}
+        self._commitments: Mapping[PeerId, Commitment] = {}
+        self._accepted: tuple[Contribution, ...] = ()
+
+    def to_end(self, records: Sequence[Record]) -> PublicState:
+        """The public state at the end. Raises VerificationError FF-VERI-007 to -019, or what a payload's codec says."""
+        for record in records:
+            is_next = self._last in FOLLOWS[type(record)]
+            require(is_next, "FF-VERI-011", f"a {type(record).__name__} record is out of turn")
+            self._one(record)
+            self._last = type(record)
+        return self._public
+
+    def _one(self, record: Record) -> None:
+        match record:
+            case Opened(_, _, initial_root, rounds):
+                is_same = rounds == self._terms.spec.rounds
+                require(
+                    is_same, "FF-VERI-007", "the log opens for another number of rounds than the terms say"
+                )
+                self._root(0, initial_root)
+            case RoundOpened(round, members, steps, density):
+                self._in_turn(round)
+                self._open(round, members, (steps, density))
+            case Committed(round, commitments):
+                self._in_turn(round)
+                self._commit(round, commitments)
+            case Accepted(round, contributions):
+                self._in_turn(round)
+                self._accept(round, contributions)
+            case Closed(round, root, signatures):
+                self._in_turn(round)
+                self._close(round, root, signatures)
+            case Finished(rounds, root, reason):
+                self._in_turn(rounds)
+                self._root(rounds, root)
+                is_complete = rounds == self._terms.spec.rounds
+                is_said = (reason == REASON_COMPLETE) == is_complete
+                require(is_said, "FF-VERI-008", "the log ends for another reason than it says")
+
+    def _in_turn(self, round: int) -> None:
+        require(round == self._public.round, "FF-VERI-011", f"round {round} is out of turn")
+
+    def _root(self, round: int, root: Hash) -> None:
+        held = self._public.root(self._terms.layout)
+        require(held == root, "FF-VERI-012", f"the root before round {round} is not what the payloads give")
+        self._report.roots += 1
+
+    def _once(self, round: int, peers: Sequence[PeerId]) -> None:
+        is_ascending = list(peers) == sorted(set(peers))
+        require(is_ascending, "FF-VERI-014", f"round {round} counts a peer twice, or not in order")
+
+    def _open(self, round: int, members: Sequence[Member], how: tuple[int, int]) -> None:
+        spec = self._terms.spec
+        is_same = how == (spec.sync.steps, spec.sync.topk)
+        require(is_same, "FF-VERI-010", f"round {round} has another H or density")
+        self._once(round, [m.peer for m in members])
+        is_light = all(1 <= m.weight <= spec.round_tokens for m in members)
+        require(is_light, "FF-VERI-009", f"a member of round {round} may weigh more than it trains on")
+        self._members = {m.peer: m.weight for m in members}
+
+    def _commit(self, round: int, commitments: Sequence[Commitment]) -> None:
+        self._once(round, [c.peer for c in commitments])
+        for commitment in commitments:
+            is_in = commitment.peer in self._members
+            is_good = is_in and is_commitment(commitment, self._terms.id, round)
+            require(is_good, "FF-VERI-013", f"a commitment of round {round} is not signed by a member")
+            self._report.signatures += 1
+        self._commitments = {c.peer: c for c in commitments}
+
+    def _accept(self, round: int, contributions: tuple[Contribution, ...]) -> None:
+        require(bool(contributions), "FF-VERI-017", f"round {round} accepts nothing")
+        self._once(round, [c.peer for c in contributions])
+        for c in contributions:
+            commitment = self._commitments.get(c.peer)
+            is_opened = commitment is not None and opens(c, commitment, self._terms.id, round)
+            require(is_opened, "FF-VERI-015", f"a payload of round {round} is not the committed one")
+            is_light = 1 <= c.weight <= self._members[c.peer]
+            require(is_light, "FF-VERI-016", f"a weight of round {round} is out of range")
+            self._report.commitments += 1
+        self._accepted = contributions
+
+    def _close(self, round: int, root: Hash, signatures: Sequence[tuple[PeerId, Signature]]) -> None:
+        parts = [self._part(c) for c in self._accepted]
+        self._public = self._sync.apply(self._public, self._terms.layout, parts)
+        self._report.merges += 1
+        self._root(round + 1, root)
+        self._once(round, [peer for peer, _ in signatures])
+        stayed = {c.peer for c in self._accepted}
+        for peer, signature in signatures:
+            is_good = peer in stayed and is_root_signed(peer, signature, self._terms.id, round, root)
+            require(is_good, "FF-VERI-018", f"a root of round {round} is not signed by who took part")
+            self._report.signatures += 1
+        self._report.rounds += 1
+
+    def _part(self, c: Contribution) -> messages.Part:
+        payload = self._exported.payload(c.payload)
+        is_same = payload_hash(payload) == c.payload
+        require(is_same, "FF-VERI-019", "a payload is not the one that was accepted")
+        return messages.Part(c.peer, c.weight, payload)

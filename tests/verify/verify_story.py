@@ -1,0 +1,262 @@
+"""A small genuine run, made in process, and told with lies: whoever lies signs everything anew that depends on it.
+
+Requester, validator and all peers hold their keys here, so that a lie can be carried through the whole export: the
+log's chain, the payloads, roots, blocks, receipts and the model all agree with it. What is left is the one statement
+that cannot be made true.
+
+`Story(lies={"accepted": f})` passes what is told at the point `accepted` through f. A lie about a record may
+return several records (or none); one that takes a second argument is told the round.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import safetensors.numpy
+
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_OBJECT, NS_OUTPUT, SigningKey, digest, local_key
+from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.layout import Layout
+from farflung.core.money import parse_credits
+from farflung.job.spec import JobSpec, ModelSpec, NetworkSpec, SyncSpec, Terms
+from farflung.ledger import tx
+from farflung.ledger.block import Genesis
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipts import Receipt, prove
+from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+from farflung.train import messages, snapshot
+from farflung.train.roundlog import (
+    Accepted,
+    Closed,
+    Committed,
+    Contribution,
+    Finished,
+    LogChain,
+    Member,
+    Opened,
+    Record,
+    RoundOpened,
+    contributions_root,
+    payload_hash,
+)
+from farflung.train.rounds import REASON_COMPLETE, REASON_STOPPED
+from farflung.train.snapshot import PublicState
+from farflung.train.sync import Sync
+from farflung.verify.commitments import commit, nonce_of, sign_root
+from farflung.verify.reader import Exported
+
+REQUESTER, VALIDATOR, STRANGER = (local_key(9, role) for role in ("requester", "validator", "stranger"))
+PEERS = sorted((local_key(9, "peer", i) for i in range(3)), key=lambda key: key.public)
+KEYS = {key.public: key for key in (*PEERS, REQUESTER, VALIDATOR, STRANGER)}
+LAYOUT = Layout.of({"alpha": (40, 32), "beta": (600,), "gamma": (8, 16)})
+SPEC = JobSpec(
+    name="story",
+    rounds=3,
+    batch=2,
+    budget="1",
+    model=ModelSpec(kind="module", context=8, module="small.py:make"),
+    sync=SyncSpec(steps=3, topk=16, chunk=64, outer_momentum=0.5),
+    network=NetworkSpec(providers=3),
+)
+ESCROW = parse_credits("0.5")
+PRICE = parse_credits(SPEC.unit_price)
+RICH = parse_credits("10")
+START, HOUR = 1_000, 3_600_000
+LOST_IN = 1  # the round in which the last peer commits and does not show; it is no member afterwards
+
+Lies = Mapping[str, Callable[..., Any]]
+replace = msgspec.structs.replace
+
+
+def object_of(payload: bytes) -> Hash:
+    """Stands for the stored object's id, which no reader of an export can check."""
+    return digest(NS_OBJECT, payload)
+
+
+class Story:
+    """One run from genesis to model. The honest one is `Story()`."""
+
+    def __init__(self, lies: Lies | None = None, *, spec: JobSpec = SPEC, layout: Layout = LAYOUT, done: int = 3):
+        self.lies, self.done = dict(lies or {}), done
+        self.sync = Sync.of(spec.sync)
+        weights = np.random.default_rng(1).standard_normal(layout.size).astype(np.float32)
+        initial = self.sync.initial(weights)
+        made = Terms(spec, digest(NS_OBJECT, b"data"), ZERO_HASH, layout, initial.root(layout))
+        self.terms: Terms = self.told("terms", made)
+        self.layout = layout
+        self.public: PublicState = self.told("initial", initial)
+        self.initial = snapshot.pack(self.public, layout)
+        self.payloads: dict[Hash, bytes] = {}
+        self.records: list[Record] = []
+        self.work()
+        self.model: bytes = self.told("model", safetensors.numpy.save(dict(layout.unflatten(self.public.params))))
+        accounts = tuple((key.public, RICH) for key in (REQUESTER, *PEERS))
+        self.genesis: Genesis = self.told("genesis", Genesis("story", START, accounts, (VALIDATOR.public,)))
+        self.chain = Chain(self.genesis, VALIDATOR)
+        self.book()
+
+    def told(self, point: str, truth: Any, *about: Any) -> Any:
+        """The truth, or what the lie at this point makes of it."""
+        lie = self.lies.get(point)
+        if lie is None:
+            return truth
+        return lie(truth, *about[: len(inspect.signature(lie).parameters) - 1])
+
+    # The run log
+
+    def say(self, point: str, record: Record, *about: Any) -> None:
+        """Logs a record, or what is told instead of it."""
+        told = self.told(point, record, *about)
+        self.records += told if isinstance(told, list) else [told]
+
+    def last(self, kind: type[Any]) -> Any:
+        """The newest record of a kind as it was logged."""
+        return next((r for r in reversed(self.records) if isinstance(r, kind)), None)
+
+    def work(self) -> None:
+        """All rounds, and the end."""
+        terms = self.terms
+        self.say("opened", Opened(terms.id, REQUESTER.public, self.public.root(self.layout), terms.spec.rounds))
+        for round in range(self.done):
+            self.round(round)
+        reason = REASON_COMPLETE if self.done == terms.spec.rounds else REASON_STOPPED
+        self.say("finished", Finished(self.done, self.public.root(self.layout), reason))
+
+    def round(self, round: int) -> None:
+        """One round, the last peer of which may be lost."""
+        spec = self.terms.spec
+        members = PEERS if round <= LOST_IN else PEERS[:-1]
+        opened = RoundOpened(
+            round, tuple(Member(k.public, spec.round_tokens) for k in members), spec.sync.steps, spec.sync.topk
+        )
+        self.say("round", opened, round)
+        shown = [self.contribution(key, round) for key in members]
+        commitments = tuple(self.commitment(c, round) for c in shown)
+        self.say("committed", Committed(round, commitments), round)
+        accepted = tuple(c for c in shown if round != LOST_IN or c.peer != PEERS[-1].public)
+        self.say("accepted", Accepted(round, accepted), round)
+        self.merge(self.last(Accepted).contributions, accepted)
+        root = self.told("root", self.public.root(self.layout), round)
+        signatures = tuple((c.peer, sign_root(KEYS[c.peer], self.terms.id, round, root)) for c in accepted)
+        self.say("closed", Closed(round, root, signatures), round)
+
+    def contribution(self, key: SigningKey, round: int) -> Contribution:
+        """A peer's payload of a random change, of which its maker says what it weighs."""
+        payload = self.told("payload", self.encoded(key.public, round), key.public, round)
+        self.payloads[payload_hash(payload)] = payload
+        weight = self.told("weight", self.terms.spec.round_tokens, key.public, round)
+        nonce = nonce_of(key, self.terms.id, round)
+        return Contribution(key.public, weight, payload_hash(payload), object_of(payload), nonce)
+
+    def encoded(self, peer: PeerId, round: int, salt: int = 0) -> bytes:
+        """A payload that is genuine in every respect but whose change it is."""
+        seed = [round, salt, *peer]
+        delta = np.random.default_rng(seed).standard_normal(self.layout.size).astype(np.float32) / 8
+        return self.sync.encode(None, delta, self.layout, self.sync.about(self.public, self.layout, peer))[1]
+
+    def commitment(self, c: Contribution, round: int) -> Any:
+        """The peer's own signature under what it will show."""
+        return commit(KEYS[c.peer], self.terms.id, round, c.payload, c.weight)
+
+    def merge(self, told: Sequence[Contribution], honest: Sequence[Contribution]) -> None:
+        """Public state after what was logged; after the truth when the lie cannot be merged."""
+        for contributions in (told, honest):
+            parts = [messages.Part(c.peer, c.weight, self.payloads[c.payload]) for c in contributions]
+            try:
+                self.public = self.sync.apply(self.public, self.layout, parts)
+                return
+            except FarflungError:
+                continue
+        self.public = self.sync.apply(self.public, self.layout, [])
+
+    # The ledger
+
+    def book(self) -> None:
+        """The job's life in blocks."""
+        for key in PEERS:
+            self.send(key, "register", tx.NodeRegister(ZERO_HASH, PRICE, 1000, START + 9 * HOUR))
+        spec = self.terms.spec
+        self.send(
+            REQUESTER, "create", tx.JobCreate(self.terms.id, ESCROW, PRICE, spec.rounds, START + 8 * HOUR)
+        )
+        job = self.job
+        self.send(REQUESTER, "schedule", tx.JobSchedule(job, tuple(self.offer(key, job) for key in PEERS)))
+        accepted = [r for r in self.records if isinstance(r, Accepted)]
+        closed = [r for r in self.records if isinstance(r, Closed)]
+        for a, c in zip(accepted, closed, strict=False):
+            units = tuple(
+                (x.peer, x.weight) for x in dict(zip([x.peer for x in a.contributions], a.contributions, strict=True)).values()
+            )
+            known = tuple(u for u in units if u[0] in {k.public for k in PEERS})
+            progress = tx.Progress(job, c.round, c.root, contributions_root(a.contributions), known)
+            self.send(REQUESTER, "progress", progress, c.round)
+        root = closed[-1].root if closed else ZERO_HASH
+        self.send(REQUESTER, "finish", tx.JobFinish(job, root, digest(NS_OUTPUT, self.model)))
+        self.send(REQUESTER, "settle", tx.JobSettle(job))
+
+    @property
+    def job(self) -> Hash:
+        """The job on the ledger."""
+        rows = self.chain.state.rows(JobRow)
+        return rows[0].job if rows else self.terms.id
+
+    def offer(self, key: SigningKey, job: Hash) -> tx.SignedOffer:
+        """A node's half of a lease."""
+        offer = tx.Offer(self.chain.id, job, key.public, PRICE, 1000, 10_000, START + 7 * HOUR)
+        return tx.sign_offer(key, offer)
+
+    def send(self, key: SigningKey, point: str, op: tx.Op, *about: Any) -> None:
+        """One transaction in one block, or the operations that are told instead; it must be applied."""
+        told = self.told(point, op, *about)
+        for each in told if isinstance(told, list) else [told]:
+            self.put(key, each)
+
+    def put(self, key: SigningKey, *ops: tx.Op, after: int = 1000) -> None:
+        """A block with one transaction, or none."""
+        nonce = self.chain.state.tables["accounts"].row(key.public).nonce  # type: ignore[union-attr]
+        txs = [tx.sign_tx(key, tx.make_tx(self.chain.id, key.public, nonce, *ops))] if ops else []
+        block, results = self.chain.propose(txs, self.chain.head.time + after)
+        assert all(type(result).__name__ == "Applied" for result in results), results
+        self.chain.adopt(block)
+
+    def receipts(self) -> list[Receipt]:
+        """Proof of the job's end and of everybody's pay."""
+        leases = [lease_key(self.job, row.node) for row in self.chain.state.rows(LeaseRow)]
+        return [prove(self.chain, "jobs", self.job), *(prove(self.chain, "leases", key) for key in leases)]
+
+    # The export
+
+    def entries(self) -> tuple[bytes, ...]:
+        """The log, chained and signed by whoever says to be its coordinator."""
+        first = self.records[0]
+        key = KEYS[first.coordinator] if isinstance(first, Opened) else REQUESTER
+        chain = LogChain()
+        return tuple(chain.extend(key, record) for record in self.records)
+
+    def export(self) -> Exported:
+        """What a second reader gets."""
+        entries: tuple[bytes, ...] = self.told("entries", self.entries())
+        receipts = self.told("receipts", self.receipts(), self)
+        return Exported(
+            genesis=encode(self.genesis),
+            terms=encode(self.terms),
+            initial=self.initial,
+            entries=entries,
+            log_bytes=sum(8 + len(entry) for entry in entries),
+            blocks=tuple(encode(block) for block in self.chain.blocks),
+            receipts=tuple(encode(receipt) for receipt in receipts),
+            payload=self.find,
+            model=self.model,
+        )
+
+    def find(self, name: Hash) -> bytes:
+        """A payload by its hash."""
+        if name not in self.payloads:
+            raise VerificationError("FF-APP-080", "the exported log is not complete")
+        return self.payloads[name]
