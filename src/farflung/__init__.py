@@ -1,4 +1,4 @@
-"""farflung: train real PyTorch models on strangers' computers, and pay only for work that was checked.
+"""farflung: train real PyTorch models on computers that belong to different people, and settle what was accepted.
 
 import farflung
 run = farflung.run("job.toml", callbacks=[print])

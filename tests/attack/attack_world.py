@@ -111,7 +111,9 @@ class Party:
         return wire.Address(self.key.public, *self.endpoint.address)
 
 
-def start_order(home: Party, member: int, members: tuple[wire.Address, ...], state: PublicState) -> wire.Start:
+def start_order(
+    home: Party, member: int, members: tuple[wire.Address, ...], state: PublicState
+) -> wire.Start:
     """What an honest requester says to one member; everything that it names lies in `home`'s store."""
     dataset, module = home.put(DATA), home.put(b"")
     packed = home.put(snapshot.pack(state, LAYOUT))
@@ -130,7 +132,7 @@ async def refusal(call: Awaitable[bytes]) -> str:
 
 def hostile_bodies(real: bytes, seed: int, count: int = 12) -> Iterator[bytes]:
     """Random, truncated, flipped, extended and deeply nested bodies in the place of a real one."""
-    rng = random.Random(seed)  # noqa: S311 - test data
+    rng = random.Random(seed)
     yield b""
     yield b"\xc1"
     yield b"\x91" * 5000

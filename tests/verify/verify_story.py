@@ -82,7 +82,9 @@ def object_of(payload: bytes) -> Hash:
 class Story:
     """One run from genesis to model. The honest one is `Story()`."""
 
-    def __init__(self, lies: Lies | None = None, *, spec: JobSpec = SPEC, layout: Layout = LAYOUT, done: int = 3):
+    def __init__(
+        self, lies: Lies | None = None, *, spec: JobSpec = SPEC, layout: Layout = LAYOUT, done: int = 3
+    ):
         self.lies, self.done = dict(lies or {}), done
         self.sync = Sync.of(spec.sync)
         weights = np.random.default_rng(1).standard_normal(layout.size).astype(np.float32)
@@ -95,7 +97,9 @@ class Story:
         self.payloads: dict[Hash, bytes] = {}
         self.records: list[Record] = []
         self.work()
-        self.model: bytes = self.told("model", safetensors.numpy.save(dict(layout.unflatten(self.public.params))))
+        self.model: bytes = self.told(
+            "model", safetensors.numpy.save(dict(layout.unflatten(self.public.params)))
+        )
         accounts = tuple((key.public, RICH) for key in (REQUESTER, *PEERS))
         self.genesis: Genesis = self.told("genesis", Genesis("story", START, accounts, (VALIDATOR.public,)))
         self.chain = Chain(self.genesis, VALIDATOR)
@@ -122,7 +126,9 @@ class Story:
     def work(self) -> None:
         """All rounds, and the end."""
         terms = self.terms
-        self.say("opened", Opened(terms.id, REQUESTER.public, self.public.root(self.layout), terms.spec.rounds))
+        self.say(
+            "opened", Opened(terms.id, REQUESTER.public, self.public.root(self.layout), terms.spec.rounds)
+        )
         for round in range(self.done):
             self.round(round)
         reason = REASON_COMPLETE if self.done == terms.spec.rounds else REASON_STOPPED
@@ -133,7 +139,10 @@ class Story:
         spec = self.terms.spec
         members = PEERS if round <= LOST_IN else PEERS[:-1]
         opened = RoundOpened(
-            round, tuple(Member(k.public, spec.round_tokens) for k in members), spec.sync.steps, spec.sync.topk
+            round,
+            tuple(Member(k.public, spec.round_tokens) for k in members),
+            spec.sync.steps,
+            spec.sync.topk,
         )
         self.say("round", opened, round)
         shown = [self.contribution(key, round) for key in members]
@@ -191,7 +200,8 @@ class Story:
         closed = [r for r in self.records if isinstance(r, Closed)]
         for a, c in zip(accepted, closed, strict=False):
             units = tuple(
-                (x.peer, x.weight) for x in dict(zip([x.peer for x in a.contributions], a.contributions, strict=True)).values()
+                (x.peer, x.weight)
+                for x in dict(zip([x.peer for x in a.contributions], a.contributions, strict=True)).values()
             )
             known = tuple(u for u in units if u[0] in {k.public for k in PEERS})
             progress = tx.Progress(job, c.round, c.root, contributions_root(a.contributions), known)

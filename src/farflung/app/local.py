@@ -2,7 +2,7 @@
 
 Nothing in it is a stand-in: separate processes, real sockets, real signatures. It differs from a network of
 strangers in one thing only: keys come from the run's seed and ledger time is counted, not read, so that two runs
-with one seed give the same bits (DESIGN.md, law 4). Such keys are unsafe anywhere else.
+with one seed give the same bits (docs/architecture, law 4). Such keys are unsafe anywhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from farflung.ledger.block import DAY_MS, Genesis, Params
 from farflung.train.io.pipe import WorkerPipe
 
 FEE = Credits(10)  # micro-credits a transaction
-STAKE_ROUNDS = 20  # a provider stakes the price of this many rounds (research: verify, part 6)
+STAKE_ROUNDS = (
+    20  # a provider stakes the price of this many rounds: more than it could save by cheating in one
+)
 POCKET = MICRO  # credits for fees, beyond budget or stake
 JOB_MS = 30 * DAY_MS
 NODE_MS = 60 * DAY_MS

@@ -1,9 +1,9 @@
 """The one merge: weighted sum of contributions in 64-bit fixed point, each clipped to the median norm.
 
-Exact (DESIGN.md, law 1): integers commute, so the bits are the same whatever the order of arrival, library or
+Exact (docs/architecture, law 1): integers commute, so the bits are the same whatever the order of arrival, library or
 machine. One unit is 2^-24; values saturate at 2^30 units; N * weight * range stays below 2^62.
 
-Clip, for each tensor t by itself (research: verify, section 7; as SparseLoCo's validators do):
+Clip, for each tensor t by itself (as SparseLoCo's validators do, arXiv 2508.15706):
     s_i  = Σ x²           exact, of peer i's fixed-point values
     m    = lower median of all s_i
     f_i  = floor(2^30 √(m / s_i))   if s_i > m, else no scaling

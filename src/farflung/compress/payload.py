@@ -66,7 +66,7 @@ def check_size(nbytes: int) -> None:
             "FF-COMP-023",
             f"payload of {nbytes} bytes",
             cause=f"the limit is {limits.PAYLOAD_BYTES} bytes",
-            hint="choose a denser codec: sync.codec = 'topk_2bit'",
+            hint="choose a sparser codec: sync.codec = 'topk_2bit'",
         )
 
 

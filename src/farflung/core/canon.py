@@ -2,7 +2,7 @@
 
 Only IEEE-754 operations that are correctly rounded everywhere (+, -, *, /, sqrt, conversions), applied
 element by element by NumPy in the written order: no fused multiply-add, no re-ordered sum. `apply` is the last
-step of a round (DESIGN.md, law 1).
+step of a round (docs/architecture, law 1).
 """
 
 from __future__ import annotations

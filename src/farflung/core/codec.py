@@ -1,6 +1,6 @@
 """Canonical msgpack: one value, one byte string.
 
-A decoded message must re-encode to the bytes it came from (DESIGN.md, part 5): msgspec alone accepts
+A decoded message must re-encode to the bytes it came from: msgspec alone accepts
 non-minimal integers, duplicate keys and any key order, so `decode` checks the round trip. Structs that
 are signed, hashed or sent are `array_like=True, frozen=True, forbid_unknown_fields=True` (see `Wire`).
 """

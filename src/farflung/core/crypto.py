@@ -1,7 +1,7 @@
 """Hashes, keys, signatures, sealing: each use under its own namespace, so that no byte string serves twice.
 
 Hash: BLAKE3-256. Signatures: Ed25519 (RFC 8032), judged everywhere under the ZIP-215 rules by one library
-(ed25519-zebra): libraries differ in the edge cases, and a ledger that mixes them splits (research: ledger 3.1).
+(ed25519-zebra): libraries differ in the edge cases, and a ledger that mixes them splits.
 """
 
 from __future__ import annotations

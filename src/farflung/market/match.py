@@ -3,7 +3,7 @@
 A round is as slow as its slowest member, so members are taken from one *window* of measured speed [p, 1.25 p].
 Where a window holds n + 1 candidates all n winners are paid the (n+1)-th lowest ask: no winner can change that
 price, and a bid above it cannot win another window, so a provider with one slot does best by asking what it
-costs (Vickrey 1961; brute force in research: orchestrate, part 4). The window with the least such price wins.
+costs (Vickrey 1961; tests/market tries it by brute force). The window with the least such price wins.
 Where no window has a spare ask, a window of exactly n is taken and all are paid the highest of its n asks:
 whoever asks most sets the price, which is not truthful, but a small market trades, and below the requester's
 ceiling. Asks are ordered by (ask, peer id), within a window and between the asks that set the windows' prices: with

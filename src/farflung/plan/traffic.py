@@ -1,6 +1,6 @@
 """How many bytes a run sends, by kind, counted at the sockets as `watch` counts them (requirement T1).
 
-Payloads travel as DESIGN.md, part 1 says: a member pushes its payload to one replica, the other members and the
+Payloads travel as docs/architecture says: a member pushes its payload to one replica, the other members and the
 requester fetch it. A payload is thus sent N times (1 push, N - 2 other members, 1 requester), N payloads a round.
 The yardstick is a ring all-reduce in bf16 (Patarasuk & Yuan 2009): 2 (N - 1) / N of the buffer per rank and step.
 """

@@ -2,7 +2,7 @@
 
 State changes only when a request succeeds: `train` leaves public state alone and keeps the inner state it
 started from, so that repeating a round gives the same bytes; `merge` moves both on. One thread, seeded, denormals
-kept: the same machine class gives the same bits (research: verify, 1).
+kept: the same machine class gives the same bits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Private inner state S[i,r]: what one peer carries from round to round and shows to nobody but an auditor.
 
-Optimizer vectors, the residual of error feedback, and the count of inner steps (DESIGN.md, part 1). It is made
+Optimizer vectors, the residual of error feedback, and the count of inner steps. It is made
 durable before a commitment leaves; losing it costs one peer its momentum, and nobody else anything.
 """
 

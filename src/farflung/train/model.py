@@ -94,7 +94,7 @@ class Model:
         return loss.reshape(())
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:
-        """Judges the model on one batch; raises SpecError FF-TRAIN-054, RunError FF-TRAIN-055 to -059. Parameters stay."""
+        """Judges the model on one batch; parameters stay. Raises SpecError FF-TRAIN-054, RunError -055 to -059."""
         before = {name: b.clone() for name, b in self.module.named_buffers()}
         self.gradient(x_BT, y_BT)
         after = dict(self.module.named_buffers())

@@ -1,7 +1,7 @@
 """Inner optimizers as pure functions on flat vectors, and the learning rate as a function of the step.
 
 `torch.optim` objects hide their state from a traced graph; these do not, so that the same code trains and is
-audited (DESIGN.md, part 1). All vectors have shape (size,), float32.
+audited. All vectors have shape (size,), float32.
 """
 
 from __future__ import annotations

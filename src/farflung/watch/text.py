@@ -89,7 +89,7 @@ def _planned(event: events.Planned) -> list[str]:
         *say(
             "Plan", f"about {format_seconds(event.seconds)}", f"at most {price} credits, {escrow} in escrow"
         ),
-        *say("Plan", f"run folder {event.run}"),
+        *say("Plan", f"run folder {event.run}" if event.run else ""),
     ]
 
 

@@ -55,7 +55,7 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
 def cli(verbose: bool) -> None:
-    """Train real PyTorch models on strangers' computers, and pay only for work that was checked.
+    """Train PyTorch models by rounds on computers that belong to different people, and settle what was accepted.
 
     Example: farflung run --preset tiny
     """

@@ -1,6 +1,6 @@
 """The worker process: reads requests from its agent, answers each, ends when the agent does.
 
-`python -I -m farflung.train.io.worker FD` speaks over an inherited socket, without FD over stdin and stdout.
+`python -m farflung.train.io.worker FD` speaks over an inherited socket, without FD over stdin and stdout.
 A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.messages` struct.
 """
 
@@ -71,7 +71,7 @@ def too_long(size: int) -> ProtocolError:
         "FF-TRAIN-091",
         f"message of {size} bytes between agent and worker",
         cause=f"the limit is {limits.PIPE_BYTES} bytes",
-        hint="use a smaller model or data set, or shard the model over a site",
+        hint="use a smaller model or data set",
     )
 
 
