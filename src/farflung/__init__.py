@@ -7,6 +7,7 @@ print(run.result.loss, run.folder / "model.safetensors")
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -16,10 +17,25 @@ if TYPE_CHECKING:
     from farflung.app.api import Run, plan, run
 
 
+class _PlanPackage(ModuleType):
+    """`farflung.plan` is a package and, because people expect `farflung.plan(spec)`, a function as well."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        from farflung.app import api
+
+        return api.plan(*arguments, **named)
+
+
 def __getattr__(name: str) -> Any:
     """`farflung.run` and its like are loaded when they are first used: importing the package stays cheap."""
-    if name in ("Run", "plan", "run"):
+    if name in ("Run", "run"):
         from farflung.app import api
 
         return getattr(api, name)
     raise AttributeError(f"module 'farflung' has no attribute {name!r}")
+
+
+if not TYPE_CHECKING:
+    from farflung import plan  # a docstring: nothing is loaded by this
+
+    plan.__class__ = _PlanPackage

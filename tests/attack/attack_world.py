@@ -147,11 +147,10 @@ def hostile_bodies(real: bytes, seed: int, count: int = 12) -> Iterator[bytes]:
             yield real[:place] + bytes([real[place] ^ (1 << rng.randrange(8))]) + real[place + 1 :]
 
 
-def hostile_values(value: Any, seed: int) -> Iterator[Any]:
+def hostile_values(value: Any) -> Iterator[Any]:
     """Well-formed messages of the same type with one field out of every sensible range."""
-    for name in value.__struct_fields__:
-        for other in _worse(getattr(value, name)):
-            yield encode([other if n == name else getattr(value, n) for n in value.__struct_fields__])
+    for changed in _worse(value):
+        yield encode(changed)
 
 
 def _worse(value: Any) -> list[Any]:
@@ -168,9 +167,9 @@ def _worse(value: Any) -> list[Any]:
             return ["", "\x1b[2J", "x" * 100_000, "a..b", "\0"]
         case tuple():
             return [(), value * 2, value * 1000] if value else []
-    fields = value.__struct_fields__
+    fields, tag = value.__struct_fields__, value.__struct_config__.tag
     return [
-        [other if n == name else getattr(value, n) for n in fields]
+        [*([tag] if tag else []), *(other if n == name else getattr(value, n) for n in fields)]
         for name in fields
         for other in _worse(getattr(value, name))
     ]

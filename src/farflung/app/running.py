@@ -7,6 +7,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +334,7 @@ def start(
 ) -> events.Result:
     """Creates a run's folder and runs it to its end."""
     folder = folders.create(root, identity)
-    return asyncio.run(Run(folder, identity, resolved, watchers, compare=compare).execute())
+    return _to_end(folder, identity, resolved, watchers, compare)
 
 
 def resume(
@@ -341,5 +342,20 @@ def resume(
 ) -> events.Result:
     """Goes on with a run from its log."""
     folder.lock()
-    identity = folder.read_identity()
-    return asyncio.run(Run(folder, identity, resolved, watchers, compare=compare).execute())
+    return _to_end(folder, folder.read_identity(), resolved, watchers, compare)
+
+
+def _to_end(
+    folder: RunFolder, identity: Identity, resolved: Resolved, watchers: Sequence[Watcher], compare: bool
+) -> events.Result:
+    """Runs in a loop of its own; where one runs already (a notebook), in a thread beside it."""
+
+    def body() -> events.Result:
+        return asyncio.run(Run(folder, identity, resolved, watchers, compare=compare).execute())
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return body()
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(body).result()

@@ -1,0 +1,630 @@
+"""Strangers, fellow members and a hostile requester against one provider: each gets a code, the lease goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+from attack_world import (
+    BOUND,
+    DATA,
+    JOB_KEY,
+    LAYOUT,
+    MEMBERS,
+    REQUESTER,
+    SPEC,
+    STRANGER,
+    TERMS,
+    Party,
+    Worker,
+    hostile_bodies,
+    hostile_values,
+    initial,
+    refusal,
+    start_order,
+    within,
+)
+
+from farflung.app import objects, wire
+from farflung.app.roles import provider as role
+from farflung.app.roles.provider import Provider
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
+from farflung.core.ids import Hash
+from farflung.core.layout import Layout, TensorSpec
+from farflung.host import lease
+from farflung.job.spec import Terms
+from farflung.ledger.block import Genesis
+from farflung.market.offer import Capabilities
+from farflung.net.messages import Kind
+from farflung.store.objects import Manifest, seal
+from farflung.train import messages
+from farflung.train.io.worker import HEAD_BYTES
+from farflung.train.roundlog import Contribution
+from farflung.verify.commitments import is_commitment, is_root_signed, opens
+
+replace = msgspec.structs.replace
+
+ME, FELLOW = MEMBERS[:2]
+GENESIS = Genesis("attack", 0, (), (local_key(9, "validator").public,))
+FACTS = Capabilities(2, 1 << 40, 1 << 40, 10**9, 1, "Linux", "x86_64", "2.13.0")
+UNITS = SPEC.rounds * SPEC.round_tokens
+PROPOSAL = wire.Proposal(GENESIS.chain, TERMS, len(DATA), 10, 500, UNITS, 10**9)
+ROUND_ORDERS = (wire.TRAIN, wire.REVEAL, wire.MERGE)
+ORDERS = (wire.START, *ROUND_ORDERS, wire.END)
+
+
+class Process:
+    """In the place of a worker process: a task at the far end of the real socket."""
+
+    def __init__(self, key: SigningKey) -> None:
+        self.socket, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        self.pid, self.worker, self.is_stuck = 0, Worker(key), False
+        self._task = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        data = b""
+        while piece := await loop.sock_recv(self._theirs, 1 << 16):
+            data += piece
+            size = int.from_bytes(data[:HEAD_BYTES], "little")
+            if len(data) < HEAD_BYTES + size or self.is_stuck:
+                continue
+            message, data = data[HEAD_BYTES : HEAD_BYTES + size], b""
+            request = decode(message, cast(type[Any], messages.Request), limits.PIPE_BYTES)
+            reply = encode(await self._answer(request))
+            await loop.sock_sendall(self._theirs, len(reply).to_bytes(HEAD_BYTES, "little") + reply)
+
+    async def _answer(self, request: messages.Request) -> messages.Reply:
+        try:
+            return await self.worker.request(request)
+        except role.RunError as error:
+            return messages.Broken(error.code, error.message, error.cause, error.hint)
+
+    def is_running(self) -> bool:
+        return not self._task.done()
+
+    def usage(self) -> dict[str, float]:
+        return {}
+
+    def terminate(self) -> str:
+        self.socket.close()
+        self._task.cancel()
+        self._theirs.close()
+        return "ended"
+
+
+class Scene:
+    """One provider, an honest requester, a fellow member and a stranger."""
+
+    def __init__(self, folder: Path) -> None:
+        config = {"name": "p", "folder": str(folder / "me"), "unit_price": 10, "stake": 1000, "flops": 1, "port": 0}
+        self.provider = Provider(config, ME, GENESIS)
+        self.home = Party(REQUESTER, folder / "home")
+        self.fellow = Party(FELLOW, folder / "fellow")
+        self.stranger = Party(STRANGER, folder / "stranger")
+        self.parties = (self.home, self.fellow, self.stranger)
+        self.state = initial()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Scene]:
+        await self.provider.endpoint.start()
+        for party in self.parties:
+            await party.endpoint.start()
+        try:
+            yield self
+        finally:
+            self.provider.release("the test ends")
+            for endpoint in (*(p.endpoint for p in self.parties), self.provider.endpoint):
+                await endpoint.close()
+
+    async def call(self, party: Party, method: str, body: bytes, kind: Kind = Kind.CONTROL) -> bytes:
+        connection = await party.endpoint.dial(ME.public, *self.provider.endpoint.address)
+        return await connection.call(method, body, kind=kind, timeout=10)
+
+    async def refused(self, party: Party, method: str, message: Any, kind: Kind = Kind.CONTROL) -> str:
+        body = message if isinstance(message, bytes) else encode(message)
+        return await refusal(self.call(party, method, body, kind))
+
+    async def order(self, method: str, message: Any) -> str:
+        return await self.refused(self.home, method, message)
+
+    @property
+    def start(self) -> wire.Start:
+        mine = wire.Address(ME.public, *self.provider.endpoint.address)
+        return start_order(self.home, 0, (self.home.address, mine, self.fellow.address), self.state)
+
+    async def begin(self) -> None:
+        """The honest requester leases and starts the provider."""
+        assert await self.order(wire.PROPOSE, PROPOSAL) == "ok"
+        assert await self.order(wire.START, self.start) == "ok"
+
+    async def round(self, number: int) -> wire.Share:
+        """One honest round, everything checked."""
+        worker = self.process.worker
+        train = wire.TrainRound(TERMS.id, number, 0)
+        promise = decode(await self.call(self.home, wire.TRAIN, encode(train)), wire.Promise, 10**6)
+        assert is_commitment(promise.commitment, TERMS.id, number)
+        reveal = wire.RevealRound(TERMS.id, number, FELLOW.public)
+        share = decode(await self.call(self.home, wire.REVEAL, encode(reveal)), wire.Shown, 10**6).share
+        assert opens(share.contribution, promise.commitment, TERMS.id, number)
+        assert self.fellow.disk.has(share.manifest.id)
+        merge = wire.MergeRound(TERMS.id, number, (share,))
+        merged = decode(await self.call(self.home, wire.MERGE, encode(merge)), wire.Merged, 10**6)
+        assert is_root_signed(ME.public, merged.signature, TERMS.id, number, merged.root)
+        assert worker.state.root(LAYOUT) == merged.root
+        return share
+
+    @property
+    def process(self) -> Process:
+        process = self.provider._process
+        assert isinstance(process, Process)
+        return process
+
+    async def serves(self) -> None:
+        """The provider still does an honest requester's whole job, from its lease to its end."""
+        if self.provider._slot is None:
+            await self.begin()
+        first = self.provider._tenancy._round  # type: ignore[union-attr]
+        if first is None:
+            assert await self.order(wire.START, self.start) == "ok"
+        for number in range(first or 0, SPEC.rounds):
+            await self.round(number)
+        assert await self.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert self.provider._slot is None
+        assert list((self.provider._folder / "store").iterdir()) == []
+        assert list((self.provider._folder / "private").iterdir()) == []
+
+
+@pytest.fixture
+def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Runs an attack; afterwards the provider must serve."""
+    monkeypatch.setattr(role, "capabilities", lambda _folder: FACTS)
+    monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
+    monkeypatch.setattr(role, "start_worker", lambda *_: Process(ME))
+
+    def run(attack: Any) -> None:
+        async def test() -> None:
+            async with Scene(tmp_path).open() as scene:
+                await attack(scene)
+                await scene.serves()
+
+        within(20, test)
+
+    return run
+
+
+def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        for method in ORDERS:
+            assert await scene.refused(scene.home, method, b"") == "FF-APP-041"  # nobody has a lease yet
+        await scene.begin()
+        orders = {
+            wire.START: scene.start,
+            wire.TRAIN: wire.TrainRound(TERMS.id, 0, 0),
+            wire.REVEAL: wire.RevealRound(TERMS.id, 0, FELLOW.public),
+            wire.MERGE: wire.MergeRound(TERMS.id, 0, ()),
+            wire.END: wire.End(TERMS.id),
+        }
+        for party in (scene.stranger, scene.fellow):
+            for method, message in orders.items():
+                assert await scene.refused(party, method, message) == "FF-APP-041"
+        assert scene.process.worker.trained == []
+
+    against(attack)
+
+
+def test_a_lease_is_not_taken_over_by_whoever_proposes_the_same_job(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        for party in (scene.fellow, scene.stranger):
+            assert await scene.refused(party, wire.PROPOSE, PROPOSAL) == "FF-APP-046"
+            assert await scene.refused(party, wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "FF-APP-041"
+
+    against(attack)
+
+
+def test_a_second_job_is_refused_while_the_first_is_leased(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
+        for party in (scene.home, scene.stranger):
+            assert await scene.refused(party, wire.PROPOSE, other) == "FF-APP-046"
+        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"  # the same again: the same lease
+
+    against(attack)
+
+
+def terms(**changes: Any) -> Terms:
+    return replace(TERMS, spec=replace(SPEC, **changes))
+
+
+def shaped(*shapes: tuple[int, ...]) -> wire.Proposal:
+    layout = Layout(tuple(TensorSpec(f"t{i}", shape) for i, shape in enumerate(shapes)))
+    model = replace(SPEC.model, kind="module", module="m.py:build")
+    return replace(PROPOSAL, terms=replace(terms(model=model), layout=layout))
+
+
+@pytest.mark.parametrize(
+    ("proposal", "code"),
+    [
+        (replace(PROPOSAL, chain=Hash(bytes(32))), "FF-APP-044"),
+        (replace(PROPOSAL, unit_price=9), "FF-APP-045"),
+        (replace(PROPOSAL, unit_price=-(1 << 63)), "FF-APP-045"),
+        (replace(PROPOSAL, units_max=UNITS - 1), "FF-APP-073"),
+        (replace(PROPOSAL, stake=1001), "FF-APP-073"),
+        (replace(PROPOSAL, stake=-1), "FF-APP-073"),
+        (replace(PROPOSAL, dataset_bytes=-(1 << 62)), "FF-APP-073"),
+        (replace(PROPOSAL, dataset_bytes=1 << 62), "FF-APP-073"),
+        (replace(PROPOSAL, terms=terms(rounds=0)), "FF-JOB-004"),
+        (replace(PROPOSAL, terms=terms(batch=-1)), "FF-JOB-004"),
+        (replace(PROPOSAL, terms=terms(budget="1e9")), "FF-JOB-004"),
+        (replace(PROPOSAL, terms=terms(sync=replace(SPEC.sync, topk=1 << 40))), "FF-JOB-004"),
+        (replace(PROPOSAL, terms=terms(name="../../x")), "FF-JOB-004"),
+        (replace(PROPOSAL, terms=terms(model=replace(SPEC.model, width=8))), "FF-APP-073"),
+        (shaped(), "FF-CORE-040"),
+        (shaped((0,)), "FF-CORE-040"),
+        (shaped((-4, -4)), "FF-CORE-040"),
+        (shaped((1 << 36,) * 8), "FF-CORE-040"),
+        (shaped((1,) * 9), "FF-CORE-040"),
+        (shaped((1 << 20, 1 << 16)), "FF-APP-048"),
+    ],
+)
+def test_a_proposal_that_does_not_hold_is_refused_and_takes_no_slot(
+    against: Any, proposal: wire.Proposal, code: str
+) -> None:
+    async def attack(scene: Scene) -> None:
+        assert await scene.refused(scene.stranger, wire.PROPOSE, proposal) == code
+        assert scene.provider._slot is None
+
+    against(attack)
+
+
+def test_when_no_worker_can_be_started_the_slot_is_free_again(
+    against: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Process:
+        raise role.RunError("FF-HOST-001", "the worker process cannot be started")
+
+    async def attack(scene: Scene) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(role, "start_worker", fail)
+            assert await scene.refused(scene.stranger, wire.PROPOSE, PROPOSAL) == "FF-HOST-001"
+        assert scene.provider._slot is None
+
+    against(attack)
+
+
+def test_a_lease_without_its_worker_can_be_ended(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        scene.process.terminate()
+        scene.provider._process = scene.provider._pipe = None
+        assert await scene.order(wire.START, scene.start) == "FF-APP-049"
+        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert scene.provider._slot is None
+
+    against(attack)
+
+
+def test_orders_out_of_their_order_get_a_code(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
+        train = wire.TrainRound(TERMS.id, 0, 0)
+        assert await scene.order(wire.TRAIN, train) == "FF-APP-057"  # before the start
+        assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, ())) == "FF-APP-057"
+        reveal = wire.RevealRound(TERMS.id, 0, FELLOW.public)
+        assert await scene.order(wire.REVEAL, reveal) == "FF-APP-035"
+        assert await scene.order(wire.START, scene.start) == "ok"
+        assert await scene.order(wire.REVEAL, reveal) == "FF-APP-035"  # before training
+        for round in (-1, 1, 1 << 40, -(1 << 63), (1 << 64) - 1):
+            assert await scene.order(wire.TRAIN, replace(train, round=round)) == "FF-APP-057"
+            assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, round, ())) == "FF-APP-057"
+        assert await scene.order(wire.TRAIN, train) == "ok"
+        for round in (-1, 1):
+            assert await scene.order(wire.REVEAL, replace(reveal, round=round)) == "FF-APP-035"
+        share = await scene.round(0)
+        again = wire.MergeRound(TERMS.id, 0, (share,))
+        assert await scene.order(wire.MERGE, again) == "FF-APP-057"
+        assert scene.process.worker.trained == [0]
+
+    against(attack)
+
+
+def test_an_order_of_another_job_is_refused(against: Any) -> None:
+    other = Hash(bytes(32))
+
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        for method, message in {
+            wire.START: replace(scene.start, job=other),
+            wire.TRAIN: wire.TrainRound(other, 0, 0),
+            wire.REVEAL: wire.RevealRound(other, 0, FELLOW.public),
+            wire.MERGE: wire.MergeRound(other, 0, ()),
+            wire.END: wire.End(other),
+        }.items():
+            assert await scene.order(method, message) == "FF-APP-057"
+
+    against(attack)
+
+
+def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
+        start = scene.start
+        large = Manifest(Hash(bytes(32)), limits.OBJECT_BYTES, (Hash(bytes(32)),) * limits.OBJECT_CHUNKS)
+        other = scene.home.put(b"another data set")
+        past = wire.PastRound(0, ())
+        lies = [
+            replace(start, job_key=b""),
+            replace(start, job_key=bytes(31)),
+            replace(start, dataset=large),
+            replace(start, dataset=other),
+            replace(start, dataset=replace(start.dataset, size=len(DATA) + 1)),
+            replace(start, module=other),
+            replace(start, snapshot=large),
+            replace(start, snapshot_round=-1),
+            replace(start, snapshot_round=SPEC.rounds + 1),
+            replace(start, replay=(replace(past, round=1),)),
+            replace(start, replay=tuple(replace(past, round=i) for i in range(SPEC.rounds + 1))),
+        ]
+        scene.home.asked.clear()
+        for lie in lies:
+            assert await scene.order(wire.START, lie) == "FF-APP-058"
+        assert scene.home.asked == []
+
+    against(attack)
+
+
+def test_a_start_whose_objects_are_not_there_or_are_not_what_they_say_is_refused(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
+        start = scene.start
+        false_snapshot = scene.home.put(b"no public state")
+        forged, chunks = seal(b"\x08" * 32, b"sealed under another key")
+        scene.home.disk.put(forged, chunks)
+        absent, _ = seal(JOB_KEY, b"nowhere")
+        cut = replace(start.snapshot, chunks=())
+        for snapshot, code in {
+            false_snapshot: "FF-TRAIN-070",
+            forged: "FF-STOR-005",
+            absent: "FF-APP-034",
+            cut: "FF-STOR-001",
+        }.items():
+            assert await scene.order(wire.START, replace(start, snapshot=snapshot)) == code
+            assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "FF-APP-057"
+
+    against(attack)
+
+
+def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        worker = Worker(FELLOW)
+        payload = worker.payload(0)
+        manifest = scene.fellow.put(payload)
+        accepted = Contribution(FELLOW.public, 4, messages_hash(payload), manifest.id, Hash(bytes(32)))
+        good = wire.Share(accepted, manifest, REQUESTER.public)
+
+        def share(data: bytes, **changes: Any) -> wire.Share:
+            put = scene.fellow.put(data)
+            said = replace(accepted, payload=messages_hash(data), object=put.id)
+            return wire.Share(replace(said, **changes), put, REQUESTER.public)
+
+        long, _ = seal(JOB_KEY, bytes(BOUND + 1))
+        wrong = {
+            "FF-APP-036": [replace(good, contribution=replace(accepted, payload=Hash(bytes(32))))],
+            "FF-COMP-007": [share(worker.payload(1))],
+            "FF-COMP-009": [share(worker.payload(0, STRANGER.public))],
+            "FF-COMP-001": [share(b"")],
+            "FF-COMP-017": [share(payload[:-4] + b"\xff" * 4)],
+            "FF-COMP-042": [share(payload, weight=w) for w in (0, -1, limits.WEIGHT + 1)],
+            "FF-APP-055": [replace(good, manifest=long)],
+            "FF-APP-034": [replace(good, manifest=seal(JOB_KEY, b"withheld")[0])],
+        }
+        for code, shares in wrong.items():
+            for bad in shares:
+                assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, (bad,))) == code
+        assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, (good, good))) == "FF-APP-059"
+
+    against(attack)
+
+
+def messages_hash(payload: bytes) -> Hash:
+    from farflung.train.roundlog import payload_hash
+
+    return payload_hash(payload)
+
+
+def test_objects_are_for_members_only_and_within_bounds(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        small, chunks = seal(JOB_KEY, b"x")
+        everything = {
+            objects.CHUNK: (small.id, 0),
+            objects.BEGIN: small,
+            objects.PUT: (small.id, 0, chunks[0]),
+            objects.FINISH: small.id,
+        }
+        for method, message in everything.items():
+            assert await scene.refused(scene.home, method, message) == "FF-APP-042"  # no lease
+        await scene.begin()
+        for method, message in everything.items():
+            assert await scene.refused(scene.stranger, method, message) == "FF-APP-042"
+        assert await scene.refused(scene.fellow, objects.FINISH, small.id) == "FF-APP-039"
+        assert await scene.refused(scene.fellow, objects.CHUNK, (small.id, 0)) == "FF-STOR-010"
+        large, _ = seal(JOB_KEY, bytes(BOUND + 1))
+        assert await scene.refused(scene.fellow, objects.BEGIN, large) == "FF-APP-039"
+        assert await scene.refused(scene.fellow, objects.BEGIN, small) == "ok"
+        assert await scene.refused(scene.fellow, objects.PUT, (small.id, 1, chunks[0])) == "FF-STOR-002"
+        assert await scene.refused(scene.fellow, objects.PUT, (small.id, 0, b"lie")) == "FF-STOR-003"
+        assert await scene.refused(scene.fellow, objects.PUT, (small.id, 0, bytes(17))) == "FF-STOR-004"
+        assert await scene.refused(scene.fellow, objects.FINISH, small.id) == "FF-STOR-015"
+        assert await scene.refused(scene.fellow, "object.delete", small.id) == "FF-APP-033"
+
+    against(attack)
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_fellow_member_cannot_fill_the_disk(against: Any, is_finished: bool) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        before = scene.provider._disk.size()
+        codes = []
+        for i in range(2 * objects.LEFT_PER_PEER):
+            manifest, chunks = seal(JOB_KEY, bytes([i]) * (BOUND - 16))
+            codes.append(await scene.refused(scene.fellow, objects.BEGIN, manifest))
+            if codes[-1] == "ok":
+                assert await scene.refused(scene.fellow, objects.PUT, (manifest.id, 0, chunks[0])) == "ok"
+                if is_finished:
+                    assert await scene.refused(scene.fellow, objects.FINISH, manifest.id) == "ok"
+        assert codes == ["ok"] * objects.LEFT_PER_PEER + ["FF-APP-039"] * objects.LEFT_PER_PEER
+        assert scene.provider._disk.size() - before < objects.LEFT_PER_PEER * (BOUND + 1000)
+
+    against(attack)
+
+
+def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        start = scene.start
+        for host, port in (("a..b", 1), ("x" * 100, 1), ("\0", 1), ("", 70_000), ("127.0.0.1", -1)):
+            fake = wire.Address(STRANGER.public, host, port)
+            assert await scene.order(wire.START, replace(start, members=(fake,))) == "ok"
+            assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "ok"
+            reveal = wire.RevealRound(TERMS.id, 0, STRANGER.public)
+            assert await scene.order(wire.REVEAL, reveal) == "FF-APP-038"
+        assert await scene.order(wire.START, start) == "ok"
+
+    against(attack)
+
+
+def test_an_end_in_the_middle_of_an_order_leaves_nothing_hanging(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        scene.process.is_stuck = True
+        trains = [
+            asyncio.create_task(scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0))) for _ in range(3)
+        ]
+        while len(scene.provider._orders) < 3:
+            await asyncio.sleep(0)
+        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert await asyncio.gather(*trains) == ["FF-APP-049"] * 3
+        for i in range(5):  # whoever gets the closed socket's number is heard
+            late = Party(local_key(9, "late", i), scene.home.disk.root)
+            assert await scene.refused(late, "round.train", b"") == "FF-APP-041"
+            await late.endpoint.close()
+
+    against(attack)
+
+
+def test_two_orders_to_train_give_one_training(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        train = encode(wire.TrainRound(TERMS.id, 0, 0))
+        replies = await asyncio.gather(*(scene.call(scene.home, wire.TRAIN, train) for _ in range(4)))
+        promises = [decode(reply, wire.Promise, 10**6) for reply in replies]
+        assert len({p.commitment for p in promises}) == 1
+        assert scene.process.worker.trained == [0]
+
+    against(attack)
+
+
+def test_ending_one_job_leaves_the_private_state_of_another(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        scene.provider._vault.save("0123456789abcdef-000003", b"of a job that may be resumed here")
+        other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
+        assert await scene.refused(scene.stranger, wire.PROPOSE, other) == "ok"
+        assert await scene.refused(scene.stranger, wire.END, wire.End(other.terms.id)) == "ok"
+        assert scene.provider._vault.names() == ["0123456789abcdef-000003"]
+        scene.provider._vault.drop("0123456789abcdef-000003")
+
+    against(attack)
+
+
+def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        share = await scene.round(0)
+        scene.state = scene.process.worker.state
+        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
+        result = scene.provider._tenancy._result  # type: ignore[union-attr]
+        assert result is not None
+        scene.provider._disk.delete(result.manifest.id)
+        assert await scene.order(wire.START, scene.start) == "ok"
+        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
+        assert scene.process.worker.trained == [0, 1, 1]
+        assert share.contribution.peer == ME.public
+
+    against(attack)
+
+
+def test_the_provider_keeps_its_folder_to_itself(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        await scene.round(0)
+        for path in scene.provider._folder.rglob("*"):
+            assert path.stat().st_mode & 0o077 == 0, path
+        assert scene.provider._folder.stat().st_mode & 0o077 == 0
+
+    against(attack)
+
+
+def test_no_body_makes_a_provider_stumble(against: Any) -> None:
+    """Every method, before and inside a lease, from a stranger, a member and the requester: a code, never -099."""
+
+    async def attack(scene: Scene) -> None:
+        share_ = await prepared(scene)
+        messages_ = {
+            wire.PROPOSE: PROPOSAL,
+            wire.START: scene.start,
+            wire.TRAIN: wire.TrainRound(TERMS.id, 1, 0),
+            wire.REVEAL: wire.RevealRound(TERMS.id, 1, FELLOW.public),
+            wire.MERGE: wire.MergeRound(TERMS.id, 1, (share_,)),
+            wire.END: wire.End(Hash(bytes(32))),
+            objects.BEGIN: seal(JOB_KEY, b"x")[0],
+            objects.CHUNK: share_.manifest,
+            objects.PUT: share_,
+            objects.FINISH: share_.manifest,
+            "lease.unknown": PROPOSAL,
+        }
+        for party in scene.parties:
+            for seed, (method, message) in enumerate(messages_.items()):
+                for body in hostile_bodies(encode(message), seed, 6):
+                    await scene.refused(party, method, body)
+        for method, message in messages_.items():
+            for body in hostile_values(message):
+                if len(body) < limits.CONTROL_BYTES:
+                    await scene.refused(scene.home, method, body)
+        assert scene.provider._slot is not None
+        assert scene.provider._slot.state in (lease.State.ACCEPTED, lease.State.RUNNING)
+        assert await scene.order(wire.START, scene.start) == "ok"
+
+    against(attack)
+
+
+async def prepared(scene: Scene) -> wire.Share:
+    await scene.begin()
+    share = await scene.round(0)
+    scene.state = scene.process.worker.state
+    assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
+    return share
+
+
+def test_giant_bodies_are_refused_on_the_way_out_and_in(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        nested = b"\x93" * (limits.CONTROL_BYTES - 1)
+        for body in (bytes(limits.CONTROL_BYTES), nested):
+            for method in (wire.PROPOSE, wire.START, objects.BEGIN):
+                assert (await scene.refused(scene.home, method, body)).startswith("FF-CORE-02")
+        assert await scene.refused(scene.home, objects.PUT, bytes(limits.BULK_BYTES), Kind.SYNC) != "ok"
+
+    against(attack)
