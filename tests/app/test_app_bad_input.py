@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +20,7 @@ from app_trees import Ended, Farflung, kill_tree, outcome
 
 from farflung.app import journal
 from farflung.core.events import Warned
-from farflung.core.io.durable import read_records
-from farflung.train.roundlog import Entry
+from farflung.core.io.durable import AppendLog, read_records
 
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("bad input")]
 
@@ -298,8 +298,10 @@ def test_a_peer_without_any_sound_checkpoint_joins_anew_and_a_damaged_snapshot_i
     for checkpoint in checkpoints(broken, 1):
         flip(checkpoint)
     flip(broken / "snapshots" / "000004.bin")
-    for data in (broken / "providers" / "0" / "store").glob("*.data"):
-        flip(data)  # its own store, too: it fetches again what it needs
+    stored = (broken / "providers" / "0" / "store").glob("*.data")
+    flip(
+        max(stored, key=lambda path: path.stat().st_size)
+    )  # the data set in a peer's store: it is fetched again
     ended = farflung("resume", "--json")
     assert ended.result["rounds"] == 6
     assert ended.result["sum"] == 0
@@ -311,13 +313,21 @@ def test_a_peer_without_any_sound_checkpoint_joins_anew_and_a_damaged_snapshot_i
 
 def test_a_damaged_run_log_is_refused_and_never_cut(broken: Path, farflung: Farflung) -> None:
     log = broken / "rounds.log"
-    records = [record for record, _ in read_records(log)]
     damaged = flip(log)
-    told = farflung("resume").refusal("FF-CORE-052", VERIFICATION)
-    assert "rounds.log is damaged" in told
+    assert "rounds.log is damaged" in farflung("resume").refusal("FF-CORE-052", VERIFICATION)
     assert log.read_bytes() == damaged
-    assert len(records) == 18
-    assert Entry.__struct_fields__[0] == "sequence"
+
+
+def test_a_run_log_that_was_altered_is_refused(broken: Path, farflung: Farflung) -> None:
+    log = broken / "rounds.log"
+    records = [record for record, _ in read_records(log)]
+    records[5] = records[5][:-1] + bytes([records[5][-1] ^ 1])  # of its signature; the checksum agrees
+    log.unlink()
+    altered = AppendLog(log, "test")
+    for record in records:
+        altered.append(record)
+    altered.close()
+    assert "entry 5" in farflung("resume").refusal("FF-TRAIN-010", VERIFICATION)
 
 
 @pytest.mark.parametrize("name", ["dataset.bin", "snapshots/000000.bin", "terms.bin"])
@@ -328,13 +338,25 @@ def test_a_damaged_input_of_a_run_is_refused(broken: Path, farflung: Farflung, n
 
 
 def test_a_damaged_ledger_is_refused(broken: Path, farflung: Farflung) -> None:
-    database = broken / "ledger" / "chain.db"
-    wal = database.with_name("chain.db-wal")
-    for path in (database, wal):
-        if path.exists():
-            path.write_bytes(bytes(b ^ 0xFF if i > 4096 else b for i, b in enumerate(path.read_bytes())))
-    told = farflung("resume").refusal("FF-LEDG-081", 1)
-    assert "chain.db is damaged" in told
+    path = broken / "ledger" / "chain.db"
+    database = sqlite3.connect(path)  # what an orderly end does: all blocks move into the one file
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (block,) = database.execute("SELECT block FROM blocks WHERE height = 3").fetchone()
+    database.close()
+    flip(path, path.read_bytes().index(block[100:140]))
+    assert "chain.db is damaged" in farflung("resume").refusal("FF-LEDG-081", 1)
+
+
+# A stop while the network comes up
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.2, 0.7])
+def test_a_stop_while_processes_are_being_started_leaves_none(farflung: Farflung, delay: float) -> None:
+    process = farflung.start(*TINY)
+    _read_until(process, '"event":"process"')
+    time.sleep(delay)  # spreads the stop over the start of the network; any moment is as good
+    process.terminate()
+    farflung.finish(process).refusal("FF-APP-130", 130)
 
 
 # A clock that jumps

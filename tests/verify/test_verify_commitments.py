@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.core import limits
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.ids import Hash, PeerId
 from farflung.train.roundlog import Commitment, Contribution
@@ -75,3 +76,20 @@ def test_a_signed_root_holds_for_its_round_and_signer_only() -> None:
     assert not is_root_signed(KEY.public, signature, JOB, 4, root)
     assert not is_root_signed(OTHER.public, signature, JOB, 3, root)
     assert not is_root_signed(KEY.public, signature, JOB, 3, digest("test/1", b"other root"))
+
+
+def test_a_digest_that_another_has_signed_is_not_opened_by_its_maker() -> None:
+    original = commit(KEY, JOB, 3, PAYLOAD, 960)
+    assert not opens(revealed(), Commitment(OTHER.public, original.digest, original.signature), JOB, 3)
+
+
+@pytest.mark.parametrize(
+    ("weight", "can_be"), [(1, True), (limits.WEIGHT, True), (limits.WEIGHT + 1, False), (0, False)]
+)
+def test_a_weight_that_cannot_be_merged_opens_no_commitment(weight: int, can_be: bool) -> None:
+    assert opens(revealed(weight=weight), commit(KEY, JOB, 3, PAYLOAD, weight), JOB, 3) == can_be
+
+
+def test_a_weight_that_is_no_weight_opens_nothing_and_breaks_nothing() -> None:
+    for weight in (-1, 2**64):
+        assert not opens(revealed(weight=weight), commit(KEY, JOB, 3, PAYLOAD, 960), JOB, 3)

@@ -13,25 +13,22 @@ import pytest
 from verify_story import (
     KEYS,
     LAYOUT,
-    LOST_IN,
     PEERS,
-    REQUESTER,
     SPEC,
     STRANGER,
     Story,
-    object_of,
     replace,
 )
 
 from farflung.core.codec import decode, encode
-from farflung.core.crypto import NS_LOG, digest
+from farflung.core.crypto import NS_ACK, NS_LOG, digest
 from farflung.core.errors import VerificationError
-from farflung.core.ids import PeerId
 from farflung.core.layout import Layout
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import ModelSpec
 from farflung.ledger.rows import JobRow
 from farflung.ledger.tx import JobCancel
+from farflung.train import snapshot
 from farflung.train.roundlog import (
     Accepted,
     Closed,
@@ -39,14 +36,12 @@ from farflung.train.roundlog import (
     Contribution,
     Entry,
     Finished,
-    Member,
     Opened,
     RoundOpened,
-    payload_hash,
 )
 from farflung.train.rounds import REASON_COMPLETE, REASON_STOPPED
 from farflung.train.snapshot import PublicState
-from farflung.verify.commitments import commit, is_commitment, nonce_of, opens, sign_root
+from farflung.verify.commitments import is_commitment, nonce_of, opens
 from farflung.verify.reader import verify_run
 
 OTHER = digest("test/other/1")
@@ -243,8 +238,6 @@ def test_a_record_of_another_round_is_out_of_turn(kind: type[Any]) -> None:
 
 
 def _acknowledged(commitment: Any, round: int, story: Story) -> bytes:
-    from farflung.core.crypto import NS_ACK
-
     return KEYS[commitment.peer].sign(NS_ACK, story.terms.id, round.to_bytes(8, "little"), commitment.digest)
 
 
@@ -270,9 +263,11 @@ def test_training_from_other_weights_than_the_terms_is_refused() -> None:
 
 
 def test_an_initial_state_of_a_later_round_is_refused() -> None:
-    lie = {"initial": lambda truth: PublicState(1, truth.params, truth.momentum)}
+    story = Story(done=2)
+    first = snapshot.unpack(story.initial, LAYOUT)
+    later = snapshot.pack(PublicState(1, first.params, first.momentum), LAYOUT)
     with pytest.raises(VerificationError, match="FF-TRAIN-072"):
-        verify_run(replace(Story().export(), initial=Story(lie, done=0).initial))
+        verify_run(replace(story.export(), initial=later))
 
 
 @pytest.mark.parametrize("round", [0, 2])
@@ -280,189 +275,7 @@ def test_a_root_that_the_payloads_do_not_give_is_refused_whoever_signed_it(round
     refused(Story({"root": only(round, lambda _: OTHER)}), "FF-VERI-012")
 
 
-# Who takes part, and how much
-
-
-@pytest.mark.parametrize("changed", [{"steps": 4}, {"density": 15}])
-def test_a_round_of_other_length_or_density_is_refused(changed: dict[str, int]) -> None:
-    refused(Story({"round": only(1, lambda record: replace(record, **changed))}), "FF-VERI-010")
-
-
-@pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, 0, -1])
-def test_a_member_that_may_weigh_more_than_it_trains_on_or_nothing_is_refused(weight: int) -> None:
-    def lie(record: RoundOpened) -> RoundOpened:
-        return replace(record, members=(*record.members[:2], Member(record.members[2].peer, weight)))
-
-    refused(Story({"round": only(LOST_IN, lie)}), "FF-VERI-009")
-
-
-@pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, 10 * SPEC.round_tokens])
-def test_a_weight_above_the_members_is_refused(weight: int) -> None:
-    """The peer committed to it, and is paid for it."""
-    lie = {"weight": lambda truth, peer, round: weight if (peer, round) == (B, 2) else truth}
-    refused(Story(lie), "FF-VERI-016")
-
-
-@pytest.mark.parametrize("weight", [0, -1, 2**64 - 1])
-def test_a_weight_that_cannot_be_merged_opens_nothing(weight: int) -> None:
-    def lie(record: Accepted) -> Accepted:
-        return replace(record, contributions=(replace(record.contributions[0], weight=weight),))
-
-    story = Story({"accepted": only(2, lie), "progress": only(2, lambda op: replace(op, units=()))})
-    refused(story, "FF-VERI-015")
-
-
-LISTS = [
-    ("round", "members"),
-    ("committed", "commitments"),
-    ("accepted", "contributions"),
-    ("closed", "signatures"),
-]
-
-
-@pytest.mark.parametrize(("point", "field"), LISTS)
-@pytest.mark.parametrize("order", [lambda x: (*x, x[-1]), lambda x: x[::-1]], ids=["twice", "reversed"])
-def test_a_list_that_names_a_peer_twice_or_out_of_order_is_refused(
-    point: str, field: str, order: Lie
-) -> None:
-    lie = only(2, lambda record: replace(record, **{field: order(getattr(record, field))}))
-    refused(Story({point: lie}), "FF-VERI-014")
-
-
-def test_a_commitment_of_a_stranger_is_refused() -> None:
-    def lie(record: Committed) -> Committed:
-        stranger = commit(STRANGER, Story().terms.id, 1, OTHER, 1)
-        return replace(
-            record, commitments=tuple(sorted((*record.commitments, stranger), key=lambda c: c.peer))
-        )
-
-    refused(Story({"committed": only(1, lie)}), "FF-VERI-013")
-
-
-def test_a_commitment_that_its_peer_did_not_sign_is_refused() -> None:
-    """The coordinator makes up the commitment of a peer that it then says was lost."""
-
-    def lie(record: Committed) -> Committed:
-        forged = replace(record.commitments[2], signature=commit(REQUESTER, OTHER, 1, OTHER, 1).signature)
-        return replace(record, commitments=(*record.commitments[:2], forged))
-
-    refused(Story({"committed": only(LOST_IN, lie)}), "FF-VERI-013")
-
-
-@pytest.mark.parametrize("when", [0, 2])
-def test_a_commitment_to_another_round_is_refused(when: int) -> None:
-    def lie(record: Committed) -> Committed:
-        old = commit(PEERS[2], Story().terms.id, when, OTHER, 1)
-        return replace(record, commitments=(*record.commitments[:2], old))
-
-    refused(Story({"committed": only(LOST_IN, lie)}), "FF-VERI-013")
-
-
-def with_another_payload(story_of: dict[str, Story], peer: PeerId) -> Lie:
-    """The coordinator replaces a peer's payload by a genuine one of its own making."""
-
-    def lie(record: Accepted) -> Accepted:
-        story = story_of["it"]
-        payload = story.encoded(peer, record.round, salt=1)
-        story.payloads[payload_hash(payload)] = payload
-        mine = {"payload": payload_hash(payload), "object": object_of(payload)}
-        return replace(
-            record,
-            contributions=tuple(replace(c, **mine) if c.peer == peer else c for c in record.contributions),
-        )
-
-    return lie
-
-
-class Told(Story):
-    """A story whose lies may look at it."""
-
-    def __init__(self, make: Callable[[dict[str, Story]], dict[str, Lie]]) -> None:
-        story_of: dict[str, Story] = {"it": self}
-        super().__init__(make(story_of))
-
-
-@pytest.mark.parametrize("round", [0, 1, 2])
-def test_a_payload_that_was_not_committed_is_refused(round: int) -> None:
-    refused(Told(lambda story: {"accepted": only(round, with_another_payload(story, A))}), "FF-VERI-015")
-
-
-def test_a_contribution_of_a_member_that_did_not_commit_is_refused() -> None:
-    def lie(record: Committed) -> Committed:
-        return replace(record, commitments=record.commitments[:1])
-
-    refused(Story({"committed": only(2, lie)}), "FF-VERI-015")
-
-
-def test_payloads_that_were_swapped_between_peers_are_refused() -> None:
-    def lie(record: Accepted) -> Accepted:
-        a, b = record.contributions
-        swapped = (
-            replace(a, payload=b.payload, object=b.object),
-            replace(b, payload=a.payload, object=a.object),
-        )
-        return replace(record, contributions=swapped)
-
-    refused(Story({"accepted": only(2, lie)}), "FF-VERI-015")
-
-
-def test_a_payload_committed_by_two_is_refused() -> None:
-    """A copies B's payload with B's consent: it is bound to its maker."""
-
-    def make(story_of: dict[str, Story]) -> dict[str, Lie]:
-        return {
-            "payload": lambda truth, peer, round: story_of["it"].encoded(B, round) if peer == A else truth
-        }
-
-    refused(Told(make), "FF-COMP-009")
-
-
-@pytest.mark.parametrize("payload", [b"", b"\x00" * 400, b"FFC1"])
-def test_a_payload_that_is_none_is_refused(payload: bytes) -> None:
-    story = Story({"payload": lambda truth, peer, round: payload if (peer, round) == (B, 1) else truth})
-    with pytest.raises(VerificationError, match="FF-COMP-0"):
-        verify_run(story.export())
-
-
-def test_a_stored_payload_that_is_not_the_accepted_one_is_refused() -> None:
-    story = Story()
-    name = story.records[3].contributions[0].payload  # type: ignore[union-attr]
-    story.payloads[name] = story.encoded(A, 0, salt=1)
-    refused(story, "FF-VERI-019")
-
-
-def test_a_round_that_accepts_nothing_is_refused() -> None:
-    refused(Story({"accepted": only(2, lambda record: replace(record, contributions=()))}), "FF-VERI-017")
-
-
-# Signatures under the root
-
-
-def signed_too(*keys: Any) -> Lie:
-    def lie(record: Closed) -> Closed:
-        more = tuple((k.public, sign_root(k, Story().terms.id, record.round, record.root)) for k in keys)
-        return replace(record, signatures=tuple(sorted((*record.signatures, *more))))
-
-    return lie
-
-
-@pytest.mark.parametrize("key", [STRANGER, REQUESTER, PEERS[-1]], ids=["stranger", "requester", "lost peer"])
-def test_a_root_signed_by_who_took_no_part_is_refused(key: Any) -> None:
-    refused(Story({"closed": only(LOST_IN, signed_too(key))}), "FF-VERI-018")
-
-
-@pytest.mark.parametrize("about", ["round", "root", "job"])
-def test_a_signature_under_something_else_is_refused(about: str) -> None:
-    def lie(record: Closed) -> Closed:
-        job = OTHER if about == "job" else Story().terms.id
-        round, root = record.round + (about == "round"), OTHER if about == "root" else record.root
-        forged = (A, sign_root(PEERS[0], job, round, root))
-        return replace(record, signatures=(forged, *record.signatures[1:]))
-
-    refused(Story({"closed": only(2, lie)}), "FF-VERI-018")
-
-
-# The helpers tell the truth
+# The story itself
 
 
 def test_the_story_is_signed_by_those_who_are_in_it() -> None:

@@ -29,7 +29,7 @@ from farflung.ledger import tx
 from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
-from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, lease_key
 from farflung.train import messages, snapshot
 from farflung.train.roundlog import (
     Accepted,
@@ -229,8 +229,9 @@ class Story:
 
     def put(self, key: SigningKey, *ops: tx.Op, after: int = 1000) -> None:
         """A block with one transaction, or none."""
-        nonce = self.chain.state.tables["accounts"].row(key.public).nonce  # type: ignore[union-attr]
-        txs = [tx.sign_tx(key, tx.make_tx(self.chain.id, key.public, nonce, *ops))] if ops else []
+        account = self.chain.state.find(AccountRow, key.public) or AccountRow(key.public)
+        made = tx.make_tx(self.chain.id, key.public, account.nonce, *ops)
+        txs = [tx.sign_tx(key, made)] if ops else []
         block, results = self.chain.propose(txs, self.chain.head.time + after)
         assert all(type(result).__name__ == "Applied" for result in results), results
         self.chain.adopt(block)

@@ -97,6 +97,21 @@ def run_role(main: Callable[[Orders], Awaitable[None]]) -> None:
         sys.exit(1)
 
 
+async def _spawned(role: str, errors: int) -> Process:
+    """The role's process. Cancelled half-way, asyncio would wait for ever for its pipes: it is ended once it is up."""
+    words = (sys.executable, "-I", "-m", f"farflung.app.roles.{role}")
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, stderr=errors, limit=LINE_BYTES)
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        process.kill()
+        await process.wait()
+        raise
+
+
 class Child:
     """A started process (supervisor's side)."""
 
@@ -117,16 +132,18 @@ class Child:
     async def start(
         cls, name: str, role: str, config: Report, log: Path, on_report: Callable[[Child, Report], None]
     ) -> Child:
-        """Starts `farflung.app.roles.<role>` and gives it its configuration."""
-        errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        """Starts `farflung.app.roles.<role>` and gives it its configuration. Raises RunError FF-APP-024."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-m", f"farflung.app.roles.{role}"),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=errors,
-                limit=LINE_BYTES,
-            )
+            errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        except OSError as error:
+            raise RunError(
+                "FF-APP-024",
+                f"{name} cannot be started",
+                cause=f"{log}: {error.strerror or error}",
+                hint=f"see that there is room and that {log.parent} can be written, then run `farflung resume`",
+            ) from error
+        try:
+            process = await _spawned(role, errors)
         finally:
             os.close(errors)
         child = cls(name, role, process)

@@ -50,6 +50,7 @@ class LocalNetwork:
             folder.provider(index).mkdir(parents=True, exist_ok=True)
         self._children: dict[str, Child] = {}
         self._own_worker: WorkerProcess | None = None
+        self._starting: asyncio.Task[None] | None = None
         self.ledger_address = ("", 0)
 
     def _genesis(self) -> Genesis:
@@ -66,7 +67,12 @@ class LocalNetwork:
         self._announce("worker", "requester worker", self._own_worker.pid, b"")
         return WorkerPipe(self._own_worker.socket)
 
-    async def start(self) -> None:
+    def start(self) -> asyncio.Task[None]:
+        """Starts all other processes; `stop` ends this too, wherever it is."""
+        self._starting = asyncio.create_task(self._start())
+        return self._starting
+
+    async def _start(self) -> None:
         """Validator first, then all providers at once; they register in turn, so that the ledger is reproducible."""
         config: Report = {
             "name": "ledger",
@@ -156,6 +162,9 @@ class LocalNetwork:
 
     async def stop(self) -> None:
         """Ends all processes; providers first, so that the ledger hears them out."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
         ledger = self._children.pop("ledger", None)
         await asyncio.gather(*(child.stop() for child in self._children.values()))
         self._children.clear()

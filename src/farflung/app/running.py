@@ -147,7 +147,7 @@ class Run:
             self._show_plan(layout)
         try:
             worker = self._network.start_own_worker()
-            started = asyncio.create_task(self._network.start())
+            started = self._network.start()
             prepared = await preparation.prepare(self._folder, self._spec, worker, self._network.requester)
             if layout is None:
                 self._show_plan(prepared.terms.layout)

@@ -91,7 +91,7 @@ class EvaluateSpec(Wire, frozen=True):
 
     every: int = 4
     tokens: int = 16384
-    final_tokens: int = 131072
+    final_tokens: int = 65536
 
 
 class JobSpec(Wire, frozen=True):
@@ -99,7 +99,7 @@ class JobSpec(Wire, frozen=True):
 
     name: str = "local"
     seed: int = 1
-    rounds: int = 24
+    rounds: int = 20
     batch: int = 8
     budget: str = "5"
     unit_price: str = "0.000001"

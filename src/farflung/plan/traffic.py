@@ -22,12 +22,12 @@ TLS_OVERHEAD: Final = 22  # its header, content type and tag
 SEAL_OVERHEAD: Final = 16  # AES-256-GCM tag of one stored chunk
 
 MESSAGE: Final = 420  # one signed control message with frame and TLS record: ids, hashes, a signature
-PART: Final = 180  # one member's entry in a message that lists all members
+PART: Final = 90  # one member's entry in a message that lists all members
 MEMBER_MESSAGES: Final = (
-    8  # per member and round: open, commit, replica note, acknowledgement, accept, root, ...
+    5  # per member and round: train, reveal, replica, merge, and its share of the ledger's
 )
-DIAL: Final = 4 * limits.KIB  # both certificates and the TLS 1.3 handshake, both ways
-START_MEMBER: Final = 24 * limits.KIB  # offer, lease, terms, manifests and transactions of one member
+DIAL: Final = 600  # what one more pair of peers that talk adds: a handshake, unless one stands already
+START_MEMBER: Final = 15_200  # handshakes, offer, lease, terms, manifests and transactions of one member
 
 
 class Codec(Protocol):

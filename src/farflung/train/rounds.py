@@ -70,6 +70,7 @@ class State(msgspec.Struct, frozen=True):
     own_root: Hash | None = None
     roots: Mapping[PeerId, tuple[Hash, Signature]] = {}
     is_stopping: bool = False
+    finished: Finished | None = None
 
 
 # Events: what reaches the coordinator.
@@ -321,10 +322,12 @@ def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
 
 
 def _end(state: State, effects: list[Effect], reason: str) -> Step:
-    """Ends the session. Without members the run itself is not over: the log stays open, and they may come back."""
+    """Ends the session. Without members the run itself is not over: phase and log stay open for their return."""
     record = Finished(state.round, state.root, reason)
-    written = [] if reason == REASON_ALONE else [Write(record)]
-    return msgspec.structs.replace(state, phase=Phase.DONE), [*effects, *written, End(record)]
+    if reason == REASON_ALONE:
+        return state, [*effects, End(record)]
+    state = msgspec.structs.replace(state, phase=Phase.DONE, finished=record)
+    return state, [*effects, Write(record), End(record)]
 
 
 def _resume_phase(state: State) -> Step:
@@ -336,11 +339,11 @@ def _resume_phase(state: State) -> Step:
             members = tuple(Member(p, state.weight) for p in sorted(state.in_round))
             return _train(state, [], RoundOpened(state.round, members, state.steps, state.density))
         case Phase.REVEAL:
-            return _reveal(state, [], Committed(state.round, tuple(state.commitments.values())))
+            return _advance(*_reveal(state, [], Committed(state.round, tuple(state.commitments.values()))))
         case Phase.MERGE:
             return _merge(state, [], Accepted(state.round, state.accepted))
         case Phase.DONE:
-            return state, [End(Finished(state.round, state.root, REASON_COMPLETE))]
+            return state, [End(state.finished)] if state.finished is not None else []
 
 
 def replay(fresh: State, records: Iterable[Record]) -> State:
@@ -369,8 +372,8 @@ def _replayed(state: State, record: Record) -> State:
         case Closed(round, root, signatures) if round == state.round and state.phase is Phase.MERGE:
             state = _narrowed(state, (p for p, _ in signatures))
             return replace(state, root=root, round=round + 1, phase=Phase.IDLE)
-        case Finished(rounds, root) if rounds == state.round and root == state.root:
-            return replace(state, phase=Phase.DONE)
+        case Finished(rounds, root) if (rounds, root, state.phase) == (state.round, state.root, Phase.IDLE):
+            return replace(state, phase=Phase.DONE, finished=record)
     raise VerificationError(
         "FF-TRAIN-011",
         f"the run log does not fit together at a {type(record).__name__} record",

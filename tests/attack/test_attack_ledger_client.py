@@ -1,0 +1,343 @@
+"""Hostile clients of a validator: forged, replayed and malformed requests get an answer, and the ledger goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from attack_world import hostile_bodies, hostile_values, refusal, within
+
+from farflung.app import directory
+from farflung.app.directory import Advertisement, Listing, advertise
+from farflung.app.ledger_client import QUERY, LedgerClient
+from farflung.app.roles import validator as role
+from farflung.app.roles.validator import Validator
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_SPEC, NS_TX, SigningKey, digest, local_key
+from farflung.core.errors import RunError
+from farflung.core.ids import Hash
+from farflung.ledger import queries, tx
+from farflung.ledger.block import Genesis, Params
+from farflung.ledger.io.store import Store
+from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
+from farflung.market.offer import Capabilities
+from farflung.net.counters import Counter
+from farflung.net.endpoints import EndpointRecord
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.messages import Kind
+
+replace = msgspec.structs.replace
+
+VALIDATOR, ALICE, NODE, EVE = (local_key(4, name) for name in ("validator", "alice", "node", "eve"))
+START, MONEY, FEE = 5_000, 1_000_000, 10
+GENESIS = Genesis(
+    "attack",
+    START,
+    tuple((key.public, MONEY) for key in (VALIDATOR, ALICE, NODE, EVE)),
+    (VALIDATOR.public,),
+    Params(fee_min=FEE),
+)
+FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
+CAPS = digest(NS_SPEC, b"caps")
+
+
+async def _deaf(_connection: Connection, _method: str, _body: bytes) -> bytes:
+    return b""
+
+
+class Scene:
+    """A validator, and clients with a key each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store.open(folder / "chain.db", GENESIS)
+        self.chain = self.store.load(VALIDATOR)
+        self.server = Endpoint(VALIDATOR, Validator(self.chain, self.store, is_local=True).handle, Counter())
+        self.clients = {key.public: Endpoint(key, _deaf, Counter()) for key in (ALICE, NODE, EVE)}
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Scene]:
+        await self.server.start()
+        try:
+            yield self
+        finally:
+            for endpoint in (*self.clients.values(), self.server):
+                await endpoint.close()
+            self.store.close()
+
+    async def reach(self, key: SigningKey) -> Connection:
+        return await self.clients[key.public].dial(VALIDATOR.public, *self.server.address)
+
+    async def refused(self, key: SigningKey, method: str, body: bytes, kind: Kind = Kind.CONTROL) -> str:
+        return await refusal((await self.reach(key)).call(method, body, kind=kind, timeout=10))
+
+    async def ask(self, query: queries.Query) -> Any:
+        reply = await (await self.reach(EVE)).call(QUERY, encode(query))
+        return queries.read_answer(reply)
+
+    async def submit(self, *txs: tx.SignedTx) -> tuple[Any, ...]:
+        results: tuple[Any, ...] = (await self.ask(queries.Submit(txs))).results
+        return results
+
+    def client(self, key: SigningKey) -> LedgerClient:
+        return LedgerClient(lambda: self.reach(key), key, GENESIS)
+
+    def transfer(self, nonce: int = 0, amount: int = 5, **changes: Any) -> tx.SignedTx:
+        """Alice pays Eve, well signed."""
+        made = tx.make_tx(GENESIS.chain, ALICE.public, nonce, tx.Transfer(EVE.public, amount), fee=FEE)
+        return tx.sign_tx(ALICE, replace(made, **changes))
+
+    async def serves(self) -> None:
+        """An honest client's transaction is applied, money is whole, and the file replays."""
+        client = self.client(ALICE)
+        before = (await client.account(ALICE.public)).balance
+        await client.submit(tx.Transfer(NODE.public, 1))
+        assert (await client.account(ALICE.public)).balance == before - 1 - FEE
+        balances = [(await client.account(key.public)).balance for key in (VALIDATOR, ALICE, NODE, EVE)]
+        stakes = sum(node.free for node in await client.nodes())
+        assert sum(balances) + stakes == 4 * MONEY
+        assert self.store.load(VALIDATOR).head == self.chain.head
+        answered = await (await self.reach(EVE)).call(directory.LIST, b"")
+        assert decode(answered, Listing, limits.CONTROL_BYTES) is not None
+
+
+@pytest.fixture
+def against(tmp_path: Path) -> Callable[[Any], None]:
+    """Runs an attack; afterwards the validator must serve."""
+
+    def run(attack: Any) -> None:
+        async def test() -> None:
+            async with Scene(tmp_path).open() as scene:
+                await attack(scene)
+                await scene.serves()
+
+        within(20, test)
+
+    return run
+
+
+def forged(signed: tx.SignedTx, signature: bytes) -> tx.SignedTx:
+    return replace(signed, signature=signature)
+
+
+def test_what_the_sender_did_not_sign_is_rejected_and_makes_no_block(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        good = scene.transfer()
+        eves = EVE.sign(NS_TX, encode(good.tx))
+        for bad, code in {
+            forged(good, b""): "FF-LEDG-001",
+            forged(good, bytes(64)): "FF-LEDG-002",
+            forged(good, eves): "FF-LEDG-002",
+            replace(good, tx=replace(good.tx, ops=(tx.Transfer(EVE.public, 6),))): "FF-LEDG-002",
+            scene.transfer(chain=Hash(bytes(32))): "FF-LEDG-003",
+            scene.transfer(nonce=7): "FF-LEDG-004",
+            scene.transfer(expires=1): "FF-LEDG-005",
+            scene.transfer(fee=FEE - 1): "FF-LEDG-006",
+            scene.transfer(fee=MONEY + 1): "FF-LEDG-006",
+            scene.transfer(version=2): "FF-LEDG-001",
+            scene.transfer(amount=-1): "FF-LEDG-001",
+            scene.transfer(ops=()): "FF-LEDG-001",
+            scene.transfer(ops=(tx.NodeLeave(),) * (limits.TX_OPS + 1)): "FF-LEDG-001",
+        }.items():
+            (result,) = await scene.submit(bad)
+            assert isinstance(result, Rejected)
+            assert result.code == code
+        assert scene.chain.head.height == 0
+
+    against(attack)
+
+
+def test_a_transaction_counts_once_whoever_sends_it_again(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        good = scene.transfer()
+        first, second = await scene.submit(good, good)
+        assert isinstance(first, Applied)
+        assert isinstance(second, Rejected)
+        (again,) = await scene.submit(good)
+        assert isinstance(again, AlreadyApplied)
+        assert (await scene.client(EVE).account(EVE.public)).balance == MONEY + 5
+        assert scene.chain.head.height == 1
+
+    against(attack)
+
+
+def test_a_submission_of_nothing_makes_no_block_and_moves_no_clock(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        before = scene.chain.head
+        for _ in range(3):
+            assert await scene.submit() == ()
+        assert scene.chain.head == before
+
+    against(attack)
+
+
+def test_what_another_owns_cannot_be_spent_left_or_settled(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        job = Hash(bytes(32))
+        await scene.client(NODE).register(CAPS, 3, 500, START + 90_000)
+        await scene.client(ALICE).submit(tx.JobCreate(job, 1000, 5, 3, START + 60_000))
+        eve = scene.client(EVE)
+        for op in (
+            tx.NodeLeave(),
+            tx.JobCancel(job),
+            tx.JobSettle(job),
+            tx.JobFinish(job, CAPS, CAPS),
+            tx.Progress(job, 0, CAPS, CAPS, ((EVE.public, 1000),)),
+            tx.Transfer(EVE.public, MONEY + 1),
+        ):
+            with pytest.raises(RunError, match="FF-APP-070"):
+                await eve.submit(op)
+        assert (await scene.client(ALICE).job(job)).escrow == 1000  # type: ignore[union-attr]
+
+    against(attack)
+
+
+def test_a_flood_of_transactions_keeps_to_the_block(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        made = tx.make_tx(GENESIS.chain, EVE.public, 0, tx.Transfer(ALICE.public, 1), fee=FEE)
+        flood = tuple(forged(tx.SignedTx(replace(made, nonce=i), b""), b"") for i in range(300))
+        results = await scene.submit(*flood)
+        assert {type(result) for result in results} == {Rejected}
+        mine = tuple(tx.sign_tx(EVE, replace(made, nonce=i)) for i in range(40))
+        assert {type(result) for result in await scene.submit(*mine)} == {Applied}
+        poor = tx.sign_tx(EVE, replace(made, nonce=40, ops=(tx.Transfer(ALICE.public, MONEY),)))
+        (failed,) = await scene.submit(poor)
+        assert isinstance(failed, Failed)
+
+    against(attack)
+
+
+def test_huge_and_odd_questions_are_answered_or_refused(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        edge = b"x" * (limits.CONTROL_BYTES - 100)
+        top = (1 << 63) - 1
+        for query in (
+            queries.AskAccount(edge),  # type: ignore[arg-type]
+            queries.AskJob(edge),  # type: ignore[arg-type]
+            queries.AskLeases(edge),  # type: ignore[arg-type]
+            queries.AskTx(edge),  # type: ignore[arg-type]
+            queries.AskReceipt("nodes", edge),
+            queries.AskReceipt("x" * 100_000, b""),
+            queries.AskNodes(top),
+            queries.AskNodes(-top),
+            queries.AskBlocks(top),
+            queries.AskBlocks(-top),
+        ):
+            assert await scene.refused(EVE, QUERY, encode(query)) in ("ok", "FF-NET-030")
+        assert await scene.refused(EVE, QUERY, bytes(limits.CONTROL_BYTES)) == "FF-CORE-021"
+        assert await scene.refused(EVE, QUERY, b"\x93" * limits.CONTROL_BYTES) == "FF-CORE-021"
+        assert await scene.refused(EVE, QUERY, b"", Kind.SYNC) == "FF-CORE-021"
+
+    against(attack)
+
+
+@pytest.mark.parametrize("method", ["ledger.commit", "directory.clear", "lease.propose", "object.chunk", "x"])
+def test_an_unknown_method_is_refused(against: Any, method: str) -> None:
+    async def attack(scene: Scene) -> None:
+        assert await scene.refused(EVE, method, b"") == "FF-APP-030"
+
+    against(attack)
+
+
+def said(key: SigningKey, port: int = 1, **facts: Any) -> Advertisement:
+    record = EndpointRecord(key.public, "127.0.0.1", port, 1)
+    return advertise(key, record, replace(FACTS, **facts))
+
+
+def test_nobody_advertises_for_another_key(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.client(NODE).register(CAPS, 3, 500, START + 90_000)
+        await scene.client(EVE).register(CAPS, 3, 500, START + 90_000)
+        publish = directory.PUBLISH
+        assert await scene.refused(NODE, publish, encode(said(NODE))) == "ok"
+        mixed = replace(said(EVE), endpoint=said(NODE).endpoint)
+        for bad in (
+            said(NODE),
+            mixed,
+            replace(said(EVE), signature=b""),
+            replace(said(EVE, 2), endpoint=said(EVE).endpoint),
+        ):
+            assert await scene.refused(EVE, publish, encode(bad)) == "FF-APP-032"
+        listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), Listing, 10**6)
+        assert listing.advertisements == (said(NODE),)
+
+    against(attack)
+
+
+def test_only_nodes_of_the_ledger_take_places_in_the_directory(
+    against: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role, "DIRECTORY_SIZE", 1)
+
+    async def attack(scene: Scene) -> None:
+        assert await scene.refused(EVE, directory.PUBLISH, encode(said(EVE))) == "FF-APP-072"
+        for key in (NODE, EVE):
+            await scene.client(key).register(CAPS, 3, 500, START + 90_000)
+        assert await scene.refused(NODE, directory.PUBLISH, encode(said(NODE))) == "ok"
+        assert await scene.refused(EVE, directory.PUBLISH, encode(said(EVE))) == "FF-APP-031"
+        assert await scene.refused(NODE, directory.PUBLISH, encode(said(NODE, 9))) == "ok"  # its own place
+
+    against(attack)
+
+
+def test_a_full_directory_can_still_be_listed(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.client(EVE).register(CAPS, 3, 500, START + 90_000)
+        assert (
+            await scene.refused(EVE, directory.PUBLISH, encode(said(EVE, system="x" * 1000))) == "FF-CORE-020"
+        )
+        most = role.ADVERTISEMENT_BYTES - len(encode(said(EVE, system="x" * 256))) + 256
+        largest = said(EVE, system="x" * most)
+        assert len(encode(largest)) == role.ADVERTISEMENT_BYTES
+        assert await scene.refused(EVE, directory.PUBLISH, encode(largest)) == "ok"
+        assert len(encode(Listing((largest,) * role.DIRECTORY_SIZE))) <= limits.CONTROL_BYTES
+
+    against(attack)
+
+
+def test_no_body_makes_a_validator_stumble(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.client(EVE).register(CAPS, 3, 500, START + 90_000)
+        real: dict[str, list[Any]] = {
+            QUERY: [
+                queries.AskHead(),
+                queries.AskAccount(EVE.public),
+                queries.AskNodes(0),
+                queries.AskJob(CAPS),
+                queries.AskLeases(CAPS),
+                queries.AskReceipt("nodes", EVE.public),
+                queries.AskBlocks(1),
+                queries.AskTx(CAPS),
+                queries.Submit((scene.transfer(),)),
+            ],
+            directory.PUBLISH: [said(EVE)],
+            directory.LIST: [said(EVE)],
+            "ledger.unknown": [said(EVE)],
+        }
+        bodies = [
+            (method, body)
+            for method, values in real.items()
+            for seed, value in enumerate(values)
+            for body in (*hostile_bodies(encode(value), seed, 6), *hostile_values(value))
+        ]
+        signed = scene.transfer(nonce=99)
+        deep = [encode(replace(signed, tx=replace(signed.tx, **{f: v}))) for f, v in _odd(signed.tx)]
+        bodies += [(QUERY, encode(["submit", [msgspec.Raw(body)]])) for body in deep]
+        for start in range(0, len(bodies), 64):
+            calls = [scene.refused(EVE, method, body) for method, body in bodies[start : start + 64]]
+            await asyncio.gather(*calls)
+
+    against(attack)
+
+
+def _odd(made: tx.Tx) -> list[tuple[str, Any]]:
+    numbers = (-1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1)
+    fields = ("version", "nonce", "expires", "fee")
+    odd: list[tuple[str, Any]] = [(field, number) for field in fields for number in numbers]
+    return [*odd, ("sender", b""), ("sender", bytes(32)), ("chain", b"x"), ("ops", made.ops * 1000)]

@@ -1,0 +1,86 @@
+"""A coordinator whose members do not all come back: what it does alone, and what a later session makes of its log."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sim_rounds import KEYS, Network
+
+from farflung.core.errors import VerificationError
+from farflung.core.ids import PeerId
+from farflung.train import rounds
+from farflung.train.roundlog import Accepted, Closed, Committed, Finished, RoundOpened
+
+PEERS = [key.public for key in KEYS]
+PER_ROUND = (Committed, Accepted, Closed, RoundOpened)
+
+
+def assembled(network: Network, back: list[PeerId]) -> rounds.State:
+    """As a new session finds its members: those that do not come are lost before anything is asked."""
+    state = rounds.replay(network.fresh(), network.log)
+    for peer in set(state.members) - set(back):
+        state, _ = rounds.step(state, rounds.Lost(peer))
+    return state
+
+
+def cut_behind(kind: type, seed: int = 1) -> Network:
+    """A network whose coordinator died right behind the second record of this kind."""
+    network = Network(seed)
+    network.run()
+    places = [i for i, record in enumerate(network.log) if isinstance(record, kind)]
+    del network.log[places[1] + 1 :]
+    network.ended = None
+    return network
+
+
+@pytest.mark.parametrize("kind", [RoundOpened, Committed])
+def test_a_session_to_which_nobody_comes_back_ends_alone_and_writes_nothing(kind: type) -> None:
+    """Neither does it wait for ever, nor say that the run is complete."""
+    _, effects = rounds.step(assembled(cut_behind(kind), []), rounds.Begin())
+    ends = [e.finished.reason for e in effects if isinstance(e, rounds.End)]
+    assert ends == [rounds.REASON_ALONE]
+    assert not any(isinstance(e, rounds.Write) for e in effects)
+
+
+def test_an_accepted_round_is_closed_even_if_nobody_comes_back() -> None:
+    network = cut_behind(Accepted)
+    state, effects = rounds.step(assembled(network, []), rounds.Begin())
+    (merge,) = (e for e in effects if isinstance(e, rounds.MergeOwn))
+    state, effects = rounds.step(state, rounds.GotOwnRoot(merge.round, rounds.Hash(bytes(32))))
+    written = [e.record for e in effects if isinstance(e, rounds.Write)]
+    assert [type(record) for record in written] == [Closed]
+    assert [e.finished.reason for e in effects if isinstance(e, rounds.End)] == [rounds.REASON_ALONE]
+
+
+@given(st.integers(0, 2**32), st.sampled_from(PER_ROUND), st.sets(st.sampled_from(PEERS)))
+@settings(max_examples=60, deadline=None)
+def test_whoever_comes_back_the_session_goes_on_with_them_or_ends(
+    seed: int, kind: type, back: set[PeerId]
+) -> None:
+    network = cut_behind(kind, seed)
+    lost = [rounds.Lost(peer) for peer in PEERS if peer not in back]
+    network.run([(-1.0, event) for event in lost])
+    assert network.ended is not None, "it waits for nobody, for ever"
+    wanted = rounds.REASON_COMPLETE if back else rounds.REASON_ALONE
+    assert network.ended.reason == wanted
+    assert any(isinstance(record, Finished) for record in network.log) == bool(back)
+
+
+def test_a_log_says_once_that_it_is_over_and_not_inside_a_round() -> None:
+    network = Network(3)
+    network.run()
+    end = network.log[-1]
+    with pytest.raises(VerificationError, match="FF-TRAIN-011"):
+        rounds.replay(network.fresh(), [*network.log, end])
+    inside = cut_behind(RoundOpened)
+    root = rounds.replay(inside.fresh(), inside.log).root
+    with pytest.raises(VerificationError, match="FF-TRAIN-011"):
+        rounds.replay(inside.fresh(), [*inside.log, Finished(1, root, rounds.REASON_STOPPED)])
+
+
+def test_a_log_that_is_over_says_again_why() -> None:
+    network = Network(7)
+    network.run([(0.5, rounds.Stop())])
+    _, effects = rounds.step(rounds.replay(network.fresh(), network.log), rounds.Begin())
+    assert effects == [rounds.End(network.log[-1])]  # type: ignore[arg-type]
