@@ -35,7 +35,8 @@ class Fixed:
 
 
 def spec(**changes: object) -> JobSpec:
-    return msgspec.structs.replace(JobSpec(), **changes)
+    model, sync = ModelSpec(context=128), SyncSpec(steps=15, topk=256)
+    return msgspec.structs.replace(JobSpec(rounds=24, model=model, sync=sync), **changes)
 
 
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))

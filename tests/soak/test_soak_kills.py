@@ -17,7 +17,7 @@ from app_trees import Farflung, kill_tree, living, outcome, reexecuted, stored_e
 
 pytestmark = [pytest.mark.soak, pytest.mark.tree, pytest.mark.timeout(900)]
 
-EARLIEST = 0.5  # seconds after the start
+EARLIEST = 0.5  # seconds after the start; every second seed: not before the first peer has joined
 TWICE = 3  # every third seed: the resumed run is killed as well
 LIMIT = 300.0
 
@@ -61,11 +61,14 @@ def test_a_tree_killed_at_a_random_moment_ends_with_the_same_bits(seed: int, tmp
     draw = random.Random(seed)
     words = ("run", "--preset", "tiny", "--seed", str(seed), "--rounds", "6", "--json")
     began = time.monotonic()
-    wanted = outcome(Farflung(tmp_path / "undisturbed", LIMIT)(*words).result)
+    undisturbed = Farflung(tmp_path / "undisturbed", LIMIT)(*words)
     duration = time.monotonic() - began
+    wanted = outcome(undisturbed.result)
+    joined = next(event["at"] for event in undisturbed.events if event["event"] == "joined")
+    earliest = EARLIEST if seed % 2 else joined
 
     farflung = Farflung(tmp_path / "runs", LIMIT)
-    kills = [kill_at(farflung, words, draw.uniform(EARLIEST, duration))]
+    kills = [kill_at(farflung, words, draw.uniform(earliest, duration))]
     if seed % TWICE == 0 and farflung.newest() is not None:
         kills.append(kill_at(farflung, ("resume", "--json"), draw.uniform(EARLIEST, duration)))
     run = farflung.newest()

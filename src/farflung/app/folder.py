@@ -106,7 +106,15 @@ class RunFolder:
 
     def lock(self) -> None:
         """Takes the run for this process; raises RunError FF-APP-010 when another one has it."""
-        handle = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            handle = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise RunError(
+                "FF-APP-017",
+                f"the lock of run {self.name} cannot be used",
+                cause=error.strerror or str(error),
+                hint="see that the run's folder is yours, and that `lock` in it is no link",
+            ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -126,7 +134,7 @@ class RunFolder:
         """The process that works on this run now, if any."""
         try:
             handle = os.open(self.root / "lock", os.O_RDWR | os.O_NOFOLLOW)
-        except FileNotFoundError:
+        except OSError:  # none, a link, or somebody else's
             return None
         try:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
