@@ -48,7 +48,7 @@ def initial() -> PublicState:
     return SYNCED.initial(np.linspace(-1, 1, LAYOUT.size, dtype=np.float32))
 
 
-TERMS = Terms(SPEC, digest(NS_OBJECT, DATA), ZERO_HASH, LAYOUT, initial().root(LAYOUT))
+TERMS = Terms(SPEC, digest(NS_OBJECT, DATA), ZERO_HASH, LAYOUT, REQUESTER.public, initial().root(LAYOUT))
 
 
 class Worker:

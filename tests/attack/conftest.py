@@ -1,4 +1,4 @@
-"""Makes `attack_world` importable; nothing here survives a power cut, so nothing waits for the disk."""
+"""Makes the attacked networks importable; nothing here survives a power cut, so nothing waits for the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("attack_world")
+pytest.register_assert_rewrite("attack_world", "attack_lease", "attack_run")
 
 
 @pytest.fixture(autouse=True)

@@ -124,6 +124,7 @@ def resigned(**changes: Any) -> Callable[[SignedOffer], SignedOffer]:
     [
         lambda said: replace(said, signature=bytes(64)),
         lambda said: sign_offer(STRANGER, said.offer),
+        lambda said: replace(said, offer=replace(said.offer, stake=0)),
         resigned(chain=Hash(bytes(32))),
         resigned(job=Hash(bytes(32))),
         resigned(node=HONEST[0].public),

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
+from attack_lease import (
+    FACTS,
+    FELLOW,
+    ME,
+    ORDERS,
+    PROPOSAL,
+    UNITS,
+    Process,
+    Scene,
+)
 from attack_world import (
     BOUND,
     DATA,
     JOB_KEY,
-    LAYOUT,
-    MEMBERS,
     REQUESTER,
     SPEC,
     STRANGER,
@@ -25,170 +31,23 @@ from attack_world import (
     Worker,
     hostile_bodies,
     hostile_values,
-    initial,
-    refusal,
-    start_order,
     within,
 )
 
 from farflung.app import objects, wire
 from farflung.app.roles import provider as role
-from farflung.app.roles.provider import Provider
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
+from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.ids import Hash
 from farflung.core.layout import Layout, TensorSpec
 from farflung.host import lease
 from farflung.job.spec import Terms
-from farflung.ledger.block import Genesis
-from farflung.market.offer import Capabilities
 from farflung.net.messages import Kind
 from farflung.store.objects import Manifest, seal
-from farflung.train import messages
-from farflung.train.io.worker import HEAD_BYTES
 from farflung.train.roundlog import Contribution, payload_hash
-from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 replace = msgspec.structs.replace
-
-ME, FELLOW = MEMBERS[:2]
-GENESIS = Genesis("attack", 0, (), (local_key(9, "validator").public,))
-FACTS = Capabilities(2, 1 << 40, 1 << 40, 10**9, 1, "Linux", "x86_64", "2.13.0")
-UNITS = SPEC.rounds * SPEC.round_tokens
-PROPOSAL = wire.Proposal(GENESIS.chain, TERMS, len(DATA), 10, 500, UNITS, 10**9)
-ROUND_ORDERS = (wire.TRAIN, wire.REVEAL, wire.MERGE)
-ORDERS = (wire.START, *ROUND_ORDERS, wire.END)
-
-
-class Process:
-    """In the place of a worker process: a task at the far end of the real socket."""
-
-    def __init__(self, key: SigningKey) -> None:
-        self.socket, self._theirs = socket.socketpair()
-        self._theirs.setblocking(False)
-        self.pid, self.worker, self.is_stuck = 0, Worker(key), False
-        self._task = asyncio.create_task(self._serve())
-
-    async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
-        data = b""
-        while piece := await loop.sock_recv(self._theirs, 1 << 16):
-            data += piece
-            size = int.from_bytes(data[:HEAD_BYTES], "little")
-            if len(data) < HEAD_BYTES + size or self.is_stuck:
-                continue
-            message, data = data[HEAD_BYTES : HEAD_BYTES + size], b""
-            request = decode(message, cast(type[Any], messages.Request), limits.PIPE_BYTES)
-            reply = encode(await self._answer(request))
-            await loop.sock_sendall(self._theirs, len(reply).to_bytes(HEAD_BYTES, "little") + reply)
-
-    async def _answer(self, request: messages.Request) -> messages.Reply:
-        try:
-            return await self.worker.request(request)
-        except role.RunError as error:
-            return messages.Broken(error.code, error.message, error.cause, error.hint)
-
-    def is_running(self) -> bool:
-        return not self._task.done()
-
-    def usage(self) -> dict[str, float]:
-        return {}
-
-    def terminate(self) -> str:
-        self.socket.close()
-        self._task.cancel()
-        self._theirs.close()
-        return "ended"
-
-
-class Scene:
-    """One provider, an honest requester, a fellow member and a stranger."""
-
-    def __init__(self, folder: Path) -> None:
-        config = {
-            "name": "p",
-            "folder": str(folder / "me"),
-            "unit_price": 10,
-            "stake": 1000,
-            "flops": 1,
-            "port": 0,
-        }
-        self.provider = Provider(config, ME, GENESIS)
-        self.home = Party(REQUESTER, folder / "home")
-        self.fellow = Party(FELLOW, folder / "fellow")
-        self.stranger = Party(STRANGER, folder / "stranger")
-        self.parties = (self.home, self.fellow, self.stranger)
-        self.state = initial()
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Scene]:
-        await self.provider.endpoint.start()
-        for party in self.parties:
-            await party.endpoint.start()
-        try:
-            yield self
-        finally:
-            self.provider.release("the test ends")
-            for endpoint in (*(p.endpoint for p in self.parties), self.provider.endpoint):
-                await endpoint.close()
-
-    async def call(self, party: Party, method: str, body: bytes, kind: Kind = Kind.CONTROL) -> bytes:
-        connection = await party.endpoint.dial(ME.public, *self.provider.endpoint.address)
-        return await connection.call(method, body, kind=kind, timeout=10)
-
-    async def refused(self, party: Party, method: str, message: Any, kind: Kind = Kind.CONTROL) -> str:
-        body = message if isinstance(message, bytes) else encode(message)
-        return await refusal(self.call(party, method, body, kind))
-
-    async def order(self, method: str, message: Any) -> str:
-        return await self.refused(self.home, method, message)
-
-    @property
-    def start(self) -> wire.Start:
-        mine = wire.Address(ME.public, *self.provider.endpoint.address)
-        return start_order(self.home, 0, (self.home.address, mine, self.fellow.address), self.state)
-
-    async def begin(self) -> None:
-        """The honest requester leases and starts the provider."""
-        assert await self.order(wire.PROPOSE, PROPOSAL) == "ok"
-        assert await self.order(wire.START, self.start) == "ok"
-
-    async def round(self, number: int) -> wire.Share:
-        """One honest round, everything checked."""
-        worker = self.process.worker
-        train = wire.TrainRound(TERMS.id, number, 0)
-        promise = decode(await self.call(self.home, wire.TRAIN, encode(train)), wire.Promise, 10**6)
-        assert is_commitment(promise.commitment, TERMS.id, number)
-        reveal = wire.RevealRound(TERMS.id, number, FELLOW.public)
-        share = decode(await self.call(self.home, wire.REVEAL, encode(reveal)), wire.Shown, 10**6).share
-        assert opens(share.contribution, promise.commitment, TERMS.id, number)
-        assert self.fellow.disk.has(share.manifest.id)
-        merge = wire.MergeRound(TERMS.id, number, (share,))
-        merged = decode(await self.call(self.home, wire.MERGE, encode(merge)), wire.Merged, 10**6)
-        assert is_root_signed(ME.public, merged.signature, TERMS.id, number, merged.root)
-        assert worker.state.root(LAYOUT) == merged.root
-        return share
-
-    @property
-    def process(self) -> Process:
-        process = self.provider._process
-        assert isinstance(process, Process)
-        return process
-
-    async def serves(self) -> None:
-        """The provider still does an honest requester's whole job, from its lease to its end."""
-        if self.provider._slot is None:
-            await self.begin()
-        first = self.provider._tenancy._round  # type: ignore[union-attr]
-        if first is None:
-            assert await self.order(wire.START, self.start) == "ok"
-        for number in range(first or 0, SPEC.rounds):
-            await self.round(number)
-        assert await self.order(wire.END, wire.End(TERMS.id)) == "ok"
-        assert self.provider._slot is None
-        assert list((self.provider._folder / "store").iterdir()) == []
-        assert list((self.provider._folder / "private").iterdir()) == []
 
 
 @pytest.fixture
@@ -339,8 +198,13 @@ def test_orders_out_of_their_order_get_a_code(against: Any) -> None:
         for round in (-1, 1):
             assert await scene.order(wire.REVEAL, replace(reveal, round=round)) == "FF-APP-035"
         share = await scene.round(0)
+        merged = scene.process.worker.state
         again = wire.MergeRound(TERMS.id, 0, (share,))
-        assert await scene.order(wire.MERGE, again) == "FF-APP-057"
+        assert (
+            await scene.order(wire.MERGE, again) == "ok"
+        )  # a connection was lost: the same answer once more
+        assert scene.process.worker.state is merged
+        assert await scene.order(wire.TRAIN, train) == "FF-APP-057"  # a round that is over
         assert scene.process.worker.trained == [0]
 
     against(attack)
@@ -563,6 +427,19 @@ def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before
         assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
         assert scene.process.worker.trained == [0, 1, 1]
         assert share.contribution.peer == ME.public
+
+    against(attack)
+
+
+def test_a_provider_that_is_started_again_in_a_round_merges_it_again(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        share = await scene.round(0)
+        assert (
+            await scene.order(wire.START, scene.start) == "ok"
+        )  # the coordinator crashed before it closed it
+        assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, (share,))) == "ok"
+        assert scene.process.worker.state.round == 1
 
     against(attack)
 

@@ -89,7 +89,8 @@ class Story:
         self.sync = Sync.of(spec.sync)
         weights = np.random.default_rng(1).standard_normal(layout.size).astype(np.float32)
         initial = self.sync.initial(weights)
-        made = Terms(spec, digest(NS_OBJECT, b"data"), ZERO_HASH, layout, initial.root(layout))
+        root = initial.root(layout)
+        made = Terms(spec, digest(NS_OBJECT, b"data"), ZERO_HASH, layout, REQUESTER.public, root)
         self.terms: Terms = self.told("terms", made)
         self.layout = layout
         self.public: PublicState = self.told("initial", initial)

@@ -18,7 +18,7 @@ from farflung.app.tenancy import REPLICA_AWAY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError, VerificationError
 from farflung.core.events import Left, Reexecuted, RoundClosed
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.io.durable import AppendLog, remove, write_atomic
@@ -43,6 +43,7 @@ from farflung.train.sync import Sync
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 SNAPSHOT_EVERY = 4  # rounds; a resume replays at most this many
+REDIAL_SECONDS = (0.1, 0.3, 1.0)  # pauses before a member that cannot be reached counts as lost
 SNAPSHOTS_KEPT = 2  # besides that of round 0: one to resume from, one in case it is damaged
 
 LOSS = 1e9  # nats; beyond it a stated loss is a lie
@@ -169,6 +170,11 @@ class Coordinator:
             self._journal.emit(Left(peer=peer.hex(), reason=reason))
             self.post(rounds.Lost(peer))
 
+    def fail(self, error: FarflungError) -> None:
+        """The run cannot go on in this session."""
+        self._failure = error
+        self.post(rounds.Stop())  # wakes the loop, which raises
+
     def post(self, event: rounds.Event) -> None:
         """Lets an event reach the rounds: a stop, a lost process."""
         self._events.put_nowait(event)
@@ -211,6 +217,8 @@ class Coordinator:
             case rounds.Expel(peer, round, root):
                 why = f"its public state after round {round} is {root[:4].hex()}, not everybody's"
                 self._journal.emit(Left(peer=peer.hex(), reason=why))
+            case rounds.Halt(round, root):
+                self.fail(_outvoted(round, root))
             case rounds.End(finished):
                 self._finished = finished
 
@@ -229,17 +237,31 @@ class Coordinator:
 
     def _failed(self, peer: PeerId | None, error: FarflungError) -> None:
         self._last_error = error
-        if peer is None:
-            self._failure = error
-            self.post(rounds.Stop())  # wakes the loop, which raises
+        if peer is None or (isinstance(error, RunError) and error.code != "FF-APP-099"):
+            self.fail(error)  # our own disk, not the peer's fault
         else:
             self.lose(peer, f"{error.code} {error.message}")
+
+    async def _ask(self, peer: PeerId, method: str, body: bytes) -> bytes:
+        """A request that may take as long as it takes. A lost connection is no evidence: it is dialled again.
+
+        Members answer a repeated request with what they answered, or are about to answer, the first time.
+        """
+        for pause in REDIAL_SECONDS:
+            try:
+                connection = await self._dial(peer)
+                return await connection.call(method, body, timeout=None)
+            except NetworkError as error:
+                if isinstance(error, RemoteError | ProtocolError) or peer not in self._state.members:
+                    raise
+            await asyncio.sleep(pause)
+        connection = await self._dial(peer)
+        return await connection.call(method, body, timeout=None)
 
     async def _train(self, round: int, peer: PeerId) -> None:
         keep_from = max(0, round - SNAPSHOT_EVERY - 1)
         request = wire.TrainRound(self._terms.id, round, keep_from)
-        connection = await self._dial(peer)
-        data = await connection.call(wire.TRAIN, encode(request), timeout=None)
+        data = await self._ask(peer, wire.TRAIN, encode(request))
         promise = decode(data, wire.Promise, limits.CONTROL_BYTES)
         said = promise.commitment
         is_own = said.peer == peer and len(said.digest) == ID_BYTES
@@ -280,11 +302,10 @@ class Coordinator:
 
     async def _shown(self, round: int, peer: PeerId) -> wire.Share:
         """The peer's opened payload, replicated at its neighbour, or here when the neighbour is away."""
-        connection = await self._dial(peer)
 
         async def ask(replica: PeerId) -> wire.Share:
             request = wire.RevealRound(self._terms.id, round, replica)
-            data = await connection.call(wire.REVEAL, encode(request), timeout=None)
+            data = await self._ask(peer, wire.REVEAL, encode(request))
             share = decode(data, wire.Shown, limits.CONTROL_BYTES).share
             if share.replica != replica:  # it goes on to all members
                 raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
@@ -304,8 +325,7 @@ class Coordinator:
 
     async def _merge(self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]) -> None:
         request = wire.MergeRound(self._terms.id, round, tuple(self._share(c) for c in accepted))
-        connection = await self._dial(peer)
-        data = await connection.call(wire.MERGE, encode(request), timeout=None)
+        data = await self._ask(peer, wire.MERGE, encode(request))
         merged = decode(data, wire.Merged, limits.CONTROL_BYTES)
         if not is_root_signed(peer, merged.signature, self._terms.id, round, merged.root):
             raise VerificationError("FF-APP-056", "a root is not signed by the peer that sent it")
@@ -347,6 +367,15 @@ def _is_possible(promise: wire.Promise, steps: int) -> bool:
     """Whether what a peer states about its round can be shown and averaged; that it is true nobody knows."""
     are_losses = len(promise.losses) <= steps and all(abs(loss) < LOSS for loss in promise.losses)
     return are_losses and 0 <= promise.seconds < SECONDS
+
+
+def _outvoted(round: int, root: Hash) -> VerificationError:
+    return VerificationError(
+        "FF-APP-074",
+        f"all members agree on another public state after round {round} than this coordinator",
+        cause=f"theirs is {root[:4].hex()}; the mistake is here, not with them",
+        hint="`farflung resume` merges the round again; if it stays so, check this machine's memory",
+    )
 
 
 def as_failure(error: FarflungError | None) -> FarflungError:

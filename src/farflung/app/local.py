@@ -34,6 +34,21 @@ JOB_MS = 30 * DAY_MS
 NODE_MS = 60 * DAY_MS
 
 
+def stake_of(spec: JobSpec) -> Credits:
+    """What each provider of a local network puts at stake."""
+    return times(parse_credits(spec.unit_price), STAKE_ROUNDS * spec.round_tokens)
+
+
+def genesis_of(spec: JobSpec) -> Genesis:
+    """The genesis of a job's local ledger: it follows from the job, so that a reader need not be told it."""
+    pocket, stake = POCKET, stake_of(spec)
+    accounts = [(local_key(spec.seed, "requester").public, parse_credits(spec.budget) + pocket)]
+    providers = [local_key(spec.seed, "provider", index).public for index in range(spec.network.providers)]
+    accounts += [(peer, stake + pocket) for peer in providers]
+    validators = (local_key(spec.seed, "validator").public,)
+    return Genesis(f"local-{spec.seed}", 0, tuple(accounts), validators, Params(fee_min=FEE))
+
+
 class LocalNetwork:
     """Starts the processes of a run, hears their reports, and ends them."""
 
@@ -44,21 +59,14 @@ class LocalNetwork:
         self.validator = local_key(spec.seed, "validator")
         self.providers = [local_key(spec.seed, "provider", i) for i in range(spec.network.providers)]
         self.unit_price = parse_credits(spec.unit_price)
-        self.stake = times(self.unit_price, STAKE_ROUNDS * spec.round_tokens)
-        self.genesis = self._genesis()
+        self.stake = stake_of(spec)
+        self.genesis = genesis_of(spec)
         for index in range(spec.network.providers):
             folder.provider(index).mkdir(parents=True, exist_ok=True)
         self._children: dict[str, Child] = {}
         self._own_worker: WorkerProcess | None = None
         self._starting: asyncio.Task[None] | None = None
         self.ledger_address = ("", 0)
-
-    def _genesis(self) -> Genesis:
-        budget = parse_credits(self._spec.budget)
-        accounts = [(self.requester.public, budget + POCKET)]
-        accounts += [(key.public, self.stake + POCKET) for key in self.providers]
-        params = Params(fee_min=FEE)
-        return Genesis(f"local-{self._spec.seed}", 0, tuple(accounts), (self.validator.public,), params)
 
     def start_own_worker(self) -> WorkerPipe:
         """The requester's own torch process: builds the initial weights and evaluates."""

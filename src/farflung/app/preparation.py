@@ -71,7 +71,7 @@ async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: Sig
     assert isinstance(state, messages.State)
     write_atomic(folder.initial_file, state.snapshot, "run.initial")
     layout = Layout.of(dict(state.shapes))
-    terms = Terms(spec, digest(NS_OBJECT, data), _module_hash(module), layout, state.root)
+    terms = Terms(spec, digest(NS_OBJECT, data), _module_hash(module), layout, key.public, state.root)
     write_atomic(folder.terms_file, encode(terms), "run.terms")
     return Prepared(terms, ready)
 

@@ -81,6 +81,8 @@ class Tenancy:
         self._payload_bytes = Sync.of(terms.spec.sync).codec.bound(terms.layout)
         self._dataset_bytes = dataset_bytes
         self.shelf = objects.Shelf(disk, self._payload_bytes)
+        self._turn = asyncio.Lock()
+        self._merged: tuple[int, Merged] | None = None
         self._job_key = b""
         self._requester = key.public
         self._worker: Worker | None = None
@@ -99,7 +101,7 @@ class Tenancy:
         """Brings data and public state here and sets the worker up. Replays what was closed since the snapshot."""
         self._check_start(start)
         self._job_key, self._worker, self._requester = start.job_key, worker, requester
-        self._round = None
+        self._round = self._merged = None
         self.members = frozenset(a.peer for a in start.members) | {requester}
         dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
         module = await self._object(start.module, (requester,), Kind.JOIN)
@@ -167,6 +169,10 @@ class Tenancy:
 
     async def train(self, request: TrainRound) -> Promise:
         """Trains (or remembers having trained), makes the result durable, and only then promises it."""
+        async with self._turn:
+            return await self._train(request)
+
+    async def _train(self, request: TrainRound) -> Promise:
         self._check_round(request.round)
         self._forget(request.keep_from)
         was_stored = self._result is not None and self._result.round == request.round
@@ -204,11 +210,19 @@ class Tenancy:
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
+        async with self._turn:
+            return await self._merge(request)
+
+    async def _merge(self, request: MergeRound) -> Merged:
+        if self._merged is not None and self._merged[0] == request.round:
+            return self._merged[1]  # asked again, over a new connection
         self._check_round(request.round)
         state = await self._merge_shares(request.round, request.shares, Kind.SYNC)
         self._round = request.round + 1
         self._old += [(request.round, share.manifest.id) for share in request.shares]
-        return Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root))
+        merged = Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root))
+        self._merged = (request.round, merged)
+        return merged
 
     async def _merge_shares(self, round: int, shares: tuple[Share, ...], kind: Kind) -> messages.State:
         peers = {share.contribution.peer for share in shares}

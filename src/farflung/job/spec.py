@@ -10,7 +10,7 @@ from typing import Literal
 
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_SPEC, digest
-from farflung.core.ids import Hash
+from farflung.core.ids import Hash, PeerId
 from farflung.core.layout import Layout
 
 
@@ -129,6 +129,7 @@ class Terms(Wire, frozen=True):
     dataset: Hash  # content hash of the packed data set
     module: Hash  # content hash of the user's model source, or ZERO_HASH
     layout: Layout
+    requester: PeerId  # who may put the job on the ledger, and signs its log
     initial_root: Hash  # root of the public state of round 0: weights travel as a file, never as a seed
 
     @property

@@ -10,7 +10,8 @@ bits, because peers keep what they computed before they say that they have it.
     MERGE       every live member's root         Closed             the ledger hears of it; next round
 
 A member leaves only on evidence (`Lost`), never for being slow. What it committed but did not show is left
-out; what was accepted stays accepted. A root that differs from the coordinator's own is evidence as well.
+out; what was accepted stays accepted. A root that differs from the coordinator's own is evidence as well, unless all
+members agree on it: then the coordinator is wrong, and halts before it writes anything.
 
     step(state, event) -> (state, effects)
 
@@ -182,13 +183,20 @@ class Expel(msgspec.Struct, frozen=True):
     root: Hash
 
 
+class Halt(msgspec.Struct, frozen=True):
+    """All members agree on a root that is not the coordinator's own: it is the coordinator that is wrong."""
+
+    round: int
+    root: Hash
+
+
 class End(msgspec.Struct, frozen=True):
     """The run is over, or (REASON_ALONE) cannot go on until members come back."""
 
     finished: Finished
 
 
-Effect = Write | AskTrain | AskReveal | AskMerge | MergeOwn | Report | Expel | End
+Effect = Write | AskTrain | AskReveal | AskMerge | MergeOwn | Report | Expel | Halt | End
 Step = tuple[State, list[Effect]]
 
 REASON_COMPLETE: Final = "complete"
@@ -275,18 +283,17 @@ def _merge(state: State, effects: list[Effect], record: Accepted) -> Step:
 
 
 def _close_merge(state: State, effects: list[Effect]) -> Step:
-    if state.own_root is None:
+    if state.own_root is None or not state.in_round <= set(state.roots):
         return state, effects
-    differing = sorted(
-        p for p, (root, _) in state.roots.items() if root != state.own_root and p in state.in_round
-    )
+    theirs = {state.roots[p][0] for p in state.in_round}
+    if len(theirs) == 1 and len(state.in_round) > 1 and theirs != {state.own_root}:
+        return state, [*effects, Halt(state.round, theirs.pop())]
+    differing = sorted(p for p in state.in_round if state.roots[p][0] != state.own_root)
     for peer in differing:
         effects = [*effects, Expel(peer, state.round, state.roots[peer][0])]
     if differing:
         members = tuple(p for p in state.members if p not in differing)
         state = msgspec.structs.replace(state, members=members, in_round=state.in_round - set(differing))
-    if not state.in_round <= set(state.roots):
-        return state, effects
     signatures = tuple((p, state.roots[p][1]) for p in sorted(state.in_round))
     record = Closed(state.round, Hash(state.own_root or b""), signatures)
     state = msgspec.structs.replace(state, root=record.root, round=state.round + 1, phase=Phase.IDLE)

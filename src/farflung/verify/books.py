@@ -75,7 +75,7 @@ def compare(books: Books, terms: Terms, records: Sequence[Record], report: Repor
 def _compare_terms(books: Books, terms: Terms, records: Sequence[Record]) -> None:
     job, spec = books.job, terms.spec
     coordinators = {r.coordinator for r in records if isinstance(r, Opened)}
-    is_theirs = coordinators == {job.requester}
+    is_theirs = coordinators == {job.requester} == {terms.requester}
     require(is_theirs, "FF-VERI-027", "the log is not signed by the job's requester")
     require(job.state in ENDED, "FF-VERI-026", "the job still holds money", f"it is {job.state.name.lower()}")
     within = (

@@ -14,6 +14,7 @@ import farflung
 from farflung.app import asking, folder
 from farflung.app.folder import RunFolder
 from farflung.app.journal import read_timeline
+from farflung.app.local import genesis_of
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
@@ -104,7 +105,8 @@ def verify_run(name: str | None, as_json: bool) -> None:
     from farflung.verify.reader import verify_run as recompute
 
     run = folder.find(asking.runs_folder(), name)
-    report = recompute(read_export(run))
+    spec = asking.resolve_again(run).spec if run.identity_file.exists() else None
+    report = recompute(read_export(run), genesis_of(spec).chain if spec is not None else None)
     facts = msgspec.structs.asdict(report)
     text = [
         f"Verify   {report.rounds} rounds: {report.merges} merges and {report.roots} roots recomputed",
@@ -113,7 +115,7 @@ def verify_run(name: str | None, as_json: bool) -> None:
         f"Verify   {report.receipts} receipts hold: paid {format_credits(report.paid)},"
         f" refunded {format_credits(report.refunded)}",
         f"Result   model  {report.model_hash}",
-        f"Result   ledger {report.ledger_root}",
+        f"Result   ledger {report.ledger_root}, from genesis {report.genesis[:16]}",
         "Result   everything that this run says of itself is true",
     ]
     _say(as_json, facts, text)

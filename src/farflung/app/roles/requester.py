@@ -18,6 +18,7 @@ from farflung.app.folder import RunFolder
 from farflung.app.hiring import Budget, Supplies, hire, read_asks, replay_plan, start_members
 from farflung.app.journal import Journal
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.recording import Recorder
 from farflung.app.scoring import Scorer
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_JOB_KEY, NS_OUTPUT, SigningKey, digest
@@ -27,14 +28,14 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, Progress
+from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, seal
 from farflung.train import rounds, snapshot
-from farflung.train.roundlog import Closed, Contribution, Finished, Opened, contributions_root
+from farflung.train.roundlog import Closed, Contribution, Finished, Opened
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 
@@ -70,7 +71,6 @@ class Requester:
         self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)
         self.log = RunLog(folder.rounds_file, key)
         self._addresses: dict[PeerId, wire.Address] = {}
-        self._progress: asyncio.Queue[Progress] = asyncio.Queue()
         self._coordinator: Coordinator | None = None
         self._stop_asked = False
         self.counter = Counter()
@@ -113,18 +113,25 @@ class Requester:
     async def run(self, ledger: LedgerClient, directory: Connection, budget: Budget) -> Outcome:
         """The job, from its funding or from wherever its log ends, to its settlement."""
         await self._fund(ledger, budget)
+        recorder = Recorder(ledger, self._terms.id, self.log)
         state = self._replayed()
         public = self._public_state(state.round)
         if state.phase is rounds.Phase.DONE:
             finished = next(r for r in self.log.records if isinstance(r, Finished))
         else:
             state = await self._assemble(ledger, directory, budget, state, public)
-            finished, public = await self._drive(ledger, state, public)
+            finished, public = await self._drive(recorder, state, public)
+        await recorder.catch_up()
         return await self._settle(ledger, finished, public)
 
     async def _fund(self, ledger: LedgerClient, budget: Budget) -> None:
         spec = self._terms.spec
-        if await ledger.job(self._terms.id) is None:
+        job = await ledger.job(self._terms.id)
+        if job is not None and job.requester != self._key.public:
+            raise RunError(
+                "FF-APP-069", "somebody else has put this job on the ledger", hint="start a new run"
+            )
+        if job is None:
             price = budget.unit_price
             await ledger.submit(JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline))
         stakes = spec.network.providers * budget.stake
@@ -189,9 +196,13 @@ class Requester:
         return manifest
 
     async def _drive(
-        self, ledger: LedgerClient, state: rounds.State, public: PublicState
+        self, recorder: Recorder, state: rounds.State, public: PublicState
     ) -> tuple[Finished, PublicState]:
-        self._coordinator = Coordinator(
+        def closed(_: Closed, __: tuple[Contribution, ...], after: PublicState) -> None:
+            recorder.wake()
+            self._scorer.offer(after)
+
+        coordinator = self._coordinator = Coordinator(
             self._key,
             self._terms,
             self.log,
@@ -200,43 +211,17 @@ class Requester:
             public,
             self.dial,
             self._journal,
-            self._on_closed,
+            closed,
         )
         if self._stop_asked:
-            self._coordinator.post(rounds.Stop())
-        for round in sorted(accepted_by_round(self.log.records)):
-            if round < state.round:
-                self._queue_progress(round)
-        teller = asyncio.create_task(self._tell_ledger(ledger))
+            coordinator.post(rounds.Stop())
+        recorder.wake()
+        recording = asyncio.create_task(recorder.run(coordinator.fail))
         try:
-            result = await self._coordinator.run()
-            told = asyncio.create_task(self._progress.join())
-            await asyncio.wait({told, teller}, return_when=asyncio.FIRST_COMPLETED)
-            if teller.done():
-                teller.result()  # raises what the ledger said
-            return result
+            return await coordinator.run()
         finally:
-            teller.cancel()
-            await asyncio.gather(teller, return_exceptions=True)
-
-    def _on_closed(self, closed: Closed, accepted: tuple[Contribution, ...], public: PublicState) -> None:
-        self._queue_progress(closed.round)
-        self._scorer.offer(public)
-
-    def _queue_progress(self, round: int) -> None:
-        root = roots_by_round(self.log.records)[round + 1]
-        accepted = accepted_by_round(self.log.records)[round]
-        units = tuple((c.peer, c.weight) for c in accepted)
-        self._progress.put_nowait(Progress(self._terms.id, round, root, contributions_root(accepted), units))
-
-    async def _tell_ledger(self, ledger: LedgerClient) -> None:
-        """Records closed rounds on the ledger, in order, each once."""
-        while True:
-            progress = await self._progress.get()
-            job = await ledger.job(self._terms.id)
-            if job is not None and job.state is JobState.RUNNING and job.round <= progress.round:
-                await ledger.submit(progress)
-            self._progress.task_done()
+            recording.cancel()
+            await asyncio.gather(recording, return_exceptions=True)
 
     async def _settle(self, ledger: LedgerClient, finished: Finished, public: PublicState) -> Outcome:
         output = self.hand_over(public)

@@ -1,0 +1,179 @@
+"""One provider in this process, an honest requester, a fellow member and a stranger."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from attack_world import (
+    DATA,
+    LAYOUT,
+    MEMBERS,
+    REQUESTER,
+    SPEC,
+    STRANGER,
+    TERMS,
+    Party,
+    Worker,
+    initial,
+    refusal,
+    start_order,
+)
+
+from farflung.app import wire
+from farflung.app.roles import provider as role
+from farflung.app.roles.provider import Provider
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey, local_key
+from farflung.ledger.block import Genesis
+from farflung.market.offer import Capabilities
+from farflung.net.messages import Kind
+from farflung.train import messages
+from farflung.train.io.worker import HEAD_BYTES
+from farflung.verify.commitments import is_commitment, is_root_signed, opens
+
+replace = msgspec.structs.replace
+
+ME, FELLOW = MEMBERS[:2]
+GENESIS = Genesis("attack", 0, (), (local_key(9, "validator").public,))
+FACTS = Capabilities(2, 1 << 40, 1 << 40, 10**9, 1, "Linux", "x86_64", "2.13.0")
+UNITS = SPEC.rounds * SPEC.round_tokens
+PROPOSAL = wire.Proposal(GENESIS.chain, TERMS, len(DATA), 10, 500, UNITS, 10**9)
+
+ORDERS = (wire.START, wire.TRAIN, wire.REVEAL, wire.MERGE, wire.END)
+
+
+class Process:
+    """In the place of a worker process: a task at the far end of the real socket."""
+
+    def __init__(self, key: SigningKey) -> None:
+        self.socket, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        self.pid, self.worker, self.is_stuck = 0, Worker(key), False
+        self._task = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        data = b""
+        while piece := await loop.sock_recv(self._theirs, 1 << 16):
+            data += piece
+            size = int.from_bytes(data[:HEAD_BYTES], "little")
+            if len(data) < HEAD_BYTES + size or self.is_stuck:
+                continue
+            message, data = data[HEAD_BYTES : HEAD_BYTES + size], b""
+            request = decode(message, cast(type[Any], messages.Request), limits.PIPE_BYTES)
+            reply = encode(await self._answer(request))
+            await loop.sock_sendall(self._theirs, len(reply).to_bytes(HEAD_BYTES, "little") + reply)
+
+    async def _answer(self, request: messages.Request) -> messages.Reply:
+        try:
+            return await self.worker.request(request)
+        except role.RunError as error:
+            return messages.Broken(error.code, error.message, error.cause, error.hint)
+
+    def is_running(self) -> bool:
+        return not self._task.done()
+
+    def usage(self) -> dict[str, float]:
+        return {}
+
+    def terminate(self) -> str:
+        self.socket.close()
+        self._task.cancel()
+        self._theirs.close()
+        return "ended"
+
+
+class Scene:
+    """One provider, an honest requester, a fellow member and a stranger."""
+
+    def __init__(self, folder: Path) -> None:
+        config = {
+            "name": "p",
+            "folder": str(folder / "me"),
+            "unit_price": 10,
+            "stake": 1000,
+            "flops": 1,
+            "port": 0,
+        }
+        self.provider = Provider(config, ME, GENESIS)
+        self.home = Party(REQUESTER, folder / "home")
+        self.fellow = Party(FELLOW, folder / "fellow")
+        self.stranger = Party(STRANGER, folder / "stranger")
+        self.parties = (self.home, self.fellow, self.stranger)
+        self.state = initial()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Scene]:
+        await self.provider.endpoint.start()
+        for party in self.parties:
+            await party.endpoint.start()
+        try:
+            yield self
+        finally:
+            self.provider.release("the test ends")
+            for endpoint in (*(p.endpoint for p in self.parties), self.provider.endpoint):
+                await endpoint.close()
+
+    async def call(self, party: Party, method: str, body: bytes, kind: Kind = Kind.CONTROL) -> bytes:
+        connection = await party.endpoint.dial(ME.public, *self.provider.endpoint.address)
+        return await connection.call(method, body, kind=kind, timeout=10)
+
+    async def refused(self, party: Party, method: str, message: Any, kind: Kind = Kind.CONTROL) -> str:
+        body = message if isinstance(message, bytes) else encode(message)
+        return await refusal(self.call(party, method, body, kind))
+
+    async def order(self, method: str, message: Any) -> str:
+        return await self.refused(self.home, method, message)
+
+    @property
+    def start(self) -> wire.Start:
+        mine = wire.Address(ME.public, *self.provider.endpoint.address)
+        return start_order(self.home, 0, (self.home.address, mine, self.fellow.address), self.state)
+
+    async def begin(self) -> None:
+        """The honest requester leases and starts the provider."""
+        assert await self.order(wire.PROPOSE, PROPOSAL) == "ok"
+        assert await self.order(wire.START, self.start) == "ok"
+
+    async def round(self, number: int) -> wire.Share:
+        """One honest round, everything checked."""
+        worker = self.process.worker
+        train = wire.TrainRound(TERMS.id, number, 0)
+        promise = decode(await self.call(self.home, wire.TRAIN, encode(train)), wire.Promise, 10**6)
+        assert is_commitment(promise.commitment, TERMS.id, number)
+        reveal = wire.RevealRound(TERMS.id, number, FELLOW.public)
+        share = decode(await self.call(self.home, wire.REVEAL, encode(reveal)), wire.Shown, 10**6).share
+        assert opens(share.contribution, promise.commitment, TERMS.id, number)
+        assert self.fellow.disk.has(share.manifest.id)
+        merge = wire.MergeRound(TERMS.id, number, (share,))
+        merged = decode(await self.call(self.home, wire.MERGE, encode(merge)), wire.Merged, 10**6)
+        assert is_root_signed(ME.public, merged.signature, TERMS.id, number, merged.root)
+        assert worker.state.root(LAYOUT) == merged.root
+        return share
+
+    @property
+    def process(self) -> Process:
+        process = self.provider._process
+        assert isinstance(process, Process)
+        return process
+
+    async def serves(self) -> None:
+        """The provider still does an honest requester's whole job, from its lease to its end."""
+        if self.provider._slot is None:
+            await self.begin()
+        first = self.provider._tenancy._round  # type: ignore[union-attr]
+        if first is None:
+            assert await self.order(wire.START, self.start) == "ok"
+        for number in range(first or 0, SPEC.rounds):
+            await self.round(number)
+        assert await self.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert self.provider._slot is None
+        assert list((self.provider._folder / "store").iterdir()) == []
+        assert list((self.provider._folder / "private").iterdir()) == []
