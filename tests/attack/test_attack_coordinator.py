@@ -443,6 +443,7 @@ async def replies(
         coordinator._dial = _always(Canned(body))  # type: ignore[assignment]
         coordinator._last_error = None
         await coordinator._guard(eve, work(0, eve, *extra))
+        assert coordinator._failure is None  # no peer can end the run
         error = coordinator._last_error
         codes.append(error.code if error is not None else "ok")
     return codes

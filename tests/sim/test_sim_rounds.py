@@ -32,13 +32,15 @@ def root_after(round: int, accepted: tuple[Contribution, ...]) -> Hash:
 class Network:
     """Peers that answer after random delays, one coordinator, and a log that survives it."""
 
-    def __init__(self, seed: int, *, liar: PeerId | None = None) -> None:
+    def __init__(self, seed: int, *, liar: PeerId | None = None, is_own_merge_wrong: bool = False) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.queue: list[tuple[float, int, rounds.Event]] = []
         self.log: list[Record] = []
         self.chain = LogChain()
         self.liar = liar
+        self.is_own_merge_wrong = is_own_merge_wrong
+        self.halted: list[rounds.Halt] = []
         self.ended: Finished | None = None
         self.asked: list[rounds.Effect] = []
         self.expelled: list[PeerId] = []
@@ -74,7 +76,11 @@ class Network:
                 signature = sign_root(BY_PEER[peer], JOB, round, root)
                 self.post(rounds.GotRoot(round, peer, root, signature), delay)
             case rounds.MergeOwn(round, accepted):
-                self.post(rounds.GotOwnRoot(round, root_after(round, accepted)), delay)
+                own = digest("test/broken/1") if self.is_own_merge_wrong else root_after(round, accepted)
+                self.post(rounds.GotOwnRoot(round, own), delay)
+            case rounds.Halt():
+                self.halted.append(effect)
+                self.queue.clear()
             case rounds.Expel(peer):
                 self.expelled.append(peer)
             case rounds.End(finished):
@@ -216,6 +222,21 @@ def test_a_peer_with_another_root_is_expelled_and_the_others_go_on() -> None:
     assert network.ended is not None
     assert network.ended.reason == rounds.REASON_COMPLETE
     assert all(liar not in dict(record.signatures) for record in closed(network))
+
+
+def test_a_coordinator_that_merges_wrongly_halts_instead_of_expelling_everybody() -> None:
+    network = Network(12, is_own_merge_wrong=True)
+    network.run()
+    assert network.expelled == []
+    assert len(network.halted) == 1
+    assert closed(network) == []
+    network.is_own_merge_wrong = False
+    network.run()  # resumed on a machine that works
+    assert network.ended is not None
+    assert network.ended.reason == rounds.REASON_COMPLETE
+    undisturbed = Network(1)
+    undisturbed.run()
+    assert network.log == undisturbed.log
 
 
 def test_an_answer_that_comes_late_or_twice_changes_nothing() -> None:
