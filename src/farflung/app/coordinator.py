@@ -43,6 +43,7 @@ from farflung.train.sync import Sync
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 SNAPSHOT_EVERY = 4  # rounds; a resume replays at most this many
+OWN_DISK = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
 REDIAL_SECONDS = (0.1, 0.3, 1.0)  # pauses before a member that cannot be reached counts as lost
 SNAPSHOTS_KEPT = 2  # besides that of round 0: one to resume from, one in case it is damaged
 
@@ -237,8 +238,8 @@ class Coordinator:
 
     def _failed(self, peer: PeerId | None, error: FarflungError) -> None:
         self._last_error = error
-        if peer is None or (isinstance(error, RunError) and error.code != "FF-APP-099"):
-            self.fail(error)  # our own disk, not the peer's fault
+        if peer is None or error.code in OWN_DISK:
+            self.fail(error)  # not the peer's fault
         else:
             self.lose(peer, f"{error.code} {error.message}")
 

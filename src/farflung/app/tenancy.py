@@ -81,7 +81,6 @@ class Tenancy:
         self._payload_bytes = Sync.of(terms.spec.sync).codec.bound(terms.layout)
         self._dataset_bytes = dataset_bytes
         self.shelf = objects.Shelf(disk, self._payload_bytes)
-        self._turn = asyncio.Lock()
         self._merged: tuple[int, Merged] | None = None
         self._job_key = b""
         self._requester = key.public
@@ -169,10 +168,6 @@ class Tenancy:
 
     async def train(self, request: TrainRound) -> Promise:
         """Trains (or remembers having trained), makes the result durable, and only then promises it."""
-        async with self._turn:
-            return await self._train(request)
-
-    async def _train(self, request: TrainRound) -> Promise:
         self._check_round(request.round)
         self._forget(request.keep_from)
         was_stored = self._result is not None and self._result.round == request.round
@@ -210,10 +205,6 @@ class Tenancy:
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
-        async with self._turn:
-            return await self._merge(request)
-
-    async def _merge(self, request: MergeRound) -> Merged:
         if self._merged is not None and self._merged[0] == request.round:
             return self._merged[1]  # asked again, over a new connection
         self._check_round(request.round)
