@@ -187,7 +187,7 @@ class Coordinator:
             while self._finished is None:
                 event = await self._events.get()
                 if self._failure is not None:
-                    raise self._failure
+                    raise as_failure(self._failure)
                 self._state, effects = rounds.step(self._state, event)
                 for effect in effects:
                     self._carry_out(effect)

@@ -17,6 +17,7 @@ from farflung.ledger.results import AlreadyApplied, Applied
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, NodeState
 from farflung.ledger.tx import NodeLeave, NodeRegister, Op, make_tx, sign_tx
 from farflung.net.io.connection import Connection
+from farflung.net.messages import RemoteError
 
 QUERY: Final = "ledger.query"
 
@@ -55,7 +56,10 @@ class LedgerClient:
 
     async def _ask(self, query: queries.Query, kind: type[AnswerT]) -> AnswerT:
         connection = await self._connect()
-        answer = queries.read_answer(await connection.call(QUERY, encode(query)))
+        try:
+            answer = queries.read_answer(await connection.call(QUERY, encode(query)))
+        except RemoteError as error:  # the ledger's own trouble (its disk, say), not the network's
+            raise RunError(error.code, error.message, cause=error.cause, hint=error.hint) from error
         if isinstance(answer, queries.Refused):
             raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
         if not isinstance(answer, kind):
