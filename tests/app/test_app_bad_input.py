@@ -22,7 +22,7 @@ from farflung.app import journal
 from farflung.core.events import Warned
 from farflung.core.io.durable import AppendLog, read_records
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("bad input")]
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("bad input"), pytest.mark.timeout(400)]
 
 TINY = ("run", "--preset", "tiny", "--json")
 MODULE = ("--set", "model.kind=module", "--set")

@@ -69,6 +69,7 @@ def passed(listing: Path) -> list[str]:
     return list(dict.fromkeys(listing.read_text().split()))
 
 
+@pytest.mark.timeout(600)
 def test_a_run_killed_again_and_again_ends_with_the_same_bits(tiny: Any, farflung: Farflung) -> None:
     reference: Ended = tiny[1]
     points = passed(tiny[0].runs.parent / "failpoints")
