@@ -163,8 +163,9 @@ async def start_members(
             raise VerificationError("FF-APP-064", "a provider holds another public state than the log")
         if started.warning:
             code, _, message = started.warning.partition(": ")
-            told = (message or code)[:WARNING_CHARACTERS]
-            journal.emit(Warned(code=code[:16] if message else "FF-APP-065", message=told))
+            has_code = code.startswith("FF-") and bool(message)
+            told = (message if has_code else started.warning)[:WARNING_CHARACTERS]
+            journal.emit(Warned(code=code[:16] if has_code else "FF-APP-065", message=told))
         seconds = asyncio.get_running_loop().time() - began
         journal.emit(Joined(peer=peer.hex(), round=started.round, replayed=started.replayed, seconds=seconds))
         return peer

@@ -127,8 +127,8 @@ class Tenancy:
                 continue
             if data is not None:
                 kept = decode(data, Kept, limits.PIPE_BYTES)
-                if kept.result is not None and not self._disk.has(kept.result.manifest.id):
-                    continue  # the payload is gone: the round before it is trained again, to the same bits
+                if kept.result is not None and name > round and self._disk.begin(kept.result.manifest):
+                    continue  # the payload is gone or damaged: its round is trained again, to the same bits
                 self._result = kept.result if kept.result and kept.result.round == round else None
                 return kept, warning
         return None, warning or ("" if round == 0 else "private state is not here: the peer joins anew")
