@@ -20,15 +20,12 @@ TINY = ("--preset", "tiny")
 
 # Of each process one, and of each kind of step one, in the order in which a run first passes them.
 SOME = (
-    "ledger.block.commit",
     "ledger.block.committed",
     "run.log.write",
-    "run.log.fsync",
     "requester.store.chunk.write",
     "provider.store.manifest.rename",
     "provider.vault.rename",
     "run.snapshot.rename",
-    "run.model.rename",
     "run.export.write",
 )
 

@@ -61,7 +61,7 @@ def test_an_empty_store_is_the_genesis(tmp_path: Path):
 def test_every_commit_is_synced(tmp_path: Path):
     store = Store.open(tmp_path / "ledger.db", genesis())
     assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
     store.close()
 
 

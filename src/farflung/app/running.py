@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from farflung.app.preparation import Prepared
 from farflung.app.roles.requester import Outcome, Requester
 from farflung.app.scoring import Scorer
 from farflung.core import events
-from farflung.core.errors import FarflungError, RunError
+from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
 from farflung.core.layout import Layout
 from farflung.host.io.probe import machine
 from farflung.job.load import Resolved
@@ -107,7 +108,7 @@ class Run:
                 "FF-APP-130",
                 f"run {self._folder.name} was stopped",
                 cause="nothing is lost: what was logged stays, and nobody was paid yet",
-                hint=f"farflung resume {self._folder.name}",
+                hint=f"farflung resume {self._folder.root}",
             ) from None
         except RunStoppedError:
             raise  # its result is out already, and it is no failure
@@ -173,6 +174,7 @@ class Run:
             self._journal,
             scorer,
             self._spec.network.port,
+            lambda sent: self._network.count("requester", by_name(sent)),
         )
         await requester.open()
         ledger = self._ledger_client(requester)
@@ -334,7 +336,12 @@ def start(
 ) -> events.Result:
     """Creates a run's folder and runs it to its end."""
     folder = folders.create(root, identity)
-    return _to_end(folder, identity, resolved, watchers, compare)
+    try:
+        return _to_end(folder, identity, resolved, watchers, compare)
+    except (SpecError, PolicyError):
+        if not folder.terms_file.exists():
+            shutil.rmtree(root)  # nothing was begun: the corrected command may use the same place
+        raise
 
 
 def resume(

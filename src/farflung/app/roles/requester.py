@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 import msgspec
 import safetensors.numpy
@@ -32,6 +33,7 @@ from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, seal
 from farflung.train import rounds, snapshot
@@ -62,7 +64,9 @@ class Requester:
         journal: Journal,
         scorer: Scorer,
         port: int = 0,
+        on_traffic: Callable[[dict[Kind, int]], None] = lambda _: None,
     ) -> None:
+        """`on_traffic` hears after each round what this process has sent so far, by kind."""
         self._key, self._terms, self._journal, self._scorer = key, terms, journal, scorer
         self._folder = folder
         self._job_key = key.secret(NS_JOB_KEY, terms.id)
@@ -73,6 +77,7 @@ class Requester:
         self._addresses: dict[PeerId, wire.Address] = {}
         self._coordinator: Coordinator | None = None
         self._stop_asked = False
+        self._on_traffic = on_traffic
         self.counter = Counter()
         self.endpoint = Endpoint(key, self._serve, self.counter, port=port)
 
@@ -201,6 +206,7 @@ class Requester:
         def closed(_: Closed, __: tuple[Contribution, ...], after: PublicState) -> None:
             recorder.wake()
             self._scorer.offer(after)
+            self._on_traffic(self.counter.sent)
 
         coordinator = self._coordinator = Coordinator(
             self._key,

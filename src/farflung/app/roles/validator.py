@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from farflung.app.directory import Advertisement, Listing, check_advertisement
-from farflung.app.leash import Orders, report, report_end, run_role
+from farflung.app.leash import Orders, by_name, report, report_end, run_role
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
@@ -35,8 +36,10 @@ assert DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 1) < limits.CONTROL_BYTES
 class Validator:
     """Serves the ledger to whoever holds a key."""
 
-    def __init__(self, chain: Chain, store: Store, *, is_local: bool) -> None:
-        self._chain, self._store, self._is_local = chain, store, is_local
+    def __init__(
+        self, chain: Chain, store: Store, *, is_local: bool, on_block: Callable[[], None] = lambda: None
+    ) -> None:
+        self._chain, self._store, self._is_local, self._on_block = chain, store, is_local, on_block
         self._directory: dict[PeerId, Advertisement] = {}
         self._turn = asyncio.Lock()
 
@@ -60,7 +63,9 @@ class Validator:
         if not query.txs:  # an empty block costs nobody anything and moves the clock
             return queries.Submitted(())
         async with self._turn:
-            return queries.Submitted(self._store.commit(self._chain, query.txs, self._now())[1])
+            results = self._store.commit(self._chain, query.txs, self._now())[1]
+        self._on_block()
+        return queries.Submitted(results)
 
     def _publish(self, peer: PeerId, advertisement: Advertisement) -> bytes:
         check_advertisement(advertisement, peer)
@@ -81,7 +86,11 @@ async def main(orders: Orders) -> None:
     genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
     store = Store.open(Path(config["folder"]) / "chain.db", genesis)
     counter = Counter()
-    validator = Validator(store.load(key), store, is_local=config["local"])
+
+    def count() -> None:
+        report("bytes", **by_name(counter.sent))  # a killed process has told of nearly all that it sent
+
+    validator = Validator(store.load(key), store, is_local=config["local"], on_block=count)
     endpoint = Endpoint(key, validator.handle, counter, port=config["port"])
     host, port = await endpoint.start()
     report("ready", peer=key.public.hex(), host=host, port=port)

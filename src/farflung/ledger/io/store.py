@@ -1,6 +1,7 @@
 """The ledger on disk: one SQLite file, one transaction a block, durable before anybody hears of it.
 
-`synchronous=FULL`: in WAL mode SQLite's weaker NORMAL does not sync on commit. The file holds the blocks, which
+`synchronous=FULL`, and a rollback journal instead of a write-ahead log: behind a damaged frame SQLite drops the rest
+of such a log without a word, and with it blocks that were promised (docs/log). The file holds the blocks, which
 are the truth, and the rows they lead to, which are compared with a full replay whenever the file is opened. The
 file is locked while open: a second validator with the same key would fork the chain.
 """
@@ -69,7 +70,7 @@ class Store:
         return store
 
     def _prepare(self) -> None:
-        for setting in ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL"):
+        for setting in ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = FULL"):
             self._connection.execute(f"PRAGMA {setting}")
         with self._transaction("ledger.create"):
             if not self._connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
