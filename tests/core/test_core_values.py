@@ -256,4 +256,3 @@ def test_every_event_survives_json_and_is_one_line(kind: type[Any]) -> None:
     assert events.from_json(line) == event
     assert "\n" not in line
     assert f'"event":"{kind.__struct_config__.tag}"' in line
-    assert events.peer_text(b"\xab" * 32) == "ab" * 32

@@ -138,6 +138,7 @@ def test_a_loss_of_one_element_in_a_list_of_one_is_a_scalar(user_job, data):
         ("        return y.sum()", "FF-TRAIN-057", "int64"),
         ("        return loss.detach()", "FF-TRAIN-059", "gradient"),
         ("        raise KeyError('my own words')", "FF-TRAIN-055", "my own words' at mine.py:16"),
+        ("        raise SystemExit('my own words')", "FF-TRAIN-055", "my own words at mine.py:16"),
         ("        self.seen += 1\n        return loss", "FF-TRAIN-054", "seen"),
         (
             "        self.table.weight.data = self.table.weight.data.double()\n        return loss",

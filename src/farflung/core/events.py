@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import msgspec
 
-from farflung.core.ids import text
-
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=False):
     """Base of all events."""
@@ -243,8 +241,3 @@ def to_json(event: AnyEvent) -> str:
 def from_json(line: str | bytes) -> AnyEvent:
     """Reads one line; raises msgspec.DecodeError."""
     return _DECODER.decode(line)
-
-
-def peer_text(peer: bytes) -> str:
-    """How events name a peer: the full key."""
-    return text(peer)

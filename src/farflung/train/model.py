@@ -60,7 +60,7 @@ class Model:
             raise _bad_loss("FF-TRAIN-059", "has no gradient", "it does not depend on any parameter")
         try:
             loss.backward()  # type: ignore[no-untyped-call]
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
             raise source.failure("FF-TRAIN-055", "the model's backward pass failed", error) from error
         self._check_views()
         return float(loss.detach())
@@ -79,7 +79,7 @@ class Model:
         """The module's loss on a batch, finite and scalar. Raises RunError FF-TRAIN-055 to FF-TRAIN-058."""
         try:
             loss = self.module(x_BT, y_BT)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
             raise source.failure("FF-TRAIN-055", "the model's forward pass failed", error) from error
         if not isinstance(loss, Tensor):
             raise _bad_loss("FF-TRAIN-056", "is not a tensor", f"forward returned {type(loss).__name__}")
