@@ -6,7 +6,16 @@ lease.start     Start           Started           data and public state are here
 round.train     TrainRound      Promise           a commitment, after training
 round.reveal    RevealRound     Shown             the payload is replicated and may be fetched
 round.merge     MergeRound      Merged            the provider's root after the merge, signed
+audit.open      OpenSegment     SegmentOpened     the committed state before a drawn segment
+audit.reveal    RevealSegment   SegmentRevealed   what the peer claims came out, once a verifier has committed
+lease.members   Members         b""               who is in the job from now on
 lease.end       End             b""               the lease is over
+
+requester → verifier            answer
+lease.propose   Proposal        SignedOffer       as a provider, with the role AUDIT
+lease.start     Start           Started           data is here; its worker is ready (no public state, no replay)
+audit.run       AuditOrder      BlindResult       it has trained the segment again and committed to what came out
+audit.judge     AuditReveal     Judged            it has compared
 """
 
 from __future__ import annotations
@@ -14,8 +23,12 @@ from __future__ import annotations
 from farflung.core.codec import Wire
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.job.spec import Terms
+from farflung.ledger.rows import NOBODY
+from farflung.ledger.tx import Role, SignedVerdict
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution
+from farflung.train.trace import Border, Leaf
+from farflung.verify.blind import Blind
 
 PROPOSE = "lease.propose"
 START = "lease.start"
@@ -23,6 +36,11 @@ TRAIN = "round.train"
 REVEAL = "round.reveal"
 MERGE = "round.merge"
 END = "lease.end"
+MEMBERS = "lease.members"
+OPEN = "audit.open"
+UNVEIL = "audit.reveal"
+AUDIT = "audit.run"
+JUDGE = "audit.judge"
 
 
 class Proposal(Wire, frozen=True):
@@ -35,14 +53,16 @@ class Proposal(Wire, frozen=True):
     stake: int
     units_max: int
     expires: int
+    role: Role = Role.TRAIN
 
 
 class Address(Wire, frozen=True):
-    """Where a peer listens."""
+    """Where a peer listens; with `relay` (its key), at that relay and not itself."""
 
     peer: PeerId
     host: str
     port: int
+    relay: PeerId = NOBODY
 
 
 class Share(Wire, frozen=True):
@@ -70,6 +90,7 @@ class Start(Wire, frozen=True):
     job_key: bytes
     member: int
     members: tuple[Address, ...]
+    verifiers: tuple[PeerId, ...]
     dataset: Manifest
     module: Manifest
     snapshot: Manifest
@@ -131,6 +152,84 @@ class Merged(Wire, frozen=True):
 
     root: Hash
     signature: Signature
+
+
+class OpenSegment(Wire, frozen=True):
+    """Open the state before segment `segment` of the round whose contribution was accepted."""
+
+    job: Hash
+    round: int
+    segment: int
+
+
+class SegmentOpened(Wire, frozen=True):
+    """Border `segment` under the trace root, and the sealed state there (size 0: fresh)."""
+
+    start: Leaf
+    state: Manifest
+
+
+class RevealSegment(Wire, frozen=True):
+    """A verifier has committed to its own result: open what yours was."""
+
+    job: Hash
+    round: int
+    segment: int
+    blind: Blind
+
+
+class SegmentRevealed(Wire, frozen=True):
+    """Borders `segment` + 1 and K, the statistics and the payload under the trace root, and the sealed states."""
+
+    leaves: tuple[Leaf, ...]
+    end: Manifest
+    last: Manifest
+
+
+class AuditOrder(Wire, frozen=True):
+    """Train this segment again and commit to the result. `snapshot`: the public state before the round, under
+    `root`; `member`: the peer's index in the job.
+    """
+
+    job: Hash
+    round: int
+    member: int
+    contribution: Contribution
+    segment: int
+    root: Hash
+    snapshot: Manifest
+    opened: SegmentOpened
+
+
+class BlindResult(Wire, frozen=True):
+    """The verifier's commitment; it is on its disk."""
+
+    blind: Blind
+
+
+class AuditReveal(Wire, frozen=True):
+    """What the peer claims: compare, encode again, and judge."""
+
+    job: Hash
+    round: int
+    peer: PeerId
+    segment: int
+    revealed: SegmentRevealed
+
+
+class Judged(Wire, frozen=True):
+    """The verdict, and what opens the blind commitment."""
+
+    verdict: SignedVerdict
+    border: Border
+    nonce: Hash
+
+
+class Members(Wire, frozen=True):
+    """All who may fetch from and leave objects with this provider from now on."""
+
+    job: Hash
+    members: tuple[Address, ...]
 
 
 class End(Wire, frozen=True):

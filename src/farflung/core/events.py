@@ -115,6 +115,7 @@ class Traffic(Event, frozen=True, tag="traffic"):
     audit: int
     join: int
     control: int
+    relay: int = 0  # ciphertext of others that this process forwarded
 
 
 class Usage(Event, frozen=True, tag="usage"):
@@ -123,6 +124,56 @@ class Usage(Event, frozen=True, tag="usage"):
     process: str
     peak_bytes: int
     cpu_seconds: float
+
+
+class Sandboxed(Event, frozen=True, tag="sandbox"):
+    """The tier in which workers run here, and what it does not stop."""
+
+    tier: str
+    gaps: tuple[str, ...]
+
+
+class Drawn(Event, frozen=True, tag="drawn"):
+    """After the commitments of a round: whose work will be repeated. `flagged`: suspicion chose it, not the draw."""
+
+    round: int
+    peer: str
+    segment: int
+    flagged: str = ""
+
+
+class AuditConcluded(Event, frozen=True, tag="audit"):
+    """One audit is over. `finding`: holds, unpaid, false, withheld; `excess`: distance in tolerances."""
+
+    round: int
+    peer: str
+    segment: int
+    verifiers: tuple[str, ...]
+    finding: str
+    excess: float
+    tokens: int
+    seconds: float
+
+
+class Caught(Event, frozen=True, tag="caught"):
+    """A peer's work was found false and the ledger took its stake. Money in micro-credits."""
+
+    peer: str
+    round: int
+    segment: int
+    why: str
+    slashed: int
+    bounty: int
+    burnt: int
+    evidence: str
+
+
+class Restarted(Event, frozen=True, tag="restarted"):
+    """A process died and was started again from its disk, `seconds` after its end was noticed."""
+
+    name: str
+    why: str
+    seconds: float
 
 
 class Settled(Event, frozen=True, tag="settled"):
@@ -181,6 +232,7 @@ class BytesBy(msgspec.Struct, frozen=True):
     audit: int = 0
     join: int = 0
     control: int = 0
+    relay: int = 0
 
 
 class Result(Event, frozen=True, tag="result"):
@@ -206,6 +258,8 @@ class Result(Event, frozen=True, tag="result"):
     tokens: int
     reexecuted: int
     loss_baseline: float | None = None
+    burnt: int = 0
+    bounty: int = 0
 
 
 AnyEvent = (
@@ -220,6 +274,11 @@ AnyEvent = (
     | Resumed
     | Traffic
     | Usage
+    | Sandboxed
+    | Drawn
+    | AuditConcluded
+    | Caught
+    | Restarted
     | Settled
     | Left
     | Compared

@@ -75,7 +75,12 @@ RANGES: Final[Mapping[str, Range]] = {
     "sync.outer_lr": _POSITIVE,
     "sync.outer_momentum": _SHARE,
     "network.providers": Range(2, 64),
+    "network.verifiers": Range(0, 16),
+    "network.hidden": Range(0, 64),
     "network.port": Range(0, 65535),
+    "audit.segments": Range(1, 64),
+    "audit.rate": Range(0, 1),
+    "audit.probation": Range(0, limits.ROUNDS),
     "evaluate.every": Range(1, limits.ROUNDS),
     "evaluate.tokens": Range(2, 1 << 40),
     "evaluate.final_tokens": Range(2, 1 << 40),
@@ -93,6 +98,9 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
     _check_texts(spec, told)
     _check_model(spec, told)
     _check_sync(spec, told)
+    if spec.is_audited and not spec.network.verifiers:
+        hint = "set network.verifiers = 1, or audit.rate = 0 and audit.probation = 0"
+        raise _refused(spec, told, "network.verifiers", "at least 1 while work is audited", hint)
     for key in ("evaluate.tokens", "evaluate.final_tokens"):
         if value_of(spec, key) < spec.model.context:
             raise _refused(spec, told, key, f"at least model.context = {spec.model.context}")

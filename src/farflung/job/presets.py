@@ -30,6 +30,8 @@ chunk = 512
 
 [network]
 providers = 2
+verifiers = 1
+hidden = 0
 
 [evaluate]
 every = 1

@@ -80,10 +80,25 @@ class SyncSpec(Wire, frozen=True):
 
 
 class NetworkSpec(Wire, frozen=True):
-    """The local network: how many providers, and the requester's port (0: any free one)."""
+    """The local network: how many providers and verifiers, and the requester's port (0: any free one).
+
+    The first `hidden` providers listen nowhere, as behind a home's router: they are reached through a relay.
+    """
 
     providers: int = 5
+    verifiers: int = 2
+    hidden: int = 2
     port: int = 0
+
+
+class AuditSpec(Wire, frozen=True):
+    """How the work is checked (V2): a round's steps are cut into `segments`; of each contribution one segment and
+    the encoding are repeated with probability `rate`, and always for a peer's first `probation` contributions.
+    """
+
+    segments: int = 4
+    rate: float = 0.25
+    probation: int = 1
 
 
 class EvaluateSpec(Wire, frozen=True):
@@ -110,6 +125,7 @@ class JobSpec(Wire, frozen=True):
     sync: SyncSpec = SyncSpec()
     network: NetworkSpec = NetworkSpec()
     evaluate: EvaluateSpec = EvaluateSpec()
+    audit: AuditSpec = AuditSpec()
 
     @property
     def steps(self) -> int:
@@ -121,6 +137,27 @@ class JobSpec(Wire, frozen=True):
         """Tokens that one peer trains on in one round: its weight, and the units it is paid for."""
         return self.batch * self.model.context * self.sync.steps
 
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Steps of a round after which its segments end, 0 first: (0, 5, 10, 15, 20) for 20 steps in 4 segments."""
+        count = min(self.audit.segments, self.sync.steps)
+        return tuple(self.sync.steps * i // count for i in range(count + 1))
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether any contribution can be drawn."""
+        return self.audit.rate > 0 or self.audit.probation > 0
+
+
+class Tolerance(Wire, frozen=True):
+    """How far honest work may lie apart, as the job's own profile run measured it (verify.profile).
+
+    For each vector of a segment's state (`params`, then the optimizer's), one limit a tensor in layout order, in units
+    of 2^-30 of the segment's own change; 0 marks a noise tensor, which no verdict looks at.
+    """
+
+    limits: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
 
 class Terms(Wire, frozen=True):
     """What the ledger fixes before the first step. `id` is the job's id."""
@@ -131,6 +168,7 @@ class Terms(Wire, frozen=True):
     layout: Layout
     requester: PeerId  # who may put the job on the ledger, and signs its log
     initial_root: Hash  # root of the public state of round 0: weights travel as a file, never as a seed
+    tolerance: Tolerance = Tolerance()
 
     @property
     def id(self) -> Hash:

@@ -17,6 +17,7 @@ from enum import IntEnum
 
 from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger.tx import Role
 
 NOBODY = PeerId(bytes(ZERO_HASH))
 
@@ -71,6 +72,7 @@ class NodeRow(Wire, frozen=True):
     free: int = 0
     locked: int = 0
     leases: int = 0
+    burnt: int = 0
     state: NodeState = NodeState.ACTIVE
 
     @property
@@ -81,7 +83,7 @@ class NodeRow(Wire, frozen=True):
     @property
     def money(self) -> int:
         """Micro-credits that this row holds."""
-        return self.free + self.locked
+        return self.free + self.locked + self.burnt
 
 
 class JobRow(Wire, frozen=True):
@@ -107,6 +109,7 @@ class JobRow(Wire, frozen=True):
     output: Hash = ZERO_HASH
     paid: int = 0
     refunded: int = 0
+    slashed: int = 0
 
     @property
     def key(self) -> bytes:
@@ -130,8 +133,11 @@ class LeaseRow(Wire, frozen=True):
     stake: int
     units_max: int
     previous: PeerId
+    role: Role = Role.TRAIN
     units: int = 0
     paid: int = 0
+    slashed: int = 0
+    evidence: Hash = ZERO_HASH
     is_open: bool = True
 
     @property

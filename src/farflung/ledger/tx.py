@@ -7,11 +7,13 @@ An offer is the one thing signed by somebody else than the sender: a node's half
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import msgspec
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, SigningKey, digest
+from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningKey, digest, is_signed
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS
@@ -49,8 +51,18 @@ class JobCreate(Wire, frozen=True, tag="job_create"):
     deadline: int
 
 
+class Role(IntEnum):
+    """What a lease is for."""
+
+    TRAIN = 0
+    AUDIT = 1
+
+
 class Offer(Wire, frozen=True):
-    """A node's promise: up to `units_max` units of `job` at `unit_price`, backed by `stake`, until `expires`."""
+    """A node's promise: up to `units_max` units of `job` at `unit_price`, backed by `stake`, until `expires`.
+
+    A unit is a token trained on and accepted, or, in an AUDIT lease, a token trained again by a verifier.
+    """
 
     chain: Hash
     job: Hash
@@ -59,6 +71,7 @@ class Offer(Wire, frozen=True):
     stake: int
     units_max: int
     expires: int
+    role: Role = Role.TRAIN
 
 
 class SignedOffer(Wire, frozen=True):
@@ -83,6 +96,65 @@ class Progress(Wire, frozen=True, tag="progress"):
     root: Hash
     contributions: Hash
     units: tuple[tuple[PeerId, int], ...]
+
+
+class Finding(IntEnum):
+    """What an audit found of one segment and the encoding behind it."""
+
+    HOLDS = 0  # the same, or within the tolerance
+    UNPAID = 1  # between one and two tolerances: not paid, and not punished
+    FALSE = 2  # beyond twice the tolerance, or a payload that the work does not give
+    WITHHELD = 3  # the committed state was not opened in time
+
+
+class Verdict(Wire, frozen=True):
+    """One verifier's finding on one contribution. `excess`: distance in thousandths of the tolerance.
+
+    `trace` is the contribution's committed root, `result` what the verifier itself computed and had committed to
+    before it saw what the node claims (verify.blind).
+    """
+
+    chain: Hash
+    job: Hash
+    round: int
+    node: PeerId
+    segment: int
+    trace: Hash
+    verifier: PeerId
+    finding: Finding
+    excess: int
+    result: Hash
+
+
+class SignedVerdict(Wire, frozen=True):
+    """A verdict under its verifier's signature (NS_VERDICT)."""
+
+    verdict: Verdict
+    signature: Signature
+
+
+class Claim(Wire, frozen=True):
+    """The rest of what the node had committed to, under its own signature: with `trace` it gives the digest
+    (core.claims), so that nobody is punished for what it did not say.
+    """
+
+    payload: Hash
+    weight: int
+    nonce: Hash
+    signature: Signature
+
+
+class JobSlash(Wire, frozen=True, tag="job_slash"):
+    """Verifiers of the job agree that `node` lied or withheld: stake and pay are lost, its lease ends.
+
+    `evidence` is the hash of all that was opened (verify.evidence), kept outside the ledger.
+    """
+
+    job: Hash
+    node: PeerId
+    claim: Claim
+    verdicts: tuple[SignedVerdict, ...]
+    evidence: Hash
 
 
 class JobFinish(Wire, frozen=True, tag="job_finish"):
@@ -112,6 +184,7 @@ Op = (
     | JobCreate
     | JobSchedule
     | Progress
+    | JobSlash
     | JobFinish
     | JobSettle
     | JobCancel
@@ -150,6 +223,16 @@ def sign_tx(key: SigningKey, tx: Tx) -> SignedTx:
 def sign_offer(key: SigningKey, offer: Offer) -> SignedOffer:
     """The offer under its node's signature."""
     return SignedOffer(offer, key.sign(NS_OFFER, encode(offer)))
+
+
+def sign_verdict(key: SigningKey, verdict: Verdict) -> SignedVerdict:
+    """The verdict under its verifier's signature."""
+    return SignedVerdict(verdict, key.sign(NS_VERDICT, encode(verdict)))
+
+
+def is_verdict_signed(signed: SignedVerdict) -> bool:
+    """Whether the verifier that the verdict names signed it."""
+    return is_signed(signed.verdict.verifier, signed.signature, NS_VERDICT, encode(signed.verdict))
 
 
 def tx_id(tx: Tx | SignedTx) -> Hash:

@@ -9,16 +9,22 @@ from __future__ import annotations
 from farflung.core.codec import Wire
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec
+from farflung.train.trace import Border, Trace
 
 
 class Setup(Wire, frozen=True, tag="setup"):
-    """First message: the job. `dataset` is job.dataset's packed form. `member` is the peer's index in the job."""
+    """First message: the job. `dataset` is job.dataset's packed form. `member` is the peer's index in the job.
+
+    `cheat` is what this provider does instead of its work (train.cheats), known to nobody but its own processes.
+    """
 
     spec: JobSpec
     dataset: bytes
     module: bytes
     member: int
     peer: PeerId
+    threads: int = 1
+    cheat: str = "none"
 
 
 class Initialize(Wire, frozen=True, tag="init"):
@@ -37,6 +43,52 @@ class Train(Wire, frozen=True, tag="train"):
     """Compute the contribution to `round` from the public state held."""
 
     round: int
+
+
+class Rewind(Wire, frozen=True, tag="rewind"):
+    """Put inner state (train.inner form; empty: fresh) back to what it was before `round`, whose public state is
+    held: the round can then be trained again, to the same bits.
+    """
+
+    round: int
+    inner: bytes
+
+
+class OpenSegment(Wire, frozen=True, tag="open"):
+    """Give the states at the borders of one segment of the round that was just trained."""
+
+    round: int
+    segment: int
+
+
+class Rerun(Wire, frozen=True, tag="rerun"):
+    """A verifier's work: train one segment of another peer's round again, from its opened state.
+
+    `snapshot` is the public state before the round, `start` the opened state at the segment's first border
+    (train.segment form; empty: fresh, at border 0). Changes nothing that the worker holds.
+    """
+
+    snapshot: bytes
+    member: int
+    segment: int
+    start: bytes
+
+
+class Reencode(Wire, frozen=True, tag="reencode"):
+    """A verifier's work: encode again what `peer` claims to have ended its round with.
+
+    `last` is the opened state at border K: weights and, as `residual`, what was left unsent before the round.
+    """
+
+    snapshot: bytes
+    peer: PeerId
+    last: bytes
+
+
+class Profile(Wire, frozen=True, tag="profile"):
+    """Measure how far honest work lies apart between environment classes (verify.profile), from `snapshot`."""
+
+    snapshot: bytes
 
 
 class Part(Wire, frozen=True):
@@ -69,7 +121,20 @@ class Baseline(Wire, frozen=True, tag="baseline"):
     tokens: int
 
 
-Request = Setup | Initialize | Load | Train | Merge | Evaluate | Baseline
+Request = (
+    Setup
+    | Initialize
+    | Load
+    | Train
+    | Rewind
+    | OpenSegment
+    | Rerun
+    | Reencode
+    | Profile
+    | Merge
+    | Evaluate
+    | Baseline
+)
 
 
 class Ready(Wire, frozen=True, tag="ready"):
@@ -95,9 +160,42 @@ class Trained(Wire, frozen=True, tag="trained"):
     round: int
     payload: bytes
     inner: bytes
+    trace: Trace
+    seconds: float
+
+
+class SegmentOpened(Wire, frozen=True, tag="opened"):
+    """States in train.segment form. `start` and `end`: all vectors at the segment's borders (`start` is empty when
+    fresh); `last`: weights at border K and the residual before the round, which the encoding started from.
+    """
+
+    start: bytes
+    end: bytes
+    last: bytes
+
+
+class Reran(Wire, frozen=True, tag="reran"):
+    """What the segment gives here: the border after it, the state there (train.segment form), and its losses."""
+
+    border: Border
+    end: bytes
     losses: tuple[float, ...]
-    grad_norm: float
-    tokens: int
+    seconds: float
+
+
+class Reencoded(Wire, frozen=True, tag="reencoded"):
+    """Content hash of the payload that the claimed end gives, and the root of the claimed weights."""
+
+    payload: Hash
+    params: Hash
+    residual: Hash
+
+
+class Profiled(Wire, frozen=True, tag="profiled"):
+    """Largest relative distance of each tensor between environment classes, by vector, in layout order."""
+
+    noise: tuple[tuple[str, tuple[float, ...]], ...]
+    classes: tuple[str, ...]
     seconds: float
 
 
@@ -119,4 +217,4 @@ class Broken(Wire, frozen=True, tag="broken"):
     hint: str
 
 
-Reply = Ready | State | Trained | Score | Broken
+Reply = Ready | State | Trained | SegmentOpened | Reran | Reencoded | Profiled | Score | Broken

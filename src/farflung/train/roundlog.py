@@ -14,6 +14,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_LOG, NS_PAYLOAD, SigningKey, digest, is_signed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
+from farflung.ledger.tx import SignedVerdict
 
 
 class Opened(Wire, frozen=True, tag="opened"):
@@ -57,13 +58,18 @@ class Committed(Wire, frozen=True, tag="committed"):
 
 
 class Contribution(Wire, frozen=True):
-    """One revealed payload: content hash, the stored object that holds it, and what it weighs in the merge."""
+    """One revealed payload: content hash, the stored object that holds it, and what it weighs in the merge.
+
+    `trace` is the Merkle root over how it was made (train.trace); `sandbox` names the tier in which it was made.
+    """
 
     peer: PeerId
     weight: int
     payload: Hash
     object: Hash
     nonce: Hash
+    trace: Hash
+    sandbox: str
 
 
 class Accepted(Wire, frozen=True, tag="accepted"):
@@ -81,6 +87,16 @@ class Closed(Wire, frozen=True, tag="closed"):
     signatures: tuple[tuple[PeerId, Signature], ...]
 
 
+class Audited(Wire, frozen=True, tag="audited"):
+    """What the audits of a round found; written before the round after the next one opens, in order of rounds.
+
+    Whom a verdict finds false or withholding is out from here on; `node` and `verifier` ascend together.
+    """
+
+    round: int
+    verdicts: tuple[SignedVerdict, ...]
+
+
 class Finished(Wire, frozen=True, tag="finished"):
     """The last record: how many rounds were closed, and why no more follow."""
 
@@ -89,7 +105,7 @@ class Finished(Wire, frozen=True, tag="finished"):
     reason: str
 
 
-Record = Opened | RoundOpened | Committed | Accepted | Closed | Finished
+Record = Opened | RoundOpened | Committed | Accepted | Closed | Audited | Finished
 
 
 class Entry(Wire, frozen=True):

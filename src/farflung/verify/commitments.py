@@ -1,6 +1,6 @@
 """Commitments before payloads: nobody can copy what nobody has seen.
 
-    digest = H(job, peer, round, payload hash, weight, nonce)        signed by the peer
+    digest = H(job, peer, round, payload hash, weight, trace root, nonce)        signed by the peer (core.claims)
 
 The nonce is derived from the peer's key, so that a peer that crashed after committing commits to the same again.
 """
@@ -8,35 +8,27 @@ The nonce is derived from the peer's key, so that a peer that crashed after comm
 from __future__ import annotations
 
 from farflung.core import limits
-from farflung.core.crypto import NS_ACK, NS_COMMITMENT, NS_NONCE, NS_ROUND_ROOT, SigningKey, digest, is_signed
+from farflung.core.claims import commitment_digest, is_commitment_signed, number
+from farflung.core.crypto import NS_ACK, NS_NONCE, NS_ROUND_ROOT, SigningKey, is_signed
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.train.roundlog import Commitment, Contribution
 
 
-def _number(value: int) -> bytes:
-    return value.to_bytes(8, "little")
-
-
 def nonce_of(key: SigningKey, job: Hash, round: int) -> Hash:
     """The peer's nonce for one round of one job: secret until it is revealed, the same after a crash."""
-    return Hash(key.secret(NS_NONCE, job, _number(round)))
+    return Hash(key.secret(NS_NONCE, job, number(round)))
 
 
-def commitment_digest(job: Hash, peer: PeerId, round: int, payload: Hash, weight: int, nonce: Hash) -> Hash:
-    """What a peer promises."""
-    return digest(NS_COMMITMENT, job, peer, _number(round), payload, _number(weight), nonce)
-
-
-def commit(key: SigningKey, job: Hash, round: int, payload: Hash, weight: int) -> Commitment:
-    """A peer's signed commitment to the payload with this content hash."""
-    promise = commitment_digest(job, key.public, round, payload, weight, nonce_of(key, job, round))
-    return Commitment(key.public, promise, key.sign(NS_ACK, job, _number(round), promise))
+def commit(key: SigningKey, job: Hash, round: int, payload: Hash, weight: int, trace: Hash) -> Commitment:
+    """A peer's signed commitment to the payload with this content hash, and to how it was made."""
+    nonce = nonce_of(key, job, round)
+    promise = commitment_digest(job, key.public, round, payload, weight, trace, nonce)
+    return Commitment(key.public, promise, key.sign(NS_ACK, job, number(round), promise))
 
 
 def is_commitment(commitment: Commitment, job: Hash, round: int) -> bool:
     """Whether the peer itself signed this commitment for this round of this job."""
-    parts = (job, _number(round), commitment.digest)
-    return is_signed(commitment.peer, commitment.signature, NS_ACK, *parts)
+    return is_commitment_signed(commitment.peer, commitment.signature, job, round, commitment.digest)
 
 
 def opens(contribution: Contribution, commitment: Commitment, job: Hash, round: int) -> bool:
@@ -44,14 +36,14 @@ def opens(contribution: Contribution, commitment: Commitment, job: Hash, round: 
     c = contribution
     if c.peer != commitment.peer or not 1 <= c.weight <= limits.WEIGHT:
         return False
-    return commitment_digest(job, c.peer, round, c.payload, c.weight, c.nonce) == commitment.digest
+    return commitment_digest(job, c.peer, round, c.payload, c.weight, c.trace, c.nonce) == commitment.digest
 
 
 def sign_root(key: SigningKey, job: Hash, round: int, root: Hash) -> Signature:
     """A peer's signature under the public state that it holds after a round."""
-    return key.sign(NS_ROUND_ROOT, job, _number(round), root)
+    return key.sign(NS_ROUND_ROOT, job, number(round), root)
 
 
 def is_root_signed(peer: PeerId, signature: Signature, job: Hash, round: int, root: Hash) -> bool:
     """Whether the peer signed this root for this round."""
-    return is_signed(peer, signature, NS_ROUND_ROOT, job, _number(round), root)
+    return is_signed(peer, signature, NS_ROUND_ROOT, job, number(round), root)

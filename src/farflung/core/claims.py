@@ -1,0 +1,29 @@
+"""What a peer promises of one round, as bytes: shared by those who check it (verify) and by the law that punishes it.
+
+    digest = H(job, peer, round, payload hash, weight, trace root, nonce)        signed by the peer
+
+`trace` is the Merkle root over the states at the borders of the round's segments, the statistics and the payload
+(train.trace), so that any part can be opened later and none can be changed.
+"""
+
+from __future__ import annotations
+
+from farflung.core.crypto import NS_ACK, NS_COMMITMENT, digest, is_signed
+from farflung.core.ids import Hash, PeerId, Signature
+
+
+def number(value: int) -> bytes:
+    """A count as it stands under a hash."""
+    return value.to_bytes(8, "little")
+
+
+def commitment_digest(
+    job: Hash, peer: PeerId, round: int, payload: Hash, weight: int, trace: Hash, nonce: Hash
+) -> Hash:
+    """What a peer promises."""
+    return digest(NS_COMMITMENT, job, peer, number(round), payload, number(weight), trace, nonce)
+
+
+def is_commitment_signed(peer: PeerId, signature: Signature, job: Hash, round: int, promise: Hash) -> bool:
+    """Whether the peer itself signed this commitment for this round of this job."""
+    return is_signed(peer, signature, NS_ACK, job, number(round), promise)

@@ -1,0 +1,89 @@
+"""How a contribution was made, as a Merkle tree: what a peer commits to before it is known what will be opened.
+
+A round's steps are cut into segments (JobSpec.borders). At each border the peer's whole private state has a root:
+local weights, optimizer, residual. The leaves are, in this order,
+
+    border 0 | border 1 | ... | border K | statistics | payload hash
+
+Border 0 of a round is border K of the peer's round before it, with the residual that the encoding left and the
+weights of the round's public state; or fresh. So committed states chain through the whole run (docs/architecture).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from farflung.core import merkle
+from farflung.core.codec import Wire, encode
+from farflung.core.ids import Hash
+
+PARAMS: Final = "params"
+
+
+class Border(Wire, frozen=True):
+    """Private state at the border before segment `index`. `steps`: what the optimizer has counted so far.
+
+    Each root is core.layout.state_root over the vectors of that part; ZERO_HASH stands for no vectors (fresh).
+    """
+
+    round: int
+    index: int
+    steps: int
+    params: Hash
+    optimizer: Hash
+    residual: Hash
+
+
+class Statistics(Wire, frozen=True):
+    """What a peer states of its round: loss of each step, largest gradient norm, tokens. Nothing that is measured."""
+
+    losses: tuple[float, ...]
+    grad_norm: float
+    tokens: int
+
+
+class Trace(Wire, frozen=True):
+    """All that stands under a contribution's trace root."""
+
+    borders: tuple[Border, ...]
+    statistics: Statistics
+    payload: Hash
+
+    @property
+    def leaves(self) -> tuple[bytes, ...]:
+        """The tree's leaves, encoded."""
+        return (*(encode(b) for b in self.borders), encode(self.statistics), bytes(self.payload))
+
+    @property
+    def root(self) -> Hash:
+        """What is committed."""
+        return merkle.root(self.leaves)
+
+    def opened(self, *indices: int) -> tuple[Leaf, ...]:
+        """These leaves with their paths."""
+        return tuple(Leaf(i, self.leaves[i], merkle.prove(self.leaves, i)) for i in indices)
+
+
+class Leaf(Wire, frozen=True):
+    """One leaf of a trace, and the way from it to the root."""
+
+    index: int
+    data: bytes
+    path: tuple[Hash, ...]
+
+
+def statistics_index(segments: int) -> int:
+    """Where the statistics stand among the leaves."""
+    return segments + 1
+
+
+def leaf_count(segments: int) -> int:
+    """Borders, statistics and payload."""
+    return segments + 3
+
+
+def are_opened(root: Hash, segments: int, leaves: Sequence[Leaf]) -> bool:
+    """Whether all these leaves stand under `root` of a trace of so many segments."""
+    count = leaf_count(segments)
+    return all(merkle.holds(root, count, leaf.index, leaf.data, leaf.path) for leaf in leaves)
