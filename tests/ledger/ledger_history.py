@@ -1,8 +1,8 @@
-"""A chain with at least one row in every table: two nodes work, one round, settlement."""
+"""Two chains with at least one row in every table: one round and settlement, with and without a node found out."""
 
 from __future__ import annotations
 
-from ledger_world import CAPS, JOB, NODES, REQUESTER, ROOTS, VALIDATOR, World, genesis
+from ledger_world import CAPS, JOB, NODES, REQUESTER, ROOTS, VALIDATOR, VERIFIERS, World, genesis
 
 from farflung.core.crypto import SigningKey
 from farflung.ledger import tx
@@ -29,10 +29,27 @@ def batches() -> list[list[tuple[SigningKey, tx.Op]]]:
     ]
 
 
-def history() -> Chain:
+def audited_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+    """The same with verifiers, one of whose findings costs the second node its stake and its pay."""
+    world, first = World(), batches()
+    offers = [world.offer(key, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
+    return [
+        [*first[0], *((key, world.register()) for key in VERIFIERS)],
+        first[1],
+        [*first[2], (REQUESTER, world.schedule(*offers))],
+        [(REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20), (VERIFIERS[0], 5)))],
+        [(VERIFIERS[0], world.accuse(NODES[1]))],
+        *first[4:],
+    ]
+
+
+def history(made: list[list[tuple[SigningKey, tx.Op]]] | None = None) -> Chain:
     chain = Chain(genesis(), VALIDATOR)
-    for batch in batches():
-        txs = [signed(chain, key, op) for key, op in batch]
+    for batch in made or batches():
+        by_key: dict[SigningKey, list[tx.Op]] = {}
+        for key, op in batch:
+            by_key.setdefault(key, []).append(op)
+        txs = [signed(chain, key, *ops) for key, ops in by_key.items()]
         block, _ = chain.propose(txs, chain.head.time + LOGICAL_MS)
         chain.adopt(block)
     return chain

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
+from msgspec.structs import replace
+
+from farflung.core.claims import commitment_digest, number
+from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.ids import Hash
 from farflung.ledger import tx
 from farflung.ledger.block import Genesis, Params
@@ -13,14 +16,18 @@ from farflung.ledger.state import State, apply_block, genesis_state, total_money
 VALIDATOR = local_key(7, "validator")
 REQUESTER = local_key(7, "requester")
 NODES = tuple(local_key(7, "node", index) for index in range(3))
+VERIFIERS = tuple(local_key(7, "verifier", index) for index in range(2))
 STRANGER = local_key(7, "stranger")  # no account at genesis
-ACTORS = (VALIDATOR, REQUESTER, *NODES)
+ACTORS = (VALIDATOR, REQUESTER, *NODES, *VERIFIERS)
 
 START = 5_000
 RICH = 1_000_000
 PARAMS = Params(job_ms_max=100_000, node_ms_max=200_000)
 CAPS = digest(NS_SPEC, b"caps")
 ROOTS = tuple(digest(NS_SPEC, b"root", bytes([index])) for index in range(8))
+TRACE, PAYLOAD, NONCE, RESULT, EVIDENCE = (
+    digest(NS_SPEC, name) for name in (b"trace", b"payload", b"nonce", b"result", b"evidence")
+)
 JOB, OTHER_JOB = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"other job")
 
 
@@ -98,8 +105,9 @@ class World:
         expires: int = START + 50_000,
         chain: Hash | None = None,
         signer: SigningKey | None = None,
+        role: tx.Role = tx.Role.TRAIN,
     ) -> tx.SignedOffer:
-        offer = tx.Offer(chain or self.chain, job, key.public, price, stake, units, expires)
+        offer = tx.Offer(chain or self.chain, job, key.public, price, stake, units, expires, role)
         return tx.sign_offer(signer or key, offer)
 
     def schedule(self, *offers: tx.SignedOffer, job: Hash = JOB) -> tx.JobSchedule:
@@ -110,12 +118,40 @@ class World:
             job, number, ROOTS[number], CAPS, tuple((key.public, count) for key, count in units)
         )
 
+    def claim(self, key: SigningKey, job: Hash = JOB, round: int = 0, trace: Hash = TRACE) -> tx.Claim:
+        """What a node had committed to in a round, under its own signature."""
+        promise = commitment_digest(job, key.public, round, PAYLOAD, 512, trace, NONCE)
+        return tx.Claim(PAYLOAD, 512, NONCE, key.sign(NS_ACK, job, number(round), promise))
+
+    def verdict(self, verifier: SigningKey, node: SigningKey, /, **change: object) -> tx.SignedVerdict:
+        """A verifier's word that the node's first round is false, unless a test changes it."""
+        says = tx.Verdict(
+            self.chain, JOB, 0, node.public, 1, TRACE, verifier.public, tx.Finding.FALSE, 2001, RESULT
+        )
+        return tx.sign_verdict(verifier, replace(says, **change))
+
+    def accuse(self, node: SigningKey, /, *verifiers: SigningKey, **change: object) -> tx.JobSlash:
+        """Both verifiers, or those named, say the same of the node's claim."""
+        verdicts = tuple(self.verdict(key, node, **change) for key in verifiers or VERIFIERS)
+        says = verdicts[0].verdict
+        claim = self.claim(node, says.job, says.round, says.trace)
+        return tx.JobSlash(says.job, node.public, claim, verdicts, EVIDENCE)
+
     def running(self) -> World:
         """Two nodes hold leases of 60 units at 5; a third one is registered; the job runs."""
         for key in NODES:
             assert self.do(key, self.register()) == "ok"
         assert self.do(REQUESTER, self.create()) == "ok"
         offers = [self.offer(key) for key in NODES[:2]]
+        assert self.do(REQUESTER, self.schedule(*offers)) == "ok"
+        return self
+
+    def watched(self, *, units: int = 20, stake: int = 50) -> World:
+        """The running job, and both verifiers hold leases of `units` units at 5."""
+        self.running()
+        for key in VERIFIERS:
+            assert self.do(key, self.register()) == "ok"
+        offers = [self.offer(key, stake=stake, units=units, role=tx.Role.AUDIT) for key in VERIFIERS]
         assert self.do(REQUESTER, self.schedule(*offers)) == "ok"
         return self
 

@@ -9,7 +9,7 @@ import copy
 from typing import Any
 
 from farflung.core.codec import encode
-from farflung.core.crypto import is_signed
+from farflung.core.crypto import digest, is_signed
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis
 
@@ -81,7 +81,9 @@ class Naive:
 
     def open_leases(self, node: bytes) -> list[dict[str, Any]]:
         return [
-            job["leases"][node] for job in self.jobs.values() if node in job["leases"] and job["escrow"] > 0
+            job["leases"][node]
+            for job in self.jobs.values()
+            if node in job["leases"] and job["escrow"] > 0 and not job["leases"][node]["slashed"]
         ]
 
     def leave(self, name: bytes) -> None:
@@ -91,6 +93,8 @@ class Naive:
 
     def end(self, job: dict[str, Any], state: str) -> None:
         for name, lease in job["leases"].items():
+            if lease["slashed"]:
+                continue
             self.pay(name, lease["units"] * lease["price"])
             job["escrow"] -= lease["units"] * lease["price"]
             self.nodes[name]["free"] += lease["stake"]
@@ -110,7 +114,7 @@ class Naive:
 
     def NodeRegister(self, sender: bytes, op: ops.NodeRegister) -> None:
         need(self.now < op.expires <= self.now + self.g.params.node_ms_max)
-        node = self.nodes.setdefault(sender, {"free": 0})
+        node = self.nodes.setdefault(sender, {"free": 0, "burnt": 0})
         held = node["free"] + sum(lease["stake"] for lease in self.open_leases(sender))
         need(max(op.stake, held) >= self.g.params.stake_min)
         added = max(0, op.stake - held)
@@ -155,8 +159,12 @@ class Naive:
                 "stake": o.stake,
                 "max": o.units_max,
                 "units": 0,
+                "role": int(o.role),
+                "slashed": False,
+                "lost": 0,
             }
-        need(sum(lease["price"] * lease["max"] for lease in job["leases"].values()) <= job["escrow"])
+        kept = [lease for lease in job["leases"].values() if not lease["slashed"]]
+        need(sum(lease["price"] * lease["max"] for lease in kept) <= job["escrow"])
         job["state"] = "running"
 
     def Progress(self, sender: bytes, op: ops.Progress) -> None:
@@ -164,10 +172,42 @@ class Naive:
         need(op.round == len(job["roots"]) < job["rounds"])
         need(len(dict(op.units)) == len(op.units))
         for name, units in op.units:
-            need(name in job["leases"])
+            need(name in job["leases"] and not job["leases"][name]["slashed"])
             job["leases"][name]["units"] += units
             need(job["leases"][name]["units"] <= job["leases"][name]["max"])
         job["roots"].append((op.root, op.contributions))
+
+    def JobSlash(self, sender: bytes, op: ops.JobSlash) -> None:
+        need(op.job in self.jobs)
+        job = self.jobs[op.job]
+        auditors = {name for name, lease in job["leases"].items() if lease["role"] == 1}
+        need(job["state"] == "running" and (sender == job["owner"] or sender in auditors))
+        lease = job["leases"].get(op.node)
+        need(lease and lease["role"] == 0 and not lease["slashed"])
+        said = [signed.verdict for signed in op.verdicts]
+        for signed in op.verdicts:
+            v = signed.verdict
+            need(v.verifier in auditors)
+            need(is_signed(v.verifier, signed.signature, "farflung/verdict/1", encode(v)))
+            need((v.chain, v.job, v.node) == (self.chain, op.job, op.node))
+            need(int(v.finding) == 3 or (int(v.finding) == 2 and v.excess > 2000))
+        need(said and len(said) == len({v.verifier for v in said}) and len(said) >= min(2, len(auditors)))
+        need(len({(v.round, v.segment, v.trace, v.finding) for v in said}) == 1)
+        number = said[0].round.to_bytes(8, "little")
+        parts = (op.claim.payload, op.claim.weight.to_bytes(8, "little"), said[0].trace, op.claim.nonce)
+        promise = digest("farflung/commitment/1", op.job, op.node, number, *parts)
+        need(is_signed(op.node, op.claim.signature, "farflung/ack/1", op.job, number, promise))
+        need(op.evidence != bytes(32))
+        taken = lease["stake"]
+        if int(said[0].finding) == 3:
+            taken = taken * self.g.params.withheld_permille // 1000
+        left = taken
+        for v in said:
+            self.pay(v.verifier, taken // 2 // len(said))
+            left -= taken // 2 // len(said)
+        self.nodes[op.node]["burnt"] += left
+        self.nodes[op.node]["free"] += lease["stake"] - taken
+        lease["slashed"], lease["lost"] = True, taken
 
     def JobFinish(self, sender: bytes, op: ops.JobFinish) -> None:
         job = self.mine(sender, op.job, "running")

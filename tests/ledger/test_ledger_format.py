@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger_history import history
+from ledger_history import audited_batches, history
 from ledger_world import JOB, NODES, REQUESTER, World, genesis
 
 from farflung.core.codec import encode
@@ -17,13 +17,18 @@ def named(value: object) -> str:
 
 
 def test_a_known_history_ends_in_a_known_block():
-    """Holds every kind of row, and blocks with eight of the nine operations."""
+    """Holds every kind of row, and blocks with eight of the ten operations."""
     chain = history()
     assert (chain.id.hex()[:16], chain.head.id.hex()[:16], named(chain.blocks)) == (
-        "57d8cc405c489217",
-        "555ef74d734fba86",
-        "5b81305b82359624",
+        "8de395ee38929dda",
+        "3e09e21fdc043780",
+        "a3d9f8423834186e",
     )
+
+
+def test_a_known_history_of_audits_and_slashing_ends_in_a_known_block():
+    chain = history(audited_batches())
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("ef34ffeecc905779", "ceafb84f7b9e5d71")
 
 
 def test_wire_structs_have_known_bytes():

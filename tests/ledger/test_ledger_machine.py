@@ -1,22 +1,37 @@
-"""Random histories: money is conserved, the naive ledger agrees, and the clock alone returns everything."""
+"""Random histories: money is conserved, the naive ledger agrees, and the clock alone returns all but what is burnt."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ledger_world import ACTORS, CAPS, JOB, NODES, OTHER_JOB, REQUESTER, ROOTS, STRANGER, World, genesis
+from ledger_world import (
+    ACTORS,
+    CAPS,
+    EVIDENCE,
+    JOB,
+    NODES,
+    OTHER_JOB,
+    REQUESTER,
+    ROOTS,
+    STRANGER,
+    VERIFIERS,
+    World,
+    genesis,
+)
 from naive_ledger import Naive
 
 from farflung.core.crypto import SigningKey
-from farflung.core.ids import Hash
+from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger import tx
 from farflung.ledger.results import Applied, Outcome
 from farflung.ledger.rows import AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, NodeState, lease_key
 from farflung.ledger.state import State, apply_block, total_money
 
 ANYONE = st.sampled_from((*ACTORS, STRANGER))
-LENDER = st.sampled_from(NODES)
+LENDER = st.sampled_from((*NODES, *VERIFIERS))
+AUDITOR = st.sampled_from((*VERIFIERS, *VERIFIERS, NODES[2]))
+ROLE = st.sampled_from(tx.Role)
 OWNER = st.sampled_from((REQUESTER, REQUESTER, REQUESTER, NODES[0]))
 JOBS = st.sampled_from((JOB, JOB, OTHER_JOB))
 AMOUNT = st.sampled_from((0, 1, 50, 700, 999_000, 1_000_001))
@@ -30,14 +45,17 @@ def books(state: State) -> dict[str, object]:
         "money": {row.owner: row.balance for row in state.rows(AccountRow) if row.balance},
         "nonce": {row.owner: row.nonce for row in state.rows(AccountRow) if row.nonce},
         "nodes": {
-            row.node: (row.free, row.unit_price, row.expires, row.state == NodeState.ACTIVE)
+            row.node: (row.free, row.burnt, row.unit_price, row.expires, row.state == NodeState.ACTIVE)
             for row in state.rows(NodeRow)
         },
         "jobs": {
-            row.job: (row.requester, row.escrow, row.state.name.lower(), row.round)
+            row.job: (row.requester, row.escrow, row.state.name.lower(), row.round, row.slashed)
             for row in state.rows(JobRow)
         },
-        "leases": {(row.job, row.node): row.units for row in state.rows(LeaseRow)},
+        "leases": {
+            (row.job, row.node): (row.units, row.role, row.slashed, row.evidence != ZERO_HASH)
+            for row in state.rows(LeaseRow)
+        },
         "epochs": [(row.job, row.root, row.contributions) for row in sorted_epochs(state)],
     }
 
@@ -51,15 +69,21 @@ def naive_books(naive: Naive) -> dict[str, object]:
         "money": {owner: amount for owner, amount in naive.money.items() if amount},
         "nonce": {owner: nonce for owner, nonce in naive.nonce.items() if nonce},
         "nodes": {
-            name: (node["free"], node["price"], node["expires"], node["active"])
+            name: (node["free"], node["burnt"], node["price"], node["expires"], node["active"])
             for name, node in naive.nodes.items()
         },
         "jobs": {
-            name: (job["owner"], job["escrow"], job["state"], len(job["roots"]))
+            name: (
+                job["owner"],
+                job["escrow"],
+                job["state"],
+                len(job["roots"]),
+                sum(lease["lost"] for lease in job["leases"].values()),
+            )
             for name, job in naive.jobs.items()
         },
         "leases": {
-            (job, node): lease["units"]
+            (job, node): (lease["units"], lease["role"], lease["lost"], lease["slashed"])
             for job, held in naive.jobs.items()
             for node, lease in held["leases"].items()
         },
@@ -76,6 +100,7 @@ class Ledger(RuleBasedStateMachine):
         self.waiting: list[tx.SignedTx] = []
         self.nonces: dict[bytes, int] = {}
         self.seen: list[tx.SignedTx] = []
+        self.closed: dict[bytes, LeaseRow] = {}
 
     def ask(self, key: SigningKey, *ops: tx.Op, fee: int = 0, expires: int = 0) -> None:
         nonce = self.nonces.get(key.public, self.world.account(key).nonce)
@@ -116,6 +141,7 @@ class Ledger(RuleBasedStateMachine):
         units=SMALL,
         stake=AMOUNT,
         span=SPAN,
+        role=ROLE,
     )
     def schedule(
         self,
@@ -126,8 +152,10 @@ class Ledger(RuleBasedStateMachine):
         units: int,
         stake: int,
         span: int,
+        role: tx.Role,
     ) -> None:
-        offers = [self.world.offer(node, job, price, stake, units, self.at(span)) for node in nodes]
+        terms = (price, stake, units, self.at(span))
+        offers = [self.world.offer(node, job, *terms, role=role) for node in nodes]
         self.ask(key, self.world.schedule(*offers, job=job))
 
     @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40), stage=st.integers(1, 4))
@@ -156,6 +184,62 @@ class Ledger(RuleBasedStateMachine):
     def progress(self, key: SigningKey, job: Hash, skip: int, units: list[tuple[SigningKey, int]]) -> None:
         row = self.world.state.find(JobRow, job)
         self.ask(key, self.world.progress(max(0, (row.round if row else 0) + skip), *units, job=job))
+
+    @rule(
+        job=JOBS,
+        stake=st.integers(0, 200),
+        verifiers=st.integers(0, 2),
+        found=st.sampled_from((None, tx.Finding.FALSE, tx.Finding.WITHHELD)),
+        stage=st.integers(2, 4),
+    )
+    def watched(self, job: Hash, stake: int, verifiers: int, found: tx.Finding | None, stage: int) -> None:
+        """Audits that mostly succeed, a node that is mostly found out, and what becomes of the job then."""
+        judges = VERIFIERS[:verifiers]
+        for key in (*NODES[:2], *judges):
+            self.ask(key, self.world.register(max(stake, 100), self.at(30_000)))
+        self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
+        self.seal(1000)
+        offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
+        offers += [
+            self.world.offer(key, job, 1, 30, 50, self.at(9_000), role=tx.Role.AUDIT) for key in judges
+        ]
+        units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
+        ops = [
+            self.world.schedule(*offers, job=job),
+            self.world.progress(0, *units, job=job),
+            tx.JobFinish(job, ROOTS[0], CAPS),
+            tx.JobSettle(job),
+        ]
+        self.ask(REQUESTER, *ops[:2])
+        if found and judges:
+            self.ask(REQUESTER, self.world.accuse(NODES[0], *judges, job=job, finding=found, excess=2001))
+        self.seal(1000)
+        if stage > 2:
+            self.ask(REQUESTER, *ops[2:stage])
+
+    @rule(
+        sender=st.sampled_from((REQUESTER, REQUESTER, *VERIFIERS, NODES[1])),
+        job=JOBS,
+        node=st.sampled_from((*NODES, NODES[0], VERIFIERS[0])),
+        verifiers=st.one_of(st.just(list(VERIFIERS)), st.lists(AUDITOR, max_size=3)),
+        finding=st.sampled_from((*tx.Finding, tx.Finding.FALSE, tx.Finding.WITHHELD)),
+        excess=st.sampled_from((0, 2000, 2001, 9000)),
+        claimed=st.sampled_from((0, 0, 0, 1)),
+    )
+    def slash(
+        self,
+        sender: SigningKey,
+        job: Hash,
+        node: SigningKey,
+        verifiers: list[SigningKey],
+        finding: tx.Finding,
+        excess: int,
+        claimed: int,
+    ) -> None:
+        says = {"job": job, "finding": finding, "excess": excess}
+        verdicts = tuple(self.world.verdict(key, node, **says) for key in verifiers)
+        claim = self.world.claim(node, job, claimed)
+        self.ask(sender, tx.JobSlash(job, node.public, claim, verdicts, EVIDENCE))
 
     @rule(job=JOBS, node=LENDER, over=st.integers(0, 1))
     def at_the_edge(self, job: Hash, node: SigningKey, over: int) -> None:
@@ -219,13 +303,33 @@ class Ledger(RuleBasedStateMachine):
             held = [row for row in self.world.state.rows(LeaseRow) if row.node == node.node and row.is_open]
             assert (node.leases, node.locked) == (len(held), sum(row.stake for row in held))
 
+    @invariant()
+    def what_is_reserved_fits_into_the_escrow(self) -> None:
+        for job in self.world.state.rows(JobRow):
+            held = [row for row in self.world.state.rows(LeaseRow) if row.job == job.job and row.is_open]
+            reserved = sum(row.units_max * row.unit_price for row in held)
+            assert reserved <= job.escrow
+            assert not job.escrow or reserved == job.reserved
+
+    @invariant()
+    def a_closed_lease_never_changes(self) -> None:
+        """Paid, unlocked or slashed once: a row that is closed stays as it is."""
+        for row in self.world.state.rows(LeaseRow):
+            if not row.is_open:
+                assert self.closed.setdefault(row.key, row) == row
+                assert row.evidence == ZERO_HASH or row.paid == 0
+
     def teardown(self) -> None:
         """The clock alone: past every deadline, then past every expiry."""
         state = self.world.state
         for _ in range(2):
             state, _ = apply_block(state, state.time + 400_000, [])
-        assert sum(row.balance for row in state.rows(AccountRow)) == total_money(state) == state.law.minted
-        assert not any(row.money for row in (*state.rows(NodeRow), *state.rows(JobRow)))
+        burnt = sum(row.burnt for row in state.rows(NodeRow))
+        assert sum(row.balance for row in state.rows(AccountRow)) + burnt == state.law.minted
+        assert total_money(state) == state.law.minted
+        assert burnt == sum(row.burnt for row in self.world.state.rows(NodeRow))
+        assert not any(row.stake for row in state.rows(NodeRow))
+        assert not any(row.money for row in state.rows(JobRow))
         assert not any(row.is_open for row in state.rows(LeaseRow))
 
 
@@ -234,4 +338,4 @@ def count(outcomes: tuple[Outcome, ...]) -> int:
 
 
 TestLedger = Ledger.TestCase
-TestLedger.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

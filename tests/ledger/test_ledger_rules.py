@@ -177,7 +177,7 @@ def test_changed_rows_are_those_that_a_block_touched():
     world.do(A, tx.Transfer(STRANGER.public, 5))
     assert [(name, place) for name, place, _ in changed_rows(before, world.state)] == [
         ("accounts", 2),
-        ("accounts", 5),
+        ("accounts", 7),
     ]
 
 

@@ -13,8 +13,19 @@ from hypothesis import strategies as st
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
+from farflung.ledger.tx import Finding, SignedVerdict, Verdict, sign_verdict
 from farflung.train import rounds
-from farflung.train.roundlog import Closed, Contribution, Finished, LogChain, Opened, Record, read_log
+from farflung.train.roundlog import (
+    Audited,
+    Closed,
+    Committed,
+    Contribution,
+    Finished,
+    LogChain,
+    Opened,
+    Record,
+    read_log,
+)
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
 JOB = digest("test/job/1")
@@ -22,6 +33,15 @@ KEYS = [SigningKey(bytes([i + 1]) * 32) for i in range(5)]
 COORDINATOR = SigningKey(b"\x77" * 32)
 BY_PEER = {key.public: key for key in KEYS}
 ROUNDS = 4
+TRACE = digest("test/trace/1")
+VERIFIERS = [SigningKey(bytes([0x90 + i]) * 32) for i in range(2)]
+CAUGHT_IN = 1  # the round in which a cheater of these tests is found false
+
+
+def verdicts(round: int, node: PeerId, finding: Finding) -> tuple[SignedVerdict, ...]:
+    """What both verifiers say of one node's work."""
+    said = [Verdict(JOB, JOB, round, node, 0, TRACE, v.public, finding, 0, JOB) for v in VERIFIERS]
+    return tuple(sign_verdict(key, verdict) for key, verdict in zip(VERIFIERS, said, strict=True))
 
 
 def root_after(round: int, accepted: tuple[Contribution, ...]) -> Hash:
@@ -32,13 +52,23 @@ def root_after(round: int, accepted: tuple[Contribution, ...]) -> Hash:
 class Network:
     """Peers that answer after random delays, one coordinator, and a log that survives it."""
 
-    def __init__(self, seed: int, *, liar: PeerId | None = None, is_own_merge_wrong: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        liar: PeerId | None = None,
+        is_own_merge_wrong: bool = False,
+        is_audited: bool = True,
+        cheater: PeerId | None = None,
+    ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.queue: list[tuple[float, int, rounds.Event]] = []
         self.log: list[Record] = []
         self.chain = LogChain()
         self.liar = liar
+        self.is_audited, self.cheater = is_audited, cheater
+        self.excluded: list[tuple[PeerId, int]] = []
         self.is_own_merge_wrong = is_own_merge_wrong
         self.halted: list[rounds.Halt] = []
         self.ended: Finished | None = None
@@ -46,7 +76,8 @@ class Network:
         self.expelled: list[PeerId] = []
 
     def fresh(self) -> rounds.State:
-        return rounds.State(JOB, ROUNDS, 15, 256, 1000, tuple(sorted(BY_PEER)))
+        members = tuple(sorted(BY_PEER))
+        return rounds.State(JOB, ROUNDS, 15, 256, 1000, members, is_audited=self.is_audited)
 
     def write(self, record: Record) -> None:
         self.log.append(record)
@@ -63,13 +94,17 @@ class Network:
             case rounds.AskTrain(round, peer):
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
                 self.post(
-                    rounds.GotCommitment(round, commit(BY_PEER[peer], JOB, round, payload, 1000)), delay
+                    rounds.GotCommitment(round, commit(BY_PEER[peer], JOB, round, payload, 1000, TRACE)),
+                    delay,
                 )
             case rounds.AskReveal(round, peer):
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
                 nonce = nonce_of(BY_PEER[peer], JOB, round)
                 self.post(
-                    rounds.GotContribution(round, Contribution(peer, 1000, payload, payload, nonce)), delay
+                    rounds.GotContribution(
+                        round, Contribution(peer, 1000, payload, payload, nonce, TRACE, "bwrap")
+                    ),
+                    delay,
                 )
             case rounds.AskMerge(round, peer, accepted):
                 root = digest("test/lie/1") if peer == self.liar else root_after(round, accepted)
@@ -78,6 +113,13 @@ class Network:
             case rounds.MergeOwn(round, accepted):
                 own = digest("test/broken/1") if self.is_own_merge_wrong else root_after(round, accepted)
                 self.post(rounds.GotOwnRoot(round, own), delay)
+            case rounds.Audit(round):
+                node = self.cheater or KEYS[0].public
+                is_false = self.cheater is not None and round >= CAUGHT_IN
+                finding = Finding.FALSE if is_false else Finding.HOLDS
+                self.post(rounds.GotVerdicts(round, verdicts(round, node, finding)), 3 * delay)
+            case rounds.Exclude(peer, round):
+                self.excluded.append((peer, round))
             case rounds.Halt():
                 self.halted.append(effect)
                 self.queue.clear()
@@ -274,3 +316,63 @@ def test_records_that_do_not_fit_together_are_refused() -> None:
     for skipped in range(1, len(network.log) - 1):
         with pytest.raises(VerificationError, match="FF-TRAIN-011"):
             rounds.replay(network.fresh(), network.log[:skipped] + network.log[skipped + 1 :])
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 80), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_a_cheater_leaves_at_the_same_place_of_the_log_whatever_happens(seed: int, deaths: list[int]) -> None:
+    cheater = KEYS[2].public
+    undisturbed = Network(1, cheater=cheater)
+    undisturbed.run()
+    network = Network(seed, cheater=cheater)
+    for death in deaths:
+        if network.ended is None:
+            network.run(die_after=death)
+    if network.ended is None:
+        network.run()
+    assert network.log == undisturbed.log
+    assert set(network.excluded) <= {(cheater, CAUGHT_IN)}
+    assert rounds.replay(network.fresh(), network.log).excluded == {cheater}
+    took_part = {
+        c.peer
+        for r in network.log
+        if isinstance(r, Committed) and r.round > CAUGHT_IN + 1
+        for c in r.commitments
+    }
+    assert took_part == set(BY_PEER) - {cheater}
+
+
+def test_audits_are_written_in_order_one_round_behind_and_all_before_the_end() -> None:
+    network = Network(8)
+    network.run()
+    kinds = [(type(r).__name__, r.round) for r in network.log if isinstance(r, Closed | Audited)]
+    expected = [("Closed", 0)]
+    for round in range(1, ROUNDS):
+        expected += [("Closed", round), ("Audited", round - 1)]
+    assert kinds == [*expected, ("Audited", ROUNDS - 1)]
+    assert isinstance(network.log[-1], Finished)
+
+
+def test_an_excluded_peer_cannot_come_back() -> None:
+    cheater = KEYS[2].public
+    network = Network(9, cheater=cheater)
+    network.run([(when, rounds.Came(cheater)) for when in range(1, 40)])
+    assert rounds.replay(network.fresh(), network.log).excluded == {cheater}
+    late = [r for r in network.log if isinstance(r, Committed) and r.round > CAUGHT_IN + 1]
+    assert late
+    assert all(cheater not in {c.peer for c in r.commitments} for r in late)
+
+
+def test_a_job_that_is_not_audited_waits_for_no_audits() -> None:
+    network = Network(10, is_audited=False)
+    network.run()
+    assert network.ended is not None
+    assert not [r for r in network.log if isinstance(r, Audited)]
+
+
+def test_a_stop_waits_for_the_audits_of_all_closed_rounds() -> None:
+    network = Network(11)
+    network.run([(4.0, rounds.Stop())])
+    assert network.ended is not None
+    assert network.ended.reason == rounds.REASON_STOPPED
+    assert len([r for r in network.log if isinstance(r, Audited)]) == len(closed(network))

@@ -31,7 +31,8 @@ class Net:
     def round(self, number, backwards=False):
         trained = [engine.handle(Train(number)) for engine in self.engines]
         self.inner = [t.inner for t in trained]
-        parts = [Part(bytes([member + 1]) * 32, t.tokens, t.payload) for member, t in enumerate(trained)]
+        weight = self.spec.round_tokens
+        parts = [Part(bytes([m + 1]) * 32, weight, t.payload) for m, t in enumerate(trained)]
         self.parts = tuple(reversed(parts)) if backwards else tuple(parts)
         states = [engine.handle(Merge(number, self.parts)) for engine in self.engines]
         assert len({state.root for state in states}) == 1
@@ -194,7 +195,7 @@ def test_a_diverging_round_is_refused_and_leaves_the_state(user_job, engine):
             one.handle(Train(0))
     assert one._public.root(one._job.model.layout) == before
     assert one._inner == inner.InnerState()
-    assert one._next is None
+    assert one._made is None
 
 
 def test_a_users_dropout_repeats(user_job, engine):
@@ -224,7 +225,7 @@ def test_requests_out_of_order_are_refused(net, setup, tiny):
 def test_a_bad_part_leaves_the_round_open(net):
     one = net(1)
     trained = one.engines[0].handle(Train(0))
-    bad = Part(bytes([1]) * 32, trained.tokens, trained.payload[:-1])
+    bad = Part(bytes([1]) * 32, trained.trace.statistics.tokens, trained.payload[:-1])
     with pytest.raises(ProtocolError, match="FF-COMP"):
         one.engines[0].handle(Merge(0, (bad,)))
     assert one.round(0) == net_root(net, 1)

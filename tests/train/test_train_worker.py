@@ -47,7 +47,7 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
         began = await pipe.request(messages.Initialize())
         await pipe.request(Load(0, began.snapshot, b""))
         trained = await pipe.request(Train(0))
-        part = Part(bytes([1]) * 32, trained.tokens, trained.payload)
+        part = Part(bytes([1]) * 32, trained.trace.statistics.tokens, trained.payload)
         merged, again = await asyncio.gather(pipe.request(Merge(0, (part,))), pipe.request(Train(1)))
         pipe.close()
         with pytest.raises(RunError, match="FF-TRAIN-090"):
@@ -61,8 +61,10 @@ def test_a_worker_trains_over_its_socket_and_ends_with_its_agent(setup, engine, 
     assert errors == b""
     here = engine(tiny)
     mine = here.handle(Train(0))
-    assert (mine.payload, mine.inner, mine.losses) == (trained.payload, trained.inner, trained.losses)
-    assert here.handle(Merge(0, (Part(bytes([1]) * 32, mine.tokens, mine.payload),))) == merged
+    assert (mine.payload, mine.inner, mine.trace) == (trained.payload, trained.inner, trained.trace)
+    assert (
+        here.handle(Merge(0, (Part(bytes([1]) * 32, mine.trace.statistics.tokens, mine.payload),))) == merged
+    )
     assert here.handle(Train(1)).payload == again.payload
 
 
@@ -177,7 +179,7 @@ def test_training_stops_between_steps_when_the_agent_is_gone(engine):
 
 
 def test_the_agents_side_loads_no_torch():
-    names = ("messages", "order", "inner", "snapshot", "sync", "io.pipe", "io.worker")
+    names = ("messages", "order", "inner", "segments", "trace", "snapshot", "sync", "io.pipe", "io.worker")
     code = ";".join(f"import farflung.train.{name}" for name in names)
     check = f"{code};import sys;sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-I", "-c", check], check=False).returncode == 0

@@ -42,6 +42,7 @@ from farflung.verify.reader import verify_run
 
 OTHER = digest("test/other/1")
 A, B, C = (key.public for key in PEERS)
+SEGMENT = SPEC.round_tokens // 3  # tokens of a step, here a segment of its own
 Lie = Callable[..., Any]
 
 
@@ -103,7 +104,7 @@ def test_blocks_after_the_settlement_change_nothing() -> None:
     for key in PEERS:
         story.put(key, tx.NodeLeave())
     report = verify_run(story.export())
-    assert report.blocks == 13
+    assert report.blocks == 15
 
 
 # The job
@@ -133,7 +134,7 @@ def test_a_failed_funding_counts_for_nothing() -> None:
             chain.adopt(chain.propose([signed], chain.head.time + 1000)[0])
             super().book()
 
-    assert verify_run(Failing().export()).transactions == 11
+    assert verify_run(Failing().export()).transactions == 13
 
 
 def test_another_job_of_the_same_requester_changes_nothing() -> None:
@@ -188,7 +189,7 @@ def test_a_peer_that_did_nothing_and_is_credited_is_found() -> None:
 def test_work_without_a_lease_is_refused() -> None:
     """Its units are on no lease: it worked and is not paid."""
     lies = {
-        "schedule": lambda op: replace(op, offers=op.offers[:2]),
+        "schedule": lambda op: replace(op, offers=(*op.offers[:2], *op.offers[3:])),
         "progress": lambda op: replace(op, units=tuple(u for u in op.units if u[0] != C)),
     }
     refused(Story(lies), "FF-VERI-024")
@@ -235,7 +236,7 @@ def test_a_law_that_pays_wrongly_is_seen_although_the_reader_executes_it_alike(
 def test_a_job_that_ran_out_is_found_true() -> None:
     """The clock settles it: recorded work is paid, the output has no name."""
     report = verify_run(Late({"finish": nothing, "settle": nothing}).export())
-    assert report.paid == 7 * SPEC.round_tokens * PRICE
+    assert report.paid == (7 * SPEC.round_tokens + 3 * SEGMENT) * PRICE
     assert report.paid + report.refunded == ESCROW
 
 
@@ -301,7 +302,7 @@ def test_receipts_of_other_rows_prove_no_partys_pay() -> None:
 
 def test_a_receipt_with_another_row_is_refused() -> None:
     def lie(receipts: list[Receipt]) -> list[Receipt]:
-        return [replace(receipts[0], row=receipts[0].row[:-1] + b"\x00"), *receipts[1:]]
+        return [replace(receipts[0], row=receipts[0].row[:-1] + b"\x01"), *receipts[1:]]
 
     refused(Story({"receipts": lie}), "FF-LEDG-075")
 

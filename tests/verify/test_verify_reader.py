@@ -67,9 +67,10 @@ def test_a_genuine_run_is_found_true_and_everything_is_counted() -> None:
     story = Story()
     report = verify_run(story.export(), story.genesis.chain)
     assert (report.rounds, report.merges, report.roots) == (3, 3, 5)
-    assert (report.commitments, report.signatures) == (7, 8 + 7)
-    assert (report.blocks, report.transactions, report.receipts) == (10, 10, 4)
-    assert report.paid == 7 * SPEC.round_tokens
+    assert (report.commitments, report.signatures) == (7, 8 + 7 + 3)
+    assert (report.audits, report.verdicts, report.slashed) == (3, 3, 0)
+    assert (report.blocks, report.transactions, report.receipts) == (12, 12, 6)
+    assert report.paid == 7 * SPEC.round_tokens + 3 * SPEC.round_tokens // 3
     assert report.paid + report.refunded == 500_000
     assert report.genesis == story.genesis.chain.hex()
     job = story.chain.state.rows(JobRow)[0]
@@ -88,7 +89,7 @@ def test_a_run_that_was_cancelled_before_its_first_round_is_found_true() -> None
 
 def test_a_round_whose_members_were_all_lost_before_they_signed_is_found_true() -> None:
     story = Story({"closed": lambda record: replace(record, signatures=())})
-    assert verify_run(story.export()).signatures == 8
+    assert verify_run(story.export()).signatures == 8 + 3
 
 
 def test_the_story_of_a_built_in_model_is_found_true() -> None:

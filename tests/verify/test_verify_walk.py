@@ -101,7 +101,7 @@ def test_a_list_that_names_a_peer_twice_or_out_of_order_is_refused(
 
 def test_a_commitment_of_a_stranger_is_refused() -> None:
     def lie(record: Committed) -> Committed:
-        stranger = commit(STRANGER, Story().terms.id, 1, OTHER, 1)
+        stranger = commit(STRANGER, Story().terms.id, 1, OTHER, 1, OTHER)
         return replace(
             record, commitments=tuple(sorted((*record.commitments, stranger), key=lambda c: c.peer))
         )
@@ -113,7 +113,9 @@ def test_a_commitment_that_its_peer_did_not_sign_is_refused() -> None:
     """The coordinator makes up the commitment of a peer that it then says was lost."""
 
     def lie(record: Committed) -> Committed:
-        forged = replace(record.commitments[2], signature=commit(REQUESTER, OTHER, 1, OTHER, 1).signature)
+        forged = replace(
+            record.commitments[2], signature=commit(REQUESTER, OTHER, 1, OTHER, 1, OTHER).signature
+        )
         return replace(record, commitments=(*record.commitments[:2], forged))
 
     refused(Story({"committed": only(LOST_IN, lie)}), "FF-VERI-013")
@@ -122,7 +124,7 @@ def test_a_commitment_that_its_peer_did_not_sign_is_refused() -> None:
 @pytest.mark.parametrize("when", [0, 2])
 def test_a_commitment_to_another_round_is_refused(when: int) -> None:
     def lie(record: Committed) -> Committed:
-        old = commit(PEERS[2], Story().terms.id, when, OTHER, 1)
+        old = commit(PEERS[2], Story().terms.id, when, OTHER, 1, OTHER)
         return replace(record, commitments=(*record.commitments[:2], old))
 
     refused(Story({"committed": only(LOST_IN, lie)}), "FF-VERI-013")

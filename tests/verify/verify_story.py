@@ -19,20 +19,22 @@ import numpy as np
 import safetensors.numpy
 
 from farflung.core.codec import encode
-from farflung.core.crypto import NS_OBJECT, NS_OUTPUT, SigningKey, digest, local_key
+from farflung.core.crypto import NS_EVIDENCE, NS_OBJECT, NS_OUTPUT, NS_STATE, SigningKey, digest, local_key
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.core.money import parse_credits
-from farflung.job.spec import JobSpec, ModelSpec, NetworkSpec, SyncSpec, Terms
+from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, SyncSpec, Terms
 from farflung.ledger import tx
 from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, lease_key
+from farflung.ledger.tx import Finding, Role, SignedVerdict, Verdict, sign_verdict
 from farflung.train import messages, snapshot
 from farflung.train.roundlog import (
     Accepted,
+    Audited,
     Closed,
     Committed,
     Contribution,
@@ -43,17 +45,22 @@ from farflung.train.roundlog import (
     Record,
     RoundOpened,
     contributions_root,
+    excluded_by,
     payload_hash,
 )
 from farflung.train.rounds import REASON_COMPLETE, REASON_STOPPED
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+from farflung.verify import sample
 from farflung.verify.commitments import commit, nonce_of, sign_root
+from farflung.verify.judge import DAMNING, EXCESS_CAP, WHOLE
 from farflung.verify.reader import Exported
+from farflung.verify.tally import Tally
 
 REQUESTER, VALIDATOR, STRANGER = (local_key(9, role) for role in ("requester", "validator", "stranger"))
 PEERS = sorted((local_key(9, "peer", i) for i in range(3)), key=lambda key: key.public)
-KEYS = {key.public: key for key in (*PEERS, REQUESTER, VALIDATOR, STRANGER)}
+VERIFIERS = sorted((local_key(9, "verifier", i) for i in range(2)), key=lambda key: key.public)
+KEYS = {key.public: key for key in (*PEERS, *VERIFIERS, REQUESTER, VALIDATOR, STRANGER)}
 LAYOUT = Layout.of({"alpha": (40, 32), "beta": (600,), "gamma": (8, 16)})
 SPEC = JobSpec(
     name="story",
@@ -62,12 +69,14 @@ SPEC = JobSpec(
     budget="1",
     model=ModelSpec(kind="module", context=8, module="small.py:make"),
     sync=SyncSpec(steps=3, topk=16, chunk=64, outer_momentum=0.5),
-    network=NetworkSpec(providers=3),
+    network=NetworkSpec(providers=3, verifiers=2),
 )
+NO_AUDITS = AuditSpec(rate=0.0, probation=0)
 ESCROW = parse_credits("0.5")
 PRICE = parse_credits(SPEC.unit_price)
 RICH = parse_credits("10")
 START, HOUR = 1_000, 3_600_000
+EXCESS = {Finding.HOLDS: 3, Finding.UNPAID: WHOLE + 500, Finding.FALSE: EXCESS_CAP, Finding.WITHHELD: 0}
 LOST_IN = 1  # the round in which the last peer commits and does not show; it is no member afterwards
 
 Lies = Mapping[str, Callable[..., Any]]
@@ -95,14 +104,15 @@ class Story:
         self.layout = layout
         self.public: PublicState = self.told("initial", initial)
         self.initial = snapshot.pack(self.public, layout)
+        accounts = tuple((key.public, RICH) for key in (REQUESTER, *PEERS, *VERIFIERS))
+        self.genesis: Genesis = self.told("genesis", Genesis("story", START, accounts, (VALIDATOR.public,)))
         self.payloads: dict[Hash, bytes] = {}
         self.records: list[Record] = []
+        self.out: frozenset[PeerId] = frozenset()
         self.work()
         self.model: bytes = self.told(
             "model", safetensors.numpy.save(dict(layout.unflatten(self.public.params)))
         )
-        accounts = tuple((key.public, RICH) for key in (REQUESTER, *PEERS))
-        self.genesis: Genesis = self.told("genesis", Genesis("story", START, accounts, (VALIDATOR.public,)))
         self.chain = Chain(self.genesis, VALIDATOR)
         self.book()
 
@@ -132,13 +142,18 @@ class Story:
         )
         for round in range(self.done):
             self.round(round)
+            if round:
+                self.audit(round - 1)
+        if self.done:
+            self.audit(self.done - 1)
         reason = REASON_COMPLETE if self.done == terms.spec.rounds else REASON_STOPPED
         self.say("finished", Finished(self.done, self.public.root(self.layout), reason))
 
     def round(self, round: int) -> None:
         """One round, the last peer of which may be lost."""
         spec = self.terms.spec
-        members = PEERS if round <= LOST_IN else PEERS[:-1]
+        here = PEERS if round <= LOST_IN else PEERS[:-1]
+        members = [key for key in here if key.public not in self.out]
         opened = RoundOpened(
             round,
             tuple(Member(k.public, spec.round_tokens) for k in members),
@@ -162,7 +177,62 @@ class Story:
         self.payloads[payload_hash(payload)] = payload
         weight = self.told("weight", self.terms.spec.round_tokens, key.public, round)
         nonce = nonce_of(key, self.terms.id, round)
-        return Contribution(key.public, weight, payload_hash(payload), object_of(payload), nonce)
+        trace = self.told("trace", digest(NS_STATE, key.public, bytes([round])), key.public, round)
+        return Contribution(
+            key.public, weight, payload_hash(payload), object_of(payload), nonce, trace, "subprocess"
+        )
+
+    # Audits
+
+    def audit(self, round: int) -> None:
+        """The verdicts that the draw asks for, as the first verifier finds, confirmed by the next if it accuses."""
+        if not self.terms.spec.is_audited:
+            return
+        accepted = self.of_round(Accepted, round).contributions
+        drawn = {d.peer: d.segment for d in self.drawn(round)}
+        verdicts = tuple(
+            verdict
+            for c in sorted(accepted, key=lambda c: c.peer)
+            if c.peer in drawn and c.peer not in self.out
+            for verdict in self.verdicts(c, round, drawn[c.peer])
+        )
+        self.say("audited", Audited(round, verdicts), round)
+        told = self.last(Audited)
+        self.out |= excluded_by(told) if told is not None else frozenset()
+
+    def drawn(self, round: int) -> tuple[sample.Drawn, ...]:
+        """The draw of a round; no payload of a story is suspicious, so none is flagged."""
+        spec = self.terms.spec
+        luck = sample.beacon(self.terms.id, round, self.of_round(Committed, round).commitments)
+        accepted = self.of_round(Accepted, round).contributions
+        before = [c.peer for r in range(round) for c in self.of_round(Accepted, r).contributions]
+        known = [(peer, before.count(peer)) for peer in {c.peer for c in accepted}]
+        flagged: dict[PeerId, str] = self.told("flagged", {}, round)
+        return sample.draw(spec.audit, len(spec.borders) - 1, luck, known, flagged)
+
+    def of_round(self, kind: type[Any], round: int) -> Any:
+        """The record of a round as it was logged."""
+        return next(r for r in self.records if isinstance(r, kind) and r.round == round)
+
+    def verdicts(self, c: Contribution, round: int, segment: int) -> list[SignedVerdict]:
+        """In the order of a record. The point `finding` is told verifier (its place in the order), peer and round."""
+        luck = sample.beacon(self.terms.id, round, self.of_round(Committed, round).commitments)
+        order = sample.verifier_order(luck, c.peer, [key.public for key in VERIFIERS])
+        found: list[SignedVerdict] = []
+        for place, verifier in enumerate(order):
+            finding = self.told("finding", Finding.HOLDS, place, c.peer, round)
+            found.append(self.verdict(c, round, segment, verifier, finding))
+            if finding not in DAMNING:
+                break
+        return sorted(found, key=lambda signed: signed.verdict.verifier)
+
+    def verdict(
+        self, c: Contribution, round: int, segment: int, verifier: PeerId, finding: Finding
+    ) -> SignedVerdict:
+        """One verifier's word."""
+        result = ZERO_HASH if finding is Finding.WITHHELD else digest(NS_STATE, verifier, c.peer)
+        about = (self.genesis.chain, self.terms.id, round, c.peer, segment, c.trace)
+        return sign_verdict(KEYS[verifier], Verdict(*about, verifier, finding, EXCESS[finding], result))
 
     def encoded(self, peer: PeerId, round: int, salt: int = 0) -> bytes:
         """A payload that is genuine in every respect but whose change it is."""
@@ -172,7 +242,7 @@ class Story:
 
     def commitment(self, c: Contribution, round: int) -> Any:
         """The peer's own signature under what it will show."""
-        return commit(KEYS[c.peer], self.terms.id, round, c.payload, c.weight)
+        return commit(KEYS[c.peer], self.terms.id, round, c.payload, c.weight, c.trace)
 
     def merge(self, told: Sequence[Contribution], honest: Sequence[Contribution]) -> None:
         """Public state after what was logged; after the truth when the lie cannot be merged."""
@@ -189,24 +259,26 @@ class Story:
 
     def book(self) -> None:
         """The job's life in blocks."""
-        for key in PEERS:
+        for key in (*PEERS, *VERIFIERS):
             self.send(key, "register", tx.NodeRegister(ZERO_HASH, PRICE, 1000, START + 9 * HOUR))
         spec = self.terms.spec
         self.send(
             REQUESTER, "create", tx.JobCreate(self.terms.id, ESCROW, PRICE, spec.rounds, START + 8 * HOUR)
         )
         job = self.job
-        self.send(REQUESTER, "schedule", tx.JobSchedule(job, tuple(self.offer(key, job) for key in PEERS)))
+        self.send(REQUESTER, "schedule", tx.JobSchedule(job, self.offers(job)))
         accepted = [r for r in self.records if isinstance(r, Accepted)]
         closed = [r for r in self.records if isinstance(r, Closed)]
+        tally = Tally(spec, len(VERIFIERS))
+        known = {key.public for key in (*PEERS, *VERIFIERS)}
         for a, c in zip(accepted, closed, strict=False):
-            units = tuple(
-                (x.peer, x.weight)
-                for x in dict(zip([x.peer for x in a.contributions], a.contributions, strict=True)).values()
-            )
-            known = tuple(u for u in units if u[0] in {k.public for k in PEERS})
-            progress = tx.Progress(job, c.round, c.root, contributions_root(a.contributions), known)
+            audited = [r for r in self.records if isinstance(r, Audited) and r.round == a.round]
+            earned = tally.add(a.contributions, audited[0] if audited else Audited(a.round, ()))
+            units = tuple((peer, count) for peer, count in earned.items() if peer in known)
+            progress = tx.Progress(job, c.round, c.root, contributions_root(a.contributions), units)
             self.send(REQUESTER, "progress", progress, c.round)
+            for guilty in [g for g in tally.guilty.values() if g.round == a.round]:
+                self.send(REQUESTER, "slash", self.slash(a, *guilty), c.round)
         root = closed[-1].root if closed else ZERO_HASH
         self.send(REQUESTER, "finish", tx.JobFinish(job, root, digest(NS_OUTPUT, self.model)))
         self.send(REQUESTER, "settle", tx.JobSettle(job))
@@ -217,10 +289,24 @@ class Story:
         rows = self.chain.state.rows(JobRow)
         return rows[0].job if rows else self.terms.id
 
-    def offer(self, key: SigningKey, job: Hash) -> tx.SignedOffer:
+    def offers(self, job: Hash) -> tuple[tx.SignedOffer, ...]:
+        """Of all peers, then of the verifiers."""
+        training = [self.offer(key, job) for key in PEERS]
+        return (*training, *(self.offer(key, job, Role.AUDIT) for key in VERIFIERS))
+
+    def offer(self, key: SigningKey, job: Hash, role: Role = Role.TRAIN) -> tx.SignedOffer:
         """A node's half of a lease."""
-        offer = tx.Offer(self.chain.id, job, key.public, PRICE, 1000, 10_000, START + 7 * HOUR)
+        offer = tx.Offer(self.chain.id, job, key.public, PRICE, 1000, 10_000, START + 7 * HOUR, role)
         return tx.sign_offer(key, offer)
+
+    def slash(
+        self, a: Accepted, node: PeerId, round: int, verdicts: tuple[SignedVerdict, ...]
+    ) -> tx.JobSlash:
+        """The accusation that the log bears out."""
+        c = next(c for c in a.contributions if c.peer == node)
+        commitment = next(x for x in self.of_round(Committed, round).commitments if x.peer == node)
+        claim = tx.Claim(c.payload, c.weight, c.nonce, commitment.signature)
+        return tx.JobSlash(self.job, node, claim, verdicts, digest(NS_EVIDENCE, node))
 
     def send(self, key: SigningKey, point: str, op: tx.Op, *about: Any) -> None:
         """One transaction in one block, or the operations that are told instead; it must be applied."""

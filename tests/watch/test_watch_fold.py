@@ -37,7 +37,7 @@ RESULT = events.Result(
     loss_start=5.55,
     loss_unigram=3.26,
     bytes_sent=100,
-    bytes_by=BytesBy(60, 0, 30, 10),
+    bytes_by=BytesBy(50, 0, 30, 10, 10),
     bytes_ring_bf16=7000,
     segments_audited=0,
     caught=(),
@@ -71,6 +71,27 @@ def closed(round: int, seconds: float = 4.0) -> events.RoundClosed:
     )
 
 
+AUDIT = events.AuditConcluded(
+    round=0,
+    peer=PEERS[3],
+    segment=2,
+    verifiers=PEERS[:2],
+    finding="false",
+    excess=812.5,
+    tokens=2560,
+    seconds=1.2,
+)
+CAUGHT = events.Caught(
+    peer=PEERS[3],
+    round=0,
+    segment=2,
+    why="work found false",
+    slashed=1_536_000,
+    bounty=768_000,
+    burnt=768_000,
+    evidence="0f" * 32,
+)
+
 STORY: tuple[AnyEvent, ...] = (
     PLANNED,
     events.ProcessStarted(role="provider", name="provider-1", pid=7, peer=PEERS[0]),
@@ -79,7 +100,12 @@ STORY: tuple[AnyEvent, ...] = (
     events.Joined(peer=PEERS[0], round=0, replayed=0, seconds=1.5),
     events.Evaluated(round=0, loss=5.55, tokens=16384),
     closed(0),
-    events.Traffic(session=1, process="a", sync=10, audit=0, join=5, control=1),
+    events.Traffic(session=1, process="a", sync=10, audit=0, join=5, control=1, relay=7),
+    events.Sandboxed(tier="bwrap", gaps=("what root sees",)),
+    events.Drawn(round=0, peer=PEERS[3], segment=2),
+    AUDIT,
+    CAUGHT,
+    events.Restarted(name="ledger", why="its process was ended by SIGKILL", seconds=0.8),
     events.Left(peer=PEERS[1], reason="its connection closed"),
     events.Reexecuted(peer=PEERS[2], round=1),
     events.Resumed(round=1, session=2),
@@ -139,7 +165,8 @@ def test_bytes_are_the_most_of_each_session_and_process_in_any_order(
     reports: list[tuple[int, str, int, int]], seed: object
 ) -> None:
     story = [
-        events.Traffic(session=s, process=p, sync=a, audit=0, join=b, control=a + b) for s, p, a, b in reports
+        events.Traffic(session=s, process=p, sync=a, audit=0, join=b, control=a + b, relay=b)
+        for s, p, a, b in reports
     ]
     timeline = told(*story, *story)
     seed.shuffle(story)  # type: ignore[attr-defined]
@@ -149,7 +176,8 @@ def test_bytes_are_the_most_of_each_session_and_process_in_any_order(
         most[s, p] = max(a, most.get((s, p), 0))
     assert timeline.bytes_by().sync == sum(most.values())
     by = timeline.bytes_by()
-    assert timeline.bytes_sent() == by.sync + by.audit + by.join + by.control
+    assert by.relay == by.join
+    assert timeline.bytes_sent() == by.sync + by.audit + by.join + by.control + by.relay
 
 
 def test_peak_memory_never_falls() -> None:
@@ -186,6 +214,11 @@ def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number:
         events.Warned(code=noise, message=noise, hint=noise),
         events.Failed(code=noise, message=noise, cause=noise, hint=noise),
         events.Compared(quantity=noise, unit=noise, planned=value, measured=value),
+        events.Sandboxed(tier=noise, gaps=(noise, noise)),
+        events.Drawn(round=1, peer=noise, segment=1, flagged=noise + "!"),
+        msgspec.structs.replace(AUDIT, peer=noise, verifiers=(noise,) * 9, finding=noise, excess=value),
+        msgspec.structs.replace(CAUGHT, peer=noise, why=noise, evidence=noise, burnt=number),
+        events.Restarted(name=noise, why=noise, seconds=value),
         msgspec.structs.replace(RESULT, caught=(noise,) * 20, run=noise, model_hash=noise, bytes_sent=number),
     )
     for event in story:
@@ -218,8 +251,8 @@ def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
     for words in (
         "held-out loss 2.500 nats a token, 5.550 at the start",
         "below the unigram entropy of 3.260",
-        "sent 100 B (sync 60 B, audit 0 B, join 30 B, control 10 B)",
-        "7.00 kB, 100 times sync + control".replace("7.00", "7"),
+        "sent 100 B (sync 50 B, audit 0 B, join 30 B, control 10 B, relay 10 B)",
+        "7 kB, 117 times sync + control",
         "paid 1.843200, slashed 0.000000, refunded 0.076800 credits",
         "sum 0",
         "ab" * 32,
@@ -242,6 +275,46 @@ def test_the_result_block_does_not_flatter() -> None:
     assert "7 segments audited; caught: 01010101" in text
 
 
+def test_a_cheaters_end_is_told_in_two_lines_and_again_in_the_result() -> None:
+    story = lines(CAUGHT, told(AUDIT, CAUGHT))
+    assert len(story) == 2
+    text = "\n".join(story)
+    for words in (
+        "04040404 is caught and out: work found false (round 0, segment 2)",
+        "812 times the tolerance",
+        "it loses 1.536000 credits (0.768000 to the verifiers, 0.768000 burnt)",
+        "evidence 0f0f0f0f",
+    ):
+        assert words in text
+    end = msgspec.structs.replace(RESULT, caught=(PEERS[3],), segments_audited=1, slashed=1_536_000)
+    shown_at_the_end = "\n".join(lines(end, told(AUDIT, CAUGHT, end)))
+    assert "1 segments audited by 2 verifiers; caught: 04040404 (work found false)" in shown_at_the_end
+
+
+def test_an_audit_makes_no_noise_while_the_work_holds() -> None:
+    holds = msgspec.structs.replace(AUDIT, finding="holds", excess=0.0)
+    assert lines(holds, told(holds)) == []
+    drawn = events.Drawn(round=0, peer=PEERS[0], segment=1)
+    assert lines(drawn, told(drawn)) == []
+    flagged = msgspec.structs.replace(drawn, flagged="twin")
+    assert "is audited: twin" in lines(flagged, told(flagged))[0]
+    assert "04040404, round 0, segment 2: false" in lines(AUDIT, told(AUDIT))[0]
+
+
+def test_an_audit_that_a_restarted_coordinator_tells_again_counts_once() -> None:
+    twice = told(AUDIT, CAUGHT, AUDIT, CAUGHT)
+    assert len(twice.audits) == len(twice.caught) == 1
+    assert twice.verifiers == PEERS[:2]
+    other = msgspec.structs.replace(AUDIT, round=1)
+    assert len(told(AUDIT, other).audits) == 2
+
+
+def test_a_restart_says_who_why_and_how_long_it_took() -> None:
+    event = events.Restarted(name="ledger", why="its process was ended by SIGKILL", seconds=0.8)
+    (line,) = lines(event, told(event))
+    assert "ledger is up again after 0.80 s; its process was ended by SIGKILL" in line
+
+
 def test_a_single_member_has_no_ring_to_be_compared_with() -> None:
     alone = msgspec.structs.replace(RESULT, bytes_ring_bf16=0, bytes_by=BytesBy(), bytes_sent=0)
     assert "times" not in shown(alone)
@@ -249,7 +322,9 @@ def test_a_single_member_has_no_ring_to_be_compared_with() -> None:
 
 
 def test_counters_say_nothing() -> None:
-    for event in (STORY[7], STORY[12]):
+    counters = [event for event in STORY if isinstance(event, events.Traffic | events.Usage)]
+    assert len(counters) == 2
+    for event in counters:
         assert lines(event, told(event)) == []
 
 

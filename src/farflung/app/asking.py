@@ -10,12 +10,23 @@ from pathlib import Path
 
 from farflung.app import folder as folders
 from farflung.app.folder import Identity, RunFolder
-from farflung.job import show
+from farflung.core.errors import UsageError
+from farflung.job import cheats, show
 from farflung.job.io.read import read_job
 from farflung.job.load import Resolved, load
 
 # Variables that steer the program, not a job.
-_OURS = frozenset({"FARFLUNG_RUNS", "FARFLUNG_DEBUG", "FARFLUNG_FAILPOINT", "FARFLUNG_FAILPOINT_LOG"})
+_OURS = frozenset(
+    {
+        "FARFLUNG_RUNS",
+        "FARFLUNG_SANDBOX",
+        "FARFLUNG_DEBUG",
+        "FARFLUNG_FAILPOINT",
+        "FARFLUNG_FAILPOINT_LOG",
+    }
+)
+
+SHOWN = "local"  # the preset that shows everything, a caught cheater included
 
 
 def runs_folder() -> Path:
@@ -24,11 +35,17 @@ def runs_folder() -> Path:
 
 
 def resolve(
-    job: Path | str | None, preset: str, flags: Mapping[str, str], base: Path | None = None
+    job: Path | str | None,
+    preset: str,
+    flags: Mapping[str, str],
+    base: Path | None = None,
+    cheat: str | None = None,
 ) -> tuple[Resolved, Identity]:
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
-    Raises SpecError FF-JOB-0xx. Relative paths in the job start from the file's folder, else from `base`.
+    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat). Relative paths in the job start from the
+    file's folder, else from `base`. `cheat` names what one of the providers does instead of its work (job.cheats);
+    None: it skips its work in the run that shows what audits are for, and nobody cheats in a run of your own.
     """
     text = read_job(job) if isinstance(job, Path) else job
     name = job.name if isinstance(job, Path) else "the given text"
@@ -36,7 +53,17 @@ def resolve(
     environment = {k: v for k, v in os.environ.items() if k.startswith("FARFLUNG_") and k not in _OURS}
     resolved = load(text, preset=preset, flags=flags, environment=environment, origin_name=name)
     whole = "\n".join(show.lines(resolved)) + "\n"
-    return resolved, Identity(folders.FORMAT, time.time(), whole, str(start.resolve()))
+    if cheat is None:
+        is_shown = job is None and preset == SHOWN and resolved.spec.is_audited
+        cheat = cheats.DEFAULT if is_shown else cheats.HONEST
+    elif cheat not in cheats.KINDS:
+        raise UsageError(
+            "FF-APP-019",
+            f"nobody knows how to cheat by {cheat[:40]!r}",
+            cause=f"there are {', '.join(cheats.KINDS)}",
+            hint=f"farflung run --cheat {cheats.DEFAULT}",
+        )
+    return resolved, Identity(folders.FORMAT, time.time(), whole, str(start.resolve()), cheat)
 
 
 def resolve_again(folder: RunFolder) -> Resolved:

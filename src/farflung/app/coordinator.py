@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from farflung.app import objects, wire
-from farflung.app.journal import Journal
+from farflung.app.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
+from farflung.app.audits import Audits
+from farflung.app.inspection import Inspection
+from farflung.app.journal import Emitter
 from farflung.app.tenancy import REPLICA_AWAY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -21,122 +23,34 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError, VerificationError
 from farflung.core.events import Left, Reexecuted, RoundClosed
 from farflung.core.ids import ID_BYTES, Hash, PeerId
-from farflung.core.io.durable import AppendLog, remove, write_atomic
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind, RemoteError
-from farflung.store.io.disk import Disk
-from farflung.store.objects import open_object
-from farflung.train import messages, rounds, snapshot
-from farflung.train.roundlog import (
-    Accepted,
-    Closed,
-    Contribution,
-    Finished,
-    LogChain,
-    Opened,
-    Record,
-    payload_hash,
-)
+from farflung.train import rounds
+from farflung.train.roundlog import Closed, Contribution, Finished
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+from farflung.verify.check import Check, Statement
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
-SNAPSHOT_EVERY = 4  # rounds; a resume replays at most this many
-OWN_DISK = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
-REDIAL_SECONDS = (0.1, 0.3, 1.0)  # pauses before a member that cannot be reached counts as lost
-SNAPSHOTS_KEPT = 2  # besides that of round 0: one to resume from, one in case it is damaged
+OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
+REDIAL_SECONDS: Final = 0.25  # between tries to reach a member whose connection was lost
+PATIENCE_SECONDS: Final = (
+    2.0  # then it counts as lost: nobody is counted on for more than 3 s after its death
+)
 
-LOSS = 1e9  # nats; beyond it a stated loss is a lie
-SECONDS = 1e9  # of one round
+LOSS: Final = 1e9  # nats; beyond it a stated loss is a lie
+SECONDS: Final = 1e9  # of one round
 
 Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
-OnClosed = Callable[[Closed, tuple[Contribution, ...], PublicState], None]
-
-
-class RunLog:
-    """The run's log on disk, checked as it is read."""
-
-    def __init__(self, path: Path, key: SigningKey) -> None:
-        self._key, self._chain = key, LogChain()
-        self._file = AppendLog(path, "run.log")
-        self.records: list[Record] = [self._chain.check(data, key.public) for data in self._file.records]
-
-    def write(self, record: Record) -> None:
-        """Appends a record; durable on return."""
-        self._file.append(self._chain.extend(self._key, record))
-        self.records.append(record)
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
-
-
-class Archive:
-    """The requester's own copy of every accepted payload, and of some public states."""
-
-    def __init__(self, disk: Disk, snapshots: Path, job_key: bytes, me: PeerId) -> None:
-        self.disk, self._snapshots, self._job_key, self._me = disk, snapshots, job_key, me
-
-    def payload(self, contribution: Contribution) -> bytes:
-        """An accepted payload, checked against the log."""
-        manifest = self.disk.manifest(contribution.object)
-        chunks = [self.disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
-        payload = open_object(self._job_key, manifest, chunks)
-        if payload_hash(payload) != contribution.payload:
-            raise VerificationError("FF-APP-050", "an archived payload is not the one that was accepted")
-        return payload
-
-    def share(self, contribution: Contribution) -> wire.Share:
-        """An accepted contribution as others can fetch it: from its maker or from here."""
-        return wire.Share(contribution, self.disk.manifest(contribution.object), self._me)
-
-    def parts(self, accepted: tuple[Contribution, ...]) -> list[messages.Part]:
-        """The inputs of a round's merge."""
-        return [messages.Part(c.peer, c.weight, self.payload(c)) for c in accepted]
-
-    def save_state(self, state: PublicState, terms: Terms) -> None:
-        """Keeps a public state; durable on return."""
-        data = snapshot.pack(state, terms.layout)
-        write_atomic(self._snapshots / f"{state.round:06d}.bin", data, "run.snapshot")
-        for old in sorted(self._snapshots.glob("*.bin"))[1:-SNAPSHOTS_KEPT]:
-            remove(old, "run.snapshot")
-
-    def latest_state(self, terms: Terms, roots: Mapping[int, Hash]) -> PublicState:
-        """The newest stored state whose root is the logged one; damaged or stale files are passed over."""
-        for path in sorted(self._snapshots.glob("*.bin"), reverse=True):
-            try:
-                state = snapshot.unpack(path.read_bytes(), terms.layout)
-            except FarflungError:
-                continue
-            if roots.get(state.round) == state.root(terms.layout):
-                return state
-        raise VerificationError(
-            "FF-APP-051",
-            "no stored public state agrees with the run log",
-            cause="all snapshots are stale or damaged",
-            hint="restore the run's snapshots folder from a copy",
-        )
-
-
-def roots_by_round(records: Sequence[Record]) -> dict[int, Hash]:
-    """Round → root of the public state that the round starts from."""
-    roots: dict[int, Hash] = {}
-    for record in records:
-        if isinstance(record, Opened):
-            roots[0] = record.initial_root
-        elif isinstance(record, Closed):
-            roots[record.round + 1] = record.root
-    return roots
-
-
-def accepted_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution, ...]]:
-    """Round → its accept set."""
-    return {r.round: r.contributions for r in records if isinstance(r, Accepted)}
+OnClosed = Callable[[PublicState], None]
+OnLost = Callable[[PeerId, bool], None]
 
 
 class Coordinator:
-    """Runs rounds until the run ends. `on_closed` hears of each closed round, in order."""
+    """Runs rounds until the run ends. `on_closed` hears of each closed round, in order; `on_lost` of members that
+    are gone, and whether they may come back: not who broke the rules.
+    """
 
     def __init__(
         self,
@@ -146,18 +60,25 @@ class Coordinator:
         archive: Archive,
         state: rounds.State,
         public: PublicState,
+        audits: Audits,
+        inspection: Inspection,
         dial: Dial,
-        journal: Journal,
+        journal: Emitter,
         on_closed: OnClosed,
+        on_lost: OnLost,
+        patience: Callable[[PeerId], float] = lambda _: PATIENCE_SECONDS,
     ) -> None:
         self._key, self._terms, self._log, self._archive = key, terms, log, archive
         self._state, self._public, self._next_public = state, public, public
-        self._dial, self._journal, self._on_closed = dial, journal, on_closed
+        self._audits, self._inspection, self._patience = audits, inspection, patience
+        self._dial, self._journal, self._on_closed, self._on_lost = dial, journal, on_closed, on_lost
         self._sync = Sync.of(terms.spec.sync)
         self._events: asyncio.Queue[rounds.Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._promises: dict[PeerId, wire.Promise] = {}
         self._shares: dict[PeerId, wire.Share] = {}
+        self._held = dict.fromkeys(state.members, state.round)  # round of the public state at each peer
+        self._flagged: asyncio.Event = asyncio.Event()
         self._last_error: FarflungError | None = None
         self._failure: FarflungError | None = None
         self._resumed_round = state.round if state.phase is rounds.Phase.TRAIN else -1
@@ -165,11 +86,26 @@ class Coordinator:
         self._last_in = ""
         self._finished: Finished | None = None
 
-    def lose(self, peer: PeerId, reason: str) -> None:
+    def lose(self, peer: PeerId, reason: str, *, may_return: bool = True) -> None:
         """Evidence that a member is gone, from whoever noticed it first."""
         if peer in self._state.members:
             self._journal.emit(Left(peer=peer.hex(), reason=reason))
             self.post(rounds.Lost(peer))
+            self._on_lost(peer, may_return)
+
+    @property
+    def public(self) -> PublicState:
+        """The public state of the round that is open."""
+        return self._public
+
+    def may_join(self, peer: PeerId) -> bool:
+        """Whether a peer is missed."""
+        return peer not in self._state.members and peer not in self._state.excluded
+
+    def join(self, peer: PeerId, round: int) -> None:
+        """A peer holds the public state of `round`; it is counted from the next round on, once it has caught up."""
+        self._held[peer] = round
+        self.post(rounds.Came(peer))
 
     def fail(self, error: FarflungError) -> None:
         """The run cannot go on in this session."""
@@ -215,7 +151,16 @@ class Coordinator:
                 self._spawn(None, self._merge_own(round, accepted))
             case rounds.Report(closed, accepted):
                 self._report(closed, accepted)
+            case rounds.Audit(round):
+                self._spawn(None, self._see_through(round))
+            case rounds.Exclude(peer, round):
+                self._audits.exclude(peer)
+                self._journal.emit(
+                    Left(peer=peer.hex(), reason=f"excluded: its work in round {round} is false")
+                )
+                self._on_lost(peer, False)
             case rounds.Expel(peer, round, root):
+                self._on_lost(peer, False)
                 why = f"its public state after round {round} is {root[:4].hex()}, not everybody's"
                 self._journal.emit(Left(peer=peer.hex(), reason=why))
             case rounds.Halt(round, root):
@@ -241,25 +186,38 @@ class Coordinator:
         if peer is None or error.code in OWN_DISK:
             self.fail(error)  # not the peer's fault
         else:
-            self.lose(peer, f"{error.code} {error.message}")
+            broke_rules = isinstance(error, VerificationError | ProtocolError)
+            self.lose(peer, f"{error.code} {error.message}", may_return=not broke_rules)
 
     async def _ask(self, peer: PeerId, method: str, body: bytes) -> bytes:
         """A request that may take as long as it takes. A lost connection is no evidence: it is dialled again.
 
         Members answer a repeated request with what they answered, or are about to answer, the first time.
         """
-        for pause in REDIAL_SECONDS:
+        until: float | None = None
+        while True:
             try:
                 connection = await self._dial(peer)
+                until = None
                 return await connection.call(method, body, timeout=None)
             except NetworkError as error:
                 if isinstance(error, RemoteError | ProtocolError) or peer not in self._state.members:
                     raise
-            await asyncio.sleep(pause)
-        connection = await self._dial(peer)
-        return await connection.call(method, body, timeout=None)
+                now = time.monotonic()
+                until = until or now + self._patience(peer)
+                if now >= until:
+                    raise
+            await asyncio.sleep(REDIAL_SECONDS)
+
+    async def _catch_up(self, peer: PeerId, round: int) -> None:
+        """Lets a peer that came while a round was open merge what was closed since."""
+        while (held := self._held.get(peer, round)) < round:
+            shares = tuple(self._archive.share(c) for c in self._log.accepted(held))
+            await self._ask(peer, wire.MERGE, encode(wire.MergeRound(self._terms.id, held, shares)))
+            self._held[peer] = held + 1
 
     async def _train(self, round: int, peer: PeerId) -> None:
+        await self._catch_up(peer, round)
         keep_from = max(0, round - SNAPSHOT_EVERY - 1)
         request = wire.TrainRound(self._terms.id, round, keep_from)
         data = await self._ask(peer, wire.TRAIN, encode(request))
@@ -295,11 +253,17 @@ class Coordinator:
         if share.manifest.size > self._sync.codec.bound(self._terms.layout):
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
         await objects.fetch(self._archive.disk, share.manifest, (peer, share.replica), self._dial, Kind.SYNC)
-        part = messages.Part(peer, c.weight, self._archive.payload(c))
-        about = self._sync.about(self._public, self._terms.layout, peer)
-        await asyncio.to_thread(self._sync.codec.decode, part.payload, self._terms.layout, about)
+        promise = self._promises.get(peer)
+        said = Statement(promise.losses, promise.tokens) if promise is not None else self._unsaid(c)
+        payload = self._archive.payload(c)
+        await self._inspection.check(Check(round, self._public.root(self._terms.layout), c, said, payload))
+        await self._audits.open(round, peer)
         self._shares[peer] = share
         self.post(rounds.GotContribution(round, c))
+
+    def _unsaid(self, c: Contribution) -> Statement:
+        """What a coordinator that took over in the middle of a round did not hear: nothing is held against it."""
+        return Statement((0.0,) * self._terms.spec.sync.steps, c.weight)
 
     async def _shown(self, round: int, peer: PeerId) -> wire.Share:
         """The peer's opened payload, replicated at its neighbour, or here when the neighbour is away."""
@@ -325,22 +289,51 @@ class Coordinator:
         return known if known is not None and is_same else self._archive.share(contribution)
 
     async def _merge(self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]) -> None:
+        await self._flagged.wait()
+        await self._audits.open(round, peer)  # what the checks suspect is opened now, before it is gone
         request = wire.MergeRound(self._terms.id, round, tuple(self._share(c) for c in accepted))
         data = await self._ask(peer, wire.MERGE, encode(request))
         merged = decode(data, wire.Merged, limits.CONTROL_BYTES)
         if not is_root_signed(peer, merged.signature, self._terms.id, round, merged.root):
             raise VerificationError("FF-APP-056", "a root is not signed by the peer that sent it")
+        self._held[peer] = round + 1
         self.post(rounds.GotRoot(round, peer, merged.root, merged.signature))
 
     async def _merge_own(self, round: int, accepted: tuple[Contribution, ...]) -> None:
+        root = self._public.root(self._terms.layout)
+        self._audits.flag(round, await self._flags(round, root, accepted))
+        self._flagged.set()
         parts = await asyncio.to_thread(self._archive.parts, accepted)
         self._next_public = await asyncio.to_thread(self._sync.apply, self._public, self._terms.layout, parts)
         root = self._next_public.root(self._terms.layout)
         self.post(rounds.GotOwnRoot(round, root))
 
+    async def _flags(self, round: int, root: Hash, accepted: tuple[Contribution, ...]) -> dict[PeerId, str]:
+        """Suspicions of the submission checks; after a crash the accepted payloads are checked once more."""
+        if not self._terms.spec.is_audited:
+            return {}
+        for c in accepted:
+            if c.peer not in self._shares or round != self._state.round:
+                payload = self._archive.payload(c)
+                await self._inspection.check(Check(round, root, c, self._unsaid(c), payload))
+        return await self._inspection.conclude(round, tuple(c.peer for c in accepted))
+
+    async def _see_through(self, round: int) -> None:
+        if not self._audits.is_flagged(round):
+            root = roots_by_round(self._log.records)[round]
+            self._audits.flag(round, await self._flags(round, root, self._log.accepted(round)))
+        self.post(rounds.GotVerdicts(round, await self._audits.see_through(round)))
+
     def _report(self, closed: Closed, accepted: tuple[Contribution, ...]) -> None:
         self._public = self._next_public
-        if self._public.round % SNAPSHOT_EVERY == 0 or self._public.round == self._terms.spec.rounds:
+        self._archive.remember(self._public)
+        self._flagged.clear()
+        now_round, spec = self._public.round, self._terms.spec
+        if (
+            now_round % SNAPSHOT_EVERY == 0
+            or now_round % spec.evaluate.every == 0
+            or now_round == spec.rounds
+        ):
             self._archive.save_state(self._public, self._terms)
         now = time.monotonic()
         promises = [self._promises[c.peer] for c in accepted if c.peer in self._promises]
@@ -356,12 +349,12 @@ class Coordinator:
                 waited_for=self._last_in,
                 seconds=now - self._opened_at,
                 train_seconds=max((p.seconds for p in promises), default=0.0),
-                sync_bytes=self._journal.timeline.bytes_by().sync,
+                sync_bytes=0,  # the supervisor knows what all processes have sent
             )
         )
         self._opened_at = now
         self._promises, self._shares = {}, {}
-        self._on_closed(closed, accepted, self._public)
+        self._on_closed(self._public)
 
 
 def _is_possible(promise: wire.Promise, steps: int) -> bool:

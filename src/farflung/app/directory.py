@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from farflung.core.codec import Wire, encode
+import contextlib
+from pathlib import Path
+
+from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_ENDPOINT, SigningKey, is_signed
-from farflung.core.errors import VerificationError
+from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import PeerId, Signature
+from farflung.ledger.tx import Role
 from farflung.market.offer import Capabilities
 from farflung.net.endpoints import EndpointRecord
 
@@ -18,17 +22,21 @@ class Advertisement(Wire, frozen=True):
 
     endpoint: EndpointRecord
     capabilities: Capabilities
+    role: Role
     signature: Signature
 
 
-def advertise(key: SigningKey, endpoint: EndpointRecord, capabilities: Capabilities) -> Advertisement:
+def advertise(
+    key: SigningKey, endpoint: EndpointRecord, capabilities: Capabilities, role: Role = Role.TRAIN
+) -> Advertisement:
     """A signed advertisement."""
-    return Advertisement(endpoint, capabilities, key.sign(NS_ENDPOINT, encode((endpoint, capabilities))))
+    said = encode((endpoint, capabilities, role))
+    return Advertisement(endpoint, capabilities, role, key.sign(NS_ENDPOINT, said))
 
 
 def check_advertisement(advertisement: Advertisement, peer: PeerId) -> None:
     """Raises VerificationError FF-APP-032 unless the peer speaks of itself and signed it."""
-    said = encode((advertisement.endpoint, advertisement.capabilities))
+    said = encode((advertisement.endpoint, advertisement.capabilities, advertisement.role))
     is_own = advertisement.endpoint.peer == peer
     if not is_own or not is_signed(peer, advertisement.signature, NS_ENDPOINT, said):
         raise VerificationError("FF-APP-032", "an advertisement is not signed by the node that it names")
@@ -38,3 +46,16 @@ class Listing(Wire, frozen=True):
     """All advertisements that a directory holds."""
 
     advertisements: tuple[Advertisement, ...]
+
+
+def read_directory(path: Path, size: int) -> tuple[Advertisement, ...]:
+    """What a directory held when it was written last: those advertisements whose node signed them.
+
+    The file is a convenience: without it, or when it is damaged, every node is unlisted until it publishes again.
+    """
+    found: list[Advertisement] = []
+    with contextlib.suppress(OSError, FarflungError):
+        for advertisement in decode(path.read_bytes(), Listing, size).advertisements:
+            check_advertisement(advertisement, advertisement.endpoint.peer)
+            found.append(advertisement)
+    return tuple(found)

@@ -14,13 +14,16 @@ import msgspec
 import safetensors.numpy
 
 from farflung.app import objects, wire
-from farflung.app.coordinator import Archive, Coordinator, RunLog, accepted_by_round, roots_by_round
+from farflung.app.archive import Archive, RunLog, roots_by_round
+from farflung.app.audits import Audits
+from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator, as_failure
 from farflung.app.folder import RunFolder
-from farflung.app.hiring import Budget, Supplies, hire, read_asks, replay_plan, start_members
-from farflung.app.journal import Journal
+from farflung.app.hiring import Budget, Starter, Supplies, again, all_ready, hire, read_asks, replay_plan
+from farflung.app.inspection import Inspection
+from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.reaching import reach
 from farflung.app.recording import Recorder
-from farflung.app.scoring import Scorer
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_JOB_KEY, NS_OUTPUT, SigningKey, digest
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError
@@ -28,18 +31,25 @@ from farflung.core.events import Funded, Settled
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.job.spec import Terms
-from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle
+from farflung.ledger.rows import NOBODY, JobRow, JobState
+from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, Role
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import Kind
+from farflung.plan.price import audit_units, price
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, seal
 from farflung.train import rounds, snapshot
-from farflung.train.roundlog import Closed, Contribution, Finished, Opened
+from farflung.train.roundlog import Finished, Opened
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+
+RETURN_SECONDS = 0.25  # between tries to bring a member back
+RETURN_TRIES = 1200
+RELAY_SECONDS = 8.0  # a member behind a relay that died is waited for so long
+
+OnClosed = Callable[[PublicState, dict[Kind, int]], None]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -61,23 +71,24 @@ class Requester:
         key: SigningKey,
         folder: RunFolder,
         terms: Terms,
-        journal: Journal,
-        scorer: Scorer,
+        journal: Emitter,
+        on_closed: OnClosed = lambda _, __: None,
         port: int = 0,
-        on_traffic: Callable[[dict[Kind, int]], None] = lambda _: None,
     ) -> None:
-        """`on_traffic` hears after each round what this process has sent so far, by kind."""
-        self._key, self._terms, self._journal, self._scorer = key, terms, journal, scorer
+        """`on_closed` hears after each round its public state, and what this process has sent so far, by kind."""
+        self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
         self._folder = folder
         self._job_key = key.secret(NS_JOB_KEY, terms.id)
         self._disk = Disk(folder.store, "requester.store")
         self._shelf = objects.Shelf(self._disk, Sync.of(terms.spec.sync).codec.bound(terms.layout))
         self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)
         self.log = RunLog(folder.rounds_file, key)
+        self._inspection = Inspection(folder.root, terms)
         self._addresses: dict[PeerId, wire.Address] = {}
         self._coordinator: Coordinator | None = None
+        self._returning: dict[PeerId, asyncio.Task[None]] = {}
+        self._barred: set[PeerId] = set()
         self._stop_asked = False
-        self._on_traffic = on_traffic
         self.counter = Counter()
         self.endpoint = Endpoint(key, self._serve, self.counter, port=port)
 
@@ -87,7 +98,11 @@ class Requester:
         self._addresses[self._key.public] = wire.Address(self._key.public, host, port)
 
     async def close(self) -> None:
-        """Closes the network side and the log."""
+        """Closes the network side, the checker and the log."""
+        for task in self._returning.values():
+            task.cancel()
+        await asyncio.gather(*self._returning.values(), return_exceptions=True)
+        self._inspection.close()
         await self.endpoint.close()
         self.log.close()
 
@@ -102,6 +117,11 @@ class Requester:
         if self._coordinator is not None:
             self._coordinator.lose(peer, reason)
 
+    def back(self, peer: PeerId) -> None:
+        """A provider that died was started again: it is brought back now."""
+        if self._coordinator is not None and self._coordinator.may_join(peer):
+            self._bring_back(peer)
+
     async def _serve(self, connection: Connection, method: str, body: bytes) -> bytes:
         """Members of the job fetch data, public state and payloads here, and leave replicas."""
         if connection.peer not in self._addresses:
@@ -113,21 +133,34 @@ class Requester:
         address = self._addresses.get(peer)
         if address is None:
             raise NetworkError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
-        return await self.endpoint.dial(peer, address.host, address.port)
+        return await reach(self.endpoint, address)
 
     async def run(self, ledger: LedgerClient, directory: Connection, budget: Budget) -> Outcome:
         """The job, from its funding or from wherever its log ends, to its settlement."""
         await self._fund(ledger, budget)
-        recorder = Recorder(ledger, self._terms.id, self.log)
+        self._ledger, self._budget = ledger, self._with_audits(budget)
         state = self._replayed()
-        public = self._public_state(state.round)
+        public = self.archive.state(state.round, self._terms, self.log.records)
+        self.archive.remember(public)
         if state.phase is rounds.Phase.DONE:
             finished = next(r for r in self.log.records if isinstance(r, Finished))
+            recorder = await self._recorder()
         else:
-            state = await self._assemble(ledger, directory, budget, state, public)
+            state = await self._assemble(directory, state, public)
+            recorder = await self._recorder()
             finished, public = await self._drive(recorder, state, public)
         await recorder.catch_up()
         return await self._settle(ledger, finished, public)
+
+    def _with_audits(self, budget: Budget) -> Budget:
+        units = audit_units(self._terms.spec, price(self._terms.spec))
+        return msgspec.structs.replace(budget, audit_units=units)
+
+    async def _recorder(self) -> Recorder:
+        leases = await self._ledger.leases(self._terms.id)
+        verifiers = sum(lease.role is Role.AUDIT for lease in leases)
+        evidence = self._folder.evidence
+        return Recorder(self._ledger, self._terms, self.log, evidence, verifiers, self._journal)
 
     async def _fund(self, ledger: LedgerClient, budget: Budget) -> None:
         spec = self._terms.spec
@@ -146,53 +179,57 @@ class Requester:
         spec, terms = self._terms.spec, self._terms
         if not self.log.records:
             self.log.write(Opened(terms.id, self._key.public, terms.initial_root, spec.rounds))
-        fresh = rounds.State(terms.id, spec.rounds, spec.sync.steps, spec.sync.topk, spec.round_tokens, ())
+        counts = (spec.rounds, spec.sync.steps, spec.sync.topk, spec.round_tokens)
+        fresh = rounds.State(terms.id, *counts, (), is_audited=spec.is_audited)
         return rounds.replay(fresh, self.log.records)
 
-    def _public_state(self, round: int) -> PublicState:
-        """Public state before `round`: the newest stored one, and the accept sets since merged over it."""
-        sync, layout = Sync.of(self._terms.spec.sync), self._terms.layout
-        roots, accepted = roots_by_round(self.log.records), accepted_by_round(self.log.records)
-        public = self.archive.latest_state(self._terms, roots)
-        while public.round < round:
-            public = sync.apply(public, layout, self.archive.parts(accepted[public.round]))
-        return snapshot.check(public, layout, round, roots[round])
-
     async def _assemble(
-        self,
-        ledger: LedgerClient,
-        directory: Connection,
-        budget: Budget,
-        state: rounds.State,
-        public: PublicState,
+        self, directory: Connection, state: rounds.State, public: PublicState
     ) -> rounds.State:
-        """Members with data and public state. Those that do not come count as lost."""
-        asks, addresses = await read_asks(ledger, directory)
-        self._addresses.update(addresses)
-        peers = await hire(ledger, self._terms, budget, asks, self.dial, self._journal)
-        seats = [lease.node for lease in await ledger.leases(self._terms.id)]
-        self._addresses = {p: a for p, a in self._addresses.items() if p in seats or p == self._key.public}
-        supplies = self._supplies(public)
-        replay = replay_plan(self.archive, self.log.records, supplies.snapshot_round, public.round)
-        wanted = [p for p in seats if p in peers and (not state.members or p in state.members)]
-        members = list(self._addresses.values())
-        ready = await start_members(
-            self._terms, supplies, replay, public, seats, wanted, members, self.dial, self._journal
+        """Members with data and public state, verifiers with data. Members that do not come count as lost."""
+        asks = await read_asks(self._ledger, directory)
+        self._addresses.update(asks.addresses)
+        hired = await hire(self._ledger, self._terms, self._budget, asks, self.dial, self._journal)
+        leases = await self._ledger.leases(self._terms.id)
+        seats = [lease.node for lease in leases if lease.role is Role.TRAIN]
+        verifiers = tuple(sorted(lease.node for lease in leases if lease.role is Role.AUDIT))
+        self._barred |= state.excluded
+        known = {*seats, *verifiers, self._key.public} - self._barred
+        self._addresses = {p: a for p, a in self._addresses.items() if p in known}
+        self._starter = Starter(self._terms, seats, self.dial, self._journal, self._job_key)
+        self._starter.members, self._starter.verifiers = tuple(self._addresses.values()), verifiers
+        supplies, replay = self._supplies(public)
+        root = public.root(self._terms.layout)
+        wanted = [
+            p for p in hired.members if p not in self._barred and (not state.members or p in state.members)
+        ]
+        start = self._starter
+        work = {p: start.member(p, hired.keys[p], supplies, replay, root) for p in wanted}
+        helpers = {p: start.verifier(p, hired.keys[p], supplies) for p in hired.verifiers}
+        (ready, error), _ = await asyncio.gather(
+            all_ready(work, self._journal), all_ready(helpers, self._journal)
         )
+        if not ready and error is not None:
+            raise as_failure(error)
         missing = set(state.members) - set(ready)
         state = msgspec.structs.replace(state, members=state.members or tuple(ready))
         for peer in missing:
             state, _ = rounds.step(state, rounds.Lost(peer))
+        for peer in set(seats) - set(ready) - self._barred:
+            self._bring_back(peer)
         return state
 
-    def _supplies(self, public: PublicState) -> Supplies:
-        """Puts data, module and the newest stored public state into the own store, sealed, for members to fetch."""
-        roots = roots_by_round(self.log.records)
+    def _supplies(self, public: PublicState) -> tuple[Supplies, tuple[wire.PastRound, ...]]:
+        """Data, module and the newest stored public state, sealed in the own store for nodes to fetch, and the rounds
+        closed since.
+        """
+        roots = {r: root for r, root in roots_by_round(self.log.records).items() if r <= public.round}
         stored = self.archive.latest_state(self._terms, roots)
         packed = snapshot.pack(stored, self._terms.layout)
         dataset = self._folder.dataset_file.read_bytes()
         module = self._folder.module_file.read_bytes() if self._folder.module_file.exists() else b""
-        return Supplies(self._job_key, self._put(dataset), self._put(module), self._put(packed), stored.round)
+        supplies = Supplies(self._put(dataset), self._put(module), self._put(packed), stored.round)
+        return supplies, replay_plan(self.archive, self.log.records, stored.round, public.round)
 
     def _put(self, data: bytes) -> Manifest:
         manifest, chunks = seal(self._job_key, data)
@@ -203,10 +240,9 @@ class Requester:
     async def _drive(
         self, recorder: Recorder, state: rounds.State, public: PublicState
     ) -> tuple[Finished, PublicState]:
-        def closed(_: Closed, __: tuple[Contribution, ...], after: PublicState) -> None:
+        def closed(after: PublicState) -> None:
             recorder.wake()
-            self._scorer.offer(after)
-            self._on_traffic(self.counter.sent)
+            self._on_closed(after, self.counter.sent)
 
         coordinator = self._coordinator = Coordinator(
             self._key,
@@ -215,9 +251,13 @@ class Requester:
             self.archive,
             state,
             public,
+            self._audits(),
+            self._inspection,
             self.dial,
             self._journal,
             closed,
+            self._member_lost,
+            self._patience,
         )
         if self._stop_asked:
             coordinator.post(rounds.Stop())
@@ -228,6 +268,68 @@ class Requester:
         finally:
             recording.cancel()
             await asyncio.gather(recording, return_exceptions=True)
+
+    def _audits(self) -> Audits:
+        records, verifiers = self.log.records, self._starter.verifiers
+        return Audits(
+            self._ledger.chain,
+            self._terms,
+            self._starter.seats,
+            verifiers,
+            records,
+            self.archive,
+            self._folder.evidence,
+            self.dial,
+            self._rehire,
+            self._journal,
+        )
+
+    def _patience(self, peer: PeerId) -> float:
+        """A relay that died is back within seconds; a peer that listens itself has no such excuse."""
+        address = self._addresses.get(peer)
+        return RELAY_SECONDS if address is not None and address.relay != NOBODY else PATIENCE_SECONDS
+
+    # Members and verifiers that come and go
+
+    def _member_lost(self, peer: PeerId, may_return: bool) -> None:
+        if may_return:
+            self._bring_back(peer)
+            return
+        self._barred.add(peer)
+        self._addresses.pop(peer, None)
+        self._starter.members = tuple(self._addresses.values())
+        self._returning[peer] = asyncio.create_task(self._tell_members())
+
+    async def _tell_members(self) -> None:
+        """Whoever is out loses access to objects at all others."""
+        said = encode(wire.Members(self._terms.id, self._starter.members))
+        for peer in [p for p in self._addresses if p != self._key.public]:
+            with contextlib.suppress(FarflungError):
+                await (await self.dial(peer)).call(wire.MEMBERS, said)
+
+    def _bring_back(self, peer: PeerId) -> None:
+        task = self._returning.get(peer)
+        if peer not in self._barred and (task is None or task.done()):
+            self._returning[peer] = asyncio.create_task(self._until_back(peer))
+
+    async def _until_back(self, peer: PeerId) -> None:
+        for _ in range(RETURN_TRIES):
+            await asyncio.sleep(RETURN_SECONDS)
+            if self._coordinator is None or not self._coordinator.may_join(peer):
+                continue
+            with contextlib.suppress(FarflungError):
+                key = await again(self._ledger, self._terms, self._budget, peer, self.dial)
+                public = self._coordinator.public
+                supplies, replay = await asyncio.to_thread(self._supplies, public)
+                await self._starter.member(peer, key, supplies, replay, public.root(self._terms.layout))
+                self._coordinator.join(peer, public.round)
+                return
+
+    async def _rehire(self, verifier: PeerId) -> None:
+        key = await again(self._ledger, self._terms, self._budget, verifier, self.dial)
+        public = self.archive.state(0, self._terms, self.log.records)
+        supplies, _ = await asyncio.to_thread(self._supplies, public)
+        await self._starter.verifier(verifier, key, supplies)
 
     async def _settle(self, ledger: LedgerClient, finished: Finished, public: PublicState) -> Outcome:
         output = self.hand_over(public)

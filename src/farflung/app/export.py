@@ -6,7 +6,7 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
-from farflung.app.coordinator import Archive, RunLog, accepted_by_round
+from farflung.app.archive import Archive, RunLog, accepted_by_round
 from farflung.app.folder import RunFolder
 from farflung.core import limits
 from farflung.core.codec import encode

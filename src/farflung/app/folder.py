@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 from pathlib import Path
@@ -12,6 +13,8 @@ from farflung.core.errors import RunError, UsageError
 from farflung.core.io.durable import write_atomic
 
 FORMAT = 1
+COORDINATOR_SECONDS = 10.0  # for the coordinator of an earlier session to end
+LOOK_SECONDS = 0.1
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -21,6 +24,7 @@ class Identity(msgspec.Struct, frozen=True):
     created: float  # seconds since the epoch
     text: str  # the whole resolved job, as a job file
     base: str  # the folder that relative paths in it start from
+    cheat: str = "none"  # what one of the local providers does instead of its work (job.cheats)
 
 
 class RunFolder:
@@ -29,6 +33,7 @@ class RunFolder:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock: int | None = None
+        self._coordinator: int | None = None
 
     @property
     def name(self) -> str:
@@ -61,6 +66,11 @@ class RunFolder:
         return self.root / "model.safetensors"
 
     @property
+    def evidence(self) -> Path:
+        """What was opened in audits that found somebody guilty."""
+        return self.root / "evidence"
+
+    @property
     def module_file(self) -> Path:
         """The user's model source, as it was when the run was created."""
         return self.root / "module.py"
@@ -78,7 +88,7 @@ class RunFolder:
     @property
     def initial_file(self) -> Path:
         """Public state of round 0."""
-        return self.snapshots / "000000.bin"
+        return self.snapshot(0)
 
     @property
     def snapshots(self) -> Path:
@@ -104,17 +114,17 @@ class RunFolder:
         """A local provider's folder."""
         return self.root / "providers" / str(index)
 
+    def verifier(self, index: int) -> Path:
+        """A local verifier's folder."""
+        return self.root / "verifiers" / str(index)
+
+    def snapshot(self, round: int) -> Path:
+        """Where the public state before `round` is kept, if it is."""
+        return self.snapshots / f"{round:06d}.bin"
+
     def lock(self) -> None:
         """Takes the run for this process; raises RunError FF-APP-010 when another one has it."""
-        try:
-            handle = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise RunError(
-                "FF-APP-017",
-                f"the lock of run {self.name} cannot be used",
-                cause=error.strerror or str(error),
-                hint="see that the run's folder is yours, and that `lock` in it is no link",
-            ) from error
+        handle = self._lock_file("lock")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -129,6 +139,40 @@ class RunFolder:
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         self._lock = handle
+
+    async def lock_coordinator(self) -> None:
+        """Takes the run log for this process: there is one coordinator at a time, whoever supervises it.
+
+        Waits for one that is about to end; raises RunError FF-APP-018 when it does not.
+        """
+        handle = self._lock_file("coordinator.lock")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + COORDINATOR_SECONDS
+        while self._coordinator is None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._coordinator = handle
+            except BlockingIOError:
+                if loop.time() > deadline:
+                    os.close(handle)
+                    raise RunError(
+                        "FF-APP-018",
+                        f"another process coordinates run {self.name}",
+                        cause="it holds coordinator.lock, and does not end",
+                        hint="end it, then run `farflung resume`",
+                    ) from None
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _lock_file(self, name: str) -> int:
+        try:
+            return os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise RunError(
+                "FF-APP-017",
+                f"the lock of run {self.name} cannot be used",
+                cause=error.strerror or str(error),
+                hint=f"see that the run's folder is yours, and that `{name}` in it is no link",
+            ) from error
 
     def owner(self) -> int | None:
         """The process that works on this run now, if any."""

@@ -1,32 +1,34 @@
-"""Hiring: from a funded job to providers that hold its data and public state and are ready to train."""
+"""Hiring: from a funded job to providers and verifiers that hold its data and are ready to work."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
 from farflung.app import wire
-from farflung.app.coordinator import Archive, Dial, accepted_by_round, as_failure
+from farflung.app.archive import Archive, accepted_by_round
+from farflung.app.coordinator import Dial
 from farflung.app.directory import LIST, Listing, check_advertisement
-from farflung.app.journal import Journal
+from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.wrapping import is_lease_key_signed, wrap
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OFFER, is_signed
-from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.errors import FarflungError, PolicyError, RunError, VerificationError
 from farflung.core.events import Joined, Left, Matched, Warned
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
 from farflung.job.spec import Terms
-from farflung.ledger.tx import JobSchedule, Offer, SignedOffer
+from farflung.ledger.tx import JobSchedule, Offer, Role
 from farflung.market import match as market
 from farflung.market.offer import Listing as Ask
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Record
-from farflung.train.snapshot import PublicState
 
 WARNING_CHARACTERS = 300  # of what a provider says for people to read
 
@@ -40,84 +42,134 @@ class Budget(msgspec.Struct, frozen=True):
     memory_bytes: int
     deadline: int  # ledger time, ms
     dataset_bytes: int
+    audit_units: int = 0  # tokens that each verifier may be paid for at most
 
 
 class Supplies(msgspec.Struct, frozen=True):
     """What a provider fetches from the requester before it can train."""
 
-    job_key: bytes
     dataset: Manifest
     module: Manifest
     snapshot: Manifest
     snapshot_round: int
 
 
-async def read_asks(
-    ledger: LedgerClient, directory: Connection
-) -> tuple[list[Ask], dict[PeerId, wire.Address]]:
-    """Standing asks: price and stake from the ledger, capabilities and address from the directory."""
+class Asks(msgspec.Struct, frozen=True):
+    """Standing asks by role, and where everybody can be reached."""
+
+    of: dict[Role, list[Ask]]
+    addresses: dict[PeerId, wire.Address]
+
+
+class Hired(msgspec.Struct, frozen=True):
+    """Who signed, ascending, and the keys that their leases' secrets are wrapped for."""
+
+    members: list[PeerId]
+    verifiers: list[PeerId]
+    keys: dict[PeerId, bytes]
+
+
+async def read_asks(ledger: LedgerClient, directory: Connection) -> Asks:
+    """Standing asks: price and stake from the ledger, role, capabilities and address from the directory."""
     listing = decode(await directory.call(LIST, b""), Listing, limits.CONTROL_BYTES)
     nodes = {node.node: node for node in await ledger.nodes()}
-    asks, addresses = [], {}
+    of: dict[Role, list[Ask]] = {role: [] for role in Role}
+    addresses = {}
     for advertisement in listing.advertisements:
         record = advertisement.endpoint
         check_advertisement(advertisement, record.peer)
-        addresses[record.peer] = wire.Address(record.peer, record.host, record.port)
+        addresses[record.peer] = wire.Address(record.peer, record.host, record.port, record.relay)
         if (node := nodes.get(record.peer)) is not None:
             price, stake = Credits(node.unit_price), Credits(node.free)
-            asks.append(Ask(record.peer, price, stake, advertisement.capabilities))
-    return asks, addresses
+            of[advertisement.role].append(Ask(record.peer, price, stake, advertisement.capabilities))
+    return Asks(of, addresses)
 
 
 async def hire(
-    ledger: LedgerClient, terms: Terms, budget: Budget, asks: Sequence[Ask], dial: Dial, journal: Journal
-) -> list[PeerId]:
-    """The job's members: those of its leases, or the cheapest similar ones, leased now by one transaction."""
-    leases = await ledger.leases(terms.id)
-    if leases:
-        unit_price, peers = Credits(leases[0].unit_price), [lease.node for lease in leases]
-    else:
-        count = terms.spec.network.providers
-        request = market.Request(count, budget.unit_price, budget.memory_bytes, stake=budget.stake)
-        found = market.match(request, asks)
-        unit_price, peers = found.unit_price, list(found.peers)
-    units = terms.spec.rounds * terms.spec.round_tokens
-    proposal = wire.Proposal(
-        ledger.chain, terms, budget.dataset_bytes, unit_price, budget.stake, units, budget.deadline
-    )
-    replies = await asyncio.gather(*(_propose(dial, p, proposal) for p in peers), return_exceptions=True)
-    offers = {p: r for p, r in zip(peers, replies, strict=True) if isinstance(r, SignedOffer)}
-    for peer, reply in zip(peers, replies, strict=True):
-        if not isinstance(reply, SignedOffer):
-            _note_absent(journal, peer, reply)
-    if not offers:
-        raise RunError(
-            "FF-APP-061", "no provider took the job", cause=str(replies[0])[:300], hint="look at the asks"
+    ledger: LedgerClient, terms: Terms, budget: Budget, asks: Asks, dial: Dial, journal: Emitter
+) -> Hired:
+    """Those of the job's leases, or the cheapest similar ones, leased now by one transaction."""
+    leases = [lease for lease in await ledger.leases(terms.id) if lease.is_open]
+    network, is_new = terms.spec.network, not leases
+    counts = {Role.TRAIN: network.providers, Role.AUDIT: network.verifiers if terms.spec.is_audited else 0}
+    proposals: dict[PeerId, wire.Proposal] = {}
+    price = Credits(0)
+    for role in [role for role in Role if is_new and counts[role]]:
+        request = market.Request(counts[role], budget.unit_price, budget.memory_bytes, stake=budget.stake)
+        found = market.match(request, asks.of[role])
+        price = max(price, found.unit_price)
+        units = _units(terms, budget, role)
+        proposals |= {p: _proposal(ledger, terms, budget, role, found.unit_price, units) for p in found.peers}
+    for lease in leases:
+        proposals[lease.node] = _proposal(
+            ledger, terms, budget, lease.role, lease.unit_price, lease.units_max
         )
-    if not leases:
-        await ledger.submit(JobSchedule(terms.id, tuple(offers[p] for p in sorted(offers))))
-    journal.emit(
-        Matched(peers=tuple(p.hex() for p in sorted(offers)), offers=len(asks), unit_price=unit_price)
+        price = Credits(lease.unit_price)
+    offered = await _propose_all(dial, proposals, journal)
+    if not any(proposals[p].role is Role.TRAIN for p in offered):
+        raise RunError("FF-APP-061", "no provider took the job", hint="look at the asks")
+    if is_new:
+        await ledger.submit(JobSchedule(terms.id, tuple(offered[p].offer for p in sorted(offered))))
+    by = {role: sorted(p for p in offered if proposals[p].role is role) for role in Role}
+    hired = Hired(by[Role.TRAIN], by[Role.AUDIT], {p: o.lease_key for p, o in offered.items()})
+    count = len(asks.of[Role.TRAIN])
+    journal.emit(Matched(peers=tuple(p.hex() for p in hired.members), offers=count, unit_price=price))
+    return hired
+
+
+def _units(terms: Terms, budget: Budget, role: Role) -> int:
+    return terms.spec.rounds * terms.spec.round_tokens if role is Role.TRAIN else budget.audit_units
+
+
+def _proposal(
+    ledger: LedgerClient, terms: Terms, budget: Budget, role: Role, price: int, units: int
+) -> wire.Proposal:
+    money = (price, budget.stake, units, budget.deadline)
+    return wire.Proposal(ledger.chain, terms, budget.dataset_bytes, *money, role)
+
+
+async def again(ledger: LedgerClient, terms: Terms, budget: Budget, peer: PeerId, dial: Dial) -> bytes:
+    """Proposes an open lease of the job to its node once more, after it died; the key of the lease's secrets.
+
+    Raises NetworkError when it is not back yet, PolicyError FF-APP-091 when its lease is closed.
+    """
+    lease = next((x for x in await ledger.leases(terms.id) if x.node == peer and x.is_open), None)
+    if lease is None:
+        raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
+    proposal = _proposal(ledger, terms, budget, lease.role, lease.unit_price, lease.units_max)
+    return (await _propose(dial, peer, proposal)).lease_key
+
+
+async def _propose_all(
+    dial: Dial, proposals: dict[PeerId, wire.Proposal], journal: Emitter
+) -> dict[PeerId, wire.Offered]:
+    replies = await asyncio.gather(
+        *(_propose(dial, p, proposal) for p, proposal in proposals.items()), return_exceptions=True
     )
-    return sorted(offers)
+    offered: dict[PeerId, wire.Offered] = {}
+    for peer, reply in zip(proposals, replies, strict=True):
+        if isinstance(reply, wire.Offered):
+            offered[peer] = reply
+        elif isinstance(reply, FarflungError):
+            journal.emit(Left(peer=peer.hex(), reason=f"{reply.code} {reply.message}"))
+        else:
+            raise RunError("FF-APP-062", "a provider's answer is no offer", cause=str(reply)[:200])
+    return offered
 
 
-def _note_absent(journal: Journal, peer: PeerId, reply: BaseException | SignedOffer) -> None:
-    if not isinstance(reply, FarflungError):
-        raise RunError("FF-APP-062", "a provider's answer is no offer", cause=str(reply)[:200])
-    journal.emit(Left(peer=peer.hex(), reason=f"{reply.code} {reply.message}"))
-
-
-async def _propose(dial: Dial, peer: PeerId, proposal: wire.Proposal) -> SignedOffer:
+async def _propose(dial: Dial, peer: PeerId, proposal: wire.Proposal) -> wire.Offered:
     connection = await dial(peer)
     data = await connection.call(wire.PROPOSE, encode(proposal))
-    signed = decode(data, SignedOffer, limits.CONTROL_BYTES)
+    offered = decode(data, wire.Offered, limits.CONTROL_BYTES)
+    signed, job = offered.offer, proposal.terms.id
     money = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
-    asked = Offer(proposal.chain, proposal.terms.id, peer, *money)
+    asked = Offer(proposal.chain, job, peer, *money, proposal.role)
     if signed.offer != asked or not is_signed(peer, signed.signature, NS_OFFER, encode(asked)):
         # one bad offer would make the ledger refuse them all
         raise VerificationError("FF-APP-063", "a provider signed another offer than the one proposed")
-    return signed
+    if not is_lease_key_signed(peer, offered.signature, job, offered.lease_key):
+        raise VerificationError("FF-APP-063", "a lease key is not signed by its node")
+    return offered
 
 
 def replay_plan(
@@ -130,57 +182,86 @@ def replay_plan(
     )
 
 
-async def start_members(
-    terms: Terms,
-    supplies: Supplies,
-    replay: tuple[wire.PastRound, ...],
-    public: PublicState,
-    seats: Sequence[PeerId],
-    wanted: Sequence[PeerId],
-    members: Sequence[wire.Address],
-    dial: Dial,
-    journal: Journal,
-) -> list[PeerId]:
-    """Brings the wanted peers to `public`; the ones that got there. `seats` fixes each peer's index in the job."""
+class Starter:
+    """Brings leased nodes to where the job stands."""
 
-    async def start(peer: PeerId) -> PeerId:
+    def __init__(
+        self, terms: Terms, seats: Sequence[PeerId], dial: Dial, journal: Emitter, job_key: bytes
+    ) -> None:
+        """`seats` fixes each peer's index in the job."""
+        self._terms, self.seats, self._dial, self._journal = terms, seats, dial, journal
+        self._job_key = job_key
+        self.members: tuple[wire.Address, ...] = ()
+        self.verifiers: tuple[PeerId, ...] = ()
+
+    async def member(
+        self,
+        peer: PeerId,
+        lease_key: bytes,
+        supplies: Supplies,
+        replay: tuple[wire.PastRound, ...],
+        root: Hash,
+    ) -> None:
+        """Brings a provider to the public state under `root`. Raises VerificationError FF-APP-064."""
         began = asyncio.get_running_loop().time()
+        started = await self._start(peer, self.seats.index(peer), lease_key, supplies, replay)
+        if started.root != root or started.round != supplies.snapshot_round + len(replay):
+            raise VerificationError("FF-APP-064", "a provider holds another public state than the log")
+        self._warn(started.warning)
+        seconds = asyncio.get_running_loop().time() - began
+        told = Joined(peer=peer.hex(), round=started.round, replayed=started.replayed, seconds=seconds)
+        self._journal.emit(told)
+
+    async def verifier(self, peer: PeerId, lease_key: bytes, supplies: Supplies) -> None:
+        """Brings data to a verifier; public states come with the audits."""
+        await self._start(peer, 0, lease_key, supplies, ())
+
+    async def _start(
+        self,
+        peer: PeerId,
+        seat: int,
+        lease_key: bytes,
+        supplies: Supplies,
+        replay: tuple[wire.PastRound, ...],
+    ) -> wire.Started:
+        job = self._terms.id
         request = wire.Start(
-            terms.id,
-            supplies.job_key,
-            seats.index(peer),
-            tuple(members),
+            job,
+            wrap(lease_key, job, self._job_key),
+            seat,
+            self.members,
+            self.verifiers,
             supplies.dataset,
             supplies.module,
             supplies.snapshot,
             supplies.snapshot_round,
             replay,
         )
-        connection = await dial(peer)
+        connection = await self._dial(peer)
         data = await connection.call(wire.START, encode(request), timeout=None)
-        started = decode(data, wire.Started, limits.CONTROL_BYTES)
-        if started.root != public.root(terms.layout) or started.round != public.round:
-            raise VerificationError("FF-APP-064", "a provider holds another public state than the log")
-        if started.warning:
-            code, _, message = started.warning.partition(": ")
-            has_code = code.startswith("FF-") and bool(message)
-            told = (message if has_code else started.warning)[:WARNING_CHARACTERS]
-            journal.emit(Warned(code=code[:16] if has_code else "FF-APP-065", message=told))
-        seconds = asyncio.get_running_loop().time() - began
-        journal.emit(Joined(peer=peer.hex(), round=started.round, replayed=started.replayed, seconds=seconds))
-        return peer
+        return decode(data, wire.Started, limits.CONTROL_BYTES)
 
-    replies = await asyncio.gather(*(start(p) for p in wanted), return_exceptions=True)
+    def _warn(self, warning: str) -> None:
+        if warning:
+            code, _, message = warning.partition(": ")
+            has_code = code.startswith("FF-") and bool(message)
+            told = (message if has_code else warning)[:WARNING_CHARACTERS]
+            self._journal.emit(Warned(code=code[:16] if has_code else "FF-APP-065", message=told))
+
+
+async def all_ready(
+    work: dict[PeerId, Coroutine[Any, Any, None]], journal: Emitter
+) -> tuple[list[PeerId], FarflungError | None]:
+    """Waits for all; those that are ready, in order, and what one of the others failed with."""
+    replies = await asyncio.gather(*work.values(), return_exceptions=True)
     ready: list[PeerId] = []
-    errors: list[FarflungError] = []
-    for peer, reply in zip(wanted, replies, strict=True):
+    error: FarflungError | None = None
+    for peer, reply in zip(work, replies, strict=True):
         if isinstance(reply, FarflungError):
             journal.emit(Left(peer=peer.hex(), reason=f"{reply.code} {reply.message}"))
-            errors.append(reply)
+            error = error or reply
         elif isinstance(reply, BaseException):
             raise reply
         else:
             ready.append(peer)
-    if not ready and errors:
-        raise as_failure(errors[0])
-    return ready
+    return ready, error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -15,6 +16,13 @@ from farflung.watch.io import eventlog
 from farflung.watch.io.eventlog import EventLog
 
 Watcher = Callable[[AnyEvent, Timeline], None]
+
+
+class Emitter(Protocol):
+    """Where those who do the work tell what happened: the journal, or in another process the leash that leads to it."""
+
+    def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
+        """Tells of one event; its time is set where it is stored."""
 
 
 class Journal:

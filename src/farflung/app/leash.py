@@ -21,8 +21,15 @@ from typing import Any
 
 import msgspec
 
-from farflung.core.errors import FarflungError, RunError
-from farflung.core.events import Usage
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    RunError,
+    UsageError,
+    VerificationError,
+)
+from farflung.core.events import AnyEvent, Usage, to_json
 from farflung.net.messages import Kind
 
 LINE_BYTES = 1 << 20
@@ -30,11 +37,38 @@ GRACE_SECONDS = 5.0
 
 Report = dict[str, Any]
 
+_KINDS: dict[int, type[FarflungError]] = {
+    kind.exit_code: kind for kind in (UsageError, NetworkError, PolicyError, VerificationError, RunError)
+}
+
 
 def report(kind: str, **facts: Any) -> None:
-    """Tells the supervisor something (child's side)."""
-    sys.stdout.write(msgspec.json.encode({"kind": kind, **facts}).decode() + "\n")
-    sys.stdout.flush()
+    """Tells the supervisor something (child's side). Once it is gone nobody is told: the process is about to end."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(msgspec.json.encode({"kind": kind, **facts}).decode() + "\n")
+        sys.stdout.flush()
+
+
+def report_failure(error: FarflungError) -> None:
+    """Tells the supervisor why this process cannot go on, so that a person hears it in the error's own words."""
+    facts = {"code": error.code, "message": error.message, "cause": error.cause, "hint": error.hint}
+    report("failed", exit=error.exit_code, **facts)
+
+
+def as_error(said: Report) -> FarflungError:
+    """The error that a `failed` report tells of, of the same kind: it ends the command as it would have here."""
+    facts = {key: str(said.get(key, "")) for key in ("message", "cause", "hint")}
+    exit_code = said.get("exit")
+    kind = _KINDS.get(exit_code, RunError) if isinstance(exit_code, int) else RunError
+    return kind(str(said.get("code")), facts["message"], cause=facts["cause"], hint=facts["hint"])
+
+
+class ReportingEmitter:
+    """An emitter (app.journal) in a process that keeps no journal: every event goes up the leash."""
+
+    def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
+        """Hands one event to the supervisor, which stamps and stores it."""
+        report("event", event=to_json(event), durable=durable)
 
 
 def report_end(process: str, sent: dict[Kind, int]) -> None:
@@ -86,14 +120,12 @@ def run_role(main: Callable[[Orders], Awaitable[None]]) -> None:
     try:
         asyncio.run(body())
     except FarflungError as error:
-        report("failed", code=error.code, message=error.message, cause=error.cause, hint=error.hint)
+        report_failure(error)
         sys.exit(error.exit_code)
     except BaseException as error:
         if os.environ.get("FARFLUNG_DEBUG"):
             traceback.print_exc()
-        report(
-            "failed", code="FF-APP-099", message=f"{type(error).__name__}: {error}"[:300], cause="", hint=""
-        )
+        report_failure(RunError("FF-APP-099", f"{type(error).__name__}: {error}"[:300]))
         sys.exit(1)
 
 
@@ -119,7 +151,7 @@ class Child:
         self.name, self.role = name, role
         self._process = process
         self.first: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
-        self.failure: RunError | None = None
+        self.failure: FarflungError | None = None
         self._reader: asyncio.Task[None] | None = None
         self._awaited: dict[str, asyncio.Future[Report]] = {}
 
@@ -164,10 +196,7 @@ class Child:
 
     def _hear(self, said: Report, on_report: Callable[[Child, Report], None]) -> None:
         if said.get("kind") == "failed":
-            facts = {k: str(said.get(k, "")) for k in ("message", "cause", "hint")}
-            self.failure = RunError(
-                str(said.get("code")), facts["message"], cause=facts["cause"], hint=facts["hint"]
-            )
+            self.failure = as_error(said)
         elif said.get("kind") == "ready" and not self.first.done():
             self.first.set_result(said)
         waiting = self._awaited.pop(str(said.get("kind")), None)
@@ -190,14 +219,20 @@ class Child:
             self._process.stdin.write(msgspec.json.encode(what) + b"\n")
 
     async def ask(self, what: Report, answer: str) -> Report:
-        """Sends an order and waits for the report of kind `answer`; raises what the process failed with."""
+        """Sends an order and waits for the report of kind `answer`; raises what the process failed with, or
+        RunError FF-APP-020 when it died.
+        """
+        if self._reader is not None and self._reader.done():
+            raise self.failure or self._died()
         waiting: asyncio.Future[Report] = asyncio.get_running_loop().create_future()
         self._awaited[answer] = waiting
         self.order(what)
         return await waiting
 
     async def gone(self) -> int:
-        """Waits for the end of the process: its exit status."""
+        """Waits until the process has ended and all that it said was heard: its exit status."""
+        if self._reader is not None:
+            await asyncio.shield(self._reader)
         return await self._process.wait()
 
     async def stop(self) -> None:

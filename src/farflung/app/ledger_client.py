@@ -8,11 +8,11 @@ from typing import Final, TypeVar
 
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import ProtocolError, RunError
+from farflung.core.errors import NetworkError, ProtocolError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import queries
 from farflung.ledger.block import Block, Genesis
-from farflung.ledger.receipts import Receipt
+from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.results import AlreadyApplied, Applied
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, NodeState
 from farflung.ledger.tx import NodeLeave, NodeRegister, Op, make_tx, sign_tx
@@ -20,17 +20,28 @@ from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
 
 QUERY: Final = "ledger.query"
+PATIENCE_SECONDS: Final = 10.0  # for a validator that is started again
+PAUSES_SECONDS: Final = (0.05, 0.5)  # between two tries: the first, and the longest
 
 AnswerT = TypeVar("AnswerT", bound=queries.Answer)
 
 
 class LedgerClient:
-    """Signs, submits and asks. One transaction at a time, because a nonce is used once."""
+    """Signs, submits and asks. One transaction at a time, because a nonce is used once.
+
+    A validator that dies and comes back costs time only: a question is asked again, and so is the very same signed
+    transaction, which the ledger takes once however often it comes.
+    """
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], key: SigningKey, genesis: Genesis
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        key: SigningKey,
+        genesis: Genesis,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
-        self._connect, self._key, self._genesis = connect, key, genesis
+        """`patience`: seconds for which a lost connection is made again; then its NetworkError is raised."""
+        self._connect, self._key, self._genesis, self._patience = connect, key, genesis, patience
         self._turn = asyncio.Lock()
 
     @property
@@ -55,9 +66,8 @@ class LedgerClient:
             raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{result.code}: {why}")
 
     async def _ask(self, query: queries.Query, kind: type[AnswerT]) -> AnswerT:
-        connection = await self._connect()
         try:
-            answer = queries.read_answer(await connection.call(QUERY, encode(query)))
+            answer = queries.read_answer(await self._call(encode(query)))
         except RemoteError as error:  # the ledger's own trouble (its disk, say), not the network's
             raise RunError(error.code, error.message, cause=error.cause, hint=error.hint) from error
         if isinstance(answer, queries.Refused):
@@ -65,6 +75,23 @@ class LedgerClient:
         if not isinstance(answer, kind):
             raise ProtocolError("FF-APP-071", f"the ledger answered {type(answer).__name__}")
         return answer
+
+    async def _call(self, query: bytes) -> bytes:
+        """The ledger's reply. What cannot be reached, or breaks off, is tried again while there is patience."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        pause, longest = PAUSES_SECONDS
+        while True:
+            try:
+                connection = await self._connect()
+                return await connection.call(QUERY, query)
+            except (RemoteError, ProtocolError):
+                raise
+            except NetworkError:
+                if loop.time() + pause > deadline:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, longest)
 
     async def account(self, owner: PeerId) -> AccountRow:
         """An account; all zero where there is none."""
@@ -91,6 +118,12 @@ class LedgerClient:
     async def receipt(self, table: str, key: bytes) -> Receipt | None:
         """The proof of one row."""
         return (await self._ask(queries.AskReceipt(table, key), queries.ReceiptIs)).receipt
+
+    async def node(self, node: PeerId) -> NodeRow | None:
+        """A node's row, whether it still lends or not; None where there never was one."""
+        receipt = await self.receipt(NodeRow.TABLE, node)
+        row = read_row(receipt) if receipt is not None else None
+        return row if isinstance(row, NodeRow) else None
 
     async def blocks(self) -> list[Block]:
         """All blocks since genesis."""

@@ -1,4 +1,4 @@
-"""A whole network on this computer: one validator, n providers with a worker each, and this requester.
+"""A whole network on this computer: a validator, a relay, verifiers, providers with a worker each, and the requester.
 
 Nothing in it is a stand-in: separate processes, real sockets, real signatures. It differs from a network of
 strangers in one thing only: keys come from the run's seed and ledger time is counted, not read, so that two runs
@@ -7,23 +7,14 @@ with one seed give the same bits (docs/architecture, law 4). Such keys are unsaf
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
-from farflung.app.folder import RunFolder
-from farflung.app.journal import Journal
-from farflung.app.leash import Child, Report
+from farflung.app.leash import Report
 from farflung.core.codec import encode
-from farflung.core.crypto import local_key
-from farflung.core.errors import RunError
-from farflung.core.events import ProcessStarted, Traffic, Usage, Warned
+from farflung.core.crypto import NS_LOCAL_KEY, SigningKey, digest, local_key
 from farflung.core.ids import PeerId
 from farflung.core.money import MICRO, Credits, parse_credits, times
-from farflung.host.io.probe import sgemm_flops
-from farflung.host.io.process import WorkerProcess, start_worker
+from farflung.job.cheats import HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import DAY_MS, Genesis, Params
-from farflung.train.io.pipe import WorkerPipe
 
 FEE = Credits(10)  # micro-credits a transaction
 STAKE_ROUNDS = (
@@ -35,159 +26,118 @@ NODE_MS = 60 * DAY_MS
 
 
 def stake_of(spec: JobSpec) -> Credits:
-    """What each provider of a local network puts at stake."""
+    """What each provider and verifier of a local network puts at stake."""
     return times(parse_credits(spec.unit_price), STAKE_ROUNDS * spec.round_tokens)
+
+
+def hidden_of(spec: JobSpec) -> int:
+    """How many providers are reached through the relay only."""
+    return min(spec.network.hidden, spec.network.providers)
+
+
+def verifiers_of(spec: JobSpec) -> int:
+    """How many verifiers a local network has: none where nothing is ever drawn."""
+    return spec.network.verifiers if spec.is_audited else 0
+
+
+def cheater_of(spec: JobSpec) -> int:
+    """Which provider cheats, when one does: drawn, and told to nobody but its own process."""
+    drawn = digest(NS_LOCAL_KEY, spec.seed.to_bytes(8, "little"), b"cheater")
+    return int.from_bytes(drawn, "little") % spec.network.providers
 
 
 def genesis_of(spec: JobSpec) -> Genesis:
     """The genesis of a job's local ledger: it follows from the job, so that a reader need not be told it."""
-    pocket, stake = POCKET, stake_of(spec)
-    accounts = [(local_key(spec.seed, "requester").public, parse_credits(spec.budget) + pocket)]
-    providers = [local_key(spec.seed, "provider", index).public for index in range(spec.network.providers)]
-    accounts += [(peer, stake + pocket) for peer in providers]
-    validators = (local_key(spec.seed, "validator").public,)
-    return Genesis(f"local-{spec.seed}", 0, tuple(accounts), validators, Params(fee_min=FEE))
+    keys, pocket, stake = Keys(spec), POCKET, stake_of(spec)
+    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket)]
+    accounts += [(key.public, stake + pocket) for key in (*keys.providers, *keys.verifiers)]
+    return Genesis(f"local-{spec.seed}", 0, tuple(accounts), (keys.validator.public,), Params(fee_min=FEE))
 
 
-class LocalNetwork:
-    """Starts the processes of a run, hears their reports, and ends them."""
+class Keys:
+    """Everybody's key."""
 
-    def __init__(self, folder: RunFolder, spec: JobSpec, journal: Journal) -> None:
-        self._folder, self._spec, self._journal = folder, spec, journal
-        self._session = journal.timeline.sessions
-        self.requester = local_key(spec.seed, "requester")
-        self.validator = local_key(spec.seed, "validator")
-        self.providers = [local_key(spec.seed, "provider", i) for i in range(spec.network.providers)]
-        self.unit_price = parse_credits(spec.unit_price)
-        self.stake = stake_of(spec)
-        self.genesis = genesis_of(spec)
-        for index in range(spec.network.providers):
-            folder.provider(index).mkdir(parents=True, exist_ok=True)
-        self._children: dict[str, Child] = {}
-        self._own_worker: WorkerProcess | None = None
-        self._starting: asyncio.Task[None] | None = None
-        self.ledger_address = ("", 0)
+    def __init__(self, spec: JobSpec) -> None:
+        seed = spec.seed
+        self.requester = local_key(seed, "requester")
+        self.validator = local_key(seed, "validator")
+        self.relay = local_key(seed, "relay")
+        self.verifiers = [local_key(seed, "verifier", i) for i in range(verifiers_of(spec))]
+        self.providers = [local_key(seed, "provider", i) for i in range(spec.network.providers)]
 
-    def start_own_worker(self) -> WorkerPipe:
-        """The requester's own torch process: builds the initial weights and evaluates."""
-        scratch = self._folder.root / "scratch"
-        self._own_worker = start_worker(scratch, self._folder.root / "worker.log")
-        self._announce("worker", "requester worker", self._own_worker.pid, b"")
-        return WorkerPipe(self._own_worker.socket)
+    @property
+    def nodes(self) -> list[PeerId]:
+        """All that put a stake on the ledger."""
+        return [key.public for key in (*self.providers, *self.verifiers)]
 
-    def start(self) -> asyncio.Task[None]:
-        """Starts all other processes; `stop` ends this too, wherever it is."""
-        self._starting = asyncio.create_task(self._start())
-        return self._starting
+    @property
+    def guests(self) -> list[PeerId]:
+        """All that the relay serves."""
+        return [self.requester.public, *self.nodes]
 
-    async def _start(self) -> None:
-        """Validator first, then all providers at once; they register in turn, so that the ledger is reproducible."""
-        config: Report = {
-            "name": "ledger",
-            "key": self.validator.seed.hex(),
-            "genesis": encode(self.genesis).hex(),
-            "folder": str(self._folder.ledger),
-            "local": True,
-            "port": 0,
-        }
-        validator = await self._start_child("ledger", "validator", config, self._folder.ledger)
-        ready = await validator.first
-        self.ledger_address = (str(ready["host"]), int(ready["port"]))
-        self._announce("validator", "ledger", validator.pid, self.validator.public)
-        flops = int(sgemm_flops())
-        names = [f"provider-{i}" for i in range(len(self.providers))]
-        for index, name in enumerate(names):
-            await self._start_provider(index, name, flops)
-        for index, name in enumerate(names):
-            child = self._children[name]
-            await child.first
-            self._announce("provider", name, child.pid, self.providers[index].public)
-        for name in names:
-            await self._children[name].ask({"do": "register"}, "registered")
 
-    async def _start_provider(self, index: int, name: str, flops: int) -> None:
-        host, port = self.ledger_address
-        config: Report = {
-            "name": name,
-            "key": self.providers[index].seed.hex(),
-            "genesis": encode(self.genesis).hex(),
-            "folder": str(self._folder.provider(index)),
-            "ledger": {"peer": self.validator.public.hex(), "host": host, "port": port},
-            "port": 0,
+class Place:
+    """Where a process listens, as the others are told: its key, host and port."""
+
+    def __init__(self, peer: PeerId, host: str, port: int) -> None:
+        self.config: Report = {"peer": peer.hex(), "host": host, "port": port}
+
+
+class Network:
+    """What each process of a local network is given when it starts (see app.leash: keys included)."""
+
+    def __init__(self, spec: JobSpec, cheat: str = HONEST) -> None:
+        self.spec, self.keys, self.genesis = spec, Keys(spec), genesis_of(spec)
+        self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
+        self._cheat = cheat
+
+    @property
+    def has_relay(self) -> bool:
+        """Whether anybody is reached through a relay only."""
+        return hidden_of(self.spec) > 0
+
+    def _base(self, name: str, key: SigningKey) -> Report:
+        return {"name": name, "key": key.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
+
+    def ledger(self, folder: str) -> Report:
+        """The validator's configuration."""
+        return {**self._base("ledger", self.keys.validator), "folder": folder, "local": True}
+
+    def relay(self) -> Report:
+        """The relay's configuration: whom it serves."""
+        allow = [peer.hex() for peer in self.keys.guests]
+        return {"name": "relay", "key": self.keys.relay.seed.hex(), "port": 0, "allow": allow}
+
+    def node(self, name: str, key: SigningKey, folder: str, ledger: Place, flops: int) -> Report:
+        """What providers and verifiers have in common."""
+        return {
+            **self._base(name, key),
+            "folder": folder,
+            "ledger": ledger.config,
             "unit_price": self.unit_price,
             "stake": self.stake,
             "expires": NODE_MS,
             "flops": flops,
         }
-        await self._start_child(name, "provider", config, self._folder.provider(index))
 
-    async def _start_child(self, name: str, role: str, config: Report, folder: Path) -> Child:
-        child = await Child.start(name, role, config, folder / "process.log", self._heard)
-        self._children[name] = child
-        return child
+    def provider(self, index: int, folder: str, ledger: Place, relay: Place | None, flops: int) -> Report:
+        """A provider's configuration: the first ones listen at the relay only, and one may cheat."""
+        hidden = relay is not None and index < hidden_of(self.spec)
+        return {
+            **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
+            "relay": relay.config if relay is not None and hidden else None,
+            "cheat": self._cheat if index == cheater_of(self.spec) else HONEST,
+        }
 
-    def _announce(self, role: str, name: str, pid: int, peer: bytes) -> None:
-        self._journal.emit(ProcessStarted(role=role, name=name, pid=pid, peer=peer.hex()))
-
-    def _heard(self, child: Child, said: Report) -> None:
-        match said.get("kind"):
-            case "bytes":
-                self.count(child.name, {k: int(v) for k, v in said.items() if k != "kind"})
-            case "usage":
-                facts = {k: v for k, v in said.items() if k != "kind"}
-                self._journal.emit(Usage(**facts))
-            case "worker":
-                self._announce("worker", f"{child.name} worker", int(said["pid"]), b"")
-            case "warning":
-                self._journal.emit(Warned(code=str(said.get("code")), message=str(said.get("message"))))
-
-    def count(self, process: str, sent: dict[str, int]) -> None:
-        """Records what a process has sent so far in this session."""
-        self._journal.emit(Traffic(session=self._session, process=process, **sent))
-
-    async def first_death(self) -> tuple[str, PeerId | None, str]:
-        """Waits until one of the processes ends by itself: its name, its key if it is a provider, and why."""
-        waits = {asyncio.create_task(child.gone()): name for name, child in self._children.items()}
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waits:
-                task.cancel()
-        task = done.pop()
-        name = waits[task]
-        child = self._children.pop(name)
-        why = f"its process ended with status {task.result()}"
-        if child.failure is not None:
-            why = f"{child.failure.code} {child.failure.message}"
-        peers = {f"provider-{i}": key.public for i, key in enumerate(self.providers)}
-        return name, peers.get(name), why
-
-    async def leave(self) -> None:
-        """Every provider takes its stake back, in turn."""
-        for name, child in self._children.items():
-            if name != "ledger":
-                await child.ask({"do": "leave"}, "left")
-
-    async def stop(self) -> None:
-        """Ends all processes; providers first, so that the ledger hears them out."""
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
-        ledger = self._children.pop("ledger", None)
-        await asyncio.gather(*(child.stop() for child in self._children.values()))
-        self._children.clear()
-        if ledger is not None:
-            await ledger.stop()
-        if self._own_worker is not None:
-            used = self._own_worker.usage()
-            peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]
-            self._journal.emit(Usage(process="requester worker", peak_bytes=peak, cpu_seconds=seconds))
-            self._own_worker.terminate()
-            self._own_worker = None
-
-
-def died(name: str, why: str) -> RunError:
-    """The ledger is gone: nothing can be paid until it is back."""
-    return RunError(
-        "FF-APP-021", f"{name} ended", cause=why, hint="`farflung resume` starts it again from its disk"
-    )
+    def requester(self, root: str, ledger: Place, relay: Place | None) -> Report:
+        """The requester's configuration, but for what the plan says."""
+        return {
+            **self._base("requester", self.keys.requester),
+            "root": root,
+            "ledger": ledger.config,
+            "relay": relay.config if relay is not None else None,
+            "port": self.spec.network.port,
+            "unit_price": self.unit_price,
+            "stake": self.stake,
+            "deadline": JOB_MS,
+        }

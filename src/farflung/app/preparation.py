@@ -22,9 +22,10 @@ from farflung.job import dataset
 from farflung.job.io.read import read_dataset, read_module
 from farflung.job.load import Resolved
 from farflung.job.model import gpt_shapes
-from farflung.job.spec import JobSpec, Terms
+from farflung.job.spec import JobSpec, Terms, Tolerance
 from farflung.train import messages, snapshot
 from farflung.train.io.pipe import WorkerPipe
+from farflung.verify.tolerance import tolerance_of
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -60,7 +61,7 @@ async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: Sig
     Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since).
     """
     data, module = folder.dataset_file.read_bytes(), module_source(folder)
-    terms = _read_terms(folder.terms_file, spec) if folder.terms_file.exists() else None
+    terms = read_terms(folder, spec) if folder.terms_file.exists() else None
     if terms is not None:
         _check_inputs(folder, terms, data, module)
     ready = await worker.request(messages.Setup(spec, data, module, 0, key.public))
@@ -71,16 +72,27 @@ async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: Sig
     assert isinstance(state, messages.State)
     write_atomic(folder.initial_file, state.snapshot, "run.initial")
     layout = Layout.of(dict(state.shapes))
-    terms = Terms(spec, digest(NS_OBJECT, data), _module_hash(module), layout, key.public, state.root)
+    tolerance = await _profile(worker, state.snapshot) if spec.is_audited else Tolerance()
+    inputs = (digest(NS_OBJECT, data), _module_hash(module))
+    terms = Terms(spec, *inputs, layout, key.public, state.root, tolerance)
     write_atomic(folder.terms_file, encode(terms), "run.terms")
     return Prepared(terms, ready)
+
+
+async def _profile(worker: WorkerPipe, initial: bytes) -> Tolerance:
+    """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works."""
+    profiled = await worker.request(messages.Profile(initial))
+    assert isinstance(profiled, messages.Profiled)
+    return tolerance_of(profiled.noise)
 
 
 def _module_hash(module: bytes) -> Hash:
     return digest(NS_OBJECT, module) if module else ZERO_HASH
 
 
-def _read_terms(path: Path, spec: JobSpec) -> Terms:
+def read_terms(folder: RunFolder, spec: JobSpec) -> Terms:
+    """The terms that were fixed for this spec; raises RunError FF-APP-022, VerificationError FF-APP-023."""
+    path = folder.terms_file
     try:
         terms = decode(path.read_bytes(), Terms, limits.LOG_RECORD_BYTES)
     except ProtocolError as error:

@@ -8,30 +8,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
-from farflung.app.coordinator import RunLog, accepted_by_round, roots_by_round
+from farflung.app.archive import RunLog, accepted_by_round, roots_by_round
+from farflung.app.audits import evidence_file
+from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
+from farflung.core import limits
+from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, RunError
-from farflung.core.ids import Hash
+from farflung.core.events import Caught
+from farflung.job.spec import Terms
 from farflung.ledger.rows import JobState
-from farflung.ledger.tx import Progress
-from farflung.train.roundlog import contributions_root
+from farflung.ledger.tx import Finding, JobSlash, Progress
+from farflung.train.roundlog import Audited, contributions_root
+from farflung.verify.evidence import Evidence, claim_of, evidence_hash
+from farflung.verify.tally import Guilty, Tally
 
 
 class Recorder:
-    """Tells the ledger of one job's closed rounds."""
+    """Tells the ledger of one job's rounds: each when its audits are over, and of whom they found guilty."""
 
-    def __init__(self, ledger: LedgerClient, job: Hash, log: RunLog) -> None:
-        self._ledger, self._job, self._log = ledger, job, log
+    def __init__(
+        self,
+        ledger: LedgerClient,
+        terms: Terms,
+        log: RunLog,
+        evidence: Path,
+        verifiers: int,
+        journal: Emitter,
+    ) -> None:
+        self._ledger, self._terms, self._log = ledger, terms, log
+        self._evidence, self._verifiers, self._journal = evidence, verifiers, journal
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
 
     def wake(self) -> None:
-        """A round was closed."""
+        """A round was closed or judged."""
         self._news.set()
 
     async def run(self, on_failure: Callable[[FarflungError], None]) -> None:
-        """Records rounds as they close, until it is cancelled or the ledger refuses one."""
+        """Records rounds as they come, until it is cancelled or the ledger refuses one."""
         try:
             while True:
                 await self._news.wait()
@@ -41,17 +58,60 @@ class Recorder:
             on_failure(error)
 
     async def catch_up(self) -> None:
-        """Records every closed round that the ledger does not have; raises RunError FF-APP-068."""
+        """Records everything that the ledger does not have; raises RunError FF-APP-068."""
         async with self._turn:
             roots, accepted = roots_by_round(self._log.records), accepted_by_round(self._log.records)
-            job = await self._ledger.job(self._job)
-            for round in range(job.round if job is not None else 0, len(roots) - 1):
+            tally = Tally(self._terms.spec, self._verifiers)
+            job = await self._ledger.job(self._terms.id)
+            for audited in self._judged(len(roots) - 1):
+                round = audited.round
+                units = tally.add(accepted[round], audited)
                 if job is None or job.state is not JobState.RUNNING:
-                    raise _closed_early(job.state.name.lower() if job is not None else "unknown")
-                contributions = accepted[round]
-                units = tuple((c.peer, c.weight) for c in contributions)
-                root = contributions_root(contributions)
-                await self._ledger.submit(Progress(self._job, round, roots[round + 1], root, units))
+                    if round >= (job.round if job is not None else 0):
+                        raise _closed_early(job.state.name.lower() if job is not None else "unknown")
+                    continue
+                if round >= job.round:
+                    root = contributions_root(accepted[round])
+                    said = Progress(self._terms.id, round, roots[round + 1], root, tuple(units.items()))
+                    await self._ledger.submit(said)
+                for guilty in [g for g in tally.guilty.values() if g.round == round]:
+                    await self._slash(guilty)
+
+    def _judged(self, closed: int) -> list[Audited]:
+        """One for each round that may be recorded, in order; of a job without audits every closed round."""
+        if not self._terms.spec.is_audited:
+            return [Audited(round, ()) for round in range(closed)]
+        return [r for r in self._log.records if isinstance(r, Audited)]
+
+    async def _slash(self, guilty: Guilty) -> None:
+        """Takes the stake of a node that is guilty, unless that is done."""
+        leases = {lease.node: lease for lease in await self._ledger.leases(self._terms.id)}
+        lease = leases[guilty.node]
+        if not lease.is_open:
+            return
+        path = evidence_file(self._evidence, guilty.round, guilty.node)
+        evidence = decode(path.read_bytes(), Evidence, limits.CONTROL_BYTES)
+        named, claim = evidence_hash(evidence), claim_of(evidence)
+        await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
+        leases = {x.node: x for x in await self._ledger.leases(self._terms.id)}
+        taken = leases[guilty.node].slashed
+        bounty = taken // 2 // len(guilty.verdicts) * len(guilty.verdicts)
+        verdict = guilty.verdicts[0].verdict
+        self._journal.emit(
+            Caught(
+                peer=guilty.node.hex(),
+                round=guilty.round,
+                segment=verdict.segment,
+                why="withheld its committed state"
+                if verdict.finding is Finding.WITHHELD
+                else "its work is false",
+                slashed=taken,
+                bounty=bounty,
+                burnt=taken - bounty,
+                evidence=named.hex(),
+            ),
+            durable=True,
+        )
 
 
 def _closed_early(state: str) -> RunError:

@@ -1,4 +1,8 @@
-"""A run from end to end: plan, network, training, settlement, result. `farflung run` and `farflung resume`."""
+"""A run from end to end: plan, network, training, settlement, result. `farflung run` and `farflung resume`.
+
+This process supervises: it reads the inputs, fixes the terms, starts all others and starts again what dies, keeps the
+journal, and measures loss with a worker of its own. The job itself is the requester's (app.roles.requester).
+"""
 
 from __future__ import annotations
 
@@ -14,30 +18,29 @@ from typing import Any
 
 import msgspec
 
+from farflung.app import closing, preparation
 from farflung.app import folder as folders
-from farflung.app import preparation
-from farflung.app.export import write_export
+from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
-from farflung.app.hiring import Budget
 from farflung.app.journal import Journal, Watcher
 from farflung.app.leash import by_name, report_usage
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.local import JOB_MS, LocalNetwork, died
+from farflung.app.local import Network
+from farflung.app.network import Processes
 from farflung.app.preparation import Prepared
-from farflung.app.roles.requester import Outcome, Requester
 from farflung.app.scoring import Scorer
 from farflung.core import events
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
+from farflung.core.events import AnyEvent
 from farflung.core.layout import Layout
 from farflung.host.io.probe import machine
 from farflung.job.load import Resolved
-from farflung.ledger.receipts import Receipt
-from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
 from farflung.plan.advise import Plan, advise
 from farflung.plan.compare import Measured, compare
 from farflung.plan.traffic import ring_bytes
-from farflung.train import snapshot
 from farflung.train.rounds import REASON_STOPPED
 
 
@@ -54,13 +57,6 @@ class Losses(msgspec.Struct, frozen=True):
     start: float
     unigram: float
     baseline: float | None
-
-
-class Ending(msgspec.Struct, frozen=True):
-    """What the ledger says when everybody has left: its root, and money found minus money minted."""
-
-    ledger_root: str
-    sum: int
 
 
 class Run:
@@ -80,11 +76,11 @@ class Run:
         self._compare = compare
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        self._network = LocalNetwork(folder, self._spec, self._journal)
-        self._requester: Requester | None = None
+        self._network = Network(self._spec, identity.cheat)
+        self._processes = Processes(folder, self._network, self._journal, self._hear)
+        self._scorer: Scorer | None = None
         self._main: asyncio.Task[Any] | None = None
         self._began = time.monotonic()
-        self._stop_asked = False
         self._plan: Plan | None = None
 
     def _note_session(self) -> None:
@@ -127,17 +123,24 @@ class Run:
             loop.add_signal_handler(signal.SIGTERM, self._cancel)
 
     def _interrupt(self) -> None:
-        if self._stop_asked or self._requester is None:
+        if not self._processes.ask_to_stop():
             self._cancel()
             return
-        self._stop_asked = True
         text = "the round that is open will be finished and settled; once more stops now"
         self._journal.emit(events.Warned(code="FF-APP-131", message=text))
-        self._requester.stop()
 
     def _cancel(self) -> None:
         if self._main is not None:
             self._main.cancel()
+
+    def _hear(self, event: AnyEvent, durable: bool) -> None:
+        """What the requester's process tells. It sees no other process's bytes, and no held-out loss."""
+        if isinstance(event, events.RoundClosed):
+            sync = self._journal.timeline.bytes_by().sync
+            event = msgspec.structs.replace(event, sync_bytes=sync)
+        self._journal.emit(event, durable=durable)
+        if isinstance(event, events.RoundClosed) and self._scorer is not None:
+            self._scorer.offer(event.round + 1, self._folder.snapshot(event.round + 1))
 
     async def _through(self) -> events.Result:
         if not self._folder.resolved_file.exists():
@@ -147,90 +150,88 @@ class Run:
         if layout is not None:
             self._show_plan(layout)
         try:
-            worker = self._network.start_own_worker()
-            started = self._network.start()
-            prepared = await preparation.prepare(self._folder, self._spec, worker, self._network.requester)
-            if layout is None:
-                self._show_plan(prepared.terms.layout)
-            await started
-            scorer = Scorer(worker, prepared.terms, self._journal)
-            return await self._with_network(prepared, scorer)
+            return await self._processes.guard(self._with_network(layout))
         finally:
-            await self._network.stop()
+            await self._processes.stop()
 
     def _show_plan(self, layout: Layout) -> None:
         self._plan = advise(self._spec, layout, self._folder.dataset_file.stat().st_size, machine())
         if self._journal.timeline.plan is None:
             self._journal.emit(self._plan.event(self._folder.name))
 
-    async def _with_network(self, prepared: Prepared, scorer: Scorer) -> events.Result:
-        layout = prepared.terms.layout
-        initial = snapshot.unpack((self._folder.snapshots / "000000.bin").read_bytes(), layout)
-        before = asyncio.create_task(self._score(scorer, initial))
-        requester = self._requester = Requester(
-            self._network.requester,
-            self._folder,
-            prepared.terms,
-            self._journal,
-            scorer,
-            self._spec.network.port,
-            lambda sent: self._network.count("requester", by_name(sent)),
-        )
-        await requester.open()
-        ledger = self._ledger_client(requester)
-        directory = await self._reach_ledger(requester)
-        outcome = await self._guarded(requester.run(ledger, directory, self._budget()))
+    async def _with_network(self, layout: Layout | None) -> events.Result:
+        worker = self._processes.start_own_worker()
+        started = self._processes.start()
+        prepared = await preparation.prepare(self._folder, self._spec, worker, self._network.keys.requester)
+        if layout is None:
+            self._show_plan(prepared.terms.layout)
+        await started
+        scorer = self._scorer = Scorer(worker, prepared.terms, self._journal)
+        initial = self._folder.initial_file.read_bytes()
+        before = asyncio.create_task(self._score(scorer, 0, initial))
+        outcome = closing.read_outcome(await self._processes.coordinate(self._allowed()))
         await scorer.idle()
         loss_start = await before
-        ending = await self._conclude(prepared, requester, ledger, outcome)
-        loss = await self._score(scorer, outcome.public)
+        ending = await self._conclude(prepared)
+        loss = await self._score(scorer, outcome.rounds, self._last_state(outcome))
         took = time.monotonic() - self._began  # the baseline is not part of the job
         baseline = await self._baseline(scorer, initial) if self._compare else None
-        await self._close(requester)
+        await self._processes.stop()  # so that the last bytes are counted
+        self._journal.emit(report_usage("supervisor"))
         self._compare_with_plan(outcome, took)
         losses = Losses(loss, loss_start, prepared.ready.loss_unigram, baseline)
-        result = self._result(outcome, layout, losses, ending)
+        result = self._result(outcome, prepared.terms.layout, losses, ending)
         self._journal.emit(result, durable=True)
-        if outcome.finished.reason == REASON_STOPPED:
+        if outcome.reason == REASON_STOPPED:
             raise self._stopped(outcome)
         return result
 
-    async def _reach_ledger(self, requester: Requester) -> Connection:
-        return await requester.endpoint.dial(self._network.validator.public, *self._network.ledger_address)
+    def _allowed(self) -> dict[str, Any]:
+        """What the plan says that the requester may spend, and what it may ask of a provider."""
+        assert self._plan is not None
+        plan = self._plan
+        return {
+            "escrow": plan.price.escrow,
+            "memory_bytes": plan.memory.worker,
+            "dataset_bytes": plan.data_bytes,
+        }
 
-    def _ledger_client(self, requester: Requester) -> LedgerClient:
-        return LedgerClient(
-            lambda: self._reach_ledger(requester), self._network.requester, self._network.genesis
-        )
+    def _last_state(self, outcome: Outcome) -> bytes:
+        """The public state that the job ended with."""
+        try:
+            return self._folder.snapshot(outcome.rounds).read_bytes()
+        except OSError as error:
+            raise RunError(
+                "FF-APP-026",
+                "the last public state of the run is not there",
+                cause=str(error),
+                hint="`farflung resume` computes it again from the log",
+            ) from error
 
-    async def _score(self, scorer: Scorer, public: snapshot.PublicState) -> float:
-        score = await scorer.score(public, self._spec.evaluate.final_tokens)
-        self._journal.emit(events.Evaluated(round=public.round, loss=score.loss, tokens=score.tokens))
+    async def _score(self, scorer: Scorer, round: int, packed: bytes) -> float:
+        score = await scorer.score(packed, self._spec.evaluate.final_tokens)
+        self._journal.emit(events.Evaluated(round=round, loss=score.loss, tokens=score.tokens))
         return score.loss
 
-    async def _conclude(
-        self, prepared: Prepared, requester: Requester, ledger: LedgerClient, outcome: Outcome
-    ) -> Ending:
-        """Receipts, then everybody takes the stake back, then the export: all blocks are in it."""
-        receipts = await self._receipts(ledger, requester)
-        await self._network.leave()
-        blocks, head = await ledger.blocks(), await ledger.head()
-        genesis = self._network.genesis
-        write_export(
-            self._folder, genesis, prepared.terms, requester.log, requester.archive, blocks, receipts
-        )
-        minted = sum(amount for _, amount in genesis.accounts)
-        return Ending(head.header.state.hex(), await self._total_money(ledger) - minted)
+    async def _conclude(self, prepared: Prepared) -> Ending:
+        """Everybody takes the stake back, then what the ledger says is proved and exported: all blocks are in it."""
+        await self._processes.leave()
+        counter = Counter()
+        endpoint = Endpoint(self._network.keys.requester, closing.serve_nothing, counter)
 
-    async def _close(self, requester: Requester) -> None:
-        """Ends all processes, so that the last bytes are counted."""
-        await requester.close()
-        await self._network.stop()
-        self._network.count("requester", by_name(requester.counter.sent))
-        self._journal.emit(report_usage("requester"))
+        async def reach_ledger() -> Connection:
+            validator = self._network.keys.validator.public
+            return await endpoint.dial(validator, *self._processes.ledger_address)
+
+        ledger = LedgerClient(reach_ledger, self._network.keys.requester, self._network.genesis)
+        try:
+            return await closing.conclude(self._folder, self._network, prepared.terms, ledger)
+        finally:
+            await endpoint.close()
+            self._processes.count("supervisor", by_name(counter.sent))
 
     def _result(self, outcome: Outcome, layout: Layout, losses: Losses, ending: Ending) -> events.Result:
-        timeline, rounds = self._journal.timeline, outcome.finished.rounds
+        timeline, rounds = self._journal.timeline, outcome.rounds
         steps, peers = rounds * self._spec.sync.steps, self._spec.network.providers
         return events.Result(
             loss=losses.end,
@@ -240,13 +241,15 @@ class Run:
             bytes_sent=timeline.bytes_sent(),
             bytes_by=timeline.bytes_by(),
             bytes_ring_bf16=ring_bytes(layout.size, steps=steps, members=peers),
-            segments_audited=0,
-            caught=(),
+            segments_audited=len(timeline.audits),
+            caught=tuple(timeline.caught),
             paid=outcome.paid,
-            slashed=0,
+            slashed=sum(c.slashed for c in timeline.caught.values()),
+            bounty=sum(c.bounty for c in timeline.caught.values()),
+            burnt=sum(c.burnt for c in timeline.caught.values()),
             refunded=outcome.refunded,
             sum=ending.sum,
-            model_hash=outcome.output.hex(),
+            model_hash=outcome.output,
             ledger_root=ending.ledger_root,
             seconds=round(time.monotonic() - self._began, 3),
             run=self._folder.name,
@@ -258,64 +261,19 @@ class Run:
     def _stopped(self, outcome: Outcome) -> RunStoppedError:
         return RunStoppedError(
             "FF-APP-132",
-            f"run {self._folder.name} was stopped after {outcome.finished.rounds} rounds",
+            f"run {self._folder.name} was stopped after {outcome.rounds} rounds",
             cause="the open round was finished and everybody is paid",
             hint=f"the model so far is {self._folder.model_file}",
         )
 
-    def _budget(self) -> Budget:
-        assert self._plan is not None
-        plan, network = self._plan, self._network
-        return Budget(
-            network.unit_price, plan.price.escrow, network.stake, plan.memory.worker, JOB_MS, plan.data_bytes
-        )
-
-    async def _guarded(self, work: asyncio.Future[Outcome] | object) -> Outcome:
-        """Does the work while watching the processes: the ledger's death ends it, a provider's is told to it."""
-        task: asyncio.Task[Outcome] = asyncio.ensure_future(work)  # type: ignore[arg-type]
-        try:
-            while True:
-                death = asyncio.create_task(self._network.first_death())
-                await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
-                if task.done():
-                    death.cancel()
-                    await asyncio.gather(death, return_exceptions=True)
-                    return task.result()
-                name, peer, why = death.result()
-                if peer is None:
-                    raise died(name, why)
-                assert self._requester is not None
-                self._requester.lost(peer, why)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _receipts(self, ledger: LedgerClient, requester: Requester) -> list[Receipt]:
-        """Proof of the job's end and of every party's pay."""
-        job = requester.log.records[0].job  # type: ignore[union-attr]
-        wanted = [(JobRow.TABLE, bytes(job))]
-        wanted += [(LeaseRow.TABLE, lease_key(job, lease.node)) for lease in await ledger.leases(job)]
-        found = [await ledger.receipt(table, key) for table, key in wanted]
-        receipts = [r for r in found if r is not None]
-        if len(receipts) < len(wanted):
-            raise RunError(
-                "FF-APP-067", "the ledger does not prove what it paid", hint="`farflung resume` asks again"
-            )
-        return receipts
-
-    async def _baseline(self, scorer: Scorer, initial: snapshot.PublicState) -> float:
+    async def _baseline(self, scorer: Scorer, initial: bytes) -> float:
         score = await scorer.baseline(initial, self._spec.network.providers, self._spec.evaluate.final_tokens)
         self._journal.emit(events.Baseline(loss=score.loss, steps=score.steps, seconds=score.seconds))
         return score.loss
 
-    async def _total_money(self, ledger: LedgerClient) -> int:
-        """All money of the local network after everybody has left: it must be what genesis gave."""
-        owners = {owner for owner, _ in self._network.genesis.accounts} | {self._network.validator.public}
-        return sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
-
     def _compare_with_plan(self, outcome: Outcome, took: float) -> None:
         timeline = self._journal.timeline
-        if self._plan is None or timeline.sessions > 1 or outcome.finished.rounds < self._spec.rounds:
+        if self._plan is None or timeline.sessions > 1 or outcome.rounds < self._spec.rounds:
             return
         by = timeline.bytes_by()
         peaks = [u.peak_bytes for name, u in timeline.usage.items() if name.endswith("worker")]

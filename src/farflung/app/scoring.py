@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Protocol
 
-from farflung.app.journal import Journal
+from farflung.app.journal import Emitter
 from farflung.core.errors import RunError
 from farflung.core.events import Evaluated
 from farflung.job.spec import Terms
-from farflung.train import messages, snapshot
-from farflung.train.snapshot import PublicState
+from farflung.train import messages
 
 
 class Worker(Protocol):
@@ -23,31 +23,35 @@ class Worker(Protocol):
 class Scorer:
     """At most one evaluation at a time; a state that comes while one runs is left out."""
 
-    def __init__(self, worker: Worker, terms: Terms, journal: Journal) -> None:
+    def __init__(self, worker: Worker, terms: Terms, journal: Emitter) -> None:
         self._worker, self._terms, self._journal = worker, terms, journal
         self._running: asyncio.Task[None] | None = None
 
-    def offer(self, public: PublicState) -> None:
-        """Evaluates this state in the background, if it is this round's turn and the worker is free."""
-        is_due = (
-            public.round % self._terms.spec.evaluate.every == 0 and public.round < self._terms.spec.rounds
-        )
+    def offer(self, round: int, stored: Path) -> None:
+        """Evaluates the state before `round` in the background, if it is that round's turn and the worker is free.
+
+        The coordinator stores what is due before it tells of the round; a state that is gone again is left out.
+        """
+        spec = self._terms.spec
+        is_due = round % spec.evaluate.every == 0 and round < spec.rounds
         if is_due and (self._running is None or self._running.done()):
-            self._running = asyncio.create_task(self._score(public))
+            try:
+                packed = stored.read_bytes()
+            except OSError:
+                return
+            self._running = asyncio.create_task(self._score(round, packed))
 
-    async def _score(self, public: PublicState) -> None:
-        score = await self.score(public, self._terms.spec.evaluate.tokens)
-        self._journal.emit(Evaluated(round=public.round, loss=score.loss, tokens=score.tokens))
+    async def _score(self, round: int, packed: bytes) -> None:
+        score = await self.score(packed, self._terms.spec.evaluate.tokens)
+        self._journal.emit(Evaluated(round=round, loss=score.loss, tokens=score.tokens))
 
-    async def score(self, public: PublicState, tokens: int) -> messages.Score:
-        """Held-out loss of a state on the first `tokens` held-out tokens."""
-        packed = snapshot.pack(public, self._terms.layout)
+    async def score(self, packed: bytes, tokens: int) -> messages.Score:
+        """Held-out loss of a state (train.snapshot form) on the first `tokens` held-out tokens."""
         return await self._ask(messages.Evaluate(packed, tokens))
 
-    async def baseline(self, initial: PublicState, members: int, tokens: int) -> messages.Score:
-        """Held-out loss of one machine that trained on the same tokens."""
-        packed = snapshot.pack(initial, self._terms.layout)
-        return await self._ask(messages.Baseline(packed, members, tokens))
+    async def baseline(self, initial: bytes, members: int, tokens: int) -> messages.Score:
+        """Held-out loss of one machine that trained on the same tokens, from public state in train.snapshot form."""
+        return await self._ask(messages.Baseline(initial, members, tokens))
 
     async def _ask(self, message: messages.Request) -> messages.Score:
         reply = await self._worker.request(message)

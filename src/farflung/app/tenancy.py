@@ -1,4 +1,4 @@
-"""One lease on a provider: its data, its worker, its private state, and what it promised.
+"""One lease to train: a provider's data, its worker, its private state, and what it promised.
 
 Order of durability in a round: payload object, then private state with the result, then the commitment leaves.
 A provider that crashed anywhere in between therefore repeats the round or repeats its promise, never both.
@@ -8,26 +8,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
-from farflung.app import objects
+from farflung.app import objects, wire
+from farflung.app.openings import Openings
 from farflung.app.scoring import Worker
 from farflung.app.vault import Vault
 from farflung.app.wire import (
     Merged,
     MergeRound,
+    OpenSegment,
     Promise,
     RevealRound,
+    RevealSegment,
+    SegmentOpened,
     Share,
     Shown,
     Start,
     Started,
     TrainRound,
 )
+from farflung.app.wrapping import KEY_BYTES
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, VerificationError
+from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    ProtocolError,
+    RunError,
+    VerificationError,
+)
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
@@ -37,13 +50,27 @@ from farflung.store.objects import Manifest, open_object, seal
 from farflung.train import messages
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.sync import Sync
+from farflung.train.trace import Trace
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
 REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
 
-KEY_BYTES: Final = 32
+NOT_HELD: Final = "FF-TRAIN-081"  # the worker's answer when it does not hold the states of a round
 
 ReplyT = TypeVar("ReplyT", bound=messages.Reply)
+OrderT = TypeVar(
+    "OrderT",
+    Start,
+    TrainRound,
+    RevealRound,
+    MergeRound,
+    OpenSegment,
+    RevealSegment,
+    wire.AuditOrder,
+    wire.AuditReveal,
+    wire.Members,
+    wire.End,
+)
 
 
 class Result(Wire, frozen=True):
@@ -51,9 +78,7 @@ class Result(Wire, frozen=True):
 
     round: int
     manifest: Manifest
-    payload: Hash
-    losses: tuple[float, ...]
-    tokens: int
+    trace: Trace
     seconds: float
 
 
@@ -73,17 +98,24 @@ class Tenancy:
         key: SigningKey,
         terms: Terms,
         disk: Disk,
-        vault: Vault,
+        folder: Path,
         dial: Callable[[PeerId], Awaitable[Connection]],
         dataset_bytes: int,
+        sandbox: str = "",
+        cheat: str = "none",
     ) -> None:
-        self._key, self._terms, self._disk, self._vault, self._dial = key, terms, disk, vault, dial
+        """`folder` holds private state, sealed; `sandbox` names the worker's tier."""
+        self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
+        self._vault = Vault(folder, bytes(KEY_BYTES))  # until the job's key is here it lists and deletes only
+        self.sandbox, self._cheat = sandbox, cheat
         self._payload_bytes = Sync.of(terms.spec.sync).codec.bound(terms.layout)
         self._dataset_bytes = dataset_bytes
         self.shelf = objects.Shelf(disk, self._payload_bytes)
         self._merged: tuple[int, Merged] | None = None
+        self._roots: dict[int, Hash] = {}  # of public states held, the newest two
         self._job_key = b""
         self._requester = key.public
+        self._verifiers: frozenset[PeerId] = frozenset()
         self._worker: Worker | None = None
         self._result: Result | None = None
         self._old: list[tuple[int, Hash]] = []
@@ -96,25 +128,63 @@ class Tenancy:
         """The job's id."""
         return self._terms.id
 
-    async def start(self, start: Start, worker: Worker, requester: PeerId) -> Started:
-        """Brings data and public state here and sets the worker up. Replays what was closed since the snapshot."""
-        self._check_start(start)
-        self._job_key, self._worker, self._requester = start.job_key, worker, requester
-        self._round = self._merged = None
-        self.members = frozenset(a.peer for a in start.members) | {requester}
+    async def start(self, start: Start, job_key: bytes, worker: Worker, requester: PeerId) -> Started:
+        """Brings data and public state here and sets the worker up. Replays what was closed since the snapshot.
+
+        Asked again by a coordinator that took over, while worker and state are where it wants them: nothing is done.
+        """
+        self._check_start(start, job_key)
+        self._requester, self._verifiers = requester, frozenset(start.verifiers)
+        self.admit(frozenset(a.peer for a in start.members) | {requester})
+        target = start.snapshot_round + len(start.replay)
+        if worker is self._worker and job_key == self._job_key and self._stands_at(target):
+            return Started(target, self._roots[target], 0, "")
+        self._job_key, self._worker = job_key, worker
+        self._vault = Vault(self._folder, derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
+        segments = len(self._terms.spec.borders) - 1
+        self._openings = Openings(self._key, self.job, segments, self._disk, self._vault, job_key)
+        self._round = self._merged = self._result = None
         dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
         module = await self._object(start.module, (requester,), Kind.JOIN)
         snapshot = await self._object(start.snapshot, (requester,), Kind.JOIN)
-        setup = messages.Setup(self._terms.spec, dataset, module, start.member, self._key.public)
+        me, spec = self._key.public, self._terms.spec
+        setup = messages.Setup(spec, dataset, module, start.member, me, cheat=self._cheat)
         await self._ask(setup, messages.Ready)
-        target = start.snapshot_round + len(start.replay)
         kept, warning = self._recover(target)
         load = messages.Load(start.snapshot_round, snapshot, kept.inner if kept else b"")
         state = await self._ask(load, messages.State)
         for past in start.replay:
             state = await self._merge_shares(past.round, past.shares, Kind.JOIN)
-        self._round = target
+        self._holds(target, state.root)
         return Started(target, state.root, len(start.replay), warning)
+
+    def _holds(self, round: int, root: Hash) -> None:
+        self._round = round
+        self._roots = {r: known for r, known in self._roots.items() if r == round - 1} | {round: root}
+
+    def _stands_at(self, target: int) -> bool:
+        """Whether the worker holds the public state of `target`, or has merged it already and remembers its answer."""
+        is_merged = self._merged is not None and self._merged[0] == target == (self._round or 0) - 1
+        return target in self._roots and (self._round == target or is_merged)
+
+    def admit(self, members: frozenset[PeerId]) -> None:
+        """From now on these, and the verifiers, may ask for objects here."""
+        self.members = members | self._verifiers
+
+    async def obey(self, method: str, body: bytes) -> bytes:
+        """Carries out one order of the lease's requester, or of a verifier, after the start."""
+        match method:
+            case "round.train":
+                return encode(await self.train(order(self.job, body, TrainRound)))
+            case "round.reveal":
+                return encode(await self.reveal(order(self.job, body, RevealRound)))
+            case "round.merge":
+                return encode(await self.merge(order(self.job, body, MergeRound)))
+            case "audit.open":
+                return encode(await self.open(order(self.job, body, OpenSegment)))
+            case "audit.reveal":
+                return encode(self._openings.reveal(order(self.job, body, RevealSegment), self._verifiers))
+        raise ProtocolError("FF-APP-043", f"a provider does not serve {method[:40]!r}")
 
     def _recover(self, round: int) -> tuple[Kept | None, str]:
         """Private state for `round`, or already the result of it; a damaged file is said and left out."""
@@ -133,14 +203,14 @@ class Tenancy:
                 return kept, warning
         return None, warning or ("" if round == 0 else "private state is not here: the peer joins anew")
 
-    def _check_start(self, start: Start) -> None:
+    def _check_start(self, start: Start, job_key: bytes) -> None:
         """Only what the terms name, and no more bytes than they can need. Raises VerificationError FF-APP-058."""
         spec, layout = self._terms.spec, self._terms.layout
         vectors = 2 if spec.sync.outer_momentum > 0 else 1
         rounds = [past.round for past in start.replay]
         last = start.snapshot_round + len(rounds)
         faults = {
-            "the job's key": len(start.job_key) != KEY_BYTES,
+            "the job's key": len(job_key) != KEY_BYTES,
             "the data set": start.dataset.content != self._terms.dataset
             or start.dataset.size > self._dataset_bytes,
             "the module": not self._is_module(start.module),
@@ -175,15 +245,15 @@ class Tenancy:
             self._result = await self._compute(request.round)
         result = self._result
         assert result is not None
-        commitment = commit(self._key, self._terms.id, request.round, result.payload, result.tokens)
-        return Promise(commitment, was_stored, result.losses, result.tokens, result.seconds)
+        trace, said = result.trace, result.trace.statistics
+        commitment = commit(self._key, self.job, request.round, trace.payload, said.tokens, trace.root)
+        return Promise(commitment, was_stored, said.losses, said.tokens, result.seconds)
 
     async def _compute(self, round: int) -> Result:
         trained = await self._ask(messages.Train(round), messages.Trained)
         manifest, chunks = seal(self._job_key, trained.payload)
         self._disk.put(manifest, chunks)
-        payload = payload_hash(trained.payload)
-        result = Result(round, manifest, payload, trained.losses, trained.tokens, trained.seconds)
+        result = Result(round, manifest, trained.trace, trained.seconds)
         self._vault.save(self._name(round + 1), encode(Kept(round + 1, trained.inner, result)))
         self._old.append((round, manifest.id))
         return result
@@ -200,8 +270,41 @@ class Tenancy:
                 REPLICA_AWAY, "the replica did not take the payload", cause=str(error)[:200]
             ) from error
         nonce = nonce_of(self._key, self._terms.id, request.round)
-        shown = Contribution(self._key.public, result.tokens, result.payload, result.manifest.id, nonce)
+        trace, tokens = result.trace, result.trace.statistics.tokens
+        payload, held = trace.payload, result.manifest.id
+        shown = Contribution(self._key.public, tokens, payload, held, nonce, trace.root, self.sandbox)
         return Shown(Share(shown, result.manifest, request.replica))
+
+    async def open(self, request: OpenSegment) -> SegmentOpened:
+        """Opens the state before a segment of the round that is being closed, or repeats what was opened."""
+        known = self._openings.find(request.round, request.segment)
+        if known is not None:
+            return known.opened
+        result = self._result
+        if result is None or result.round != request.round or self._round != request.round:
+            raise PolicyError("FF-APP-084", f"segment {request.segment} of round {request.round} is not open")
+        ask = messages.OpenSegment(request.round, request.segment)
+        try:
+            states = await self._ask(ask, messages.SegmentOpened)
+        except RunError as error:
+            if error.code != NOT_HELD:
+                raise
+            await self._train_again(request.round)
+            states = await self._ask(ask, messages.SegmentOpened)
+        before = self._kept(request.round)
+        trace = before.result.trace if before is not None and before.result is not None else None
+        return self._openings.make(request.round, request.segment, result.trace, trace, states)
+
+    def _kept(self, round: int) -> Kept | None:
+        """Private state before a round, and what the round before it gave."""
+        data = self._vault.load(self._name(round))
+        return decode(data, Kept, limits.PIPE_BYTES) if data is not None else None
+
+    async def _train_again(self, round: int) -> None:
+        """After a crash the worker holds the round's result but not its way: it goes it again, to the same bits."""
+        kept = self._kept(round)
+        await self._ask(messages.Rewind(round, kept.inner if kept is not None else b""), messages.State)
+        await self._ask(messages.Train(round), messages.Trained)
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
@@ -209,7 +312,7 @@ class Tenancy:
             return self._merged[1]  # asked again, over a new connection
         self._check_round(request.round)
         state = await self._merge_shares(request.round, request.shares, Kind.SYNC)
-        self._round = request.round + 1
+        self._holds(request.round + 1, state.root)
         self._old += [(request.round, share.manifest.id) for share in request.shares]
         merged = Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root))
         self._merged = (request.round, merged)
@@ -256,6 +359,7 @@ class Tenancy:
     def _forget(self, keep_from: int) -> None:
         """Deletes private states and payloads that no resume can ask for any more."""
         prefix = self._name_of_job()
+        self._openings.forget(keep_from)
         for name in self._vault.names():
             job, _, round = name.rpartition("-")
             if job == prefix and int(round) < keep_from:
@@ -274,3 +378,11 @@ class Tenancy:
             if name.startswith(self._name_of_job()):
                 self._vault.drop(name)
         self.shelf.clear()
+
+
+def order(job: Hash, body: bytes, kind: type[OrderT]) -> OrderT:
+    """An order of the lease's job; raises PolicyError FF-APP-057."""
+    said = decode(body, kind, limits.CONTROL_BYTES)
+    if said.job != job:
+        raise PolicyError("FF-APP-057", "an order does not fit where the lease stands", cause="another job")
+    return said

@@ -1,6 +1,6 @@
-"""A provider's private files: sealed under a key that only this node can derive, replaced atomically.
+"""A provider's private files: sealed under a key that follows from the job's, replaced atomically.
 
-A node's disk holds nothing of a job in clear.
+A node's disk holds nothing of a job in clear, and once the lease has ended the node cannot open what is left on it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_OBJECT_KEY, SigningKey
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.io.durable import write_atomic
 from farflung.store.objects import Manifest, open_object, seal
@@ -23,9 +22,9 @@ class _Sealed(Wire, frozen=True):
 class Vault:
     """Named sealed files in one folder."""
 
-    def __init__(self, folder: Path, key: SigningKey) -> None:
-        self._folder = folder
-        self._secret = key.secret(NS_OBJECT_KEY, b"vault")
+    def __init__(self, folder: Path, secret: bytes) -> None:
+        """`secret`: 32 bytes, in memory only."""
+        self._folder, self._secret = folder, secret
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _path(self, name: str) -> Path:

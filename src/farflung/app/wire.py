@@ -1,7 +1,7 @@
 """What a requester and its providers say to each other over the network.
 
 requester → provider            answer
-lease.propose   Proposal        SignedOffer       the provider's signed price and stake for this job
+lease.propose   Proposal        Offered           the provider's signed price and stake for this job
 lease.start     Start           Started           data and public state are here; the worker is ready
 round.train     TrainRound      Promise           a commitment, after training
 round.reveal    RevealRound     Shown             the payload is replicated and may be fetched
@@ -12,9 +12,9 @@ lease.members   Members         b""               who is in the job from now on
 lease.end       End             b""               the lease is over
 
 requester → verifier            answer
-lease.propose   Proposal        SignedOffer       as a provider, with the role AUDIT
+lease.propose   Proposal        Offered           as a provider, with the role AUDIT
 lease.start     Start           Started           data is here; its worker is ready (no public state, no replay)
-audit.run       AuditOrder      BlindResult       it has trained the segment again and committed to what came out
+audit.run       AuditOrder      AuditAnswer       it has trained the segment again and committed to what came out
 audit.judge     AuditReveal     Judged            it has compared
 """
 
@@ -24,7 +24,7 @@ from farflung.core.codec import Wire
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.job.spec import Terms
 from farflung.ledger.rows import NOBODY
-from farflung.ledger.tx import Role, SignedVerdict
+from farflung.ledger.tx import Role, SignedOffer, SignedVerdict
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution
 from farflung.train.trace import Border, Leaf
@@ -56,6 +56,14 @@ class Proposal(Wire, frozen=True):
     role: Role = Role.TRAIN
 
 
+class Offered(Wire, frozen=True):
+    """The node's half of a lease, and the key that this lease's secrets are wrapped for (app.wrapping)."""
+
+    offer: SignedOffer
+    lease_key: bytes
+    signature: Signature
+
+
 class Address(Wire, frozen=True):
     """Where a peer listens; with `relay` (its key), at that relay and not itself."""
 
@@ -81,13 +89,14 @@ class PastRound(Wire, frozen=True):
 
 
 class Start(Wire, frozen=True):
-    """All that a provider needs to take its place: the job's key, its fellow members, data and public state.
+    """All that a provider needs to take its place: the job's key (wrapped for this lease), its fellow members, data
+    and public state.
 
     `members` are all who may fetch from and leave objects with this provider, the requester among them.
     """
 
     job: Hash
-    job_key: bytes
+    wrapped_key: bytes
     member: int
     members: tuple[Address, ...]
     verifiers: tuple[PeerId, ...]
@@ -163,10 +172,14 @@ class OpenSegment(Wire, frozen=True):
 
 
 class SegmentOpened(Wire, frozen=True):
-    """Border `segment` under the trace root, and the sealed state there (size 0: fresh)."""
+    """Border `segment` under the trace root, and the sealed state there (size 0: fresh).
+
+    `before`: for segment 0 of a peer that trained the round before, border K under that round's trace root.
+    """
 
     start: Leaf
     state: Manifest
+    before: tuple[Leaf, ...] = ()
 
 
 class RevealSegment(Wire, frozen=True):
@@ -188,23 +201,25 @@ class SegmentRevealed(Wire, frozen=True):
 
 class AuditOrder(Wire, frozen=True):
     """Train this segment again and commit to the result. `snapshot`: the public state before the round, under
-    `root`; `member`: the peer's index in the job.
+    `root`; `member`: the peer's index in the job; `before`: trace root of its contribution to the round before, if any.
     """
 
     job: Hash
     round: int
     member: int
     contribution: Contribution
+    before: Hash
     segment: int
     root: Hash
     snapshot: Manifest
-    opened: SegmentOpened
+    opened: SegmentOpened | None  # None: the coordinator got none; the verifier asks the peer itself
 
 
-class BlindResult(Wire, frozen=True):
-    """The verifier's commitment; it is on its disk."""
+class AuditAnswer(Wire, frozen=True):
+    """The verifier's commitment, which is on its disk; or its verdict at once: nothing, or nothing true, was opened."""
 
-    blind: Blind
+    blind: Blind | None
+    verdict: SignedVerdict | None
 
 
 class AuditReveal(Wire, frozen=True):
@@ -214,7 +229,7 @@ class AuditReveal(Wire, frozen=True):
     round: int
     peer: PeerId
     segment: int
-    revealed: SegmentRevealed
+    revealed: SegmentRevealed | None  # None: the coordinator got none; the verifier asks the peer itself
 
 
 class Judged(Wire, frozen=True):

@@ -41,6 +41,7 @@ BLOCK_BYTES: Final = 2 * MIB
 BLOCK_TXS: Final = 4096
 LEASES_PER_JOB: Final = PEERS
 PROOF_DEPTH: Final = 48
+RECEIPT_FILE_BYTES: Final = MIB  # a genesis and the receipts of one party
 
 # Specs and logs
 SPEC_BYTES: Final = 256 * KIB
@@ -59,3 +60,15 @@ METHOD_BYTES: Final = 64
 BULK_HANDLERS: Final = 32  # of one key at work: each may answer with BULK_BYTES
 ERROR_BYTES: Final = 4 * KIB  # an error reply
 HOST_BYTES: Final = 253  # a DNS name
+
+# Relay
+TICKET_BYTES: Final = 512  # what opens a connection to a relay, sent in clear
+TICKET_SECONDS: Final = 120  # a ticket's longest life; half of it may be spent on clocks that disagree
+TICKETS: Final = 1 << 16  # used and not expired, remembered by one relay
+TICKETS_PER_KEY: Final = 1 << 10
+CIRCUITS: Final = 512  # waiting or joined at one relay
+CIRCUITS_PER_KEY: Final = 64  # dialled by one key
+CIRCUIT_BUFFER_BYTES: Final = 64 * KIB  # held by a relay for one direction of a circuit
+CIRCUIT_SECONDS: Final = 5.0  # for the wanted peer to come
+CIRCUIT_IDLE_SECONDS: Final = 300.0  # without a byte: more than two peers' own patience (IDLE_SECONDS)
+REATTACH_SECONDS: Final = 1.0  # the longest pause before an attached peer tries its relay again

@@ -1,8 +1,9 @@
 """What a worker process may use of the machine that runs it, as data, and the environment it is given.
 
-The kernel enforces the bounds (setrlimit): they hold before the worker's first import. Processor seconds have no
-bound, since a lease ends by time and not by work. This is the first sandbox tier: it stops accidents and floods,
-not a determined intruder; the tiers that close file system and network come on top of it (docs/threats).
+The kernel enforces the bounds, by setrlimit and, where there is one, by a control group: they hold before the
+worker's first import. Processor seconds have no bound unless one is set, since a lease ends by time and not by
+work. Alone this is the weakest sandbox tier: it stops accidents and floods, not a determined intruder; those that
+close file system and network come on top of it (host.sandbox, docs/threats).
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ THREAD_VARIABLES: Final = (
     "NUMEXPR_NUM_THREADS",
 )
 PASSED: Final = ("PATH", "LANG", "FARFLUNG_DEBUG")
+CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is reckoned
+MAPPED_BYTES: Final = GIB  # of a process' resident memory: torch's libraries, which are files and not data
 LOG_BYTES: Final = 16 * MIB  # what standard error may grow to: `file_bytes` bounds every file, this one too
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of one worker. `processes` counts all of the user's processes and threads, so it is wide."""
+    """Bounds of one worker. `processes` counts all of the user's processes and threads, so it is wide; `threads`
+    counts the worker's own, and `cores` its processors: both need a control group.
+    """
 
     address_space: int = (
         64 * GIB
@@ -37,9 +42,15 @@ class Limits(msgspec.Struct, frozen=True):
     processes: int = 16384
     file_bytes: int = LOG_BYTES
     core_bytes: int = 0  # a memory image would put the tenant's weights on disk
+    cpu_seconds: int = 0  # 0: no bound
+    disk_bytes: int = 256 * MIB  # of scratch, which is memory where the tier can have it so
+    threads: int = 256
+    cores: int = 1  # 0: no bound
 
     def arguments(self) -> tuple[str, ...]:
         """`NAME=VALUE` for `host.io.confine`, by the kernel's names."""
+        # a second between soft and hard: SIGXCPU first, which says why; who ignores it is killed
+        cpu = (f"RLIMIT_CPU={self.cpu_seconds}:{self.cpu_seconds + 1}",) if self.cpu_seconds else ()
         return (
             f"RLIMIT_AS={self.address_space}",
             f"RLIMIT_DATA={self.data}",
@@ -47,6 +58,7 @@ class Limits(msgspec.Struct, frozen=True):
             f"RLIMIT_NPROC={self.processes}",
             f"RLIMIT_FSIZE={self.file_bytes}",
             f"RLIMIT_CORE={self.core_bytes}",
+            *cpu,
         )
 
 

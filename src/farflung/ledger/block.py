@@ -33,6 +33,7 @@ class Params(Wire, frozen=True):
     job_ms_max: int = 90 * DAY_MS  # how far ahead a job's deadline may lie
     node_ms_max: int = 400 * DAY_MS  # how far ahead a node's expiry may lie
     step_ms_max: int = HOUR_MS  # how far one block may move ledger time
+    withheld_permille: int = 100  # of its stake, what a node loses that did not open what it had committed to
 
 
 class Genesis(Wire, frozen=True):
@@ -134,4 +135,6 @@ def _genesis_fault(genesis: Genesis) -> str:
         return "an account is named twice"
     if min(numbers) < 0 or max(numbers) > MAX_CREDITS or sum(amounts) > MAX_CREDITS:
         return "a number or the sum of all balances is out of range"
+    if genesis.params.withheld_permille > 1000:
+        return "withheld_permille is above 1000"
     return "" if genesis.params.step_ms_max >= 1 else "step_ms_max must be at least 1"

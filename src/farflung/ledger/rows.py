@@ -1,12 +1,12 @@
 """The rows of the five tables. A row keeps its index for ever and is never deleted, only closed.
 
-| table    | key        | holds money in      |
-|----------|------------|---------------------|
-| accounts | owner      | balance             |
-| nodes    | node       | free + locked stake |
-| jobs     | job        | escrow              |
-| leases   | job, node  | -                   |
-| epochs   | job, round | -                   |
+| table    | key        | holds money in |
+|----------|------------|----------------|
+| accounts | owner      | balance |
+| nodes    | node       | free + locked stake, and what was burnt |
+| jobs     | job        | escrow |
+| leases   | job, node  | - |
+| epochs   | job, round | - |
 
 `money` of all rows together is what genesis minted, after every block.
 """
@@ -61,7 +61,10 @@ class AccountRow(Wire, frozen=True):
 
 
 class NodeRow(Wire, frozen=True):
-    """A provider. `locked` backs its `leases` open leases; `free` may back further ones."""
+    """A provider or verifier. `locked` backs its `leases` open leases; `free` may back further ones.
+
+    `burnt` is what it lost by slashing and nobody got: it stays here for ever and backs nothing.
+    """
 
     TABLE = "nodes"
 
@@ -83,13 +86,19 @@ class NodeRow(Wire, frozen=True):
     @property
     def money(self) -> int:
         """Micro-credits that this row holds."""
-        return self.free + self.locked + self.burnt
+        return self.stake + self.burnt
+
+    @property
+    def stake(self) -> int:
+        """Micro-credits that back something, or may."""
+        return self.free + self.locked
 
 
 class JobRow(Wire, frozen=True):
-    """A job. `reserved` is what its leases may cost at most; `last` the newest of its `leases` leases.
+    """A job. `reserved` is what its open leases may cost at most; `last` the newest of its `leases` leases.
 
-    `round` is the next one to be recorded, `root` the public state root of the last recorded one.
+    `round` is the next one to be recorded, `root` the public state root of the last recorded one. `slashed` is
+    what the stakes of its leases lost.
     """
 
     TABLE = "jobs"
@@ -123,7 +132,10 @@ class JobRow(Wire, frozen=True):
 
 
 class LeaseRow(Wire, frozen=True):
-    """One node in one job. `previous` chains the job's leases, newest first."""
+    """One node in one job. `previous` chains the job's leases, newest first.
+
+    A lease that slashing ended names its `evidence`; its stake lost `slashed`, and its units are forfeited.
+    """
 
     TABLE = "leases"
 

@@ -18,7 +18,7 @@ from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
 from farflung.ledger.rows import KINDS, AccountRow, Row
-from farflung.ledger.rules import accounts, jobs, nodes, settle
+from farflung.ledger.rules import accounts, jobs, nodes, settle, slash
 from farflung.ledger.tables import Draft, Law, State, Table
 
 __all__ = ["State", "apply_block", "changed_rows", "genesis_header", "genesis_state", "total_money"]
@@ -30,6 +30,7 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ops.JobCreate: jobs.create,
     ops.JobSchedule: jobs.schedule,
     ops.Progress: jobs.progress,
+    ops.JobSlash: slash.slash,
     ops.JobFinish: jobs.finish,
     ops.JobSettle: settle.settle,
     ops.JobCancel: settle.cancel,

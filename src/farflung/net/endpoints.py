@@ -1,6 +1,11 @@
-"""Decides where a key may be reached: a signed record, the newest of which counts."""
+"""Decides where a key may be reached: a signed record, the newest of which counts.
+
+A peer that listens nowhere is reached through a relay that it is attached to; its record then names that relay.
+"""
 
 from __future__ import annotations
+
+from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
@@ -9,16 +14,26 @@ from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, PeerId, Signature
 
 RECORD_BYTES = limits.HOST_BYTES + limits.KIB
+DIRECT: Final = PeerId(bytes(ID_BYTES))  # `relay` of a peer that listens itself
 _SEQUENCE_LIMIT = 1 << 63
 
 
 class EndpointRecord(Wire, frozen=True):
-    """Where `peer` listens: a host name or address (ASCII) and a TCP port. A higher `sequence` replaces a lower."""
+    """Where `peer` is reached: a host name or address (ASCII) and a TCP port. A higher `sequence` replaces a lower.
+
+    `relay`: the key of the relay that listens there and knows the peer; 32 zero bytes: the peer listens there itself.
+    """
 
     peer: PeerId
     host: str
     port: int
     sequence: int
+    relay: PeerId = DIRECT
+
+    @property
+    def through(self) -> PeerId | None:
+        """The relay to dial through, as `Endpoint.dial` takes it."""
+        return None if self.relay == DIRECT else self.relay
 
 
 class SignedRecord(Wire, frozen=True):
@@ -57,8 +72,10 @@ def newest(old: EndpointRecord | None, new: EndpointRecord) -> EndpointRecord:
 
 def _check_values(record: EndpointRecord) -> None:
     host = record.host
-    if len(record.peer) != ID_BYTES:
+    if len(record.peer) != ID_BYTES or len(record.relay) != ID_BYTES:
         raise _refuse("a key has 32 bytes")
+    if record.relay == record.peer:
+        raise _refuse("a peer is not its own relay")
     if not 0 < len(host) <= limits.HOST_BYTES or not host.isascii() or not host.isprintable() or " " in host:
         raise _refuse("the host is no host name")
     if not 0 < record.port < 1 << 16:

@@ -1,11 +1,21 @@
-"""What a run costs at most, and what the requester locks for it.
+"""What a run costs, and what the requester locks for it.
 
-Price = tokens of one peer's round x rounds x members x unit price (one unit is one token trained and accepted).
-Escrow = price + the price of one round of all members, but never more than the budget: while a disputed round
-awaits its verdict its pay stays held, and the margin pays the spare that runs it again. What is not paid returns.
+One unit is a token trained and accepted, or a token that a verifier trained again.
+
+    training = tokens of one peer's round x rounds x providers x unit price
+    audits   = expected: a peer's first `probation` contributions and a share `rate` of the others, one segment of each
+    price    = training + audits
+    escrow   = price + margin + what audits may cost beyond the expected, but never more than the budget
+
+The margin is the price of one round of all providers: while a disputed round awaits its verdict its pay stays held,
+and the margin pays the spare that runs it again. At worst every verifier repeats the longest segment of every
+contribution. What is not paid returns. Where the budget is short, the margin is served before the worst case.
 """
 
 from __future__ import annotations
+
+import math
+from fractions import Fraction
 
 import msgspec
 
@@ -16,10 +26,16 @@ from farflung.job.spec import JobSpec
 
 
 class Price(msgspec.Struct, frozen=True):
-    """Micro-credits at the job's highest unit price; `units` are accepted tokens of all members."""
+    """Micro-credits at the job's highest unit price; `units` are accepted tokens of all members.
+
+    `price` is `training` and the expected `audits`; `worst_audits` is what audits cost at most.
+    """
 
     unit: Credits
     units: Tokens
+    training: Credits
+    audits: Credits
+    worst_audits: Credits
     price: Credits
     margin: Credits
     escrow: Credits
@@ -30,27 +46,76 @@ def price(spec: JobSpec) -> Price:
     """Raises PolicyError FF-PLAN-001 when the budget is below the price, UsageError FF-CORE-011 for bad amounts."""
     unit, budget = parse_credits(spec.unit_price), parse_credits(spec.budget)
     round_units = spec.round_tokens * spec.network.providers
-    total = times(unit, round_units * spec.rounds)
+    training = times(unit, round_units * spec.rounds)
+    audits = times(unit, expected_audits(spec))
+    total = add(training, audits)
     if budget < total:
-        raise _too_dear(spec, unit, round_units, total, budget)
-    escrow = min(add(total, times(unit, round_units)), budget)
+        raise _too_dear(spec, unit, audits, total, budget)
+    worst = times(unit, worst_audits(spec) * spec.network.verifiers)
+    margin = min(times(unit, round_units), Credits(budget - total))
     return Price(
         unit=unit,
         units=Tokens(round_units * spec.rounds),
+        training=training,
+        audits=audits,
+        worst_audits=worst,
         price=total,
-        margin=Credits(escrow - total),
-        escrow=Credits(escrow),
+        margin=margin,
+        escrow=min(add(add(training, margin), worst), budget),
         budget=budget,
     )
 
 
-def _too_dear(spec: JobSpec, unit: int, round_units: int, total: int, budget: int) -> PolicyError:
-    rounds = budget // (unit * round_units)
+def audit_units(spec: JobSpec, price: Price) -> int:
+    """`units_max` of each verifier's lease: with all of them, training and margin still fit into the escrow.
+
+    All that audits can need, where the budget has it; 0 when nothing is audited.
+    """
+    worst = worst_audits(spec)
+    if not worst or not price.unit:
+        return worst
+    room = price.escrow - price.training - price.margin
+    return min(worst, room // (price.unit * spec.network.verifiers))
+
+
+def expected_audits(spec: JobSpec) -> int:
+    """Tokens that verifiers train again on the average, rounded up."""
+    if not worst_audits(spec):
+        return 0
+    known = min(spec.audit.probation, spec.rounds)
+    rate = Fraction(min(max(spec.audit.rate, 0.0), 1.0))
+    audited = spec.network.providers * (known + rate * (spec.rounds - known))
+    return math.ceil(audited * spec.round_tokens / (len(spec.borders) - 1))
+
+
+def worst_audits(spec: JobSpec) -> int:
+    """Tokens that one verifier trains again at most: the longest segment of every contribution. 0 without audits."""
+    if not spec.is_audited or not spec.network.verifiers:
+        return 0
+    longest = max(end - start for start, end in zip(spec.borders, spec.borders[1:], strict=False))
+    tokens = spec.batch * spec.model.context * longest
+    return spec.rounds * spec.network.providers * tokens
+
+
+def _too_dear(spec: JobSpec, unit: Credits, audits: int, total: int, budget: int) -> PolicyError:
+    rounds = _rounds_within(spec, unit, budget)
     fewer = f", or rounds = {rounds}" if rounds else ""
+    checked = f", and {format_credits(audits)} credits for audits" if audits else ""
     return PolicyError(
         "FF-PLAN-001",
         f"the budget of {format_credits(budget)} credits is below the price of {format_credits(total)}",
         cause=f"{spec.rounds} rounds x {spec.network.providers} providers x {spec.round_tokens} tokens"
-        f" x {format_credits(unit)} credits",
+        f" x {format_credits(unit)} credits{checked}",
         hint=f'set budget = "{format_credits(total)}"{fewer}',
     )
+
+
+def _rounds_within(spec: JobSpec, unit: int, budget: int) -> int:
+    """The most rounds, below the job's own, whose price is within the budget: by halves, as the price only grows."""
+    fits, dear = 0, spec.rounds
+    while dear - fits > 1:
+        middle = (fits + dear) // 2
+        fewer = msgspec.structs.replace(spec, rounds=middle)
+        units = fewer.round_tokens * fewer.network.providers * middle + expected_audits(fewer)
+        fits, dear = (middle, dear) if unit * units <= budget else (fits, middle)
+    return fits

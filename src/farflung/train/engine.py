@@ -1,63 +1,56 @@
 """What a worker does for its agent: one method for each request of `train.messages`, nothing else.
 
 State changes only when a request succeeds: `train` leaves public state alone and keeps the inner state it
-started from, so that repeating a round gives the same bytes; `merge` moves both on. One thread, seeded, denormals
-kept: the same machine class gives the same bits.
+started from, so that repeating a round gives the same bytes; `merge` moves both on. Seeded, denormals kept, the
+number of threads fixed: the same machine class gives the same bits. What a verifier asks for changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from farflung.core.errors import RunError
+from farflung.core.errors import RunError, SpecError
 from farflung.core.layout import Float32
 from farflung.job import dataset
-from farflung.job.spec import JobSpec
-from farflung.train import inner, local, messages, model, order, snapshot
+from farflung.train import cheats, inner, local, messages, model, order, profile, segments, snapshot, work
 from farflung.train.inner import InnerState
-from farflung.train.model import Model
+from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+from farflung.train.work import Honest, Job
 
 Clock = Callable[[], float]
 EVALUATE_ROWS = 32  # windows of one forward pass
+THREADS = 1024
 
 
-@dataclass(frozen=True)
-class Job:
-    """What Setup fixed."""
+class Round(NamedTuple):
+    """A round that was trained, until it is merged: inner state after it, and the state at each of its borders."""
 
-    setup: messages.Setup
-    data: dataset.Dataset
-    model: Model
-    sync: Sync
-    start: Float32  # parameters of round 0
-
-    @property
-    def spec(self) -> JobSpec:
-        """The job's spec."""
-        return self.setup.spec
+    after: InnerState
+    states: tuple[BorderState, ...]
 
 
 class Engine:
     """Holds one peer's public and inner state. `clock` gives seconds; `pulse` is called between steps."""
 
     def __init__(self, clock: Clock, pulse: Callable[[], None] = lambda: None) -> None:
-        torch.set_num_threads(1)
         torch.set_flush_denormal(False)
         torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self._clock, self._pulse = clock, pulse
         self._job: Job | None = None
+        self._work: Honest | None = None
         self._public: PublicState | None = None
         self._inner = InnerState()
-        self._next: InnerState | None = None
+        self._made: Round | None = None
 
     def handle(self, request: messages.Request) -> messages.Reply:
         """Answers one request; raises FarflungError, and then holds what it held before."""
+        torch.set_num_threads(1 if self._job is None else self._job.setup.threads)
         match request:
             case messages.Setup():
                 return self.setup(request)
@@ -67,16 +60,30 @@ class Engine:
                 return self.load(request)
             case messages.Train():
                 return self.train(request)
+            case messages.Rewind():
+                return self.rewind(request)
             case messages.Merge():
                 return self.merge(request)
             case messages.Evaluate():
                 return self.evaluate(request)
             case messages.Baseline():
                 return self.baseline(request)
+            case messages.OpenSegment():
+                return self.open_segment(request)
+            case messages.Rerun():
+                return self.rerun(request)
+            case messages.Reencode():
+                return self.reencode(request)
+            case messages.Profile():
+                return self.profile(request)
 
     def setup(self, request: messages.Setup) -> messages.Ready:
-        """Builds the model and judges it on one batch (train.model gives the codes)."""
+        """Builds the model and judges it on one batch (train.model gives the codes).
+
+        Raises SpecError FF-TRAIN-063 (threads), FF-TRAIN-064 (unknown cheat).
+        """
         spec = request.spec
+        torch.set_num_threads(_checked_threads(request.threads))
         data = dataset.unpack(request.dataset)
         dataset.check_dataset(data, spec.model)
         built = model.build(spec, request.module)
@@ -84,7 +91,8 @@ class Engine:
         built.put(job.start)
         local.seed(spec, 0, request.member, 0)
         built.probe(*local.tensors(order.batch(data.train, spec, 0, request.member, 0)))
-        self._job, self._public, self._inner, self._next = job, None, InnerState(), None
+        self._job, self._work = job, cheats.worker(job)
+        self._hold(None, InnerState())
         entropy = dataset.unigram_entropy(data.train, data.heldout, spec.model.vocabulary)
         return messages.Ready(len(data.train), len(data.heldout), entropy)
 
@@ -92,7 +100,7 @@ class Engine:
         """Round 0's public state, from the seed; the reply carries its snapshot."""
         job = self._setup_done()
         state = job.sync.initial(job.start)
-        self._public, self._inner, self._next = state, InnerState(), None
+        self._hold(state, InnerState())
         return self._state(state, snapshot.pack(state, job.model.layout))
 
     def load(self, request: messages.Load) -> messages.State:
@@ -100,43 +108,86 @@ class Engine:
         job = self._setup_done()
         layout = job.model.layout
         state = snapshot.check(snapshot.unpack(request.snapshot, layout), layout, request.round)
-        held = InnerState()
-        if request.inner:
-            held = inner.unpack(request.inner, job.spec.optimizer, layout)
-        self._public, self._inner, self._next = state, held, None
+        self._hold(state, _inner_state(job, request.inner))
         return self._state(state)
 
     def train(self, request: messages.Train) -> messages.Trained:
-        """H inner steps from P_r, then the encoded change. Public state and the round's inner state stay."""
+        """H inner steps from P_r, the encoded change, and its trace. Public state and inner state stay."""
         job, state = self._at(request.round)
         if self._inner.round > state.round:
             raise _out_of_order(f"round {state.round} is already trained from this inner state")
+        assert self._work is not None
         began = self._clock()
-        result = local.steps(
-            job.model, job.spec, job.data.train, state, self._inner, job.setup.member, self._pulse
-        )
-        about = job.sync.about(state, job.model.layout, job.setup.peer)
-        residual, payload = job.sync.encode(self._inner.residual, result.delta, job.model.layout, about)
-        after = InnerState(state.round + 1, result.optimizer.step, local.arrays(result.optimizer), residual)
+        made = self._work.train(state, self._inner, self._pulse)
+        residual, payload = self._work.encode(state, self._inner, made)
+        end = made.states[-1]
+        after = InnerState(state.round + 1, end.step, end.vectors, residual)
         packed = inner.pack(after, job.spec.optimizer, job.model.layout)
-        self._next = after
-        return messages.Trained(
-            round=state.round,
-            payload=payload,
-            inner=packed,
-            losses=result.losses,
-            grad_norm=result.grad_norm,
-            tokens=job.spec.round_tokens,
-            seconds=self._clock() - began,
-        )
+        trace = work.trace(job, made, residual, payload)
+        self._made = Round(after, made.states)
+        return messages.Trained(state.round, payload, packed, trace, self._clock() - began)
+
+    def rewind(self, request: messages.Rewind) -> messages.State:
+        """Takes inner state from before the round that public state stands at."""
+        job, state = self._at(request.round)
+        held = _inner_state(job, request.inner)
+        if held.round > state.round:
+            raise _out_of_order(f"this inner state is of round {held.round}, after round {state.round}")
+        self._hold(state, held)
+        return self._state(state)
 
     def merge(self, request: messages.Merge) -> messages.State:
         """Moves to round + 1 (train.sync); the peer's own inner state moves with it when it trained."""
         job, state = self._at(request.round)
         merged = job.sync.apply(state, job.model.layout, request.parts)
-        self._public = merged
-        self._inner, self._next = self._next or self._inner, None
+        assert self._work is not None
+        self._work.merged(state, request.parts)
+        self._hold(merged, self._inner if self._made is None else self._made.after)
         return self._state(merged)
+
+    def open_segment(self, request: messages.OpenSegment) -> messages.SegmentOpened:
+        """The states of a segment of the round that was trained and is not merged yet.
+
+        Raises RunError FF-TRAIN-081 (another round, or none), FF-TRAIN-082 (the round has no such segment).
+        """
+        job = self._setup_done()
+        if self._made is None or self._made.states[0].round != request.round:
+            held = "no round" if self._made is None else f"round {self._made.states[0].round}"
+            raise _not_held(f"those of {held} are held, and round {request.round} was asked for")
+        job.check_segment(request.segment)
+        states, optimizer, layout = self._made.states, job.spec.optimizer, job.model.layout
+        return messages.SegmentOpened(
+            start=segments.pack(segments.start(states, request.segment), optimizer, layout),
+            end=segments.pack(segments.end(states, request.segment), optimizer, layout),
+            last=segments.pack(segments.last(states), optimizer, layout),
+        )
+
+    def rerun(self, request: messages.Rerun) -> messages.Reran:
+        """Another peer's segment, as it should have been (train.work gives the codes)."""
+        job = self._setup_done()
+        began = self._clock()
+        layout, optimizer = job.model.layout, job.spec.optimizer
+        state = snapshot.unpack(request.snapshot, layout)
+        start = segments.unpack(request.start, optimizer, layout, state.round)
+        again = work.rerun(job, state, request.member, request.segment, start, self._pulse)
+        end = segments.pack(again.end, optimizer, layout)
+        return messages.Reran(again.border, end, again.losses, self._clock() - began)
+
+    def reencode(self, request: messages.Reencode) -> messages.Reencoded:
+        """The hashes of what another peer's claimed end gives (train.work gives the codes)."""
+        job = self._setup_done()
+        layout = job.model.layout
+        state = snapshot.unpack(request.snapshot, layout)
+        last = segments.unpack(request.last, job.spec.optimizer, layout, state.round)
+        return messages.Reencoded(*work.reencode(job, state, request.peer, last))
+
+    def profile(self, request: messages.Profile) -> messages.Profiled:
+        """How far honest work lies apart (train.profile); threads and libraries are set back after it."""
+        job = self._setup_done()
+        began = self._clock()
+        state = snapshot.unpack(request.snapshot, job.model.layout)
+        noise = profile.measure(job, state, self._pulse)
+        return messages.Profiled(noise, tuple(profile.CLASSES), self._clock() - began)
 
     def evaluate(self, request: messages.Evaluate) -> messages.Score:
         """Mean loss, in nats per token, of the given snapshot on the first held-out tokens."""
@@ -172,6 +223,9 @@ class Engine:
             job.model.module.train()
         return total / len(x_NT), int(x_NT.numel())
 
+    def _hold(self, public: PublicState | None, held: InnerState) -> None:
+        self._public, self._inner, self._made = public, held, None
+
     def _setup_done(self) -> Job:
         if self._job is None:
             raise _out_of_order("the job comes first")
@@ -188,6 +242,30 @@ class Engine:
         layout = self._setup_done().model.layout
         shapes = tuple((t.name, t.shape) for t in layout.tensors)
         return messages.State(state.round, state.root(layout), packed, shapes)
+
+
+def _inner_state(job: Job, packed: bytes) -> InnerState:
+    return inner.unpack(packed, job.spec.optimizer, job.model.layout) if packed else InnerState()
+
+
+def _checked_threads(count: int) -> int:
+    if not 1 <= count <= THREADS:
+        raise SpecError(
+            "FF-TRAIN-063",
+            f"a worker cannot run {count} threads",
+            cause=f"1 <= threads <= {THREADS}",
+            hint="give a worker as many threads as its machine has cores to spare, or 1",
+        )
+    return count
+
+
+def _not_held(cause: str) -> RunError:
+    return RunError(
+        "FF-TRAIN-081",
+        "the states of this round's borders are not held",
+        cause=cause,
+        hint="rewind to the inner state before the round and train it again, before it is merged",
+    )
 
 
 def _out_of_order(cause: str) -> RunError:

@@ -36,25 +36,34 @@ class InnerState:
     residual: Float32 | None = None
 
 
+def named(optimizer: OptimizerSpec, vectors: tuple[Float32, ...]) -> dict[str, Float32]:
+    """The optimizer's vectors by name; none when it is fresh."""
+    return dict(zip(VECTORS[optimizer.name], vectors, strict=True)) if vectors else {}
+
+
+def in_order(kind: Kind, optimizer: OptimizerSpec, found: dict[str, Float32]) -> tuple[Float32, ...]:
+    """The opposite of `named`, for what a file of `kind` holds; raises RunError FF-TRAIN-071 (another optimizer)."""
+    names = VECTORS[optimizer.name]
+    if found and sorted(found) != sorted(names):
+        raise RunError(
+            "FF-TRAIN-071",
+            f"{kind.word} of another optimizer",
+            cause=f"it holds {', '.join(sorted(found))}; {optimizer.name} has {', '.join(names)}",
+            hint=kind.hint,
+        )
+    return tuple(found[name] for name in names) if found else ()
+
+
 def pack(inner: InnerState, optimizer: OptimizerSpec, layout: Layout) -> bytes:
     """The one byte form of inner state."""
-    named = dict(zip(VECTORS[optimizer.name], inner.vectors, strict=False))
+    held = named(optimizer, inner.vectors)
     if inner.residual is not None:
-        named[RESIDUAL] = inner.residual
-    return sections.pack(KIND, layout, Sections(inner.round, inner.step, named))
+        held[RESIDUAL] = inner.residual
+    return sections.pack(KIND, layout, Sections(inner.round, inner.step, held))
 
 
 def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: Layout) -> InnerState:
     """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model or optimizer)."""
     found = sections.unpack(KIND, data, layout)
     residual = found.vectors.pop(RESIDUAL, None)
-    names = VECTORS[optimizer.name]
-    if found.vectors and sorted(found.vectors) != sorted(names):
-        raise RunError(
-            "FF-TRAIN-071",
-            "checkpoint of inner state of another optimizer",
-            cause=f"it holds {', '.join(sorted(found.vectors))}; {optimizer.name} has {', '.join(names)}",
-            hint=KIND.hint,
-        )
-    vectors = tuple(found.vectors[name] for name in names) if found.vectors else ()
-    return InnerState(found.round, found.step, vectors, residual)
+    return InnerState(found.round, found.step, in_order(KIND, optimizer, found.vectors), residual)

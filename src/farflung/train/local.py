@@ -1,4 +1,4 @@
-"""`local_steps`: what one peer does alone in a round, and what one machine would have done instead.
+"""Inner steps: what one peer does alone in a round, and what one machine would have done instead.
 
 Inner steps run from P_r on the batches (round, member, 0..H-1) that `train.order` fixes; the optimizer's
 state goes on from the peer's last round, the parameters start anew from P_r each time (Douillard et al. 2023).
@@ -19,22 +19,23 @@ from farflung.core.errors import RunError
 from farflung.core.layout import Float32
 from farflung.job.spec import JobSpec
 from farflung.train import optim, order
-from farflung.train.inner import InnerState
 from farflung.train.model import Model
 from farflung.train.optim import OptimState
 from farflung.train.order import Int64, Tokens
-from farflung.train.snapshot import PublicState
+from farflung.train.segments import BorderState
 
 Pulse = Callable[[], None]
+Batches = Callable[
+    [int], tuple[Int64, Int64]
+]  # step of the round -> inputs and targets, shape (rows, context)
 
 
-class Stepped(NamedTuple):
-    """A peer's round: delta = P_end - P_r of shape (size,), its optimizer after it, and what it saw."""
+class Leg(NamedTuple):
+    """Some steps of a round: the state after them, and what was seen."""
 
-    delta: Float32
-    optimizer: OptimState
+    end: BorderState
     losses: tuple[float, ...]
-    grad_norm: float  # largest L2 norm of a gradient in the round, before the clip
+    grad_norm: float  # largest L2 norm of a gradient, before the clip
 
 
 def seed(spec: JobSpec, round: int, member: int, step: int) -> None:
@@ -48,37 +49,43 @@ def tensors(batch: tuple[Int64, Int64]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(batch[0]), torch.from_numpy(batch[1])
 
 
-def arrays(state: OptimState) -> tuple[Float32, ...]:
-    """The optimizer's vectors as NumPy arrays (no copy)."""
-    return tuple(v.numpy() for v in state.vectors)
+def batches(tokens: Tokens, spec: JobSpec, round: int, member: int) -> Batches:
+    """The batches that the spec gives a member in a round, by step."""
+    return lambda step: order.batch(tokens, spec, round, member, step)
 
 
-def steps(
+def leg(
     model: Model,
     spec: JobSpec,
-    tokens: Tokens,
-    state: PublicState,
-    held: InnerState,
+    at: BorderState,
+    batches: Batches,
     member: int,
+    steps: range,
     pulse: Pulse,
-) -> Stepped:
-    """H inner steps of `member` from P_r. Raises RunError FF-TRAIN-062 when the numbers are lost."""
-    model.put(state.params)
-    optimizer = _resumed(spec, model, held)
+) -> Leg:
+    """The `steps` of `member`'s round from the state `at`, whose weights are told; it is left as it is.
+
+    Nothing but the arguments decides the result: a leg of a round equals the same steps within the whole round.
+    Raises RunError FF-TRAIN-062 when the numbers are lost.
+    """
+    assert at.params is not None
+    model.put(at.params)
+    optimizer = _resumed(spec, model, at)
     losses: list[float] = []
     largest = 0.0
-    for step in range(spec.sync.steps):
+    for step in steps:
         pulse()
-        seed(spec, state.round, member, step)
-        batch = tensors(order.batch(tokens, spec, state.round, member, step))
-        done = state.round * spec.sync.steps + step
-        loss, norm, optimizer = _step(model, spec, batch, optimizer, done)
+        seed(spec, at.round, member, step)
+        done = at.round * spec.sync.steps + step
+        loss, norm, optimizer = _step(model, spec, tensors(batches(step)), optimizer, done)
         losses.append(loss)
         largest = max(largest, norm)
-    delta = model.take() - state.params
-    if not np.isfinite(delta).all():
-        raise _diverged(state.round, "the parameters became NaN or infinite")
-    return Stepped(delta, optimizer, tuple(losses), largest)
+    params = model.take()
+    if not np.isfinite(params).all():
+        raise _diverged(at.round, "the parameters became NaN or infinite")
+    vectors = tuple(v.numpy() for v in optimizer.vectors)
+    end = BorderState(at.round, optimizer.step, params, vectors, at.residual)
+    return Leg(end, tuple(losses), largest)
 
 
 def baseline(
@@ -113,10 +120,10 @@ def _step(
     return loss, norm, state
 
 
-def _resumed(spec: JobSpec, model: Model, held: InnerState) -> OptimState:
-    if not held.vectors:
+def _resumed(spec: JobSpec, model: Model, at: BorderState) -> OptimState:
+    if not at.vectors:
         return optim.fresh(spec.optimizer, model.params)
-    return OptimState(held.step, tuple(torch.from_numpy(v.copy()) for v in held.vectors))
+    return OptimState(at.step, tuple(torch.from_numpy(v) for v in at.vectors))  # optim never writes into them
 
 
 def _diverged(round: int, cause: str) -> RunError:

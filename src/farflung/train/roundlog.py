@@ -14,7 +14,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_LOG, NS_PAYLOAD, SigningKey, digest, is_signed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
-from farflung.ledger.tx import SignedVerdict
+from farflung.ledger.tx import Finding, SignedVerdict
 
 
 class Opened(Wire, frozen=True, tag="opened"):
@@ -125,6 +125,13 @@ def payload_hash(payload: bytes) -> Hash:
 def contributions_root(contributions: Sequence[Contribution]) -> Hash:
     """Merkle root over a round's contributions, as it stands on the ledger."""
     return merkle.root([encode(c) for c in contributions])
+
+
+def excluded_by(audited: Audited) -> frozenset[PeerId]:
+    """Nodes of which every verdict says that they lied or withheld: they take part no more."""
+    bad = {v.verdict.node for v in audited.verdicts if v.verdict.finding in (Finding.FALSE, Finding.WITHHELD)}
+    stand = {v.verdict.node for v in audited.verdicts if v.verdict.finding in (Finding.HOLDS, Finding.UNPAID)}
+    return frozenset(bad - stand)
 
 
 def _signed_parts(sequence: int, previous: bytes, record: Record) -> tuple[bytes, ...]:

@@ -9,6 +9,10 @@ bits, because peers keep what they computed before they say that they have it.
     REVEAL      every live member's payload      Accepted           everybody merges
     MERGE       every live member's root         Closed             the ledger hears of it; next round
 
+Audits run beside the next round, and are written at a fixed place: those of round r after Closed(r + 1), before the
+round after it opens; at the end of a run all of them. So whom they find false leaves at a place of the log that no
+timing decides.
+
 A member leaves only on evidence (`Lost`), never for being slow. What it committed but did not show is left
 out; what was accepted stays accepted. A root that differs from the coordinator's own is evidence as well, unless all
 members agree on it: then the coordinator is wrong, and halts before it writes anything.
@@ -20,188 +24,93 @@ members agree on it: then the coordinator is wrong, and halts before it writes a
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from farflung.core.errors import VerificationError
-from farflung.core.ids import Hash, PeerId, Signature
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.tx import SignedVerdict
 from farflung.train.roundlog import (
     Accepted,
+    Audited,
     Closed,
-    Commitment,
     Committed,
-    Contribution,
     Finished,
     Member,
     Opened,
     Record,
     RoundOpened,
+    excluded_by,
+)
+from farflung.train.turns import (
+    AskMerge,
+    AskReveal,
+    AskTrain,
+    Audit,
+    Begin,
+    Came,
+    Effect,
+    End,
+    Event,
+    Exclude,
+    Expel,
+    GotCommitment,
+    GotContribution,
+    GotOwnRoot,
+    GotRoot,
+    GotVerdicts,
+    Halt,
+    Lost,
+    MergeOwn,
+    Phase,
+    Report,
+    State,
+    Step,
+    Stop,
+    Write,
 )
 
-
-class Phase(enum.Enum):
-    """What the round waits for."""
-
-    IDLE = "idle"
-    TRAIN = "train"
-    REVEAL = "reveal"
-    MERGE = "merge"
-    DONE = "done"
-
-
-class State(msgspec.Struct, frozen=True):
-    """All that the coordinator of a run knows. A fold over the log, plus what has arrived since its last record."""
-
-    job: Hash
-    rounds: int
-    steps: int
-    density: int
-    weight: int
-    members: tuple[PeerId, ...]
-    round: int = 0
-    phase: Phase = Phase.IDLE
-    root: Hash = Hash(b"")
-    in_round: frozenset[PeerId] = frozenset()
-    commitments: Mapping[PeerId, Commitment] = {}
-    contributions: Mapping[PeerId, Contribution] = {}
-    accepted: tuple[Contribution, ...] = ()
-    own_root: Hash | None = None
-    roots: Mapping[PeerId, tuple[Hash, Signature]] = {}
-    is_stopping: bool = False
-    finished: Finished | None = None
-
-
-# Events: what reaches the coordinator.
-
-
-class Begin(msgspec.Struct, frozen=True):
-    """The network is up: take the run on from where its log ends."""
-
-
-class GotCommitment(msgspec.Struct, frozen=True):
-    """A member has trained; its signature was checked by the shell."""
-
-    round: int
-    commitment: Commitment
-
-
-class GotContribution(msgspec.Struct, frozen=True):
-    """A member's payload is in its own store and one replica, and agrees with its commitment."""
-
-    round: int
-    contribution: Contribution
-
-
-class GotOwnRoot(msgspec.Struct, frozen=True):
-    """The coordinator has merged the accepted payloads itself."""
-
-    round: int
-    root: Hash
-
-
-class GotRoot(msgspec.Struct, frozen=True):
-    """A member has merged; its signature was checked by the shell."""
-
-    round: int
-    peer: PeerId
-    root: Hash
-    signature: Signature
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """Evidence that a member is gone: its process ended, its lease lapsed, its root differs."""
-
-    peer: PeerId
-
-
-class Came(msgspec.Struct, frozen=True):
-    """A peer holds public state and takes part from the next round on."""
-
-    peer: PeerId
-
-
-class Stop(msgspec.Struct, frozen=True):
-    """Finish the round that is open, then end."""
-
-
-Event = Begin | GotCommitment | GotContribution | GotOwnRoot | GotRoot | Lost | Came | Stop
-
-
-# Effects: what the shell does.
-
-
-class Write(msgspec.Struct, frozen=True):
-    """Append the record to the log and wait until it is durable."""
-
-    record: Record
-
-
-class AskTrain(msgspec.Struct, frozen=True):
-    """Ask a member for its commitment."""
-
-    round: int
-    peer: PeerId
-
-
-class AskReveal(msgspec.Struct, frozen=True):
-    """Ask a member to replicate and show its payload."""
-
-    round: int
-    peer: PeerId
-
-
-class AskMerge(msgspec.Struct, frozen=True):
-    """Tell a member the accept set; it answers with its root."""
-
-    round: int
-    peer: PeerId
-    accepted: tuple[Contribution, ...]
-
-
-class MergeOwn(msgspec.Struct, frozen=True):
-    """Merge in the coordinator's own process."""
-
-    round: int
-    accepted: tuple[Contribution, ...]
-
-
-class Report(msgspec.Struct, frozen=True):
-    """A round is closed: tell the ledger and whoever watches."""
-
-    closed: Closed
-    accepted: tuple[Contribution, ...]
-
-
-class Expel(msgspec.Struct, frozen=True):
-    """A member's root differs from everybody's: it is out, with this as evidence."""
-
-    peer: PeerId
-    round: int
-    root: Hash
-
-
-class Halt(msgspec.Struct, frozen=True):
-    """All members agree on a root that is not the coordinator's own: it is the coordinator that is wrong."""
-
-    round: int
-    root: Hash
-
-
-class End(msgspec.Struct, frozen=True):
-    """The run is over, or (REASON_ALONE) cannot go on until members come back."""
-
-    finished: Finished
-
-
-Effect = Write | AskTrain | AskReveal | AskMerge | MergeOwn | Report | Expel | Halt | End
-Step = tuple[State, list[Effect]]
+__all__ = [
+    "REASON_ALONE",
+    "REASON_COMPLETE",
+    "REASON_STOPPED",
+    "AskMerge",
+    "AskReveal",
+    "AskTrain",
+    "Audit",
+    "Begin",
+    "Came",
+    "Effect",
+    "End",
+    "Event",
+    "Exclude",
+    "Expel",
+    "GotCommitment",
+    "GotContribution",
+    "GotOwnRoot",
+    "GotRoot",
+    "GotVerdicts",
+    "Halt",
+    "Lost",
+    "MergeOwn",
+    "Phase",
+    "Report",
+    "State",
+    "Step",
+    "Stop",
+    "Write",
+    "replay",
+    "step",
+]
 
 REASON_COMPLETE: Final = "complete"
 REASON_STOPPED: Final = "stopped"
 REASON_ALONE: Final = "no member is left"
+
+
+_replace = msgspec.structs.replace
 
 
 def step(state: State, event: Event) -> Step:
@@ -216,13 +125,16 @@ def step(state: State, event: Event) -> Step:
         case GotRoot(round, peer, root, signature):
             return _keep(state, Phase.MERGE, round, peer, "roots", (root, signature))
         case GotOwnRoot(round, root) if round == state.round and state.phase is Phase.MERGE:
-            return _advance(msgspec.structs.replace(state, own_root=root), [])
+            return _advance(_replace(state, own_root=root), [])
+        case GotVerdicts(round, verdicts) if round >= state.audited and round not in state.verdicts:
+            return _advance(_replace(state, verdicts={**state.verdicts, round: verdicts}), [])
         case Lost(peer):
             return _lose(state, peer)
-        case Came(peer) if peer not in state.members:
-            return msgspec.structs.replace(state, members=(*state.members, peer)), []
+        case Came(peer) if peer not in state.members and peer not in state.excluded:
+            return _replace(state, members=(*state.members, peer)), []
         case Stop():
-            return msgspec.structs.replace(state, is_stopping=True), []
+            state = _replace(state, is_stopping=True)
+            return _advance(state, []) if state.phase is Phase.AUDIT else (state, [])
     return state, []
 
 
@@ -231,12 +143,12 @@ def _keep(state: State, phase: Phase, round: int, peer: PeerId, field: str, valu
     known: Mapping[PeerId, object] = getattr(state, field)
     if not is_due or peer in known:
         return state, []
-    return _advance(msgspec.structs.replace(state, **{field: {**known, peer: value}}), [])
+    return _advance(_replace(state, **{field: {**known, peer: value}}), [])
 
 
 def _lose(state: State, peer: PeerId) -> Step:
     members = tuple(p for p in state.members if p != peer)
-    state = msgspec.structs.replace(state, members=members, in_round=state.in_round - {peer})
+    state = _replace(state, members=members, in_round=state.in_round - {peer})
     return _advance(state, [])
 
 
@@ -244,6 +156,8 @@ def _advance(state: State, effects: list[Effect]) -> Step:
     """Closes the phase when nothing is missing any more."""
     if state.phase in (Phase.IDLE, Phase.DONE):
         return state, effects
+    if state.phase is Phase.AUDIT:
+        return _settle_audits(state, effects)
     if not state.in_round and state.phase is not Phase.MERGE:
         return _end(state, effects, REASON_ALONE)
     closers: dict[Phase, Callable[[State, list[Effect]], Step]] = {
@@ -263,7 +177,7 @@ def _close_train(state: State, effects: list[Effect]) -> Step:
 
 def _reveal(state: State, effects: list[Effect], record: Committed) -> Step:
     commitments = {c.peer: c for c in record.commitments}
-    state = msgspec.structs.replace(state, phase=Phase.REVEAL, commitments=commitments, contributions={})
+    state = _replace(state, phase=Phase.REVEAL, commitments=commitments, contributions={})
     asks: list[Effect] = [AskReveal(state.round, p) for p in sorted(state.in_round)]
     return state, [*effects, *asks]
 
@@ -277,7 +191,7 @@ def _close_reveal(state: State, effects: list[Effect]) -> Step:
 
 def _merge(state: State, effects: list[Effect], record: Accepted) -> Step:
     accepted = record.contributions
-    state = msgspec.structs.replace(state, phase=Phase.MERGE, accepted=accepted, own_root=None, roots={})
+    state = _replace(state, phase=Phase.MERGE, accepted=accepted, own_root=None, roots={})
     asks: list[Effect] = [AskMerge(state.round, p, accepted) for p in sorted(state.in_round)]
     return state, [*effects, MergeOwn(state.round, accepted), *asks]
 
@@ -293,11 +207,46 @@ def _close_merge(state: State, effects: list[Effect]) -> Step:
         effects = [*effects, Expel(peer, state.round, state.roots[peer][0])]
     if differing:
         members = tuple(p for p in state.members if p not in differing)
-        state = msgspec.structs.replace(state, members=members, in_round=state.in_round - set(differing))
+        state = _replace(state, members=members, in_round=state.in_round - set(differing))
     signatures = tuple((p, state.roots[p][1]) for p in sorted(state.in_round))
     record = Closed(state.round, Hash(state.own_root or b""), signatures)
-    state = msgspec.structs.replace(state, root=record.root, round=state.round + 1, phase=Phase.IDLE)
-    return _open(state, [*effects, Write(record), Report(record, state.accepted)])
+    state = _replace(state, root=record.root, round=state.round + 1, phase=Phase.IDLE)
+    effects = [*effects, Write(record), Report(record, state.accepted)]
+    if state.is_audited:
+        effects = [*effects, Audit(record.round)]
+    return _settle_audits(state, effects)
+
+
+def _settle_audits(state: State, effects: list[Effect]) -> Step:
+    """Writes the audits that are due; opens the next round when none is missing."""
+    is_over = state.round >= state.rounds or state.is_stopping
+    due = state.round if is_over else state.round - 1
+    while state.is_audited and state.audited < due:
+        found = state.verdicts.get(state.audited)
+        if found is None:
+            return _replace(state, phase=Phase.AUDIT), effects
+        state, effects = _conclude(state, effects, found)
+    return _open(_replace(state, phase=Phase.IDLE), effects)
+
+
+def _conclude(state: State, effects: list[Effect], found: tuple[SignedVerdict, ...]) -> Step:
+    """Writes one round's verdicts, and excludes whom they find false. Who is out already is judged no more."""
+    kept = tuple(v for v in found if v.verdict.node not in state.excluded)
+    record = Audited(state.audited, kept)
+    effects = [*effects, Write(record)]
+    effects += [Exclude(peer, record.round) for peer in sorted(excluded_by(record))]
+    return _concluded(state, record), effects
+
+
+def _concluded(state: State, record: Audited) -> State:
+    out = state.excluded | excluded_by(record)
+    return _replace(
+        state,
+        audited=record.round + 1,
+        verdicts={r: v for r, v in state.verdicts.items() if r > record.round},
+        excluded=out,
+        members=tuple(p for p in state.members if p not in out),
+    )
 
 
 def _open(state: State, effects: list[Effect]) -> Step:
@@ -314,7 +263,7 @@ def _open(state: State, effects: list[Effect]) -> Step:
 
 
 def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
-    state = msgspec.structs.replace(
+    state = _replace(
         state,
         phase=Phase.TRAIN,
         in_round=frozenset(m.peer for m in record.members) & frozenset(state.members),
@@ -333,24 +282,31 @@ def _end(state: State, effects: list[Effect], reason: str) -> Step:
     record = Finished(state.round, state.root, reason)
     if reason == REASON_ALONE:
         return state, [*effects, End(record)]
-    state = msgspec.structs.replace(state, phase=Phase.DONE, finished=record)
+    state = _replace(state, phase=Phase.DONE, finished=record)
     return state, [*effects, Write(record), End(record)]
 
 
 def _resume_phase(state: State) -> Step:
     """The effects that the phase in which the log ends still needs."""
     match state.phase:
-        case Phase.IDLE:
-            return _open(state, [])
+        case Phase.IDLE | Phase.AUDIT:
+            return _settle_audits(state, _audits(state))
         case Phase.TRAIN:
             members = tuple(Member(p, state.weight) for p in sorted(state.in_round))
-            return _train(state, [], RoundOpened(state.round, members, state.steps, state.density))
+            opened = RoundOpened(state.round, members, state.steps, state.density)
+            return _train(state, _audits(state), opened)
         case Phase.REVEAL:
-            return _advance(*_reveal(state, [], Committed(state.round, tuple(state.commitments.values()))))
+            committed = Committed(state.round, tuple(state.commitments.values()))
+            return _advance(*_reveal(state, _audits(state), committed))
         case Phase.MERGE:
-            return _merge(state, [], Accepted(state.round, state.accepted))
+            return _merge(state, _audits(state), Accepted(state.round, state.accepted))
         case Phase.DONE:
             return state, [End(state.finished)] if state.finished is not None else []
+
+
+def _audits(state: State) -> list[Effect]:
+    """Closed rounds whose audits are not in the log."""
+    return [Audit(r) for r in range(state.audited, state.round)] if state.is_audited else []
 
 
 def replay(fresh: State, records: Iterable[Record]) -> State:
@@ -365,22 +321,25 @@ def replay(fresh: State, records: Iterable[Record]) -> State:
 
 
 def _replayed(state: State, record: Record) -> State:
-    replace = msgspec.structs.replace
     match record:
         case Opened(job, _, initial_root) if job == state.job and not state.root:
-            return replace(state, root=initial_root)
-        case RoundOpened(round, members) if round == state.round and state.phase is Phase.IDLE:
+            return _replace(state, root=initial_root)
+        case RoundOpened(round, members) if round == state.round and _is_judged(state, round - 1):
             peers = tuple(m.peer for m in members)
-            return _train(replace(state, members=peers), [], record)[0]
+            return _train(_replace(state, members=peers), [], record)[0]
         case Committed(round, commitments) if round == state.round and state.phase is Phase.TRAIN:
             return _reveal(_narrowed(state, (c.peer for c in commitments)), [], record)[0]
         case Accepted(round, contributions) if round == state.round and state.phase is Phase.REVEAL:
             return _merge(_narrowed(state, (c.peer for c in contributions)), [], record)[0]
         case Closed(round, root, signatures) if round == state.round and state.phase is Phase.MERGE:
             state = _narrowed(state, (p for p, _ in signatures))
-            return replace(state, root=root, round=round + 1, phase=Phase.IDLE)
-        case Finished(rounds, root) if (rounds, root, state.phase) == (state.round, state.root, Phase.IDLE):
-            return replace(state, phase=Phase.DONE, finished=record)
+            return _replace(state, root=root, round=round + 1, phase=Phase.IDLE)
+        case Audited(round) if round == state.audited < state.round and state.phase is Phase.IDLE:
+            return _concluded(state, record)
+        case Finished(rounds, root) if (rounds, root) == (state.round, state.root) and _is_judged(
+            state, rounds
+        ):
+            return _replace(state, phase=Phase.DONE, finished=record)
     raise VerificationError(
         "FF-TRAIN-011",
         f"the run log does not fit together at a {type(record).__name__} record",
@@ -389,8 +348,13 @@ def _replayed(state: State, record: Record) -> State:
     )
 
 
+def _is_judged(state: State, due: int) -> bool:
+    """Whether a record may stand here that follows the audits of all rounds below `due`."""
+    return state.phase is Phase.IDLE and (not state.is_audited or state.audited >= due)
+
+
 def _narrowed(state: State, peers: Iterable[PeerId]) -> State:
     """Only these peers are still in: the others were lost before the record was written."""
     stayed = frozenset(peers) & state.in_round
     members = tuple(p for p in state.members if p in stayed)
-    return msgspec.structs.replace(state, in_round=stayed, members=members)
+    return _replace(state, in_round=stayed, members=members)

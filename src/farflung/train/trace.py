@@ -5,8 +5,15 @@ local weights, optimizer, residual. The leaves are, in this order,
 
     border 0 | border 1 | ... | border K | statistics | payload hash
 
-Border 0 of a round is border K of the peer's round before it, with the residual that the encoding left and the
-weights of the round's public state; or fresh. So committed states chain through the whole run (docs/architecture).
+What stands at border k of round r:
+
+    params      local weights after the segments before k; at border 0 those of P_r
+    optimizer   the optimizer's vectors at that place, and `steps`, which it has counted over all rounds
+    residual    what the codec had not sent: before the round at borders 0 to K - 1, after its encoding at border K
+
+So border 0 of round r + 1 has the optimizer, steps and residual of border K of round r, and the weights of P_{r+1},
+which everybody knows: committed states chain through the whole run. A peer that just came starts at ZERO_HASH, 0
+steps, ZERO_HASH. A round in which a peer made nothing leaves its chain where it was.
 """
 
 from __future__ import annotations
@@ -24,7 +31,8 @@ PARAMS: Final = "params"
 class Border(Wire, frozen=True):
     """Private state at the border before segment `index`. `steps`: what the optimizer has counted so far.
 
-    Each root is core.layout.state_root over the vectors of that part; ZERO_HASH stands for no vectors (fresh).
+    Each root is core.layout.state_root over the vectors of that part by their names in train.inner (`params` for the
+    weights); ZERO_HASH stands for no vectors (fresh).
     """
 
     round: int

@@ -21,9 +21,10 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, check_receipt
 from farflung.ledger.results import Applied
 from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow
-from farflung.ledger.tx import JobCreate
+from farflung.ledger.tx import JobCreate, Role
 from farflung.train.roundlog import (
     Accepted,
+    Audited,
     Closed,
     Contribution,
     Opened,
@@ -32,6 +33,7 @@ from farflung.train.roundlog import (
     contributions_root,
 )
 from farflung.verify.report import Report, require
+from farflung.verify.tally import Tally
 
 ENDED: Final = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 
@@ -43,6 +45,16 @@ class Books(msgspec.Struct, frozen=True):
     job: JobRow
     leases: tuple[LeaseRow, ...]
     escrow: int
+
+    @property
+    def verifiers(self) -> frozenset[PeerId]:
+        """Who was hired to audit."""
+        return frozenset(lease.node for lease in self.leases if lease.role == Role.AUDIT)
+
+    @property
+    def slashed(self) -> frozenset[PeerId]:
+        """Whose lease ended in a slash."""
+        return frozenset(lease.node for lease in self.leases if lease.evidence != ZERO_HASH)
 
 
 def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: Report) -> Books:
@@ -65,11 +77,12 @@ def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: 
 
 
 def compare(books: Books, terms: Terms, records: Sequence[Record], report: Report) -> None:
-    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029."""
+    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039."""
     _compare_terms(books, terms, records)
     _compare_rounds(books, records)
-    _compare_pay(books, records)
+    _compare_pay(books, terms, records)
     report.paid, report.refunded = books.job.paid, books.job.refunded
+    report.slashed = len(books.slashed)
 
 
 def _compare_terms(books: Books, terms: Terms, records: Sequence[Record]) -> None:
@@ -103,21 +116,38 @@ def _compare_rounds(books: Books, records: Sequence[Record]) -> None:
         require(is_same, "FF-VERI-022", f"round {record.round} on the ledger is not the round in the log")
 
 
-def _compare_pay(books: Books, records: Sequence[Record]) -> None:
+def _compare_pay(books: Books, terms: Terms, records: Sequence[Record]) -> None:
     job, leases = books.job, books.leases
     members = {m.peer for r in records if isinstance(r, RoundOpened) for m in r.members}
-    require(members <= {x.node for x in leases}, "FF-VERI-024", "somebody takes part without a lease")
-    units: dict[PeerId, int] = {}
-    for contributions in _accepted(records).values():
-        for c in contributions:
-            units[c.peer] = units.get(c.peer, 0) + c.weight
+    lent = {x.node for x in leases if x.role == Role.TRAIN}
+    require(members <= lent, "FF-VERI-024", "somebody takes part without a lease")
+    units = _units(books, terms, records)
     for lease in leases:
         due = units.get(lease.node, 0)
-        is_right = lease.units == due and lease.paid == due * lease.unit_price
+        pay = 0 if lease.node in books.slashed else due * lease.unit_price
+        is_right = lease.units == due and lease.paid == pay
         require(is_right, "FF-VERI-023", f"{lease.node[:4].hex()} was not paid for what it did")
     require(sum(x.paid for x in leases) == job.paid, "FF-VERI-025", "the job's payments do not add up")
     is_whole = job.paid + job.refunded == books.escrow
     require(is_whole, "FF-VERI-029", "what was paid and refunded is not what was in escrow")
+
+
+def _units(books: Books, terms: Terms, records: Sequence[Record]) -> Mapping[PeerId, int]:
+    """What everybody earned by the log, and that those are slashed whom it finds guilty, and nobody that it does not.
+
+    A job that ran out had nobody to bring an accusation before the ledger.
+    """
+    accepted = _accepted(records)
+    audited = {r.round: r for r in records if isinstance(r, Audited)}
+    tally, units = Tally(terms.spec, len(books.verifiers)), dict[PeerId, int]()
+    for round in sorted(accepted):
+        found = audited.get(round, Audited(round, ()))
+        for peer, earned in tally.add(accepted[round], found).items():
+            units[peer] = units.get(peer, 0) + earned
+    is_late = books.job.state is JobState.EXPIRED
+    is_just = books.slashed <= tally.out and (is_late or tally.guilty.keys() <= books.slashed)
+    require(is_just, "FF-VERI-039", "the ledger punishes others than the audits found guilty")
+    return units
 
 
 def check_receipts(books: Books, data: Sequence[bytes], genesis: Genesis, report: Report) -> None:

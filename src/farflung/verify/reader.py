@@ -1,12 +1,13 @@
 """The second reader: recomputes a finished run from its exported log alone.
 
 It trusts the genesis hash and nothing else. From the terms it derives the job's id; from the log's entries who
-signed what, in which order; from each accepted payload the merge and the root after it; from the blocks the
-state of the ledger, transaction by transaction; from the receipts who was paid. Every comparison that it makes
+signed what, in which order; from each accepted payload the merge and the root after it; from the commitments whom
+an audit had to look at, and from the verdicts whom it found false; from the blocks the state of the ledger,
+transaction by transaction; from the receipts who was paid. Every comparison that it makes
 is counted in the report, so that a reader that checks nothing would be seen.
 
-What it cannot see: the data set (its hash is in the terms), and whether a peer trained on it (that is what audits
-are for).
+What it cannot see: the data set (its hash is in the terms), and whether a peer trained on it. That is what audits
+are for; of those it sees that they were held as drawn and what the verifiers signed, not whether they looked.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from farflung.ledger.block import Genesis
 from farflung.train.roundlog import Entry, Finished, Opened, Record, read_log
 from farflung.train.snapshot import PublicState
 from farflung.verify import books
+from farflung.verify.audits import Audits
 from farflung.verify.report import Report, require
 from farflung.verify.source import Exported
 from farflung.verify.walk import Walk
@@ -54,8 +56,9 @@ def _recompute(exported: Exported, chain: Hash | None) -> Report:
     require(chain in (None, genesis.chain), "FF-VERI-005", "the run is on another ledger")
     terms = _terms(exported.terms)
     records = _records(exported, terms)
-    public = Walk(terms, exported, report).to_end(records)
     held = books.read_books(genesis, exported.blocks, terms, report)
+    audits = Audits(genesis.chain, terms, held.verifiers, report)
+    public = Walk(terms, exported, report, audits).to_end(records)
     books.compare(held, terms, records, report)
     books.check_receipts(held, exported.receipts, genesis, report)
     output = _model(exported.model, terms, public)

@@ -10,6 +10,7 @@ from farflung.core.errors import VerificationError
 class Report(msgspec.Struct):
     """How often each kind of statement was recomputed and found true. Money in micro-credits.
 
+    `audits`: contributions that were drawn and judged; `slashed`: nodes that lost their stake by it.
     `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
     on it.
     """
@@ -19,6 +20,9 @@ class Report(msgspec.Struct):
     roots: int = 0
     commitments: int = 0
     signatures: int = 0
+    audits: int = 0
+    verdicts: int = 0
+    slashed: int = 0
     blocks: int = 0
     transactions: int = 0
     receipts: int = 0

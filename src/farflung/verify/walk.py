@@ -1,6 +1,6 @@
 """A walk through the run log: each round recomputed from the one before, each record in its place.
 
-    Opened ── RoundOpened ── Committed ── Accepted ── Closed ── RoundOpened ... Finished
+    Opened ── RoundOpened ── Committed ── Accepted ── Closed ── (Audited) ── RoundOpened ... (Audited) ── Finished
 
 What is not derived from the terms is signed by the peer whose doing it is. Lists of peers ascend strictly, so that
 one round has one form and nobody stands in it twice.
@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from farflung.compress.merge import Part
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.job.spec import Terms
 from farflung.train import messages, snapshot
 from farflung.train.roundlog import (
     Accepted,
+    Audited,
     Closed,
     Commitment,
     Committed,
@@ -30,25 +32,28 @@ from farflung.train.roundlog import (
 from farflung.train.rounds import REASON_COMPLETE
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+from farflung.verify.audits import Audits
+from farflung.verify.check import flags
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 from farflung.verify.report import Report, require
 from farflung.verify.source import Exported
 
 FOLLOWS: Final[Mapping[type[Record], tuple[type[Record] | None, ...]]] = {
     Opened: (None,),
-    RoundOpened: (Opened, Closed),
+    RoundOpened: (Opened, Closed, Audited),
     Committed: (RoundOpened,),
     Accepted: (Committed,),
     Closed: (Accepted,),
-    Finished: (Opened, Closed),
+    Audited: (Closed, Audited),
+    Finished: (Opened, Closed, Audited),
 }
 
 
 class Walk:
     """Public state before the current round, and what the round's records have said so far."""
 
-    def __init__(self, terms: Terms, exported: Exported, report: Report) -> None:
-        self._terms, self._exported, self._report = terms, exported, report
+    def __init__(self, terms: Terms, exported: Exported, report: Report, audits: Audits) -> None:
+        self._terms, self._exported, self._report, self._audits = terms, exported, report, audits
         self._sync = Sync.of(terms.spec.sync)
         initial = snapshot.unpack(exported.initial, terms.layout)
         self._public = snapshot.check(initial, terms.layout, 0, terms.initial_root)
@@ -86,8 +91,11 @@ class Walk:
             case Closed(round, root, signatures):
                 self._in_turn(round)
                 self._close(round, root, signatures)
+            case Audited():
+                self._audits.judged(record, self._public.round)
             case Finished(rounds, root, reason):
                 self._in_turn(rounds)
+                self._audits.are_due(rounds)
                 self._root(rounds, root)
                 is_complete = rounds == self._terms.spec.rounds
                 is_said = (reason == REASON_COMPLETE) == is_complete
@@ -107,12 +115,14 @@ class Walk:
 
     def _open(self, round: int, members: Sequence[Member], how: tuple[int, int]) -> None:
         spec = self._terms.spec
+        self._audits.are_due(max(0, round - 1))
         is_same = how == (spec.sync.steps, spec.sync.topk)
         require(is_same, "FF-VERI-010", f"round {round} has another H or density")
         self._once(round, [m.peer for m in members])
         is_light = all(1 <= m.weight <= spec.round_tokens for m in members)
         require(is_light, "FF-VERI-009", f"a member of round {round} may weigh more than it trains on")
         self._members = {m.peer: m.weight for m in members}
+        self._audits.check_members(round, self._members)
 
     def _commit(self, round: int, commitments: Sequence[Commitment]) -> None:
         self._once(round, [c.peer for c in commitments])
@@ -137,6 +147,7 @@ class Walk:
 
     def _close(self, round: int, root: Hash, signatures: Sequence[tuple[PeerId, Signature]]) -> None:
         parts = [self._part(c) for c in self._accepted]
+        self._audits.drawn(round, self._commitments.values(), self._accepted, self._flags(parts))
         self._public = self._sync.apply(self._public, self._terms.layout, parts)
         self._report.merges += 1
         self._root(round + 1, root)
@@ -147,6 +158,14 @@ class Walk:
             require(is_good, "FF-VERI-018", f"a root of round {round} is not signed by who took part")
             self._report.signatures += 1
         self._report.rounds += 1
+
+    def _flags(self, parts: Sequence[messages.Part]) -> Mapping[PeerId, str]:
+        """Who is suspicious among the accepted: it had to be audited whatever the draw said."""
+        if not self._terms.spec.is_audited:
+            return {}
+        layout, sync, state = self._terms.layout, self._sync, self._public
+        values = [sync.codec.decode(p.payload, layout, sync.about(state, layout, p.peer)) for p in parts]
+        return flags(layout, [Part(p.peer, p.weight, v) for p, v in zip(parts, values, strict=True)])
 
     def _part(self, c: Contribution) -> messages.Part:
         payload = self._exported.payload(c.payload)

@@ -21,8 +21,11 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
+Segment = tuple[int, str, int]  # round, peer, segment: what one audit is about
+
+
 class Stage(StrEnum):
-    """Where a run stands; it goes back only when a run is resumed."""
+    """Where a run stands; it goes back only when a run is resumed, or its coordinator starts again from the log."""
 
     PLAN = "Plan"
     NETWORK = "Network"
@@ -50,6 +53,11 @@ class Timeline(Struct, frozen=True):
     usage: Mapping[str, events.Usage] = _NOTHING  # largest peak by process
     settled: Mapping[str, events.Settled] = _NOTHING
     left: tuple[events.Left, ...] = ()
+    restarted: tuple[events.Restarted, ...] = ()
+    sandboxes: tuple[events.Sandboxed, ...] = ()
+    drawn: Mapping[Segment, events.Drawn] = _NOTHING
+    audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
+    caught: Mapping[str, events.Caught] = _NOTHING  # by peer
     reexecuted: Mapping[str, int] = _NOTHING  # contributions computed again, by peer
     sessions: int = 1
     baseline: events.Baseline | None = None
@@ -66,12 +74,13 @@ class Timeline(Struct, frozen=True):
             audit=sum(t.audit for t in seen),
             join=sum(t.join for t in seen),
             control=sum(t.control for t in seen),
+            relay=sum(t.relay for t in seen),
         )
 
     def bytes_sent(self) -> int:
         """All kinds together."""
         by = self.bytes_by()
-        return by.sync + by.audit + by.join + by.control
+        return by.sync + by.audit + by.join + by.control + by.relay
 
     @property
     def last_round(self) -> events.RoundClosed | None:
@@ -79,9 +88,9 @@ class Timeline(Struct, frozen=True):
         return self.rounds[max(self.rounds)] if self.rounds else None
 
     @property
-    def caught(self) -> tuple[str, ...]:
-        """Peers whose work was found false; known at the end."""
-        return self.result.caught if self.result else ()
+    def verifiers(self) -> tuple[str, ...]:
+        """Who has repeated work of others so far, in a fixed order."""
+        return tuple(sorted({verifier for audit in self.audits.values() for verifier in audit.verifiers}))
 
     @property
     def seconds_left(self) -> float | None:
@@ -124,7 +133,11 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, compared=(*t.compared, event))
         case events.Traffic() | events.Usage():
             return _count(t, event)
-    return _train(t, event)
+        case events.Restarted():
+            return replace(t, restarted=(*t.restarted, event))
+        case events.Sandboxed():
+            return replace(t, sandboxes=(*t.sandboxes, event))
+    return _verify(_train(t, event), event)
 
 
 def _train(t: Timeline, event: AnyEvent) -> Timeline:
@@ -141,6 +154,18 @@ def _train(t: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, left=(*t.left, event))
         case events.Baseline():
             return replace(t, baseline=event)
+    return t
+
+
+def _verify(t: Timeline, event: AnyEvent) -> Timeline:
+    """An audit that a coordinator tells of again after its restart is the same audit."""
+    match event:
+        case events.Drawn():
+            return replace(t, drawn=_with(t.drawn, (event.round, event.peer, event.segment), event))
+        case events.AuditConcluded():
+            return replace(t, audits=_with(t.audits, (event.round, event.peer, event.segment), event))
+        case events.Caught():
+            return replace(t, caught=_with(t.caught, event.peer, event))
     return t
 
 
@@ -162,5 +187,6 @@ def _count(t: Timeline, event: events.Traffic | events.Usage) -> Timeline:
         audit=max(seen.audit, event.audit),
         join=max(seen.join, event.join),
         control=max(seen.control, event.control),
+        relay=max(seen.relay, event.relay),
     )
     return replace(t, traffic=_with(t.traffic, key, most))

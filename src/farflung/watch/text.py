@@ -15,6 +15,8 @@ from farflung.watch.fold import Timeline
 
 COLUMNS: Final = 100
 STAGE_COLUMNS: Final = 9
+WHY_COLUMNS: Final = 40  # for the reason why a peer was caught, in the result
+HOLDS: Final = "holds"  # the finding of an audit of honest work
 
 
 def clean(text: str, size: int = COLUMNS - STAGE_COLUMNS) -> str:
@@ -49,6 +51,14 @@ def lines(event: AnyEvent, timeline: Timeline) -> list[str]:
             return say("Network", f"job {event.job[:8]}: {escrow} credits in escrow, {stakes} at stake")
         case events.Resumed():
             return say("Network", f"session {event.session}: the run goes on from round {event.round}")
+        case events.Sandboxed():
+            gaps = (
+                f"not stopped: {', '.join(event.gaps)}" if event.gaps else "nothing is known to get through"
+            )
+            return say("Network", f"workers run in {event.tier}", gaps)
+        case events.Restarted():
+            took = format_seconds(event.seconds)
+            return say(timeline.stage, f"{event.name} is up again after {took}", event.why)
         case events.Settled():
             paid = format_credits(event.paid)
             return say("Settle", f"{event.peer[:8]} is paid {paid} credits for {event.units} accepted tokens")
@@ -61,7 +71,7 @@ def lines(event: AnyEvent, timeline: Timeline) -> list[str]:
             return say(timeline.stage, f"error[{event.code}]: {event.message}", cause, _try(event.hint))
         case events.Result():
             return _result(event, timeline)
-    return _train(event, timeline)
+    return _verify(event, timeline) or _train(event, timeline)
 
 
 def _try(hint: str) -> str:
@@ -120,6 +130,43 @@ def _train(event: AnyEvent, timeline: Timeline) -> list[str]:
     return []
 
 
+def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
+    """Audits make no noise while the work holds."""
+    match event:
+        case events.Drawn() if event.flagged:
+            return say(
+                "Verify", f"{event.peer[:8]}'s part of round {event.round} is audited: {event.flagged}"
+            )
+        case events.AuditConcluded() if event.finding != HOLDS:
+            what = f"{event.peer[:8]}, round {event.round}, segment {event.segment}: {event.finding}"
+            return say("Verify", what, _excess(event), _seen_by(event))
+        case events.Caught():
+            return _caught(event, timeline)
+    return []
+
+
+def _excess(audit: events.AuditConcluded) -> str:
+    return f"{audit.excess:.3g} times the tolerance" if audit.excess > 0 else ""
+
+
+def _seen_by(audit: events.AuditConcluded) -> str:
+    return f"repeated by {', '.join(verifier[:8] for verifier in audit.verifiers[:4])}"
+
+
+def _caught(event: events.Caught, timeline: Timeline) -> list[str]:
+    """Who, what, by how much; then what it cost, and where the money went."""
+    audit = timeline.audits.get((event.round, event.peer, event.segment))
+    place = f"round {event.round}, segment {event.segment}"
+    excess = _excess(audit) if audit is not None else ""
+    lost, bounty, burnt = (format_credits(part) for part in (event.slashed, event.bounty, event.burnt))
+    cost = f"it loses {lost} credits ({bounty} to the verifiers, {burnt} burnt)"
+    evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
+    return [
+        *say("Verify", f"{event.peer[:8]} is caught and out: {event.why} ({place})", excess),
+        *say("Verify", cost, evidence),
+    ]
+
+
 def _round(event: events.RoundClosed, timeline: Timeline) -> list[str]:
     left, plan = timeline.seconds_left, timeline.plan
     width = len(str(event.rounds))
@@ -163,7 +210,7 @@ def _result(event: events.Result, timeline: Timeline) -> list[str]:
     again = f"{event.reexecuted} contributions computed again" if event.reexecuted else ""
     took = f"{event.rounds} rounds, {format_count(event.tokens)} tokens in {format_seconds(event.seconds)}"
     return [
-        *_verified(event),
+        *_verified(event, timeline),
         *say("Result", *_losses(event)),
         *_sent(event),
         *say("Result", *_money(event)),
@@ -174,12 +221,16 @@ def _result(event: events.Result, timeline: Timeline) -> list[str]:
     ]
 
 
-def _verified(event: events.Result) -> list[str]:
+def _verified(event: events.Result, timeline: Timeline) -> list[str]:
     audited = (
         f"{event.segments_audited} segments audited" if event.segments_audited else "no segment was audited"
     )
-    caught = ", ".join(peer[:8] for peer in event.caught[:8])
-    return say("Verify", audited, f"caught: {caught}" if caught else "nobody was caught")
+    if event.segments_audited and timeline.verifiers:
+        audited += f" by {len(timeline.verifiers)} verifiers"
+    found = [timeline.caught.get(peer) for peer in event.caught[:8]]
+    why = [f" ({clean(each.why, WHY_COLUMNS)})" if each is not None else "" for each in found]
+    caught = [f"caught: {peer[:8]}{each}" for peer, each in zip(event.caught, why, strict=False)]
+    return say("Verify", audited, *(caught or ["nobody was caught"]))
 
 
 def _losses(event: events.Result) -> tuple[str, ...]:
@@ -205,4 +256,10 @@ def _sent(event: events.Result) -> list[str]:
 def _money(event: events.Result) -> tuple[str, ...]:
     parts = (("paid", event.paid), ("slashed", event.slashed), ("refunded", event.refunded))
     text = ", ".join(f"{name} {format_credits(value)}" for name, value in parts)
-    return f"{text} credits", f"sum {event.sum}" + ("" if event.sum == 0 else ": money is not conserved")
+    bounty, burnt = format_credits(event.bounty), format_credits(event.burnt)
+    slashed = f"of what was slashed {bounty} to the verifiers, {burnt} burnt" if event.slashed else ""
+    return (
+        f"{text} credits",
+        slashed,
+        f"sum {event.sum}" + ("" if event.sum == 0 else ": money is not conserved"),
+    )

@@ -12,7 +12,7 @@ from farflung.app import asking, folder, preparation, running
 from farflung.app.journal import Watcher, read_timeline
 from farflung.core.events import AnyEvent, Failed, to_json
 from farflung.host.io.probe import machine
-from farflung.job import dataset, show
+from farflung.job import cheats, dataset, show
 from farflung.job.io.read import read_dataset
 from farflung.plan.advise import advise
 from farflung.watch.fold import Timeline
@@ -59,6 +59,11 @@ _COMPARE = click.option("--compare", is_flag=True, help="Also train one machine 
 @_SEED
 @_ROUNDS
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder.")
+@click.option(
+    "--cheat",
+    type=click.Choice(cheats.KINDS),
+    help="What one drawn provider does instead of its work. Default: skip without JOB, else none.",
+)
 @_COMPARE
 @_JSON
 def run(
@@ -68,6 +73,7 @@ def run(
     seed: int | None,
     rounds: int | None,
     out: Path | None,
+    cheat: str | None,
     compare: bool,
     as_json: bool,
 ) -> None:
@@ -75,7 +81,7 @@ def run(
 
     JOB is a TOML file; without it, a small GPT learns Python's own standard library. It spends test credits only.
     """
-    resolved, identity = asking.resolve(job, preset, _flags(settings, seed, rounds))
+    resolved, identity = asking.resolve(job, preset, _flags(settings, seed, rounds), cheat=cheat)
     root = asking.new_root(out, resolved.spec.name)
     running.start(root, resolved, identity, [_watcher(as_json)], compare=compare)
 

@@ -22,6 +22,7 @@ VERBS: Mapping[str, str] = {
     "stop": "farflung.app.cli.looking:stop",
     "status": "farflung.app.cli.looking:status",
     "verify-run": "farflung.app.cli.looking:verify_run",
+    "receipt": "farflung.app.cli.receipts:receipt",
     "version": "farflung.app.cli.looking:version",
 }
 

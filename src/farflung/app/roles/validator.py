@@ -1,7 +1,7 @@
 """The validator: one replica of the ledger. Today's committee is of one: every transaction becomes a block.
 
 It also keeps the directory: the volatile part of the registry (where a node listens now, what it offers), which
-is signed by the node itself and enters no root.
+is signed by the node itself and enters no root. A validator that was killed knows it again from its folder.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from farflung.app.directory import Advertisement, Listing, check_advertisement
+from farflung.app.directory import Advertisement, Listing, check_advertisement, read_directory
 from farflung.app.leash import Orders, by_name, report, report_end, run_role
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import PeerId
+from farflung.core.io.durable import write_atomic
 from farflung.ledger import queries
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
@@ -30,17 +31,30 @@ from farflung.net.io.endpoint import Endpoint
 DIRECTORY_SIZE = 4096
 ADVERTISEMENT_BYTES = 1000  # so that the listing of a full directory fits one message
 
-assert DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 1) < limits.CONTROL_BYTES
+DIRECTORY_BYTES = DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 1)
+
+assert DIRECTORY_BYTES < limits.CONTROL_BYTES
 
 
 class Validator:
     """Serves the ledger to whoever holds a key."""
 
     def __init__(
-        self, chain: Chain, store: Store, *, is_local: bool, on_block: Callable[[], None] = lambda: None
+        self,
+        chain: Chain,
+        store: Store,
+        *,
+        is_local: bool,
+        directory: Path | None = None,
+        on_block: Callable[[], None] = lambda: None,
     ) -> None:
+        """`directory`: the file that the advertisements are kept in; None: in memory only."""
         self._chain, self._store, self._is_local, self._on_block = chain, store, is_local, on_block
+        self._file = directory
         self._directory: dict[PeerId, Advertisement] = {}
+        for advertisement in read_directory(directory, DIRECTORY_BYTES) if directory is not None else ():
+            if self._may_list(advertisement.endpoint.peer):
+                self._directory[advertisement.endpoint.peer] = advertisement
         self._turn = asyncio.Lock()
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
@@ -51,7 +65,7 @@ class Validator:
             case "directory.publish":
                 return self._publish(connection.peer, decode(body, Advertisement, ADVERTISEMENT_BYTES))
             case "directory.list":
-                return encode(Listing(tuple(self._directory[p] for p in sorted(self._directory))))
+                return encode(self._listing())
         raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
 
     def _now(self) -> int:
@@ -69,12 +83,22 @@ class Validator:
 
     def _publish(self, peer: PeerId, advertisement: Advertisement) -> bytes:
         check_advertisement(advertisement, peer)
-        if self._chain.state.find(NodeRow, peer) is None:  # keys are free, places are not
+        if not self._may_list(peer):
             raise PolicyError("FF-APP-072", "only nodes that are on the ledger are listed")
         if peer not in self._directory and len(self._directory) >= DIRECTORY_SIZE:
             raise PolicyError("FF-APP-031", "the directory is full")
-        self._directory[peer] = advertisement
+        if self._directory.get(peer) != advertisement:
+            self._directory[peer] = advertisement
+            if self._file is not None:
+                write_atomic(self._file, encode(self._listing()), "ledger.directory")
         return b""
+
+    def _may_list(self, peer: PeerId) -> bool:
+        """Keys are free, places are not: a node has put a stake on the ledger."""
+        return self._chain.state.find(NodeRow, peer) is not None
+
+    def _listing(self) -> Listing:
+        return Listing(tuple(self._directory[p] for p in sorted(self._directory)))
 
 
 async def main(orders: Orders) -> None:
@@ -84,13 +108,20 @@ async def main(orders: Orders) -> None:
         return
     key = SigningKey(bytes.fromhex(config["key"]))
     genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
-    store = Store.open(Path(config["folder"]) / "chain.db", genesis)
+    folder = Path(config["folder"])
+    store = Store.open(folder / "chain.db", genesis)
     counter = Counter()
 
     def count() -> None:
         report("bytes", **by_name(counter.sent))  # a killed process has told of nearly all that it sent
 
-    validator = Validator(store.load(key), store, is_local=config["local"], on_block=count)
+    validator = Validator(
+        store.load(key),
+        store,
+        is_local=config["local"],
+        directory=folder / "directory.bin",
+        on_block=count,
+    )
     endpoint = Endpoint(key, validator.handle, counter, port=config["port"])
     host, port = await endpoint.start()
     report("ready", peer=key.public.hex(), host=host, port=port)

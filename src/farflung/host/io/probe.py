@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import psutil
@@ -125,6 +125,58 @@ def usage(pid: int) -> tuple[int, float]:
         return max(_peak_resident(pid), process.memory_info().rss), times.user + times.system
     except psutil.Error:
         return 0, 0.0
+
+
+class Use(NamedTuple):
+    """What a process and those that it started take."""
+
+    peak_bytes: int
+    resident_bytes: int
+    cpu_seconds: float
+
+
+def use_of_tree(pid: int) -> Use:
+    """The sum over process `pid` and all below it, of those that are there; children that ended count as theirs."""
+    peak = resident = 0
+    seconds = 0.0
+    for one in [pid, *_descendants(pid)]:
+        try:
+            process = psutil.Process(one)
+            times, now = process.cpu_times(), process.memory_info().rss
+        except psutil.Error:
+            continue
+        peak, resident = peak + max(_peak_resident(one), now), resident + now
+        ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+        seconds += times.user + times.system + ended
+    return Use(peak, resident, seconds)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Numbers of all processes below `pid`, by /proc alone where the kernel lists them, else by a walk of all."""
+    try:
+        named = [Path(f"{task}/children").read_text("ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        try:
+            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+        except psutil.Error:
+            return []
+    children = [int(number) for line in named for number in line.split()]
+    return children + [below for child in children for below in _descendants(child)]
+
+
+def folder_use(folder: Path, most: int) -> tuple[int, int]:
+    """Bytes on disk and number of entries below `folder`; stops counting after `most` entries."""
+    held = entries = 0
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            entries += 1
+            try:
+                held += os.lstat(os.path.join(place, name)).st_blocks * 512
+            except OSError:
+                continue
+        if entries > most:
+            break
+    return held, entries
 
 
 def _peak_resident(pid: int) -> int:

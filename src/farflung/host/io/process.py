@@ -1,11 +1,10 @@
-"""Starts and ends one worker process: own scratch folder, scrubbed environment, limits, bounded log, one socket."""
+"""Starts and ends one worker process: a sandbox tier, own scratch, limits, bounded log, one socket."""
 
 from __future__ import annotations
 
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -13,17 +12,19 @@ from typing import Final
 import msgspec
 
 from farflung.core.errors import RunError
-from farflung.host.ending import reason
-from farflung.host.io import probe
-from farflung.host.limits import Limits, scrubbed
+from farflung.core.units import format_bytes
+from farflung.host import ending, sandbox
+from farflung.host.io import cgroup, probe, tiers
+from farflung.host.io.launch import PYTHON, Started, launch
+from farflung.host.limits import MAPPED_BYTES, Limits
+from farflung.host.sandbox import Tier
+
+__all__ = ["PYTHON", "WorkerProcess", "start_worker", "tail"]
 
 WORKER_MODULE: Final = "farflung.train.io.worker"
 GRACE_SECONDS: Final = 2.0
 LOG_TAIL: Final = 4096
-
-# `-I` would ignore PYTHONHASHSEED. With a scrubbed environment these two leave nothing else of it: no user site,
-# no script folder on the path.
-PYTHON: Final = (sys.executable, "-s", "-P")
+MOST_FILES: Final = 20_000  # in scratch; more than any library's temporary files
 
 
 class Peak(msgspec.Struct):
@@ -34,23 +35,88 @@ class Peak(msgspec.Struct):
 
 
 class WorkerProcess:
-    """A running worker. `socket` is the agent's end; the worker ends by itself when that is closed."""
+    """A running worker. `socket` is the agent's end; the worker ends by itself when that is closed.
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, log_path: Path) -> None:
-        self._process, self._peak = process, Peak()
-        self.pid, self.socket, self.log_path = process.pid, connection, log_path
+    Killing `pid` ends the worker; in bwrap it is bubblewrap's, with which the worker dies.
+    """
+
+    def __init__(
+        self,
+        started: Started,
+        connection: socket.socket,
+        log_path: Path,
+        tier: Tier,
+        limits: Limits,
+        group: cgroup.Group | None,
+    ) -> None:
+        self._started, self._process, self._limits = started, started.process, limits
+        self._group, self._peak, self._broke, self._is_settled = group, Peak(), "", False
+        self.pid, self.socket, self.log_path, self.tier = started.process.pid, connection, log_path, tier
 
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self._process.poll() is None
+        if self._process.poll() is None:
+            return True
+        self._settle()
+        return False
 
     def usage(self) -> dict[str, float]:
         """`peak_bytes` and `cpu_seconds` so far; after the end, as they were last seen."""
         if self.is_running():
-            peak, seconds = probe.usage(self.pid)
-            self._peak.peak_bytes = max(self._peak.peak_bytes, peak)
-            self._peak.cpu_seconds = max(self._peak.cpu_seconds, seconds)
+            use = probe.use_of_tree(self.pid)
+            self._peak.peak_bytes = max(self._peak.peak_bytes, use.peak_bytes)
+            counted = self._group.cpu_seconds() if self._group is not None else 0.0
+            self._peak.cpu_seconds = max(self._peak.cpu_seconds, use.cpu_seconds, counted)
         return {"peak_bytes": self._peak.peak_bytes, "cpu_seconds": self._peak.cpu_seconds}
+
+    def over_limit(self) -> str:
+        """Why the worker must be ended now; "" if it keeps its limits. Some 1 ms: call it a few times a second.
+
+        Watches what the kernel does not bound in this tier: shared memory, disk, processor time of children.
+        """
+        if not self._broke and self.is_running():
+            self._broke = self._watch()
+        return self._broke
+
+    def _watch(self) -> str:
+        bounds, use = self._limits, probe.use_of_tree(self.pid)
+        if use.resident_bytes > bounds.data + MAPPED_BYTES:
+            return f"{ending.MEMORY} of {format_bytes(bounds.data)}"
+        if bounds.cpu_seconds and self.usage()["cpu_seconds"] > bounds.cpu_seconds + 1:
+            return f"{ending.PROCESSOR} of {bounds.cpu_seconds} s"
+        folder = self._started.folder
+        if folder is None:
+            return ""
+        held, files = probe.folder_use(folder, MOST_FILES)
+        if held > bounds.disk_bytes:
+            return f"{ending.DISK} of {format_bytes(bounds.disk_bytes)}"
+        return f"{ending.DISK}: more than {MOST_FILES} files" if files > MOST_FILES else ""
+
+    def _settle(self) -> None:
+        """After the end: reads what the kernel counted, then removes group and memory folder."""
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if self._group is not None:
+            self._peak.cpu_seconds = max(self._peak.cpu_seconds, self._group.cpu_seconds())
+            broken = self._group.broken()
+            self._group.remove()
+        else:
+            broken = cgroup.Broken()
+        self._started.discard()
+        bounds, status = self._limits, self._status()
+        if self._broke or status in (None, 0):
+            return
+        if broken.memory:
+            self._broke = f"{ending.MEMORY} of {format_bytes(bounds.data)}"
+        elif status == -24 or (bounds.cpu_seconds and self._peak.cpu_seconds >= bounds.cpu_seconds):
+            self._broke = f"{ending.PROCESSOR} of {bounds.cpu_seconds} s"
+        elif broken.processes:
+            self._broke = f"{ending.PROCESSES}, {bounds.threads}"
+
+    def _status(self) -> int | None:
+        status = self._process.poll()
+        return ending.through_bwrap(status) if self.tier.name == sandbox.BWRAP else status
 
     def terminate(self, grace: float = GRACE_SECONDS) -> str:
         """Closes the socket, sends SIGTERM, after `grace` seconds SIGKILL, to this pid alone; says why it ended."""
@@ -66,12 +132,18 @@ class WorkerProcess:
         return self.reason()
 
     def wait(self, seconds: float | None = None) -> int:
-        """The exit status; raises subprocess.TimeoutExpired."""
-        return self._process.wait(seconds)
+        """The exit status, -n for a signal; raises subprocess.TimeoutExpired."""
+        self._process.wait(seconds)
+        self._settle()
+        status = self._status()
+        assert status is not None
+        return status
 
     def reason(self) -> str:
-        """Why it ended, or that it runs."""
-        return reason(self._process.poll(), tail(self.log_path))
+        """Why it ended, naming the limit that it broke; or that it runs."""
+        if self.is_running():
+            return ending.reason(None, b"")
+        return ending.reason(self._status(), tail(self.log_path), self._broke)
 
 
 def tail(path: Path, size: int = LOG_TAIL) -> bytes:
@@ -91,28 +163,37 @@ def start_worker(
     *,
     environment: Mapping[str, str] | None = None,
     command: Sequence[str] = (*PYTHON, "-m", WORKER_MODULE),
+    tier: str | None = None,
 ) -> WorkerProcess:
-    """Starts `command FD` confined; FD is its end of the socket. Raises RunError FF-HOST-001."""
+    """Starts `command FD` in a sandbox; FD is its end of the socket, and all that reaches out.
+
+    `tier` None: what FARFLUNG_SANDBOX names, else the strongest that works here. `scratch` stays empty where the
+    tier has one in memory. Raises RunError FF-HOST-001, PolicyError FF-HOST-003 to 005.
+    """
+    chosen, bounds = tiers.choose(tier), limits or Limits()
     ours, theirs = socket.socketpair()
+    group: cgroup.Group | None = None
     try:
         _make_private(scratch)
-        given = scrubbed(os.environ if environment is None else environment, scratch.resolve())
-        confined = [*PYTHON, "-m", "farflung.host.io.confine", *(limits or Limits()).arguments(), "--"]
+        group = cgroup.create(bounds)
         log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         try:
-            process = subprocess.Popen(
-                [*confined, *command, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=given,
-                cwd=scratch,
-                pass_fds=(theirs.fileno(),),
+            started = launch(
+                chosen.name,
+                [*command, str(theirs.fileno())],
+                bounds,
+                scratch,
+                os.environ if environment is None else environment,
+                log=log,
+                descriptors=(theirs.fileno(),),
+                group=group,
             )
         finally:
             os.close(log)
     except OSError as error:
         ours.close()
+        if group is not None:
+            group.remove()
         raise RunError(
             "FF-HOST-001",
             "the worker process cannot be started",
@@ -121,7 +202,7 @@ def start_worker(
         ) from error
     finally:
         theirs.close()
-    return WorkerProcess(process, ours, log_path)
+    return WorkerProcess(started, ours, log_path, chosen, bounds, group)
 
 
 def _make_private(scratch: Path) -> None:

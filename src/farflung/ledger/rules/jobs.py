@@ -8,6 +8,7 @@ out of every state that holds money; so no state can hold money for ever.
 | JobCreate   | requester | -                | Created   |
 | JobSchedule | requester | Created, Running | Running   |
 | Progress    | requester | Running          | Running   |
+| JobSlash    | requester or a verifier | Running | Running |
 | JobFinish   | requester | Running          | Output    |
 | JobSettle   | requester | Output           | Settled   |
 | JobCancel   | requester | Created, Running | Cancelled |
@@ -41,15 +42,26 @@ def create(draft: Draft, sender: PeerId, op: JobCreate) -> None:
     draft.put(JobRow(op.job, sender, op.escrow, op.unit_price_max, op.rounds, op.deadline))
 
 
-def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
-    """The job, if `sender` may take this edge. Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state."""
+def known(draft: Draft, job: Hash) -> JobRow:
+    """The job; raises PolicyError FF-LEDG-031."""
     row = draft.find(JobRow, job)
     if row is None:
         raise PolicyError("FF-LEDG-031", f"job {job[:4].hex()} is unknown")
-    if sender != row.requester:
-        raise PolicyError("FF-LEDG-032", "only the requester may do this")
+    return row
+
+
+def check_state(row: JobRow, *sources: JobState) -> None:
+    """Raises PolicyError FF-LEDG-033 unless the job is in one of these states."""
     if row.state not in sources:
         raise PolicyError("FF-LEDG-033", f"the job is {row.state.name.lower()}")
+
+
+def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
+    """The job, if `sender` may take this edge. Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state."""
+    row = known(draft, job)
+    if sender != row.requester:
+        raise PolicyError("FF-LEDG-032", "only the requester may do this")
+    check_state(row, *sources)
     return row
 
 
@@ -83,12 +95,16 @@ def _lease(draft: Draft, job: JobRow, offer: Offer) -> JobRow:
     reserved = job.reserved + offer.units_max * offer.unit_price
     if not offer.units_max or reserved > job.escrow:
         raise PolicyError("FF-LEDG-041", f"the leases may cost {reserved}, the escrow is {job.escrow}")
-    draft.put(LeaseRow(job.job, offer.node, offer.unit_price, offer.stake, offer.units_max, job.last))
+    terms = (offer.unit_price, offer.stake, offer.units_max)
+    draft.put(LeaseRow(job.job, offer.node, *terms, previous=job.last, role=offer.role))
     return replace(job, reserved=reserved, leases=job.leases + 1, last=offer.node)
 
 
 def progress(draft: Draft, sender: PeerId, op: Progress) -> None:
-    """Records one round. Codes: FF-LEDG-043 wrong round, -044 no such lease, -045 over its cap, -046 twice."""
+    """Records one round.
+
+    Codes: FF-LEDG-043 wrong round, -044 no such lease, -045 over its cap, -046 twice, -057 the lease has ended.
+    """
     row = step(draft, sender, op.job, JobState.RUNNING)
     if op.round != row.round or op.round >= row.rounds:
         raise PolicyError("FF-LEDG-043", f"round {op.round}, but {row.round} of {row.rounds} comes next")
@@ -104,6 +120,8 @@ def _credit(draft: Draft, job: Hash, node: PeerId, units: int) -> None:
     lease = draft.find(LeaseRow, lease_key(job, node))
     if lease is None:
         raise PolicyError("FF-LEDG-044", f"node {node[:4].hex()} has no lease in this job")
+    if not lease.is_open:
+        raise PolicyError("FF-LEDG-057", f"the lease of node {node[:4].hex()} has ended")
     if lease.units + units > lease.units_max:
         raise PolicyError("FF-LEDG-045", f"{lease.units} + {units} units are above {lease.units_max}")
     draft.put(replace(lease, units=lease.units + units))

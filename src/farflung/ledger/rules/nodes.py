@@ -1,7 +1,8 @@
 """Nodes: who lends, and the stake behind it.
 
-`free` backs nothing yet; `lock` moves stake behind a lease and `unlock` moves it back. A node whose registration
-has run out gets its stake back at the first block in which no lease is open.
+`free` backs nothing yet; `lock` moves stake behind a lease and `unlock` moves it back; what `seize` burns stays in the
+row for ever and backs nothing. A node whose registration has run out gets its stake back at the first block in
+which no lease is open.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def register(draft: Draft, sender: PeerId, op: NodeRegister) -> None:
     if not draft.now < op.expires <= draft.now + params.node_ms_max:
         raise PolicyError("FF-LEDG-022", f"expiry {op.expires} is past or too far ahead")
     row = draft.find(NodeRow, sender) or NodeRow(sender, op.caps, op.unit_price, op.expires)
-    missing = max(0, op.stake - row.money)
-    if row.money + missing < params.stake_min:
+    missing = max(0, op.stake - row.stake)
+    if row.stake + missing < params.stake_min:
         raise PolicyError("FF-LEDG-023", f"stake {op.stake} is below {params.stake_min}")
     withdraw(draft, sender, missing)
     draft.put(
@@ -70,8 +71,22 @@ def unlock(draft: Draft, node: PeerId, stake: int) -> None:
     draft.put(replace(row, free=row.free + stake, locked=row.locked - stake, leases=row.leases - 1))
 
 
+def seize(draft: Draft, node: PeerId, stake: int, *, taken: int, burnt: int) -> None:
+    """Ends what `lock` began without giving `taken` back: `burnt` of it stays here, the caller gives the rest away."""
+    row = active(draft, node)
+    draft.put(
+        replace(
+            row,
+            free=row.free + stake - taken,
+            locked=row.locked - stake,
+            leases=row.leases - 1,
+            burnt=row.burnt + burnt,
+        )
+    )
+
+
 def release(draft: Draft, row: NodeRow) -> None:
-    """Returns the whole stake and closes the registration."""
+    """Returns the whole stake (never what is burnt) and closes the registration."""
     draft.put(replace(row, free=0, state=NodeState.LEFT))
     deposit(draft, row.node, row.free)
 

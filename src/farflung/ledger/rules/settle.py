@@ -1,7 +1,8 @@
-"""How a job ends: every lease is paid for its recorded units, the rest of the escrow goes back, stakes are freed.
+"""How a job ends: every open lease is paid for its recorded units, the rest of the escrow goes back, stakes are freed.
 
 The same payment follows settlement, cancelling and the deadline: work that was recorded is paid, whoever stops.
-It always fits: units <= units_max on each lease, and the sum of units_max * unit_price <= escrow.
+It always fits: units <= units_max on each lease, and the sum of units_max * unit_price over the open ones <= escrow.
+A lease that slashing ended is passed over: its units are forfeited, its stake has gone already.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def expire(draft: Draft, state: State) -> None:
 def close(draft: Draft, job: JobRow, target: JobState) -> None:
     """Pays, unlocks and refunds; leases in the order in which they were made."""
     paid = 0
-    for lease in reversed(list(leases_of(draft, job))):
+    for lease in reversed([row for row in leases_of(draft, job) if row.is_open]):
         due = lease.units * lease.unit_price
         deposit(draft, lease.node, due)
         nodes.unlock(draft, lease.node, lease.stake)

@@ -4,30 +4,40 @@
                            | over limits.HALF_OPEN the oldest half-open one is dropped, so a flood of silent
                            | strangers delays others by one handshake instead of locking them out
 
+An endpoint that never starts listens nowhere. Attached to a relay it can still be reached: the relay tells it that
+somebody calls, it opens a connection to the relay for that purpose, and from there on it is the acceptor as ever.
+
 Everything runs in one asyncio loop; nothing here may be called from another thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
+import socket
 from collections.abc import Callable
 
 from farflung.core import limits
+from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError, PolicyError
+from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId, short
 from farflung.net.counters import Counter, Meter
+from farflung.net.io.attachment import SUMMON, Attachment
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
+from farflung.net.io.knock import knock, new_ticket
+from farflung.net.io.listening import cannot_listen, check_host
 from farflung.net.streams import Asked, Kind
+from farflung.net.tickets import Purpose, Summons
 from farflung.net.tls import Session
 
 _READ_BYTES = 256 * limits.KIB
 
 Admit = Callable[[PeerId], bool]
+_Place = tuple[
+    PeerId, str, int, PeerId | None
+]  # a peer, and where: host, port, and the relay that listens there
 
 
 class Endpoint:
@@ -50,7 +60,8 @@ class Endpoint:
         """`admit` says which proved keys may stay (None: all). `on_error` hears of handlers that broke."""
         self.key, self.counter = key, counter
         self.buffer = bytearray(_READ_BYTES)
-        self._desk = Desk(handler, on_error or _report, self._freed)
+        self._handler = handler
+        self._desk = Desk(self._handle, on_error or _report, self._freed)
         self._host, self._port, self._allow_remote = host, port, allow_remote
         self._admit = admit
         self._handshake_seconds, self._idle_seconds = handshake_seconds, idle_seconds
@@ -60,23 +71,19 @@ class Endpoint:
         self._connections: set[Connection] = set()
         self._accepted: dict[PeerId, list[Connection]] = {}
         self._open: dict[PeerId, list[Connection]] = {}
-        self._dials: dict[tuple[PeerId, str, int], asyncio.Task[Connection]] = {}
+        self._dials: dict[_Place, asyncio.Task[Connection]] = {}
+        self._attachments: dict[PeerId, Attachment] = {}
+        self._coming = 0  # summons of relays that are being followed
         self._is_closed = False
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
-        if not self._allow_remote and not _is_loopback(self._host):
-            raise PolicyError(
-                "FF-NET-042",
-                f"refusing to listen on {self._host}",
-                cause="it can be reached from other machines",
-                hint="listen on 127.0.0.1, or allow remote peers explicitly",
-            )
+        check_host(self._host, allow_remote=self._allow_remote)
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(self._arriving, self._host, self._port)
         except OSError as error:
-            raise _cannot_listen(self._host, self._port, error) from error
+            raise cannot_listen(self._host, self._port, error) from error
         self._port = self._server.sockets[0].getsockname()[1]
         return self._host, self._port
 
@@ -85,19 +92,20 @@ class Endpoint:
         """Host and port; the port is the real one once started."""
         return self._host, self._port
 
-    async def dial(self, peer: PeerId, host: str, port: int) -> Connection:
+    async def dial(self, peer: PeerId, host: str, port: int, *, relay: PeerId | None = None) -> Connection:
         """An open connection to `peer`: one that stands, or a new one to this address; concurrent dials share it.
 
-        Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed before it was open (not admitted,
-        full), 049 this endpoint is closed; ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers.
+        With `relay`, host and port are that relay's, and `peer` is attached to it. Raises NetworkError: FF-NET-043
+        nobody there, 044 too slow, 045 closed before it was open (not admitted, full), 049 this endpoint is closed,
+        070 .. 073 what `knock` says of relays; ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
         """
         standing = self.connection(peer)
         if standing is not None:
             return standing
-        place = (peer, host, port)
+        place = (peer, host, port, None if relay == peer else relay)
         task = self._dials.get(place)
         if task is None:
-            task = self._dials[place] = asyncio.create_task(self._dial(peer, host, port))
+            task = self._dials[place] = asyncio.create_task(self._dial(place))
             task.add_done_callback(lambda done: self._dialled(place, done))
         try:
             return await asyncio.shield(task)
@@ -113,11 +121,28 @@ class Endpoint:
                 return connection
         return None
 
+    def attach(self, relay: PeerId, host: str, port: int) -> None:
+        """Keeps this key reachable through the relay at host and port, until `close`, whatever becomes of the relay."""
+        self._check_not_closed()
+        if relay not in self._attachments:
+            self._attachments[relay] = Attachment(relay, (host, port), lambda: self.dial(relay, host, port))
+
+    async def attached(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it is turned into an error
+        """Returns when all relays of `attach` know this key. Raises NetworkError FF-NET-077 after `timeout` seconds."""
+        await asyncio.gather(*(each.there(timeout) for each in self._attachments.values()))
+
+    async def adopt(self, accepted: socket.socket, first: bytes) -> None:
+        """Takes a connection that another listener accepted, and of which it has read the `first` bytes."""
+        self.counter.received[Kind.CONTROL] += len(first)
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: self._arriving(first), accepted)
+
     async def close(self) -> None:
         """Stops listening, closes all connections, cancels all handlers."""
         self._is_closed = True
         if self._server is not None:
             self._server.close()
+        await asyncio.gather(*(each.close() for each in self._attachments.values()))
         for task in self._dials.values():
             task.cancel()
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
@@ -129,11 +154,12 @@ class Endpoint:
 
     # Dialling
 
-    async def _dial(self, peer: PeerId, host: str, port: int) -> Connection:
+    async def _dial(self, place: _Place) -> Connection:
+        peer, host, port, _ = place
         connection: Connection | None = None
         try:
             async with asyncio.timeout(self._handshake_seconds):
-                connection = await self._reach(peer, host, port)
+                connection = await self._reach(place)
                 await connection.opened()
         except TimeoutError:
             error = NetworkError(
@@ -151,10 +177,16 @@ class Endpoint:
             raise
         return connection
 
-    async def _reach(self, peer: PeerId, host: str, port: int) -> Connection:
+    async def _reach(self, place: _Place) -> Connection:
+        peer, host, port, relay = place
         self._check_not_closed()
         loop = asyncio.get_running_loop()
         session = Session.client(self._credentials, peer)
+        if relay is not None:
+            ticket = new_ticket(self.key, Purpose.DIAL, relay, peer)
+            return await knock(
+                self.key, self.counter, ticket, (host, port), lambda: self._connection(session)
+            )
         try:
             _, connection = await loop.create_connection(lambda: self._connection(session), host, port)
         except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
@@ -170,7 +202,7 @@ class Endpoint:
         if self._is_closed:
             raise NetworkError("FF-NET-049", "this endpoint is closed")
 
-    def _dialled(self, place: tuple[PeerId, str, int], task: asyncio.Task[Connection]) -> None:
+    def _dialled(self, place: _Place, task: asyncio.Task[Connection]) -> None:
         del self._dials[place]
         if not task.cancelled():
             task.exception()  # every waiter may be gone: then nobody needs to hear of it
@@ -182,11 +214,13 @@ class Endpoint:
         self._connections.add(connection)
         return connection
 
-    def _arriving(self) -> Connection:
-        """A stranger's socket was accepted."""
+    def _arriving(self, first: bytes = b"") -> Connection:
+        """A stranger's socket was accepted, and `first` was read from it."""
         while len(self._half_open) >= limits.HALF_OPEN:
             self._expire(next(iter(self._half_open)), "too many strangers at once")
-        connection = self._connection(Session.server(self._credentials))
+        session = Session.server(self._credentials)
+        session.receive(first)
+        connection = self._connection(session)
         loop = asyncio.get_running_loop()
         self._half_open[connection] = loop.call_later(
             self._handshake_seconds, self._expire, connection, "its time is over"
@@ -198,6 +232,31 @@ class Endpoint:
         if timer is not None:
             timer.cancel()
             connection.drop(NetworkError("FF-NET-044", "the handshake was not finished", cause=cause))
+
+    async def _handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        """What a relay of ours tells us is for us; everything else is for the handler."""
+        attachment = self._attachments.get(connection.peer) if method == SUMMON else None
+        if attachment is None:
+            return await self._handler(connection, method, body)
+        await self._come(attachment, decode(body, Summons, limits.TICKET_BYTES))
+        return b""
+
+    async def _come(self, attachment: Attachment, summons: Summons) -> None:
+        """Goes to the relay to meet whoever dials there. Who it is, its handshake will prove; the relay may lie."""
+        if self._admit is not None and not self._admit(summons.dialer):
+            raise _declined(f"{short(summons.dialer)} is not admitted")
+        if self._coming >= limits.HALF_OPEN:
+            raise _declined("too many at once")
+        relay, dialer, circuit = attachment.relay, summons.dialer, summons.circuit
+        ticket = new_ticket(self.key, Purpose.ACCEPT, relay, dialer, circuit)
+        self._coming += 1
+        try:
+            async with asyncio.timeout(self._handshake_seconds):
+                await knock(self.key, self.counter, ticket, attachment.place, self._arriving)
+        except TimeoutError:
+            raise _declined("the relay does not answer") from None
+        finally:
+            self._coming -= 1
 
     # Called by connections (connection.Owner)
 
@@ -252,6 +311,12 @@ def _turned_away(peer: PeerId, lost: NetworkError) -> NetworkError:
     )
 
 
+def _declined(cause: str) -> NetworkError:
+    return NetworkError(
+        "FF-NET-076", "the circuit is declined", cause=cause, hint="nothing: whoever dialled hears of it"
+    )
+
+
 def _drop(connection: Connection | None, error: NetworkError) -> None:
     if connection is not None:
         connection.drop(error)
@@ -260,27 +325,4 @@ def _drop(connection: Connection | None, error: NetworkError) -> None:
 def _report(error: Exception) -> None:
     asyncio.get_running_loop().call_exception_handler(
         {"message": "a handler of farflung.net failed", "exception": error}
-    )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> NetworkError:
-    if error.errno == errno.EADDRINUSE:
-        return NetworkError(
-            "FF-NET-040",
-            f"port {port} on {host} is taken",
-            cause="another process listens there",
-            hint="stop it, choose another port, or use port 0 for any free one",
-        )
-    return NetworkError(
-        "FF-NET-041",
-        f"cannot listen on {host}:{port}",
-        cause=error.strerror or str(error),
-        hint="check that this machine has the address and may use the port",
     )

@@ -24,7 +24,7 @@ class Outlet:
         self._written: deque[tuple[Kind, int]] = deque()  # what the kernel may not have taken yet
         self.is_paused = False
         transport.set_write_buffer_limits(high=0)
-        _hold_little(transport.get_extra_info("socket"))
+        hold_little(transport.get_extra_info("socket"))
 
     @property
     def is_overfull(self) -> bool:
@@ -59,7 +59,7 @@ class Outlet:
         self._transport.abort()
 
 
-def _hold_little(sock: socket.socket | None) -> None:
+def hold_little(sock: socket.socket | None) -> None:
     """Bounds what the kernel holds unsent. Where it cannot, control overtakes only what it does not yet hold."""
     if sock is not None:
         with contextlib.suppress(OSError):

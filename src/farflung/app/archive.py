@@ -1,0 +1,156 @@
+"""What the requester keeps of a run: its log, every accepted payload, and some public states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from farflung.app import wire
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.durable import AppendLog, remove, write_atomic
+from farflung.job.spec import Terms
+from farflung.store.io.disk import Disk
+from farflung.store.objects import Manifest, open_object, seal
+from farflung.train import messages, snapshot
+from farflung.train.roundlog import (
+    Accepted,
+    Closed,
+    Contribution,
+    LogChain,
+    Opened,
+    Record,
+    payload_hash,
+)
+from farflung.train.snapshot import PublicState
+from farflung.train.sync import Sync
+
+SNAPSHOT_EVERY: Final = 4  # rounds; a resume replays at most this many
+SNAPSHOTS_KEPT: Final = 2  # besides that of round 0: one to resume from, one in case it is damaged
+REMEMBERED: Final = 3  # public states in memory: the rounds that may be under audit
+
+
+class RunLog:
+    """The run's log on disk, checked as it is read."""
+
+    def __init__(self, path: Path, key: SigningKey) -> None:
+        self._key, self._chain = key, LogChain()
+        self._file = AppendLog(path, "run.log")
+        self.records: list[Record] = [self._chain.check(data, key.public) for data in self._file.records]
+
+    def write(self, record: Record) -> None:
+        """Appends a record; durable on return."""
+        self._file.append(self._chain.extend(self._key, record))
+        self.records.append(record)
+
+    def accepted(self, round: int) -> tuple[Contribution, ...]:
+        """The accept set of a round."""
+        return accepted_by_round(self.records)[round]
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class Held(NamedTuple):
+    """A public state as others can fetch it."""
+
+    root: Hash
+    manifest: Manifest
+
+
+class Archive:
+    """The requester's own copy of every accepted payload, and of some public states."""
+
+    def __init__(self, disk: Disk, snapshots: Path, job_key: bytes, me: PeerId) -> None:
+        self.disk, self._snapshots, self._job_key, self._me = disk, snapshots, job_key, me
+        self._states: dict[int, PublicState] = {}
+        self._shown: dict[int, Held] = {}
+
+    def payload(self, contribution: Contribution) -> bytes:
+        """An accepted payload, checked against the log."""
+        manifest = self.disk.manifest(contribution.object)
+        chunks = [self.disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+        payload = open_object(self._job_key, manifest, chunks)
+        if payload_hash(payload) != contribution.payload:
+            raise VerificationError("FF-APP-050", "an archived payload is not the one that was accepted")
+        return payload
+
+    def share(self, contribution: Contribution) -> wire.Share:
+        """An accepted contribution as others can fetch it: from its maker or from here."""
+        return wire.Share(contribution, self.disk.manifest(contribution.object), self._me)
+
+    def parts(self, accepted: tuple[Contribution, ...]) -> list[messages.Part]:
+        """The inputs of a round's merge."""
+        return [messages.Part(c.peer, c.weight, self.payload(c)) for c in accepted]
+
+    def save_state(self, state: PublicState, terms: Terms) -> None:
+        """Keeps a public state; durable on return."""
+        data = snapshot.pack(state, terms.layout)
+        write_atomic(self._snapshots / f"{state.round:06d}.bin", data, "run.snapshot")
+        for old in sorted(self._snapshots.glob("*.bin"))[1:-SNAPSHOTS_KEPT]:
+            remove(old, "run.snapshot")
+
+    def remember(self, state: PublicState) -> None:
+        """Holds a public state in memory while its round may be under audit."""
+        self._states[state.round] = state
+        for round in [r for r in self._states if r <= state.round - REMEMBERED]:
+            del self._states[round]
+
+    def state(self, round: int, terms: Terms, records: Sequence[Record]) -> PublicState:
+        """Public state before a round: remembered, or the newest stored one before it with the accept sets merged."""
+        if round in self._states:
+            return self._states[round]
+        sync, layout = Sync.of(terms.spec.sync), terms.layout
+        roots, accepted = roots_by_round(records), accepted_by_round(records)
+        public = self.latest_state(terms, {r: root for r, root in roots.items() if r <= round})
+        while public.round < round:
+            public = sync.apply(public, layout, self.parts(accepted[public.round]))
+        return snapshot.check(public, layout, round, roots[round])
+
+    def show(self, round: int, terms: Terms, records: Sequence[Record]) -> Held:
+        """Public state before a round, sealed in the store for a verifier to fetch."""
+        if round not in self._shown:
+            public = self.state(round, terms, records)
+            manifest, chunks = seal(self._job_key, snapshot.pack(public, terms.layout))
+            self.disk.put(manifest, chunks)
+            self._shown[round] = Held(public.root(terms.layout), manifest)
+        return self._shown[round]
+
+    def hide(self, round: int) -> None:
+        """The audits of a round are over. A stored state of the same content stays where others may need it."""
+        self._shown.pop(round, None)
+
+    def latest_state(self, terms: Terms, roots: Mapping[int, Hash]) -> PublicState:
+        """The newest stored state whose root is the logged one; damaged or stale files are passed over."""
+        for path in sorted(self._snapshots.glob("*.bin"), reverse=True):
+            try:
+                state = snapshot.unpack(path.read_bytes(), terms.layout)
+            except FarflungError:
+                continue
+            if roots.get(state.round) == state.root(terms.layout):
+                return state
+        raise VerificationError(
+            "FF-APP-051",
+            "no stored public state agrees with the run log",
+            cause="all snapshots are stale or damaged",
+            hint="restore the run's snapshots folder from a copy",
+        )
+
+
+def roots_by_round(records: Sequence[Record]) -> dict[int, Hash]:
+    """Round → root of the public state that the round starts from."""
+    roots: dict[int, Hash] = {}
+    for record in records:
+        if isinstance(record, Opened):
+            roots[0] = record.initial_root
+        elif isinstance(record, Closed):
+            roots[record.round + 1] = record.root
+    return roots
+
+
+def accepted_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution, ...]]:
+    """Round → its accept set."""
+    return {r.round: r.contributions for r in records if isinstance(r, Accepted)}

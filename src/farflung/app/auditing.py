@@ -1,0 +1,352 @@
+"""One lease to audit: a verifier repeats drawn segments of others' work, blind, and judges what they claim.
+
+    audit.run     fetch the public state and the opened start, train the segment again, commit to what came out
+    audit.judge   only now is the peer's claim here: compare, encode again, sign a verdict
+
+The verifier holds no state of the job but its data: it may die between the two, and gives the same result again. What
+it cannot fetch from the peer, though it asks itself and waits, is withheld, and it says so under its signature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from farflung.app import objects, wire
+from farflung.app.scoring import Worker
+from farflung.app.tenancy import order
+from farflung.app.vault import Vault
+from farflung.app.wrapping import KEY_BYTES
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    ProtocolError,
+    RunError,
+    VerificationError,
+)
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.job.spec import Terms
+from farflung.ledger.tx import Finding, SignedVerdict, Verdict, sign_verdict
+from farflung.net.io.connection import Connection
+from farflung.net.messages import Kind
+from farflung.store.io.disk import Disk
+from farflung.store.objects import Manifest, open_object
+from farflung.train import messages, segments, snapshot
+from farflung.train.inner import VECTORS
+from farflung.train.segments import BorderState
+from farflung.train.trace import Border, are_opened
+from farflung.verify import audit as chair
+from farflung.verify import opening
+from farflung.verify.blind import Blind, blind, nonce_of
+from farflung.verify.judge import EXCESS_CAP, Found
+
+WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had committed to
+
+PATIENCE_SECONDS: Final = 0.3  # between tries: a peer that died is back within seconds, and owes what it owed
+
+ReplyT = TypeVar("ReplyT", bound=messages.Reply)
+
+Place = tuple[int, PeerId, int]  # round, node, segment
+
+
+class WithheldError(FarflungError):
+    """The peer does not serve what it had committed to."""
+
+
+class Held(NamedTuple):
+    """An audit under way: what it was asked, and what the segment gave here."""
+
+    order: wire.AuditOrder
+    opened: wire.SegmentOpened
+    audit: chair.Audit
+    start: bytes
+    snapshot: bytes
+    blind: Blind
+
+
+class AuditTenancy:
+    """Carries out one job's audits on this verifier."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        chain: Hash,
+        terms: Terms,
+        disk: Disk,
+        folder: Path,
+        dial: Callable[[PeerId], Awaitable[Connection]],
+        dataset_bytes: int,
+    ) -> None:
+        """`folder` holds what it committed to, sealed."""
+        self._key, self._chain, self._terms, self._disk = key, chain, terms, disk
+        self._folder, self._dial, self._dataset_bytes = folder, dial, dataset_bytes
+        self._vault = Vault(folder, bytes(KEY_BYTES))
+        self.shelf = objects.Shelf(disk, 0)  # nobody leaves anything with a verifier
+        self._job_key = b""
+        self._requester = key.public
+        self._worker: Worker | None = None
+        self._held: dict[Place, Held] = {}
+        self._fetched: set[Hash] = set()
+        self.members: frozenset[PeerId] = frozenset()
+        self.sandbox = ""
+        self.turn = asyncio.Lock()
+
+    @property
+    def job(self) -> Hash:
+        """The job's id."""
+        return self._terms.id
+
+    async def start(
+        self, start: wire.Start, job_key: bytes, worker: Worker, requester: PeerId
+    ) -> wire.Started:
+        """Brings the data here and sets the worker up."""
+        self._requester = requester
+        self.admit(frozenset(a.peer for a in start.members) | {requester})
+        done = wire.Started(start.snapshot_round, ZERO_HASH, 0, "")
+        if worker is self._worker and job_key == self._job_key:
+            return done
+        is_terms = start.dataset.content == self._terms.dataset and start.dataset.size <= self._dataset_bytes
+        is_module = start.module.size <= limits.MODULE_BYTES and (
+            start.module.size == 0
+            if self._terms.module == ZERO_HASH
+            else start.module.content == self._terms.module
+        )
+        if not is_terms or not is_module:
+            raise VerificationError("FF-APP-058", "a start does not keep to the job's terms")
+        self._job_key, self._worker = job_key, worker
+        self._vault = Vault(self._folder, derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
+        dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
+        module = await self._object(start.module, (requester,), Kind.JOIN)
+        setup = messages.Setup(self._terms.spec, dataset, module, start.member, self._key.public)
+        reply = await worker.request(setup)
+        if not isinstance(reply, messages.Ready):
+            raise RunError("FF-APP-037", f"the worker answered {type(reply).__name__} to Setup")
+        return done
+
+    def admit(self, members: frozenset[PeerId]) -> None:
+        """Who is in the job from now on."""
+        self.members = members
+
+    def allows(self, peer: PeerId) -> bool:
+        """A verifier serves no objects to anybody but the requester."""
+        return peer == self._requester
+
+    async def obey(self, method: str, body: bytes) -> bytes:
+        """Carries out one order of the requester."""
+        match method:
+            case "audit.run":
+                return encode(await self.run(order(self.job, body, wire.AuditOrder)))
+            case "audit.judge":
+                return encode(await self.judge(order(self.job, body, wire.AuditReveal)))
+        raise ProtocolError("FF-APP-043", f"a verifier does not serve {method[:40]!r}")
+
+    async def run(self, asked: wire.AuditOrder) -> wire.AuditAnswer:
+        """Trains the segment again and commits to what came out; the same again when asked again."""
+        node = asked.contribution.peer
+        known = self._held.get((asked.round, node, asked.segment))
+        if known is not None and known.order == asked:
+            return wire.AuditAnswer(known.blind, None)
+        if not 0 <= asked.segment < len(self._terms.spec.borders) - 1:
+            raise PolicyError(
+                "FF-APP-057", "an order does not fit where the lease stands", cause="no such segment"
+            )
+        self._forget(asked.round)
+        packed = await self._fetch(asked.snapshot, self._requester)
+        public = snapshot.check(
+            snapshot.unpack(packed, self._terms.layout), self._terms.layout, asked.round, asked.root
+        )
+        try:
+            opened = asked.opened or await self._ask_opening(asked)
+            state = await self._from_peer(opened.state, node)
+        except WithheldError:
+            return wire.AuditAnswer(None, self._verdict(asked, Found(Finding.WITHHELD, 0), ZERO_HASH))
+        params = segments.params_root(self._terms.layout, public.params)
+        place = opening.Place(self._terms.spec, asked.round, asked.segment, asked.contribution, params)
+        audit = await self._rerun(asked, opened, place, packed, state, public)
+        if audit is None:
+            return wire.AuditAnswer(None, self._verdict(asked, Found(Finding.FALSE, EXCESS_CAP), ZERO_HASH))
+        said = blind(self._key, self.job, asked.round, node, asked.segment, audit.mine.border)
+        self._vault.save(self._name(asked), encode((said, audit.mine.border)))
+        self._held[asked.round, node, asked.segment] = Held(asked, opened, audit, state, packed, said)
+        return wire.AuditAnswer(said, None)
+
+    async def _rerun(
+        self,
+        asked: wire.AuditOrder,
+        opened: wire.SegmentOpened,
+        place: opening.Place,
+        packed: bytes,
+        state: bytes,
+        public: snapshot.PublicState,
+    ) -> chair.Audit | None:
+        """What the segment gives here; None when what was opened cannot be what an honest peer committed to."""
+        layout, spec = self._terms.layout, self._terms.spec
+        if opening.start_fault(place, opened.start) or self._chain_fault(asked, opened):
+            return None
+        border = opening.read_border(opened.start)
+        if not chair.is_start(place, layout, border, state):
+            return None
+        try:
+            reran = await self._ask(
+                messages.Rerun(packed, asked.member, asked.segment, state), messages.Reran
+            )
+        except RunError as error:
+            if not error.code.startswith("FF-TRAIN-0") or error.code in ("FF-TRAIN-090", "FF-TRAIN-099"):
+                raise  # our own worker's trouble
+            return None
+        at_start = segments.unpack(state, spec.optimizer, layout, asked.round)
+        base = public.params if at_start.params is None else at_start.params
+        return chair.Audit(place, layout, self._terms.tolerance, border, base, reran)
+
+    def _chain_fault(self, asked: wire.AuditOrder, opened: wire.SegmentOpened) -> str:
+        """Whether the round goes on from the committed end of the peer's round before it."""
+        before: Border | None = None
+        if asked.segment == 0 and asked.before != ZERO_HASH:
+            last = len(self._terms.spec.borders) - 1
+            leaves = opened.before
+            if len(leaves) != 1 or leaves[0].index != last or not are_opened(asked.before, last, leaves):
+                return "the end of the round before is not opened"
+            try:
+                before = opening.read_border(leaves[0])
+            except ProtocolError as error:
+                return error.message
+        return opening.chain_fault(before, opening.read_border(opened.start))
+
+    async def judge(self, asked: wire.AuditReveal) -> wire.Judged:
+        """Compares with what the peer claims. Raises PolicyError FF-APP-087 when the audit must be run again first."""
+        held = self._held.get((asked.round, asked.peer, asked.segment))
+        if held is None:
+            raise PolicyError("FF-APP-087", "this audit was not run here", hint="order it again")
+        try:
+            revealed = asked.revealed or await self._ask_reveal(held)
+            shown = await self._shown(held, revealed)
+        except WithheldError:
+            found = Found(Finding.WITHHELD, 0)
+        else:
+            found = chair.judge(held.audit, shown, await self._reencode(held, shown.last))
+        node, border = asked.peer, held.audit.mine.border
+        nonce = nonce_of(self._key, self.job, asked.round, node, asked.segment)
+        return wire.Judged(self._verdict(held.order, found, held.blind.digest), border, nonce)
+
+    async def _shown(self, held: Held, revealed: wire.SegmentRevealed) -> chair.Shown:
+        """The peer's leaves and states; a state that this verifier has itself is not fetched."""
+        place, node = held.audit.place, held.order.contribution.peer
+        ends = opening.read_ends(place, held.audit.start, revealed.leaves)
+        if isinstance(ends, str):
+            return chair.Shown(revealed.leaves, b"", b"")
+        same = chair.is_same(held.audit.mine.border, ends.end)
+        end = b"" if same else await self._from_peer(revealed.end, node)
+        if same and place.segment + 1 == place.segments:
+            last = self._own_last(held)
+        else:
+            last = await self._from_peer(revealed.last, node)
+        return chair.Shown(revealed.leaves, end, last)
+
+    def _own_last(self, held: Held) -> bytes:
+        """What the encoding was made of, when the segment is the round's last one and came out the same here."""
+        optimizer, layout, round = self._terms.spec.optimizer, self._terms.layout, held.order.round
+        mine = segments.unpack(held.audit.mine.end, optimizer, layout, round)
+        start = segments.unpack(held.start, optimizer, layout, round)
+        last = BorderState(round, mine.step, mine.params, (), start.residual)
+        return segments.pack(last, optimizer, layout)
+
+    async def _reencode(self, held: Held, last: bytes) -> messages.Reencoded | None:
+        try:
+            request = messages.Reencode(held.snapshot, held.order.contribution.peer, last)
+            return await self._ask(request, messages.Reencoded)
+        except RunError as error:
+            if error.code in ("FF-TRAIN-090", "FF-TRAIN-099"):
+                raise
+            return None
+
+    def _verdict(self, asked: wire.AuditOrder, found: Found, result: Hash) -> SignedVerdict:
+        c = asked.contribution
+        about = (self._chain, self.job, asked.round, c.peer, asked.segment, c.trace)
+        return sign_verdict(self._key, Verdict(*about, self._key.public, found.finding, found.excess, result))
+
+    async def _ask_opening(self, asked: wire.AuditOrder) -> wire.SegmentOpened:
+        body = encode(wire.OpenSegment(self.job, asked.round, asked.segment))
+        data = await self._ask_peer(asked.contribution.peer, wire.OPEN, body)
+        return decode(data, wire.SegmentOpened, limits.CONTROL_BYTES)
+
+    async def _ask_reveal(self, held: Held) -> wire.SegmentRevealed:
+        asked = held.order
+        body = encode(wire.RevealSegment(self.job, asked.round, asked.segment, held.blind))
+        data = await self._ask_peer(asked.contribution.peer, wire.UNVEIL, body)
+        return decode(data, wire.SegmentRevealed, limits.CONTROL_BYTES)
+
+    async def _ask_peer(self, peer: PeerId, method: str, body: bytes) -> bytes:
+        async def ask() -> bytes:
+            return await (await self._dial(peer)).call(method, body, timeout=None)
+
+        return await _patiently(ask)
+
+    async def _from_peer(self, manifest: Manifest, peer: PeerId) -> bytes:
+        """A state that the peer had committed to; raises WithheldError."""
+        vectors = 2 + len(VECTORS[self._terms.spec.optimizer.name])
+        if manifest.size > 4 * self._terms.layout.size * vectors + limits.KIB:
+            raise WithheldError(
+                "FF-APP-088", "a committed state is withheld", cause="it is larger than any state"
+            )
+        return await _patiently(lambda: self._fetch(manifest, peer))
+
+    async def _fetch(self, manifest: Manifest, source: PeerId) -> bytes:
+        self._fetched.add(manifest.id)
+        return await self._object(manifest, (source,), Kind.AUDIT)
+
+    async def _object(self, manifest: Manifest, sources: tuple[PeerId, ...], kind: Kind) -> bytes:
+        await objects.fetch(self._disk, manifest, sources, self._dial, kind)
+        chunks = [self._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+        return open_object(self._job_key, manifest, chunks)
+
+    async def _ask(self, message: messages.Request, kind: type[ReplyT]) -> ReplyT:
+        assert self._worker is not None
+        reply = await self._worker.request(message)
+        if not isinstance(reply, kind):
+            raise RunError(
+                "FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}"
+            )
+        return reply
+
+    def _forget(self, round: int) -> None:
+        """What belongs to rounds before the last one is judged, or will be ordered again."""
+        old = [place for place in self._held if place[0] < round - 1]
+        for place in old:
+            self._vault.drop(self._name(self._held.pop(place).order))
+        if old:
+            keep = {m.id for h in self._held.values() for m in (h.order.snapshot, h.opened.state)}
+            for object_id in self._fetched - keep:
+                self._disk.delete(object_id)
+            self._fetched &= keep
+
+    def _name(self, asked: wire.AuditOrder) -> str:
+        node = asked.contribution.peer[:4].hex()
+        return f"{self.job[:8].hex()}-{asked.round:06d}-{node}-{asked.segment:03d}"
+
+    def end(self) -> None:
+        """Deletes what the job left on this disk."""
+        for name in self._vault.names():
+            self._vault.drop(name)
+        self.shelf.clear()
+
+
+async def _patiently(ask: Callable[[], Awaitable[bytes]]) -> bytes:
+    """What a peer owes, asked again until its time is over. A line that broke or an agent that restarts is no lie."""
+    last: BaseException | None = None
+    try:
+        async with asyncio.timeout(WITHHOLD_SECONDS):
+            while True:
+                try:
+                    return await ask()
+                except (NetworkError, VerificationError) as error:
+                    last = error
+                await asyncio.sleep(PATIENCE_SECONDS)
+    except TimeoutError:
+        cause = f"within {WITHHOLD_SECONDS:.0f} s: {last}"[:300]
+        raise WithheldError("FF-APP-088", "a committed state is withheld", cause=cause) from None

@@ -1,0 +1,299 @@
+"""The coordinator's audits: who is drawn, what was opened, which verifier is asked, what they found together.
+
+    after Committed    drawn(round): whose states are opened together with their payloads
+    after Accepted     flags of the submission checks draw further ones
+    beside the rounds  see_through(round): run, reveal, judge; an accusation is confirmed by a second verifier
+    before the next    the verdicts go into the log (train.rounds), the evidence of a false one onto the disk
+
+All of it can be asked again after a crash: draws follow from the log, openings lie with the peers, and verifiers give
+the same results again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from farflung.app import wire
+from farflung.app.archive import Archive, Held, accepted_by_round
+from farflung.app.journal import Emitter
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
+from farflung.core.events import AuditConcluded, Drawn
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.io.durable import write_atomic
+from farflung.job.spec import Terms
+from farflung.ledger.tx import Finding, SignedVerdict, is_verdict_signed
+from farflung.net.io.connection import Connection
+from farflung.train.roundlog import Committed, Contribution, Record
+from farflung.verify import sample
+from farflung.verify.blind import Blind, is_blind, opens
+from farflung.verify.evidence import Evidence, Testimony
+from farflung.verify.judge import WHOLE, conclude, needs_another, quorum_of
+from farflung.verify.tally import rerun_tokens
+
+OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the coordinator
+TRY_AGAIN_SECONDS: Final = 0.5
+TRIES: Final = 240  # of all verifiers in turn, before the run gives up
+
+Dial = Callable[[PeerId], Awaitable[Connection]]
+
+
+class Case(NamedTuple):
+    """One contribution under audit."""
+
+    round: int
+    contribution: Contribution
+    drawn: sample.Drawn
+
+
+class Said(NamedTuple):
+    """One verifier's whole part in a case."""
+
+    testimony: Testimony
+    revealed: wire.SegmentRevealed | None
+
+
+class Audits:
+    """The audits of one job."""
+
+    def __init__(
+        self,
+        chain: Hash,
+        terms: Terms,
+        seats: Sequence[PeerId],
+        verifiers: Sequence[PeerId],
+        records: Sequence[Record],
+        archive: Archive,
+        evidence: Path,
+        dial: Dial,
+        rehire: Callable[[PeerId], Awaitable[None]],
+        journal: Emitter,
+    ) -> None:
+        """`rehire(verifier)`: brings a verifier that died back into its lease. `records` grows with the log."""
+        self._chain, self._terms, self._seats, self._verifiers = chain, terms, seats, tuple(verifiers)
+        self._records, self._archive, self._evidence = records, archive, evidence
+        self._dial, self._rehire, self._journal = dial, rehire, journal
+        self._opened: dict[tuple[int, PeerId], wire.SegmentOpened | None] = {}
+        self._flags: dict[int, dict[PeerId, str]] = {}
+        self._excluded: set[PeerId] = set()
+        self._discredited: set[PeerId] = set()
+
+    # The draw
+
+    def drawn(self, round: int) -> dict[PeerId, sample.Drawn]:
+        """Whose contribution to a committed round is audited, by the draw and by the flags known so far."""
+        committed = next(r for r in reversed(self._records) if isinstance(r, Committed) and r.round == round)
+        before = accepted_by_round(self._records)
+        counts = [
+            (c.peer, sum(c.peer == a.peer for r in range(round) for a in before.get(r, ())))
+            for c in committed.commitments
+        ]
+        beacon = sample.beacon(self._terms.id, round, committed.commitments)
+        spec = self._terms.spec
+        flags = self._flags.get(round, {})
+        return {d.peer: d for d in sample.draw(spec.audit, len(spec.borders) - 1, beacon, counts, flags)}
+
+    def flag(self, round: int, flags: dict[PeerId, str]) -> None:
+        """What the submission checks suspect in the accepted payloads of a round."""
+        self._flags[round] = flags
+
+    def is_flagged(self, round: int) -> bool:
+        """Whether the checks of a round have spoken."""
+        return round in self._flags
+
+    async def open(self, round: int, peer: PeerId) -> None:
+        """Lets a peer open its drawn segment, if it is drawn: before it may merge the round."""
+        drawn = self.drawn(round).get(peer)
+        if drawn is None or (round, peer) in self._opened:
+            return
+        self._journal.emit(Drawn(round=round, peer=peer.hex(), segment=drawn.segment, flagged=drawn.flagged))
+        request = wire.OpenSegment(self._terms.id, round, drawn.segment)
+        connection = await self._dial(peer)
+        data = await connection.call(wire.OPEN, encode(request), timeout=OPEN_SECONDS)
+        self._opened[round, peer] = decode(data, wire.SegmentOpened, limits.CONTROL_BYTES)
+
+    def exclude(self, peer: PeerId) -> None:
+        """The peer is out: what is still drawn of its work is not judged any more."""
+        self._excluded.add(peer)
+
+    # The audits of a closed round
+
+    async def see_through(self, round: int) -> tuple[SignedVerdict, ...]:
+        """All verdicts of a round; node and verifier ascend."""
+        accepted = accepted_by_round(self._records)[round]
+        drawn = self.drawn(round)
+        cases = [Case(round, c, drawn[c.peer]) for c in accepted if c.peer in drawn]
+        if not cases:
+            return ()
+        public = await asyncio.to_thread(self._archive.show, round, self._terms, self._records)
+        found = await asyncio.gather(*(self._one(case, public) for case in cases))
+        self._archive.hide(round)
+        verdicts = [said for each in found for said in each]
+        return tuple(sorted(verdicts, key=lambda s: (s.verdict.node, s.verdict.verifier)))
+
+    async def _one(self, case: Case, public: Held) -> list[SignedVerdict]:
+        began = time.monotonic()
+        order = self._order(case, public)
+        quorum, said = quorum_of(len(self._verifiers)), dict[PeerId, Said]()
+        while case.contribution.peer not in self._excluded:
+            verdicts = [s.testimony.verdict.verdict for s in said.values()]
+            if verdicts and not needs_another(verdicts, quorum):
+                break
+            said.update([await self._next(case, order, said)])
+        testimonies = [said[v].testimony for v in sorted(said)]
+        if testimonies and case.contribution.peer not in self._excluded:
+            self._conclude(case, order, [said[v] for v in sorted(said)], time.monotonic() - began)
+        return [t.verdict for t in testimonies]
+
+    async def _next(
+        self, case: Case, order: wire.AuditOrder, said: dict[PeerId, Said]
+    ) -> tuple[PeerId, Said]:
+        """The next verifier's part. One that cannot be reached is passed over, and asked again when it is back."""
+        committed = next(r for r in self._records if isinstance(r, Committed) and r.round == case.round)
+        beacon = sample.beacon(self._terms.id, case.round, committed.commitments)
+        ring = sample.verifier_order(beacon, case.contribution.peer, self._verifiers)
+        ring = tuple(v for v in ring if v not in said)
+        last: FarflungError | None = None
+        for _ in range(TRIES):
+            for verifier in sorted(
+                ring, key=lambda v: v in self._discredited
+            ):  # stable: the drawn order otherwise
+                try:
+                    return verifier, await self._ask(verifier, case, order)
+                except FarflungError as error:
+                    last = error
+                try:
+                    await self._rehire(verifier)
+                except FarflungError as error:
+                    last = error
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
+        raise RunError(
+            "FF-APP-089",
+            "no verifier can be reached",
+            cause=str(last)[:300],
+            hint="`farflung resume` goes on when a verifier is back",
+        )
+
+    async def _ask(self, verifier: PeerId, case: Case, order: wire.AuditOrder) -> Said:
+        """One verifier's blind run, the reveal, its judgement: each checked against the one before."""
+        c, round, segment = case.contribution, case.round, case.drawn.segment
+        about = (self._terms.id, round, c.peer, segment)
+        connection = await self._dial(verifier)
+        answer = decode(
+            await connection.call(wire.AUDIT, encode(order), timeout=None),
+            wire.AuditAnswer,
+            limits.CONTROL_BYTES,
+        )
+        if answer.verdict is not None:
+            self._check(answer.verdict, verifier, case, ZERO_HASH)
+            return Said(Testimony((), (), (), answer.verdict), None)
+        if answer.blind is None or answer.blind.verifier != verifier or not is_blind(answer.blind, *about):
+            raise VerificationError("FF-APP-090", "a verifier's commitment is not its own")
+        revealed = await self._reveal(case, answer.blind)
+        request = wire.AuditReveal(self._terms.id, round, c.peer, segment, revealed)
+        data = await connection.call(wire.JUDGE, encode(request), timeout=None)
+        judged = decode(data, wire.Judged, limits.CONTROL_BYTES)
+        if not opens(answer.blind, *about, judged.border, judged.nonce):
+            raise VerificationError("FF-APP-090", "a verifier opens another result than it had committed to")
+        self._check(judged.verdict, verifier, case, answer.blind.digest)
+        testimony = Testimony((answer.blind,), (judged.border,), (judged.nonce,), judged.verdict)
+        return Said(testimony, revealed)
+
+    async def _reveal(self, case: Case, said: Blind) -> wire.SegmentRevealed | None:
+        """What the peer claims, for a verifier that has committed; None: no answer, the verifier asks itself."""
+        request = wire.RevealSegment(self._terms.id, case.round, case.drawn.segment, said)
+        try:
+            connection = await self._dial(case.contribution.peer)
+            data = await connection.call(wire.UNVEIL, encode(request), timeout=OPEN_SECONDS)
+            return decode(data, wire.SegmentRevealed, limits.CONTROL_BYTES)
+        except NetworkError:
+            return None
+
+    def _check(self, signed: SignedVerdict, verifier: PeerId, case: Case, result: Hash) -> None:
+        v, c = signed.verdict, case.contribution
+        told = (v.chain, v.job, v.round, v.node, v.segment, v.trace, v.verifier, v.result)
+        asked = (
+            self._chain,
+            self._terms.id,
+            case.round,
+            c.peer,
+            case.drawn.segment,
+            c.trace,
+            verifier,
+            result,
+        )
+        if told != asked or not is_verdict_signed(signed):
+            raise VerificationError(
+                "FF-APP-090", "a verdict is of another audit, or not signed by its verifier"
+            )
+
+    def _order(self, case: Case, public: Held) -> wire.AuditOrder:
+        c = case.contribution
+        earlier = accepted_by_round(self._records).get(case.round - 1, ())
+        before = next((e.trace for e in earlier if e.peer == c.peer), ZERO_HASH)
+        return wire.AuditOrder(
+            self._terms.id,
+            case.round,
+            self._seats.index(c.peer),
+            c,
+            before,
+            case.drawn.segment,
+            public.root,
+            public.manifest,
+            self._opened.get((case.round, c.peer)),
+        )
+
+    def _conclude(self, case: Case, order: wire.AuditOrder, said: list[Said], seconds: float) -> None:
+        """Tells what was found; keeps the evidence when it is false."""
+        verdicts = [s.testimony.verdict.verdict for s in said]
+        found = conclude(verdicts, quorum_of(len(self._verifiers)))
+        self._discredited.update(found.discredited)
+        if found.is_guilty:
+            self._keep(case, order, said)
+        peer = case.contribution.peer
+        self._journal.emit(
+            AuditConcluded(
+                round=case.round,
+                peer=peer.hex(),
+                segment=case.drawn.segment,
+                verifiers=tuple(v.verifier.hex() for v in verdicts),
+                finding=Finding(found.finding).name.lower(),
+                excess=max(v.excess for v in verdicts) / WHOLE,
+                tokens=sum(rerun_tokens(self._terms.spec, v) for v in verdicts),
+                seconds=round(seconds, 3),
+            )
+        )
+
+    def _keep(self, case: Case, order: wire.AuditOrder, said: list[Said]) -> None:
+        """Writes the evidence; durable on return, and before the verdicts are logged."""
+        committed = next(r for r in self._records if isinstance(r, Committed) and r.round == case.round)
+        revealed = next((s.revealed for s in said if s.revealed is not None), None)
+        leaves = (*((order.opened.start,) if order.opened else ()), *(revealed.leaves if revealed else ()))
+        states = (
+            *((order.opened.state,) if order.opened else ()),
+            *((revealed.end, revealed.last) if revealed else ()),
+        )
+        evidence = Evidence(
+            self._terms.id,
+            case.round,
+            case.contribution,
+            committed.commitments,
+            case.drawn.segment,
+            case.drawn.flagged,
+            leaves,
+            states,
+            tuple(s.testimony for s in said),
+        )
+        self._evidence.mkdir(mode=0o700, exist_ok=True)
+        path = evidence_file(self._evidence, case.round, case.contribution.peer)
+        write_atomic(path, encode(evidence), "run.evidence")
+
+
+def evidence_file(folder: Path, round: int, peer: PeerId) -> Path:
+    """Where the evidence of one guilty contribution lies."""
+    return folder / f"{round:06d}-{peer.hex()[:16]}.bin"

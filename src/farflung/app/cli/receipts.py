@@ -1,0 +1,166 @@
+"""The verb group `receipt`: what a receipt file proves, in words, without any network."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from farflung.core import limits
+from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
+from farflung.core.money import format_credits
+from farflung.ledger.receipt_file import MAGIC, ReceiptFile, check_receipt_file, read_receipt_file
+from farflung.ledger.rows import AccountRow, JobRow, JobState, LeaseRow, NodeRow, Row
+from farflung.ledger.tx import Role
+
+R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow)
+
+DOES = {Role.TRAIN: "trained", Role.AUDIT: "audited"}
+ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
+
+
+def _hash(ctx: click.Context, param: click.Parameter, value: str | None) -> Hash | None:
+    """The 32 bytes that 64 hexadecimal digits stand for."""
+    if value is None:
+        return None
+    try:
+        found = bytes.fromhex(value)
+    except ValueError:
+        found = b""
+    if len(found) != ID_BYTES:
+        raise click.BadParameter(f"{value[:80]!r} is not {2 * ID_BYTES} hexadecimal digits", ctx, param)
+    return Hash(found)
+
+
+@click.group()
+def receipt() -> None:
+    """Check what a ledger paid, from a receipt file alone."""
+
+
+@receipt.command(epilog="Example: farflung receipt verify provider-1.receipt --genesis 57d8cc40…")
+@click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--genesis", metavar="HASH", callback=_hash, help="The ledger's genesis, known from elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def verify(file: Path, genesis: Hash | None, as_json: bool) -> None:
+    """Verify a receipt file offline and say what it proves: who did what, for how much, and what was lost."""
+    held = read_receipt_file(_bytes_of(file))
+    rows = check_receipt_file(held, genesis)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(facts(held, rows, genesis)).decode() + "\n")
+        return
+    sys.stdout.write("\n".join(words(held, rows, is_known=genesis is not None)) + "\n")
+
+
+def _bytes_of(file: Path) -> bytes:
+    """The file, or so much of it that it is seen to be too long."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(MAGIC) + limits.RECEIPT_FILE_BYTES + 1)
+    except OSError as error:
+        raise click.BadParameter(
+            f"{file.name} cannot be read: {error.strerror}", param_hint="'FILE'"
+        ) from error
+
+
+def _only(rows: tuple[Row, ...], kind: type[R]) -> dict[bytes, R]:
+    """The rows of one table: jobs and leases by job, the others by their key."""
+    return {
+        bytes(row.job) if isinstance(row, LeaseRow) else row.key: row for row in rows if isinstance(row, kind)
+    }
+
+
+def facts(held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None) -> dict[str, Any]:
+    """What is proved, for programs. Money in micro-credits, time in ledger milliseconds."""
+    header = held.receipts[0].header
+    node = _only(rows, NodeRow).get(held.party)
+    leases = _only(rows, LeaseRow)
+    return {
+        "party": held.party.hex(),
+        "ledger": held.genesis.name,
+        "genesis": held.genesis.chain.hex(),
+        "genesis_given": genesis is not None,
+        "committee": [key.hex() for key in held.genesis.validators],
+        "block": header.id.hex(),
+        "height": header.height,
+        "time": header.time,
+        "balance": _only(rows, AccountRow)[held.party].balance,
+        "node": {"free": node.free, "locked": node.locked, "burnt": node.burnt} if node else None,
+        "jobs": [_job_facts(job, leases.get(key)) for key, job in _only(rows, JobRow).items()],
+    }
+
+
+def _job_facts(job: JobRow, lease: LeaseRow | None) -> dict[str, Any]:
+    return {
+        "job": job.job.hex(),
+        "requester": job.requester.hex(),
+        "state": job.state.name.lower(),
+        "rounds": job.round,
+        "escrow": job.escrow,
+        "paid": job.paid,
+        "refunded": job.refunded,
+        "slashed": job.slashed,
+        "lease": {
+            "role": lease.role.name.lower(),
+            "units": lease.units,
+            "unit_price": lease.unit_price,
+            "paid": lease.paid,
+            "stake": lease.stake,
+            "slashed": lease.slashed,
+            "evidence": lease.evidence.hex() if lease.evidence != ZERO_HASH else None,
+            "open": lease.is_open,
+        }
+        if lease
+        else None,
+    }
+
+
+def words(held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool) -> list[str]:
+    """What is proved, for people."""
+    header = held.receipts[0].header
+    leases = _only(rows, LeaseRow)
+    lines = [f"Party    {held.party.hex()}"]
+    for key, job in _only(rows, JobRow).items():
+        lines += _job_words(held, job, leases.get(key))
+    node = _only(rows, NodeRow).get(held.party)
+    if node:
+        lines.append(
+            f"Stake    {format_credits(node.free)} credits free, {format_credits(node.locked)} locked,"
+            f" {format_credits(node.burnt)} burnt for ever"
+        )
+    lines.append(f"Balance  {format_credits(_only(rows, AccountRow)[held.party].balance)} credits")
+    lines.append(f"Proof    {len(rows)} rows of block {header.height}, at ledger time {header.time} ms")
+    lines.append(f"Genesis  {held.genesis.chain.hex()} ({held.genesis.name[:80]!r})")
+    lines += [f"Signed   by the committee's key {key.hex()}" for key in held.genesis.validators]
+    if is_known:
+        return [*lines, "Result   all of this is what the ledger of that genesis recorded"]
+    return [
+        *lines,
+        "Result   all of this holds if you know the genesis hash above from elsewhere: the file names it itself",
+    ]
+
+
+def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None) -> list[str]:
+    ended = f"{job.state.name.lower()} after {job.round} of {job.rounds} rounds"
+    lines = [f"Job      {job.job.hex()}: {ended}"]
+    if job.requester == held.party:
+        lines.append(
+            f"Asked    for the work: paid {format_credits(job.paid)} credits, refunded"
+            f" {format_credits(job.refunded)}, {format_credits(job.escrow)} still in escrow"
+        )
+    if lease is None:
+        return lines
+    lines.append(
+        f"Role     {DOES[lease.role]}: {lease.units} units at {format_credits(lease.unit_price)} credits each"
+    )
+    if lease.evidence != ZERO_HASH:
+        return [
+            *lines,
+            f"Slashed  {format_credits(lease.slashed)} of {format_credits(lease.stake)} credits at stake;"
+            " its units are forfeited: paid nothing",
+            f"Evidence {lease.evidence.hex()}",
+        ]
+    paid = f"{format_credits(lease.paid)} credits" if job.state in ENDED else "nothing yet: the job goes on"
+    return [*lines, f"Paid     {paid}; slashed {format_credits(lease.slashed)}"]

@@ -1,0 +1,90 @@
+"""The end of a run: what the ledger says when everybody has left, proved, summed up and exported."""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.app.archive import Archive, RunLog
+from farflung.app.export import write_export
+from farflung.app.folder import RunFolder
+from farflung.app.leash import Report
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.local import Network
+from farflung.core.crypto import NS_JOB_KEY
+from farflung.core.errors import PolicyError, RunError
+from farflung.job.spec import Terms
+from farflung.ledger.receipts import Receipt
+from farflung.ledger.rows import JobRow, LeaseRow, NodeRow, lease_key
+from farflung.net.io.connection import Connection
+from farflung.store.io.disk import Disk
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the job ended, as the requester's process tells it. Money in micro-credits, hashes in hex."""
+
+    rounds: int
+    root: str
+    reason: str
+    escrow: int
+    paid: int
+    refunded: int
+    output: str
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """What the ledger says when everybody has left: its root, and money found minus money minted."""
+
+    ledger_root: str
+    sum: int
+
+
+def read_outcome(said: Report) -> Outcome:
+    """An outcome from the report that carries it."""
+    return msgspec.convert(said, Outcome)
+
+
+async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
+    """A supervisor asks the ledger, and answers nobody."""
+    raise PolicyError("FF-APP-027", f"a supervisor does not serve {method[:40]!r}")
+
+
+async def conclude(folder: RunFolder, network: Network, terms: Terms, ledger: LedgerClient) -> Ending:
+    """Receipts of every party, then the export: all blocks are in it."""
+    receipts = await _receipts(ledger, terms)
+    blocks, head = await ledger.blocks(), await ledger.head()
+    key = network.keys.requester
+    log = RunLog(folder.rounds_file, key)
+    try:
+        disk = Disk(folder.store, "requester.store")
+        archive = Archive(disk, folder.snapshots, key.secret(NS_JOB_KEY, terms.id), key.public)
+        write_export(folder, network.genesis, terms, log, archive, blocks, receipts)
+    finally:
+        log.close()
+    minted = sum(amount for _, amount in network.genesis.accounts)
+    return Ending(head.header.state.hex(), await _total_money(ledger, network) - minted)
+
+
+async def _receipts(ledger: LedgerClient, terms: Terms) -> list[Receipt]:
+    """Proof of the job's end, of every party's pay, and of what became of its stake."""
+    leases = await ledger.leases(terms.id)
+    wanted = [(JobRow.TABLE, bytes(terms.id))]
+    wanted += [(LeaseRow.TABLE, lease_key(terms.id, lease.node)) for lease in leases]
+    wanted += [(NodeRow.TABLE, bytes(lease.node)) for lease in leases]
+    found = [await ledger.receipt(table, key) for table, key in wanted]
+    receipts = [r for r in found if r is not None]
+    if len(receipts) < len(wanted):
+        raise RunError(
+            "FF-APP-067", "the ledger does not prove what it paid", hint="`farflung resume` asks again"
+        )
+    return receipts
+
+
+async def _total_money(ledger: LedgerClient, network: Network) -> int:
+    """All money of the local network after everybody has left: it must be what genesis gave.
+
+    What was burnt stays with its node's row for good. A stake that nobody took back is missing here.
+    """
+    owners = {owner for owner, _ in network.genesis.accounts} | {network.keys.validator.public}
+    balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
+    rows = [await ledger.node(node) for node in network.keys.nodes]
+    return balances + sum(row.burnt for row in rows if row is not None)

@@ -1,0 +1,362 @@
+"""A node that lends itself, to train or to audit: it registers, takes one lease at a time, runs a worker, and serves
+what it stores. No torch here: that lives in the worker, in its sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from farflung.app import wire
+from farflung.app.auditing import AuditTenancy
+from farflung.app.directory import PUBLISH, advertise
+from farflung.app.leash import Orders, Report, by_name, report, report_end
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.reaching import reach
+from farflung.app.tenancy import Tenancy, order
+from farflung.app.wrapping import LeaseKey, sign_lease_key
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import NetworkError, PolicyError, RunError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.layout import Layout
+from farflung.core.units import Millis
+from farflung.host import lease
+from farflung.host.io.probe import capabilities
+from farflung.host.io.process import WorkerProcess, start_worker
+from farflung.host.limits import limits_for
+from farflung.job.check import check
+from farflung.job.model import gpt_shapes
+from farflung.ledger.block import Genesis
+from farflung.ledger.tx import Offer, Role, sign_offer
+from farflung.market.offer import caps_hash
+from farflung.net.counters import Counter
+from farflung.net.endpoints import EndpointRecord
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.plan.memory import memory
+from farflung.store.io.disk import Disk
+from farflung.train.io.pipe import WorkerPipe
+
+ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
+LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
+WATCH_SECONDS = 0.25
+
+FOR_VERIFIERS = (
+    wire.OPEN,
+    wire.UNVEIL,
+)  # what a verifier may ask for itself when the coordinator got no answer
+PUBLISH_SECONDS = 2.0  # between looks whether the directory still knows this node
+
+
+def _now() -> Millis:
+    return Millis(int(time.monotonic() * 1000))
+
+
+class Lender:
+    """One node: at most one lease at a time, for one role."""
+
+    def __init__(self, config: Report, key: SigningKey, genesis: Genesis, role: Role) -> None:
+        self._key, self._genesis, self._role = key, genesis, role
+        self._name = str(config["name"])
+        self._folder = Path(config["folder"])
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._unit_price, self._stake = int(config["unit_price"]), int(config["stake"])
+        self._disk = Disk(self._folder / "store", "provider.store")
+        self._cheat = str(config.get("cheat", "none"))
+        self._addresses: dict[PeerId, wire.Address] = {}
+        self._lease_key = LeaseKey()
+        self._requester: PeerId | None = None
+        self._proposal: wire.Proposal | None = None
+        self._tenancy: Tenancy | AuditTenancy | None = None
+        self._slot: lease.Slot = None
+        self._process: WorkerProcess | None = None
+        self._pipe: WorkerPipe | None = None
+        self._orders: set[asyncio.Task[bytes]] = set()  # under way
+        self._facts = msgspec.structs.replace(capabilities(self._folder), flops=int(config["flops"]))
+        self.counter = Counter()
+        self.endpoint = Endpoint(key, self.handle, self.counter, port=int(config["port"]))
+
+    async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        """One request of one peer: anyone may propose; only the requester of the lease may order."""
+        if method.startswith("object."):
+            return self._serve(connection.peer, method, body)
+        if method == wire.PROPOSE:
+            return encode(self._propose(connection, decode(body, wire.Proposal, limits.CONTROL_BYTES)))
+        if self._tenancy is None or not self._may_order(connection.peer, method, self._tenancy):
+            raise PolicyError("FF-APP-041", f"{method[:40]!r} is for the requester of a lease on this node")
+        return await self._order(connection, self._tenancy, method, body)
+
+    def _may_order(self, peer: PeerId, method: str, tenancy: Tenancy | AuditTenancy) -> bool:
+        is_verifiers = method in FOR_VERIFIERS and tenancy.allows(peer)
+        return peer == self._requester or is_verifiers
+
+    def _serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
+        if self._tenancy is None or not self._tenancy.allows(peer):
+            raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
+        return self._tenancy.shelf.serve(peer, method, body)
+
+    async def _order(
+        self, connection: Connection, tenancy: Tenancy | AuditTenancy, method: str, body: bytes
+    ) -> bytes:
+        """Carries out an order of the lease's requester. What is under way when the lease ends is given up."""
+        if method == wire.END:
+            self._end(order(tenancy.job, body, wire.End).job)
+            return b""
+        if method == wire.MEMBERS:
+            self._know(order(tenancy.job, body, wire.Members).members)
+            tenancy.admit(frozenset(self._addresses) | {connection.peer})
+            return b""
+        work = asyncio.create_task(self._carry_out(connection, tenancy, method, body))
+        self._orders.add(work)
+        work.add_done_callback(self._orders.discard)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._tenancy is tenancy:
+                raise
+            raise _worker_gone() from None
+
+    async def _carry_out(
+        self, connection: Connection, tenancy: Tenancy | AuditTenancy, method: str, body: bytes
+    ) -> bytes:
+        async with tenancy.turn:
+            if method == wire.START:
+                return encode(await self._start(connection, tenancy, order(tenancy.job, body, wire.Start)))
+            answer = await tenancy.obey(method, body)
+            if method in (wire.MERGE, wire.JUDGE):
+                report("bytes", **by_name(self.counter.sent))
+            return answer
+
+    def _propose(self, connection: Connection, proposal: wire.Proposal) -> wire.Offered:
+        """Takes a job into the free slot if the policy agrees, and signs the offer that binds both sides."""
+        self._judge(proposal)
+        job = proposal.terms.id
+        if self._slot is None:
+            self._take(connection.peer, proposal)
+        elif self._slot.job != job or self._requester != connection.peer:
+            raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
+        asked = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
+        offer = Offer(self._genesis.chain, job, self._key.public, *asked, self._role)
+        lease_key = self._lease_key.public
+        signature = sign_lease_key(self._key, job, lease_key)
+        return wire.Offered(sign_offer(self._key, offer), lease_key, signature)
+
+    def _take(self, requester: PeerId, proposal: wire.Proposal) -> None:
+        terms, now = proposal.terms, _now()
+        self._lease_key = LeaseKey()
+        tenancy = self._tenancy_for(proposal)
+        self._happened(lease.Offer(terms.id, Millis(now + ANSWER_MS), Millis(now + LEASE_MS)))
+        self._requester, self._proposal, self._tenancy = requester, proposal, tenancy
+        try:
+            self._happened(lease.Accept(terms.id))
+        except RunError:  # no worker: the slot must not wait for one
+            self.release("the worker cannot be started")
+            raise
+
+    def _tenancy_for(self, proposal: wire.Proposal) -> Tenancy | AuditTenancy:
+        private, size = self._folder / "private", proposal.dataset_bytes
+        if self._role is Role.AUDIT:
+            return AuditTenancy(
+                self._key, proposal.chain, proposal.terms, self._disk, private, self.dial, size
+            )
+        return Tenancy(self._key, proposal.terms, self._disk, private, self.dial, size, cheat=self._cheat)
+
+    def _judge(self, proposal: wire.Proposal) -> None:
+        """The provider's policy: the right ledger, its price, a job that makes sense, memory that is there."""
+        if proposal.chain != self._genesis.chain:
+            raise PolicyError("FF-APP-044", "the job is on another ledger")
+        if proposal.role is not self._role:
+            raise PolicyError(
+                "FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name
+            )
+        if proposal.unit_price < self._unit_price:
+            raise PolicyError(
+                "FF-APP-045",
+                "the job pays less than this node asks",
+                cause=f"it pays {proposal.unit_price} micro-credits a unit, the node asks {self._unit_price}",
+                hint="raise unit_price, or hire another provider",
+            )
+        proposal.terms.layout.check()
+        check(proposal.terms.spec)
+        if (fault := self._fault(proposal)) is not None:
+            raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
+        if self._needs(proposal) > self._facts.memory_bytes:
+            raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
+
+    def _fault(self, proposal: wire.Proposal) -> str | None:
+        """What would make this node work unpaid, lock more than it has, or need more memory than was judged."""
+        spec = proposal.terms.spec
+        if not 0 <= proposal.dataset_bytes <= limits.DATA_BYTES:
+            return f"a data set of {proposal.dataset_bytes} bytes"
+        if not 0 <= proposal.stake <= self._stake:
+            return f"a stake of {proposal.stake} micro-credits, the node has {self._stake}"
+        if self._role is Role.TRAIN and proposal.units_max < spec.rounds * spec.round_tokens:
+            return f"{proposal.units_max} units are paid, the work has {spec.rounds * spec.round_tokens}"
+        if spec.model.kind == "gpt" and proposal.terms.layout != Layout.of(gpt_shapes(spec.model)):
+            return "the layout is not that of the model"
+        return None
+
+    def _needs(self, proposal: wire.Proposal) -> int:
+        return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
+
+    def _happened(self, event: lease.Event) -> None:
+        """Moves the slot and carries out what follows."""
+        self._slot, effects = lease.handle(self._slot, event, _now())
+        for effect in effects:
+            match effect:
+                case lease.Launch():
+                    self._launch()
+                case lease.Stop() | lease.Kill():
+                    self._end_worker()
+                case lease.Ended():
+                    self._tenancy = self._requester = self._proposal = None
+                case lease.Answer():
+                    pass  # the answer travels as the reply to the proposal
+
+    def _launch(self) -> None:
+        assert self._proposal is not None
+        bounds = limits_for(self._needs(self._proposal))
+        self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
+        self._pipe = WorkerPipe(self._process.socket)
+        report("worker", pid=self._process.pid, tier=self._process.tier.name)
+
+    def _end_worker(self) -> None:
+        """Ends the worker, if there is one, and tells the slot."""
+        if self._slot is None:
+            return
+        for work in self._orders:
+            work.cancel()  # first: it waits for the worker's socket, which `terminate` closes
+        why = "there is no worker"
+        if self._process is not None:
+            report("usage", process=f"{self._name} worker", **self._process.usage())
+            why = self._process.terminate()
+        self._process = self._pipe = None
+        self._happened(lease.Exited(self._slot.job, why))
+
+    async def watch(self) -> None:
+        """Lets time pass for the slot, and notices a worker that ended by itself."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if self._process is not None and self._process.is_running():
+                over = self._process.over_limit()
+                if over:
+                    report("warning", code="FF-APP-086", message=f"{self._name}: its worker is ended: {over}")
+                    self._end_worker()
+                    continue
+            if self._process is not None and not self._process.is_running():
+                self._end_worker()
+            elif self._slot is not None:
+                self._happened(lease.Tick())
+
+    async def _start(
+        self, connection: Connection, tenancy: Tenancy | AuditTenancy, start: wire.Start
+    ) -> wire.Started:
+        self._know(start.members)
+        if self._pipe is None or self._process is None:
+            raise _worker_gone()
+        tenancy.sandbox = self._process.tier.name
+        job_key = self._lease_key.unwrap(start.job, start.wrapped_key)
+        started = await tenancy.start(start, job_key, self._pipe, connection.peer)
+        self._happened(lease.Started(start.job))
+        return started
+
+    def _know(self, members: tuple[wire.Address, ...]) -> None:
+        self._addresses = {a.peer: a for a in members}
+
+    async def dial(self, peer: PeerId) -> Connection:
+        """A connection to a fellow member, directly or through its relay, or the one on which the requester came."""
+        address = self._addresses.get(peer)
+        if address is None:
+            raise NetworkError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
+        return await reach(self.endpoint, address)
+
+    def _end(self, job: Hash) -> None:
+        """The requester ends the lease: what the job left here is deleted."""
+        if self._slot is not None and self._slot.job == job:
+            if self._tenancy is not None:
+                self._tenancy.end()
+            self.release("the requester ended the lease")
+
+    def release(self, reason: str) -> None:
+        """Ends the lease, if there is one."""
+        if self._slot is not None:
+            self._happened(lease.Finish(self._slot.job, reason))
+
+    async def listen(self, relay: Report | None) -> EndpointRecord:
+        """Listens, or where nobody can reach this machine stays at a relay; where to find it, for the directory."""
+        if relay is None:
+            host, port = await self.endpoint.start()
+            return EndpointRecord(self._key.public, host, port, int(time.time()))
+        key, host, port = PeerId(bytes.fromhex(relay["peer"])), str(relay["host"]), int(relay["port"])
+        self.endpoint.attach(key, host, port)
+        await self.endpoint.attached()
+        return EndpointRecord(self._key.public, host, port, int(time.time()), key)
+
+    async def stay_listed(
+        self, reach_ledger: Callable[[], Awaitable[Connection]], record: EndpointRecord
+    ) -> None:
+        """Publishes where this node is and what it has, again whenever the directory may have forgotten it."""
+        told = encode(advertise(self._key, record, self._facts, self._role))
+        known: Connection | None = None
+        while True:
+            with contextlib.suppress(NetworkError):
+                ledger = await reach_ledger()
+                if ledger is not known:
+                    await ledger.call(PUBLISH, told)
+                    known = ledger
+            await asyncio.sleep(PUBLISH_SECONDS)
+
+    async def publish(self, ledger: Connection, record: EndpointRecord) -> None:
+        """Publishes once, now."""
+        await ledger.call(PUBLISH, encode(advertise(self._key, record, self._facts, self._role)))
+
+    async def register(self, client: LedgerClient, expires: int) -> None:
+        """Registers the node and bonds its stake, unless that is done. What was measured enters no root."""
+        stated = msgspec.structs.replace(self._facts, flops=0, disk_bytes=0, memory_bytes=0)
+        await client.register(caps_hash(stated), self._unit_price, self._stake, expires)
+
+
+def _worker_gone() -> RunError:
+    return RunError("FF-APP-049", "the worker is gone", hint="look into worker.log in the provider's folder")
+
+
+async def lend(orders: Orders, role: Role) -> None:
+    """A node's process: serves until the supervisor closes the leash; registers when told (locally: in turn)."""
+    config = await orders.next()
+    if config is None:
+        return
+    key = SigningKey(bytes.fromhex(config["key"]))
+    genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
+    node = Lender(config, key, genesis, role)
+    record = await node.listen(config.get("relay"))
+    validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
+
+    async def reach_ledger() -> Connection:
+        return await node.endpoint.dial(validator, config["ledger"]["host"], config["ledger"]["port"])
+
+    client = LedgerClient(reach_ledger, key, genesis)
+    report("ready", peer=key.public.hex(), host=record.host, port=record.port, pid=os.getpid())
+    tasks = [asyncio.create_task(node.watch())]
+    while (said := await orders.next()) is not None:
+        if said.get("do") == "register":
+            await node.register(client, int(config["expires"]))
+            await node.publish(await reach_ledger(), record)
+            tasks.append(asyncio.create_task(node.stay_listed(reach_ledger, record)))
+            report("registered")
+        elif said.get("do") == "leave":
+            await client.leave()
+            report("left")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    node.release("the agent ends")
+    await node.endpoint.close()
+    report_end(config["name"], node.counter.sent)

@@ -1,0 +1,241 @@
+"""The processes of a run: starts them in order, hears them, brings back those that die, and ends them.
+
+Ledger and relay first, then verifiers and providers at once; these register in turn, so that the ledger is
+reproducible. The requester comes last, when the job's terms are fixed. What each of them is given is in app.local.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from farflung.app.folder import RunFolder
+from farflung.app.journal import Journal
+from farflung.app.keeping import PORT_TAKEN, Keeper, Post
+from farflung.app.leash import Child, Report
+from farflung.app.local import Network, Place
+from farflung.core.errors import FarflungError, RunError
+from farflung.core.events import (
+    AnyEvent,
+    BytesBy,
+    ProcessStarted,
+    Sandboxed,
+    Traffic,
+    Usage,
+    Warned,
+    from_json,
+)
+from farflung.core.ids import PeerId
+from farflung.host.io.probe import sgemm_flops
+from farflung.host.io.process import WorkerProcess, start_worker
+from farflung.train.io.pipe import WorkerPipe
+
+OnEvent = Callable[[AnyEvent, bool], None]
+
+LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
+
+
+class Processes:
+    """All processes of a run but this one."""
+
+    def __init__(self, folder: RunFolder, network: Network, journal: Journal, on_event: OnEvent) -> None:
+        """`on_event` hears, in order, what the requester's process tells; its second argument: make it durable."""
+        self._folder, self._network, self._journal, self._on_event = folder, network, journal, on_event
+        self._session = journal.timeline.sessions
+        self._keeper = Keeper(self, journal)
+        self._own_worker: WorkerProcess | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._ledger: Place | None = None
+        self._relay: Place | None = None
+        self._outcome: asyncio.Future[Report] | None = None
+        self._stop_asked = False
+        self._sent: dict[str, dict[str, int]] = {}  # by processes that live, so far
+        self._before: dict[str, dict[str, int]] = {}  # by those that died before them
+        keys = network.keys
+        self._providers = {f"provider-{i}": key.public for i, key in enumerate(keys.providers)}
+        self._verifiers = {f"verifier-{i}": key.public for i, key in enumerate(keys.verifiers)}
+        known = {LEDGER: keys.validator, RELAY: keys.relay, REQUESTER: keys.requester}
+        self._peers: dict[str, PeerId] = {name: key.public for name, key in known.items()}
+        self._peers |= self._providers | self._verifiers
+        self.guard = self._keeper.guard
+
+    @property
+    def ledger_address(self) -> tuple[str, int]:
+        """Where the validator listens."""
+        assert self._ledger is not None
+        return str(self._ledger.config["host"]), int(self._ledger.config["port"])
+
+    def start_own_worker(self) -> WorkerPipe:
+        """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
+        scratch = self._folder.root / "scratch"
+        self._own_worker = start_worker(scratch, self._folder.root / "worker.log")
+        self._announce("worker", "requester worker", self._own_worker.pid, b"")
+        return WorkerPipe(self._own_worker.socket)
+
+    def start(self) -> asyncio.Task[None]:
+        """Starts all processes that need no terms; `stop` ends this too, wherever it is."""
+        self._starting = asyncio.create_task(self._start())
+        return self._starting
+
+    async def _start(self) -> None:
+        network, folder = self._network, self._folder
+        ledger = self._ledger = await self._first(
+            Post(LEDGER, "validator", network.ledger(str(folder.ledger)), folder.ledger / "process.log")
+        )
+        if network.has_relay:
+            post = Post(RELAY, "relay", network.relay(), folder.root / "relay.log")
+            self._relay = await self._first(post)
+        flops = int(sgemm_flops())
+        for index, name in enumerate(self._providers):
+            place = _made(folder.provider(index))
+            config = network.provider(index, str(place), ledger, self._relay, flops)
+            await self._keeper.launch(Post(name, "provider", config, place / "process.log"))
+        for index, name in enumerate(self._verifiers):
+            place = _made(folder.verifier(index))
+            config = network.node(name, network.keys.verifiers[index], str(place), ledger, flops)
+            await self._keeper.launch(Post(name, "verifier", config, place / "process.log"))
+        for name in self._nodes:
+            self._announce_child(await self._keeper.ready(name))
+        for name in self._nodes:
+            await self._keeper.ask(name, {"do": "register"}, "registered")
+
+    @property
+    def _nodes(self) -> list[str]:
+        return [*self._providers, *self._verifiers]
+
+    async def _first(self, post: Post) -> Place:
+        await self._keeper.launch(post)
+        child = await self._keeper.ready(post.name)
+        self._announce_child(child)
+        ready = child.first.result()
+        return Place(self._peers[post.name], str(ready["host"]), int(ready["port"]))
+
+    # The requester
+
+    async def coordinate(self, plan: Report) -> Report:
+        """Starts the requester's process and waits until it tells how the job ended; then it is ended."""
+        assert self._ledger is not None
+        self._outcome = asyncio.get_running_loop().create_future()
+        config = {**self._network.requester(str(self._folder.root), self._ledger, self._relay), **plan}
+        await self._first(Post(REQUESTER, "requester", config, self._folder.root / "requester.log"))
+        if self._stop_asked:
+            self._keeper.tell(REQUESTER, {"do": "stop"})
+        outcome = await self._outcome
+        await self._keeper.dismiss(REQUESTER)
+        return outcome
+
+    def ask_to_stop(self) -> bool:
+        """Lets the requester finish the open round and settle; False when it is not at work, or was asked before."""
+        if self._stop_asked or self._outcome is None:
+            return False
+        self._stop_asked = True
+        self._keeper.tell(REQUESTER, {"do": "stop"})
+        return True
+
+    # What the keeper asks (keeping.Owner)
+
+    def heard(self, child: Child, said: Report) -> None:
+        """A process reported something."""
+        facts = {key: value for key, value in said.items() if key != "kind"}
+        with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError):
+            match said.get("kind"):
+                case "event":
+                    self._on_event(from_json(str(said["event"])), bool(said.get("durable")))
+                case "outcome" if self._outcome is not None and not self._outcome.done():
+                    self._outcome.set_result(said)
+                case "bytes":
+                    self.count(child.name, {kind: int(size) for kind, size in facts.items()})
+                case "usage":
+                    self._journal.emit(Usage(**facts))
+                case "worker":
+                    self._announce("worker", f"{child.name} worker", int(said["pid"]), b"")
+                case "sandbox":
+                    self._note_tier(str(said["tier"]), tuple(str(gap) for gap in said["gaps"]))
+                case "warning":
+                    self._journal.emit(Warned(code=str(said.get("code")), message=str(said.get("message"))))
+
+    def died(self, name: str, why: str, failure: FarflungError | None) -> bool:
+        """Evidence for the requester, at once; and whether the process is started again."""
+        self._before[name] = _sum(self._before.get(name, {}), self._sent.pop(name, {}))
+        is_crash = failure is None or failure.code == PORT_TAKEN
+        peer = self._providers.get(name)
+        if peer is not None:
+            self._keeper.tell(REQUESTER, {"do": "lost", "peer": peer.hex(), "reason": why})
+            return is_crash and peer.hex() not in self._journal.timeline.caught
+        if name == REQUESTER and self._outcome is not None and self._outcome.done():
+            return False  # its work is done
+        if failure is not None and not is_crash:
+            raise failure if name == REQUESTER else _ended(name, why)
+        return True
+
+    async def revived(self, child: Child) -> None:
+        """A process that died is ready again."""
+        self._announce_child(child)
+        if child.name in self._nodes:
+            await child.ask({"do": "register"}, "registered")
+            self._keeper.tell(REQUESTER, {"do": "back", "peer": self._peers[child.name].hex()})
+        elif child.name == REQUESTER and self._stop_asked:
+            child.order({"do": "stop"})
+
+    # What is told
+
+    def _announce(self, role: str, name: str, pid: int, peer: bytes) -> None:
+        self._journal.emit(ProcessStarted(role=role, name=name, pid=pid, peer=peer.hex()))
+
+    def _announce_child(self, child: Child) -> None:
+        self._announce(child.role, child.name, child.pid, self._peers[child.name])
+
+    def _note_tier(self, tier: str, gaps: tuple[str, ...]) -> None:
+        """Said once for all workers that run alike."""
+        if (tier, gaps) not in {(s.tier, s.gaps) for s in self._journal.timeline.sandboxes}:
+            self._journal.emit(Sandboxed(tier=tier, gaps=gaps))
+
+    def count(self, process: str, sent: dict[str, int]) -> None:
+        """Records what a process has sent so far in this session, those that died before it included."""
+        self._sent[process] = {kind: sent[kind] for kind in BytesBy.__struct_fields__ if kind in sent}
+        whole = _sum(self._before.get(process, {}), self._sent[process])
+        self._journal.emit(Traffic(session=self._session, process=process, **whole))
+
+    # The end
+
+    async def leave(self) -> None:
+        """Every provider and verifier takes its stake back, in turn; one that was caught takes what is left of it."""
+        for name in self._nodes:
+            with contextlib.suppress(FarflungError):  # a stake that stays behind shows in the sum
+                if self._keeper.is_given_up(name):
+                    await self._keeper.bring_back(name)
+                await self._keeper.ask(name, {"do": "leave"}, "left")
+
+    async def stop(self) -> None:
+        """Ends all processes; the ledger last, so that it hears the others out."""
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._keeper.dismiss(REQUESTER)
+        await self._keeper.stop(last=LEDGER)
+        if self._own_worker is not None:
+            used = self._own_worker.usage()
+            peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]
+            self._journal.emit(Usage(process="requester worker", peak_bytes=peak, cpu_seconds=seconds))
+            self._own_worker.terminate()
+            self._own_worker = None
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in {**one, **other}}
+
+
+def _ended(name: str, why: str) -> RunError:
+    """A process that all others need said that it cannot go on."""
+    return RunError(
+        "FF-APP-021", f"{name} ended", cause=why, hint="`farflung resume` starts it again from its disk"
+    )

@@ -1,0 +1,136 @@
+"""Starts a command in a sandbox tier: the one place that knows how a tier's parts are put together on this machine.
+
+    [sh: join the control group] [bwrap ...] python -m farflung.host.io.confine ITEMS -- COMMAND
+
+Each becomes the next (exec), but for bwrap, whose child the command is.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import farflung
+from farflung.host import sandbox
+from farflung.host.io.cgroup import Group
+from farflung.host.limits import Limits, scrubbed
+
+# `-I` would ignore PYTHONHASHSEED. With a scrubbed environment these two leave nothing else of it: no user site,
+# no script folder on the path.
+PYTHON: Final = (sys.executable, "-s", "-P")
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder in it, made by mkdtemp
+PREFIX: Final = "farflung-"
+
+# A process writes its own number: it is in the group before its first instruction, whatever the agent is doing.
+JOIN: Final = """while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; unset PWD OLDPWD; exec "$@" """
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A process and the folder that it writes, as the host sees it; None: its own memory, gone with it.
+
+    `is_ours`: the folder was made for it in memory, and ends with it.
+    """
+
+    process: subprocess.Popen[bytes]
+    folder: Path | None
+    is_ours: bool
+
+    def discard(self) -> None:
+        """Removes what the process leaves in memory. Only after its end."""
+        if self.folder is not None and self.is_ours:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def python_paths() -> tuple[str, ...]:
+    """What a worker may read, on this machine."""
+    program = Path(sys.executable)
+    prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(program.resolve().parents[1])]
+    prefixes += [str(Path(prefix).resolve()) for prefix in prefixes]
+    return sandbox.readable(prefixes, str(Path(farflung.__file__).resolve().parent))
+
+
+def link_of(path: str) -> str | None:
+    """Where a symbolic link of the root folder points to; None for anything else."""
+    place = Path(path)
+    return os.readlink(path) if place.parent == Path("/") and place.is_symlink() else None
+
+
+def has_memory_folder() -> bool:
+    """Whether a private folder can be had in memory."""
+    return MEMORY.is_dir() and os.access(MEMORY, os.W_OK | os.X_OK) and sys.platform == "linux"
+
+
+def _memory_folder() -> Path:
+    for left in MEMORY.glob(f"{PREFIX}*"):  # of agents that were killed; another user's cannot be removed
+        pid = left.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY))
+
+
+def launch(
+    tier: str,
+    command: Sequence[str],
+    limits: Limits,
+    scratch: Path,
+    environment: Mapping[str, str],
+    *,
+    log: int,
+    descriptors: Sequence[int] = (),
+    group: Group | None = None,
+) -> Started:
+    """Starts `command` confined; the caller owns the descriptors. Raises OSError."""
+    folder: Path | None = None
+    if tier != sandbox.BWRAP:
+        folder = _memory_folder() if tier == sandbox.LANDLOCK and has_memory_folder() else scratch
+    seen = Path(sandbox.SCRATCH) if folder is None else folder.resolve()
+    given = scrubbed(environment, seen)
+    confined = [*PYTHON, "-m", "farflung.host.io.confine", *_items(tier, limits, str(seen)), "--", *command]
+    if tier == sandbox.BWRAP:
+        program = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
+        if program is None:
+            raise FileNotFoundError("bubblewrap is not installed")
+        arguments = sandbox.bwrap_arguments(program, python_paths(), given, limits.disk_bytes, link_of)
+        confined = [*arguments, *confined]
+    if group is not None:
+        confined = ["/bin/sh", "-c", JOIN, "sh", *group.entrances(), "--", *confined]
+    try:
+        process = subprocess.Popen(
+            confined,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=given,
+            cwd=folder if folder is not None else "/",
+            pass_fds=descriptors,
+            start_new_session=True,  # signals to its own group must not reach the agent, nor Ctrl-C bwrap
+        )
+    except OSError:
+        if folder is not None and folder != scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Started(process, folder, folder not in (None, scratch))
+
+
+def _items(tier: str, limits: Limits, scratch: str) -> list[str]:
+    """What `host.io.confine` is to do in this tier."""
+    items = list(limits.arguments())
+    if tier != sandbox.BWRAP:  # which sees to it by itself
+        items.append(f"parent={os.getpid()}")
+    if tier == sandbox.LANDLOCK:
+        reads = [*python_paths(), *sandbox.PROC_FILES]
+        items += [f"read={path}" for path in reads]
+        items += [f"device={path}" for path in sandbox.DEVICES]
+        items.append(f"write={scratch}")
+    if tier != sandbox.LIMITS:
+        items.append(f"seccomp={platform.machine()}")
+    return items

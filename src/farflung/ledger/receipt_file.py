@@ -1,0 +1,135 @@
+"""What a party keeps of the ledger when a job has ended: one file that proves, without any network, how it was paid.
+
+    file = magic | canonical bytes of ReceiptFile            magic: FFRECPT and the version, 8 bytes
+
+It holds the genesis and the receipts of the party's rows after one block. Whoever knows the genesis hash from
+elsewhere needs nothing more: the hash names the committee, and the committee's certificate names the rows. A file
+can leave out a whole job of its party, or be older than the ledger; whatever it says is true at its block.
+
+What belongs into a file is fixed (`_fault`), so that rows can neither be slipped in nor taken out one by one:
+the party's account; each of its leases, with the job and the party's node; each job that the party itself asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.errors import ProtocolError, VerificationError
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.block import Genesis, check_genesis
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipts import Receipt, check_receipt, prove
+from farflung.ledger.rows import KINDS, AccountRow, JobRow, LeaseRow, NodeRow, Row
+
+MAGIC: Final = b"FFRECPT\x01"
+_TABLES: Final = tuple(KINDS)
+
+
+class ReceiptFile(Wire, frozen=True):
+    """The rows of `party`, proved: by table in the order of ledger.rows, then by row number."""
+
+    genesis: Genesis
+    party: PeerId
+    receipts: tuple[Receipt, ...]
+
+
+def party_receipts(chain: Chain, party: PeerId) -> tuple[Receipt, ...]:
+    """Receipts at the chain's head of all that belongs into the party's file; nothing for a key without account."""
+    state = chain.state
+    leases = [row for row in state.rows(LeaseRow) if row.node == party]
+    hired = {row.job for row in leases}
+    jobs = [row for row in state.rows(JobRow) if row.requester == party or row.job in hired]
+    held = (state.find(AccountRow, party), state.find(NodeRow, party) if leases else None)
+    rows = [*(row for row in held if row), *jobs, *leases]
+    return tuple(prove(chain, row.TABLE, row.key) for row in rows)
+
+
+def write_receipt_file(genesis: Genesis, party: PeerId, receipts: Iterable[Receipt]) -> bytes:
+    """The file's bytes; `receipts` may come in any order, from one block. Raises what `check_receipt_file` raises."""
+    file = ReceiptFile(genesis, party, tuple(sorted(receipts, key=_place)))
+    check_receipt_file(file, genesis.chain)
+    return MAGIC + encode(file)
+
+
+def read_receipt_file(data: bytes) -> ReceiptFile:
+    """Reads a file, in form only. Raises VerificationError FF-LEDG-077 not a receipt file, -078 damaged."""
+    if data[: len(MAGIC)] != MAGIC:
+        raise VerificationError(
+            "FF-LEDG-077",
+            "this is not a receipt file",
+            cause="it does not begin like a receipt file of this version",
+            hint="give the file that the run wrote for this party, or use the version of farflung that wrote it",
+        )
+    try:
+        return decode(data[len(MAGIC) :], ReceiptFile, limits.RECEIPT_FILE_BYTES)
+    except ProtocolError as error:
+        raise VerificationError(
+            "FF-LEDG-078",
+            "the receipt file is damaged",
+            cause=error.message + (f": {error.cause}" if error.cause else ""),
+            hint="ask whoever gave it to you for a fresh copy",
+        ) from None
+
+
+def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]:
+    """The rows that the file proves, in its order, if its genesis is that of `chain` (None: whichever it is).
+
+    Raises VerificationError: FF-LEDG-060 unusable genesis, -071 to -076 a receipt does not hold, -079 another
+    genesis than `chain`, -085 not the rows of the party after one block.
+    """
+    if chain is not None and file.genesis.chain != chain:
+        raise VerificationError(
+            "FF-LEDG-079",
+            "the receipt file is of another ledger",
+            cause=f"its genesis is {file.genesis.chain.hex()}",
+            hint=f"ask for the receipt of the ledger that starts from {chain.hex()}",
+        )
+    check_genesis(file.genesis)
+    rows = tuple(check_receipt(receipt, file.genesis) for receipt in file.receipts)
+    fault = _fault(file, rows)
+    if fault:
+        raise VerificationError(
+            "FF-LEDG-085",
+            "the receipt file is not what a party of a job is given",
+            cause=fault,
+            hint="ask whoever gave it to you for the whole file, as the run wrote it",
+        )
+    return rows
+
+
+def _place(receipt: Receipt) -> tuple[int, int]:
+    """Where a receipt stands in a file; an unknown table comes last."""
+    table = _TABLES.index(receipt.table) if receipt.table in KINDS else len(_TABLES)
+    return table, receipt.index
+
+
+def _fault(file: ReceiptFile, rows: Sequence[Row]) -> str:
+    """What keeps proved rows from being the party's rows after one block, or the empty text."""
+    if len({(encode(receipt.header), receipt.certificate) for receipt in file.receipts}) != 1:
+        return "its rows are not of one block"
+    places = [_place(receipt) for receipt in file.receipts]
+    if places != sorted(set(places)):
+        return "its rows are out of order, or there twice"
+    jobs = {row.job: row for row in rows if isinstance(row, JobRow)}
+    hired = {row.job for row in rows if isinstance(row, LeaseRow)}
+    if not all(_is_of(file.party, row, hired) for row in rows):
+        return "it holds a row of somebody else"
+    if not jobs or not hired <= jobs.keys():
+        return "it does not hold the job"
+    kinds = {row.TABLE for row in rows}
+    needed = {AccountRow.TABLE, *([NodeRow.TABLE] if hired else [])}
+    return "" if needed <= kinds else "it does not hold the party's account and node"
+
+
+def _is_of(party: PeerId, row: Row, hired: set[Hash]) -> bool:
+    """Whether a row belongs into the party's file."""
+    match row:
+        case AccountRow(owner=key) | NodeRow(node=key) | LeaseRow(node=key):
+            return key == party and (not isinstance(row, NodeRow) or bool(hired))
+        case JobRow():
+            return row.requester == party or row.job in hired
+        case _:
+            return False

@@ -1,0 +1,67 @@
+"""Keeps one peer known at one relay: dials, registers, waits for the end of that connection, and begins again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.errors import NetworkError
+from farflung.core.ids import PeerId, short
+from farflung.net.io.connection import Connection
+
+ATTACH: Final = "relay.attach"  # peer to relay: from now on I can be reached over this connection
+SUMMON: Final = "relay.circuit"  # relay to peer: a `tickets.Summons`
+_FIRST_PAUSE: Final = 0.1  # seconds; doubled up to limits.REATTACH_SECONDS
+
+
+class Attachment:
+    """A registration that outlives its connections. `place`: host and port of the relay."""
+
+    def __init__(
+        self, relay: PeerId, place: tuple[str, int], dial: Callable[[], Awaitable[Connection]]
+    ) -> None:
+        self.relay, self.place = relay, place
+        self._dial = dial
+        self._is_there = asyncio.Event()
+        self._last: NetworkError | None = None
+        self._task = asyncio.create_task(self._keep())
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the relay knows us now."""
+        return self._is_there.is_set()
+
+    async def there(self, timeout: float | None) -> None:  # noqa: ASYNC109 - it is turned into an error with a code
+        """Returns when the relay knows us. Raises NetworkError FF-NET-077 after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._is_there.wait()
+        except TimeoutError:
+            raise NetworkError(
+                "FF-NET-077",
+                f"not attached to relay {short(self.relay)} at {self.place[0]}:{self.place[1]}",
+                cause=str(self._last) if self._last else "it does not answer",
+                hint="check that the relay is running, that it admits this key, and its address",
+            ) from None
+
+    async def close(self) -> None:
+        """Tries no more."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                connection = await self._dial()
+                await connection.call(ATTACH, b"")
+                pause = _FIRST_PAUSE
+                self._is_there.set()
+                await connection.closed()
+            except NetworkError as error:
+                self._last = error
+            self._is_there.clear()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, limits.REATTACH_SECONDS)

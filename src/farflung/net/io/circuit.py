@@ -1,0 +1,237 @@
+"""Forwards the bytes of one circuit: two sockets, two ways, each with one bounded buffer and nothing behind it.
+
+Each way is either reading or writing, never both:
+
+    empty   --- source readable: fill once --->   holding        (end of file: shut the sink down, this way is done)
+    holding --- sink writable: drain --->         holding ... empty
+
+So while the sink takes nothing nothing is read, the source's own TCP window closes, and the sender waits: that is all
+the flow control there is, and no more than limits.CIRCUIT_BUFFER_BYTES are held. On Linux the buffer is a pipe, and
+`splice` moves pages through it that this process never sees; elsewhere it is a `bytearray`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from farflung.core import limits
+from farflung.net.io.outlet import hold_little
+
+CAN_SPLICE: Final = sys.platform == "linux" and hasattr(os, "splice")
+_TURNS: Final = 16  # fillings and drainings before other circuits have theirs
+_QUIET_LOOKS: Final = 3
+
+
+class Duct(Protocol):
+    """A bounded buffer between two sockets. Filled only when empty."""
+
+    @property
+    def held(self) -> int:
+        """Bytes filled and not drained."""
+
+    def fill(self, source: socket.socket) -> int:
+        """Takes what is there; 0 at the end of file. Raises BlockingIOError, OSError."""
+
+    def drain(self, sink: socket.socket) -> int:
+        """Gives what the sink takes. Raises BlockingIOError, OSError."""
+
+    def close(self) -> None:
+        """Frees what the system lent."""
+
+
+class Buffer:
+    """A duct through this process's memory."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(limits.CIRCUIT_BUFFER_BYTES))
+        self._start = self._end = 0
+
+    @property
+    def held(self) -> int:
+        """See Duct."""
+        return self._end - self._start
+
+    def fill(self, source: socket.socket) -> int:
+        """See Duct."""
+        self._start, self._end = 0, source.recv_into(self._view)
+        return self._end
+
+    def drain(self, sink: socket.socket) -> int:
+        """See Duct."""
+        size = sink.send(self._view[self._start : self._end])
+        self._start += size
+        return size
+
+    def close(self) -> None:
+        """See Duct."""
+        self._view.release()
+
+
+class Pipe:
+    """A duct through the kernel alone."""
+
+    def __init__(self) -> None:
+        self._exit, self._entry = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """See Duct."""
+        return self._held
+
+    def fill(self, source: socket.socket) -> int:
+        """See Duct."""
+        size = os.splice(
+            source.fileno(), self._entry, limits.CIRCUIT_BUFFER_BYTES, flags=os.SPLICE_F_NONBLOCK
+        )
+        self._held += size
+        return size
+
+    def drain(self, sink: socket.socket) -> int:
+        """See Duct."""
+        size = os.splice(self._exit, sink.fileno(), self._held, flags=os.SPLICE_F_NONBLOCK)
+        self._held -= size
+        return size
+
+    def close(self) -> None:
+        """See Duct."""
+        os.close(self._exit)
+        os.close(self._entry)
+
+
+def make_duct(*, may_splice: bool) -> Duct:
+    """A pipe where there is one to be had, else a buffer."""
+    if may_splice and CAN_SPLICE:
+        with contextlib.suppress(OSError):  # no descriptors left
+            return Pipe()
+    return Buffer()
+
+
+class _Way:
+    """One direction."""
+
+    def __init__(self, circuit: Circuit, source: socket.socket, sink: socket.socket, duct: Duct) -> None:
+        self._circuit, self._source, self._sink, self.duct = circuit, source, sink, duct
+        self._loop = asyncio.get_running_loop()
+        self._waits_for: socket.socket | None = None
+        self.is_done = False
+
+    def start(self) -> None:
+        """Waits for the first byte."""
+        self._wait(self._source)
+
+    def stop(self) -> None:
+        """Waits for nothing any more."""
+        self._wait(None)
+
+    def _wait(self, place: socket.socket | None) -> None:
+        if place is self._waits_for:
+            return
+        if self._waits_for is self._source:
+            self._loop.remove_reader(self._source.fileno())
+        elif self._waits_for is self._sink:
+            self._loop.remove_writer(self._sink.fileno())
+        self._waits_for = place
+        if place is self._source:
+            self._loop.add_reader(place.fileno(), self._turn)
+        elif place is self._sink:
+            self._loop.add_writer(place.fileno(), self._turn)
+
+    def _turn(self) -> None:
+        try:
+            for _ in range(_TURNS):
+                if self.duct.held:
+                    self._wait(self._sink)
+                    self._circuit.moved(self.duct.drain(self._sink))
+                else:
+                    self._wait(self._source)
+                    if self.duct.fill(self._source) == 0:
+                        self._finish()
+                        return
+            self._wait(self._sink if self.duct.held else self._source)
+        except (BlockingIOError, InterruptedError):
+            pass  # it already waits for the right one
+        except OSError:
+            self._circuit.close()
+
+    def _finish(self) -> None:
+        """The source sends no more; the other way may go on."""
+        self.is_done = True
+        self._wait(None)
+        self._sink.shutdown(socket.SHUT_WR)
+        self._circuit.half_done()
+
+
+class Circuit:
+    """Two joined sockets, owned from now on. Ends when both ways are done, on any error, or when it is closed."""
+
+    def __init__(
+        self,
+        one: socket.socket,
+        other: socket.socket,
+        *,
+        may_splice: bool,
+        on_moved: Callable[[int], None],
+        on_end: Callable[[Circuit], None],
+    ) -> None:
+        self._sockets = (one, other)
+        self._on_moved, self._on_end = on_moved, on_end
+        for each in self._sockets:
+            with contextlib.suppress(OSError):  # it may be broken already: the first turn will find out
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            hold_little(each)
+        self._ways = tuple(
+            _Way(self, source, sink, make_duct(may_splice=may_splice))
+            for source, sink in ((one, other), (other, one))
+        )
+        self._quiet = 0
+        self._is_closed = False
+
+    @property
+    def held(self) -> int:
+        """Bytes taken from one peer and not yet given to the other's socket, both ways."""
+        return sum(way.duct.held for way in self._ways)
+
+    @property
+    def is_spliced(self) -> bool:
+        """Whether the bytes stay in the kernel both ways."""
+        return all(isinstance(way.duct, Pipe) for way in self._ways)
+
+    def start(self) -> None:
+        """Forwards from now on."""
+        for way in self._ways:
+            way.start()
+
+    def moved(self, size: int) -> None:
+        """A sink took `size` bytes."""
+        self._quiet = 0
+        self._on_moved(size)
+
+    def half_done(self) -> None:
+        """One way has ended: so has the circuit, if the other one had before."""
+        if all(way.is_done for way in self._ways):
+            self.close()
+
+    def look(self) -> None:
+        """Called _QUIET_LOOKS times in the idle time; ends a circuit through which nothing went meanwhile."""
+        self._quiet += 1
+        if self._quiet > _QUIET_LOOKS:
+            self.close()
+
+    def close(self) -> None:
+        """Ends both connections; what is held is lost."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for way in self._ways:
+            way.stop()
+            way.duct.close()
+        for each in self._sockets:
+            each.close()
+        self._on_end(self)

@@ -1,0 +1,160 @@
+"""Opens a connection through a relay: shows a ticket, reads the relay's one word, and hands the transport over."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import NetworkError, ProtocolError
+from farflung.core.ids import PeerId, short
+from farflung.net import tickets
+from farflung.net.counters import Counter, Meter
+from farflung.net.io.connection import Connection
+from farflung.net.messages import Kind
+from farflung.net.tickets import Purpose, Status, Ticket
+
+_REFUSALS: Final = {
+    Status.MALFORMED: ("it cannot read our ticket", "check that both sides run the same version of farflung"),
+    Status.ELSEWHERE: ("another relay listens there", "get a fresh address of the peer"),
+    Status.STALE: ("our ticket is not of this minute", "set this machine's clock, or the relay's"),
+    Status.FORGED: ("it does not take our signature", "dial again; if it fails again, someone is in between"),
+    Status.BARRED: ("it does not serve this key", "ask whoever runs the relay to admit your key"),
+    Status.REPLAYED: ("the ticket was shown before", "dial again; if it fails again, someone is in between"),
+    Status.FULL: ("it has no place for another circuit", "try again later, or another relay"),
+    Status.UNKNOWN: ("nobody waits for that circuit any more", "wait: whoever dialled will dial again"),
+}  # status: cause, hint
+
+
+class Knock(asyncio.BufferedProtocol):
+    """Shows a ticket and waits. When joined, the connection from `make` takes the transport over, at that very byte."""
+
+    def __init__(self, ticket: bytes, counter: Counter, make: Callable[[], Connection]) -> None:
+        self._ticket, self._make, self._meter = ticket, make, Meter(counter)
+        self._buffer, self._filled = bytearray(tickets.ANSWER_BYTES), 0
+        self._transport: asyncio.Transport | None = None
+        self._made: Connection | None = None
+        self.answered: asyncio.Future[Connection | Status] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: the relay is there."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._meter.sent(Kind.CONTROL, len(self._ticket))
+        transport.write(self._ticket)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """asyncio: room for the rest of the answer, and not for a byte of what follows it."""
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """asyncio: `nbytes` of the answer are there."""
+        assert self._transport is not None
+        self._meter.received(nbytes)
+        self._filled += nbytes
+        if self._filled < len(self._buffer):
+            return
+        status = tickets.read_answer(bytes(self._buffer))
+        if status is not Status.JOINED or self.answered.done():
+            self._settle(_not_a_relay("its answer is none of ours") if status is None else status)
+            self._transport.abort()
+            return
+        self._made = self._make()
+        self._transport.set_protocol(self._made)
+        self._made.connection_made(self._transport)
+        self._settle(self._made)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the relay is gone."""
+        self._settle(_not_a_relay(str(exc) if exc else "it closed the connection without an answer"))
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+        self.answered.cancel()
+        if self._made is not None:
+            self._made.drop(NetworkError("FF-NET-046", "the dial was given up"))
+        elif self._transport is not None:
+            self._transport.abort()
+
+    def _settle(self, what: Connection | Status | NetworkError) -> None:
+        if self.answered.done():
+            return
+        if isinstance(what, NetworkError):
+            self.answered.set_exception(what)
+        else:
+            self.answered.set_result(what)
+
+
+async def knock(
+    key: SigningKey,
+    counter: Counter,
+    ticket: Ticket,
+    place: tuple[str, int],
+    make: Callable[[], Connection],
+) -> Connection:
+    """A connection to `ticket.peer` through the relay at `place`; its handshake is not done yet.
+
+    `make` builds it once the relay has joined the two. Raises NetworkError FF-NET-070 nobody there, 071 the peer is
+    not attached, 072 refused, 073 the peer does not come; ProtocolError FF-NET-074 no relay of ours.
+    """
+    host, port = place
+    shown = tickets.sign_ticket(key, ticket)
+    loop = asyncio.get_running_loop()
+    try:
+        _, visitor = await loop.create_connection(lambda: Knock(shown, counter, make), host, port)
+    except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
+        raise NetworkError(
+            "FF-NET-070",
+            f"cannot reach relay {short(ticket.relay)} at {host}:{port}",
+            cause=getattr(error, "strerror", None) or str(error)[:200],
+            hint="check that the relay is running and that the address is current",
+        ) from error
+    try:
+        found = await visitor.answered
+    except BaseException:
+        visitor.give_up()
+        raise
+    if isinstance(found, Status):
+        raise _refused(ticket, found)
+    return found
+
+
+def new_ticket(key: SigningKey, purpose: Purpose, relay: PeerId, peer: PeerId, circuit: int = 0) -> Ticket:
+    """A ticket of this moment, for one use: it ends after half of what a relay allows, for the sake of slow clocks."""
+    expires = int(time.time()) + limits.TICKET_SECONDS // 2
+    return Ticket(
+        purpose, relay, key.public, peer, circuit, secrets.token_bytes(tickets.NONCE_BYTES), expires
+    )
+
+
+def _refused(ticket: Ticket, status: Status) -> NetworkError:
+    relay, peer = short(ticket.relay), short(ticket.peer)
+    if status is Status.ABSENT:
+        return NetworkError(
+            "FF-NET-071",
+            f"{peer} is not attached to relay {relay}",
+            cause="it is not running, lost its connection to the relay, or uses another one",
+            hint="try again in a second, or get a fresh address of the peer",
+        )
+    if status in (Status.SILENT, Status.DECLINED):
+        return NetworkError(
+            "FF-NET-073",
+            f"{peer} does not come to relay {relay}",
+            cause="it declined" if status is Status.DECLINED else "it did not come in time",
+            hint="check that this key takes part in the run, and try again",
+        )
+    cause, hint = _REFUSALS[status]
+    return NetworkError("FF-NET-072", f"relay {relay} refuses", cause=cause, hint=hint)
+
+
+def _not_a_relay(cause: str) -> ProtocolError:
+    return ProtocolError(
+        "FF-NET-074",
+        "no relay answers",
+        cause=cause[:200],
+        hint="check that the address belongs to a relay of this version, and dial again",
+    )

@@ -1,0 +1,43 @@
+"""Where one may listen, and what is said when one may not or cannot."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+
+from farflung.core.errors import NetworkError, PolicyError
+
+
+def check_host(host: str, *, allow_remote: bool) -> None:
+    """Raises PolicyError FF-NET-042 for anything but loopback, unless remote peers are allowed."""
+    if not allow_remote and not _is_loopback(host):
+        raise PolicyError(
+            "FF-NET-042",
+            f"refusing to listen on {host}",
+            cause="it can be reached from other machines",
+            hint="listen on 127.0.0.1, or allow remote peers explicitly",
+        )
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> NetworkError:
+    """FF-NET-040 or 041: why the system does not let us."""
+    if error.errno == errno.EADDRINUSE:
+        return NetworkError(
+            "FF-NET-040",
+            f"port {port} on {host} is taken",
+            cause="another process listens there",
+            hint="stop it, choose another port, or use port 0 for any free one",
+        )
+    return NetworkError(
+        "FF-NET-041",
+        f"cannot listen on {host}:{port}",
+        cause=error.strerror or str(error),
+        hint="check that this machine has the address and may use the port",
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,320 @@
+"""A relay: one port where peers that cannot reach each other meet, and where nobody reads what they say.
+
+What an accepted socket is shows in its first four bytes:
+
+    "FFN1"  a peer that talks with the relay itself: goes to the relay's own Endpoint; by `relay.attach` it becomes
+            one that can be dialled here
+    "FFR1"  a ticket (`tickets`)    DIAL -> waiting --- the dialled peer shows ACCEPT for that circuit --> joined
+                                             | it declines, is gone, or takes too long: a status, and the end
+    else    closed
+
+A circuit, waiting or joined, is owned by who dialled it: limits.CIRCUITS_PER_KEY bounds those of one key, CIRCUITS all.
+The relay holds no key of the peers' TLS: it can drop and delay, and see who talks with whom, when and how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import NetworkError, ProtocolError
+from farflung.core.ids import PeerId
+from farflung.net import tickets, tls
+from farflung.net.counters import Counter
+from farflung.net.io.attachment import ATTACH, SUMMON
+from farflung.net.io.circuit import Circuit
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Admit, Endpoint
+from farflung.net.io.listening import cannot_listen, check_host
+from farflung.net.messages import Kind, RemoteError
+from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
+
+_BACKLOG: Final = 128
+_ACCEPTED_AT_ONCE: Final = 16
+_BREATHER_SECONDS: Final = 1.0  # when the system has no descriptor left
+_LOOKS: Final = 3  # at all circuits, in their idle time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A dialer whose peer has been told."""
+
+    dialer: PeerId
+    target: PeerId
+    socket: socket.socket
+
+
+class RelayServer:
+    """One relay. `forwarded`: bytes that it has taken from peers and given to peers."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        admit: Admit | None = None,
+        on_traffic: Callable[[int], None] | None = None,
+        counter: Counter | None = None,
+        allow_remote: bool = False,
+        may_splice: bool = True,
+        handshake_seconds: float = limits.HANDSHAKE_SECONDS,
+        circuit_seconds: float = limits.CIRCUIT_SECONDS,
+        idle_seconds: float = limits.CIRCUIT_IDLE_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`admit` says which keys are served (None: any). `on_traffic(n)`: n bytes more were forwarded.
+
+        `counter` counts what the relay itself says and hears. `clock` gives seconds since 1970.
+        """
+        self.counter = counter or Counter()
+        self.forwarded = 0
+        self._key, self._admit, self._on_traffic = key, admit, on_traffic
+        self._host, self._port, self._allow_remote = host, port, allow_remote
+        self._may_splice, self._clock = may_splice, clock
+        self._handshake_seconds, self._circuit_seconds = handshake_seconds, circuit_seconds
+        self._idle_seconds = idle_seconds
+        self._endpoint = Endpoint(
+            key, self._handle, self.counter, admit=admit, handshake_seconds=handshake_seconds
+        )
+        self._listener: socket.socket | None = None
+        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._spent = Spent()
+        self._attached: dict[PeerId, Connection] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._circuits: dict[Circuit, PeerId] = {}  # and who dialled
+        self._owned: Tally[PeerId] = Tally()  # waiting or joined, by dialer
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
+        check_host(self._host, allow_remote=self._allow_remote)
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((self._host, self._port), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise cannot_listen(self._host, self._port, error) from error
+        self._listener.setblocking(False)
+        self._port = self._listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+        self._begin(self._watch())
+        return self._host, self._port
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port; the port is the real one once started."""
+        return self._host, self._port
+
+    async def close(self) -> None:
+        """Stops listening and ends all circuits and connections."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        await asyncio.sleep(0)  # a task that is cancelled before its first step does not close its socket
+        tasks = [*self._strangers, *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for waiting in self._waiting.values():
+            waiting.socket.close()
+        for circuit in list(self._circuits):
+            circuit.close()
+        await self._endpoint.close()
+
+    # Strangers
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if self._listener is None:
+                return
+            try:
+                stranger, _address = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                self._take_breath(self._listener)
+                return
+            stranger.setblocking(False)
+            while len(self._strangers) >= limits.HALF_OPEN:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cancel()
+            task = asyncio.create_task(self._greet(stranger))
+            self._strangers[task] = None
+            task.add_done_callback(lambda done: self._strangers.pop(done, None))
+
+    def _take_breath(self, listener: socket.socket) -> None:
+        """No descriptor is left: connections that end will free some."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener.fileno())
+
+        def again() -> None:
+            if self._listener is listener:
+                loop.add_reader(listener.fileno(), self._accept)
+
+        loop.call_later(_BREATHER_SECONDS, again)
+
+    async def _greet(self, stranger: socket.socket) -> None:
+        is_ours = True
+        try:
+            async with asyncio.timeout(self._handshake_seconds):
+                magic = await _exactly(stranger, len(tls.MAGIC))
+                if magic == tls.MAGIC:
+                    is_ours = False
+                    await self._endpoint.adopt(stranger, magic)
+                elif magic == tickets.MAGIC:
+                    is_ours = not await self._hear(stranger, magic)
+        except (TimeoutError, OSError, EOFError):
+            pass
+        finally:
+            if is_ours:
+                stranger.close()
+
+    async def _hear(self, stranger: socket.socket, magic: bytes) -> bool:
+        """Reads a ticket and does what it says; whether the socket was kept."""
+        head = magic + await _exactly(stranger, tickets.HEAD_BYTES - len(magic))
+        size = tickets.read_head(head)
+        if size is None:
+            return self._refuse(stranger, Status.MALFORMED)
+        body = await _exactly(stranger, size)
+        self.counter.received[Kind.CONTROL] += len(head) + size
+        found = self._judge(body)
+        if isinstance(found, Status):
+            return self._refuse(stranger, found)
+        act = self._dial if found.purpose is Purpose.DIAL else self._join
+        refusal = act(found, stranger)
+        return refusal is None or self._refuse(stranger, refusal)
+
+    def _judge(self, body: bytes) -> Ticket | Status:
+        now = int(self._clock())
+        ticket = tickets.judge(body, self._key.public, now)
+        if isinstance(ticket, Status):
+            return ticket
+        if self._admit is not None and not self._admit(ticket.presenter):
+            return Status.BARRED
+        return self._spent.spend(ticket, now) or ticket
+
+    def _refuse(self, stranger: socket.socket, status: Status) -> bool:
+        """Says why not; False, because the socket is not kept."""
+        with contextlib.suppress(OSError):
+            self._say(stranger, status)
+        return False
+
+    def _say(self, to: socket.socket, status: Status) -> None:
+        """One small message into an empty send buffer: it fits or the socket is broken."""
+        word = tickets.answer(status)
+        self.counter.sent[Kind.CONTROL] += len(word)
+        if to.send(word) < len(word):
+            raise ConnectionError("the socket took half of five bytes")
+
+    # Circuits
+
+    def _dial(self, ticket: Ticket, dialer: socket.socket) -> Status | None:
+        target = self._attached.get(ticket.peer)
+        if target is None or not target.is_open:
+            return Status.ABSENT
+        is_full = len(self._waiting) + len(self._circuits) >= limits.CIRCUITS
+        if is_full or self._owned[ticket.presenter] >= limits.CIRCUITS_PER_KEY:
+            return Status.FULL
+        number = 1 + secrets.randbelow((1 << 63) - 1)
+        self._waiting[number] = _Waiting(ticket.presenter, ticket.peer, dialer)
+        self._owned[ticket.presenter] += 1
+        self._begin(self._summon(target, number))
+        return None
+
+    async def _summon(self, target: Connection, number: int) -> None:
+        """Tells the dialled peer; it comes by `_join`, or the dialer hears why not."""
+        status = Status.SILENT
+        try:
+            body = encode(Summons(number, self._waiting[number].dialer))
+            await target.call(SUMMON, body, timeout=self._circuit_seconds)
+        except RemoteError:
+            status = Status.DECLINED
+        except NetworkError as error:
+            status = Status.SILENT if error.code == "FF-NET-047" else Status.ABSENT
+        finally:
+            waiting = self._waiting.pop(number, None)
+            if waiting is not None:
+                self._release(waiting.dialer)
+                self._refuse(waiting.socket, status)
+                waiting.socket.close()
+
+    def _join(self, ticket: Ticket, comer: socket.socket) -> Status | None:
+        waiting = self._waiting.get(ticket.circuit)
+        if waiting is None or (waiting.target, waiting.dialer) != (ticket.presenter, ticket.peer):
+            return Status.UNKNOWN
+        del self._waiting[ticket.circuit]
+        circuit = Circuit(
+            waiting.socket, comer, may_splice=self._may_splice, on_moved=self._moved, on_end=self._ended
+        )
+        self._circuits[circuit] = waiting.dialer
+        try:
+            self._say(comer, Status.JOINED)
+            self._say(waiting.socket, Status.JOINED)
+        except OSError:
+            circuit.close()
+        else:
+            circuit.start()
+        return None
+
+    def _moved(self, size: int) -> None:
+        self.forwarded += size
+        if self._on_traffic is not None:
+            self._on_traffic(size)
+
+    def _ended(self, circuit: Circuit) -> None:
+        self._release(self._circuits.pop(circuit))
+
+    def _release(self, dialer: PeerId) -> None:
+        self._owned[dialer] -= 1
+        if not self._owned[dialer]:
+            del self._owned[dialer]
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle_seconds / _LOOKS)
+            for circuit in list(self._circuits):
+                circuit.look()
+
+    # Attached peers
+
+    async def _handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        if method != ATTACH or body:
+            raise ProtocolError("FF-NET-075", f"a relay does not serve {method[:40]!r}")
+        if self._attached.get(connection.peer) is not connection:
+            self._attached[connection.peer] = connection
+            self._begin(self._forget(connection))
+        return b""
+
+    async def _forget(self, connection: Connection) -> None:
+        """The newest connection of a key counts; when it ends the key is not attached any more."""
+        await connection.closed()
+        if self._attached.get(connection.peer) is connection:
+            del self._attached[connection.peer]
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _exactly(source: socket.socket, size: int) -> bytes:
+    """Raises EOFError when less comes."""
+    loop, data = asyncio.get_running_loop(), b""
+    while len(data) < size:
+        piece = await loop.sock_recv(source, size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return data

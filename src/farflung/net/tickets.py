@@ -1,0 +1,173 @@
+"""Decides who may open a way through a relay: a signed ticket in clear, and the relay's one word about it.
+
+A TCP connection to a relay begins with a hello (`tls`: a peer talks with the relay itself) or with a ticket. A ticket
+speaks about one connection between two other keys, and nothing but those keys' own TLS follows it:
+
+    ticket  = "FFR1" | length (2 bytes, big endian, <= limits.TICKET_BYTES) | SignedTicket in core.codec
+    answer  = "FFR1" | status (1 byte)
+
+It names the relay, who shows it, whom that one wants, a nonce, and the second at which it ends; the presenter signs
+it. So a copied ticket is worth nothing elsewhere, later or twice. What it does not do is prove who holds the socket:
+that is the business of the two peers' handshake, which runs behind it and which a thief of a ticket cannot finish.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections import Counter
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.crypto import NS_TICKET, SigningKey, is_signed
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import ID_BYTES, PeerId, Signature
+
+MAGIC: Final = b"FFR1"
+HEAD_BYTES: Final = len(MAGIC) + 2
+ANSWER_BYTES: Final = len(MAGIC) + 1
+NONCE_BYTES: Final = 16
+_INTEGERS: Final = range(1 << 63)
+
+
+class Purpose(enum.IntEnum):
+    """What the presenter of a ticket wants."""
+
+    DIAL = 0  # to reach `peer`, which is attached to the relay
+    ACCEPT = 1  # to be joined with `peer`, which asked for `circuit`
+
+
+class Status(enum.IntEnum):
+    """The relay's answer. After JOINED the bytes are the other peer's; after anything else the relay closes."""
+
+    JOINED = 0
+    MALFORMED = 1
+    ELSEWHERE = 2  # the ticket is for another relay
+    STALE = 3  # its time is over, or further ahead than any ticket's may be
+    FORGED = 4
+    BARRED = 5  # the relay does not serve this key
+    REPLAYED = 6
+    FULL = 7
+    ABSENT = 8  # the wanted peer is not attached here
+    SILENT = 9  # it is attached and did not come in time
+    DECLINED = 10  # it is attached and does not want to come
+    UNKNOWN = 11  # no such circuit waits for the presenter
+
+
+class Ticket(Wire, frozen=True):
+    """One use of one relay. `circuit` is 0 in a DIAL; `expires` counts seconds since 1970."""
+
+    purpose: Purpose
+    relay: PeerId
+    presenter: PeerId
+    peer: PeerId
+    circuit: int
+    nonce: bytes
+    expires: int
+
+
+class SignedTicket(Wire, frozen=True):
+    """A ticket and its presenter's signature under NS_TICKET."""
+
+    ticket: Ticket
+    signature: Signature
+
+
+class Summons(Wire, frozen=True):
+    """What a relay asks of an attached peer (`relay.circuit`): `dialer` wants it; come with an ACCEPT for `circuit`."""
+
+    circuit: int
+    dialer: PeerId
+
+
+def sign_ticket(key: SigningKey, ticket: Ticket) -> bytes:
+    """The bytes that open a connection to the relay; `key` is the presenter's."""
+    body = encode(SignedTicket(ticket, key.sign(NS_TICKET, encode(ticket))))
+    return MAGIC + len(body).to_bytes(2, "big") + body
+
+
+def read_head(head: bytes) -> int | None:
+    """How many bytes follow a ticket's head of HEAD_BYTES; None: it is no head of ours, or announces too many."""
+    size = int.from_bytes(head[len(MAGIC) :], "big")
+    is_ours = len(head) == HEAD_BYTES and head.startswith(MAGIC) and 0 < size <= limits.TICKET_BYTES
+    return size if is_ours else None
+
+
+def judge(body: bytes, relay: PeerId, now: int) -> Ticket | Status:
+    """The ticket, if it is for this relay, of this minute and signed by its presenter; else why not."""
+    try:
+        signed = decode(body, SignedTicket, limits.TICKET_BYTES)
+    except ProtocolError:
+        return Status.MALFORMED
+    ticket = signed.ticket
+    if not _is_well_formed(ticket):
+        return Status.MALFORMED
+    if ticket.relay != relay:
+        return Status.ELSEWHERE
+    if not now < ticket.expires <= now + limits.TICKET_SECONDS:
+        return Status.STALE
+    if not is_signed(ticket.presenter, signed.signature, NS_TICKET, encode(ticket)):
+        return Status.FORGED
+    return ticket
+
+
+def _is_well_formed(ticket: Ticket) -> bool:
+    keys = (ticket.relay, ticket.presenter, ticket.peer)
+    return (
+        all(len(key) == ID_BYTES for key in keys)
+        and len(set(keys)) == len(keys)
+        and len(ticket.nonce) == NONCE_BYTES
+        and ticket.circuit in _INTEGERS
+        and (ticket.circuit == 0) == (ticket.purpose is Purpose.DIAL)
+        and ticket.expires in _INTEGERS
+    )
+
+
+def answer(status: Status) -> bytes:
+    """The relay's answer, ANSWER_BYTES long."""
+    return MAGIC + bytes([status])
+
+
+def read_answer(data: bytes) -> Status | None:
+    """What the relay says; None: it is no answer of a relay of ours."""
+    if len(data) != ANSWER_BYTES or not data.startswith(MAGIC) or data[-1] not in set(Status):
+        return None
+    return Status(data[-1])
+
+
+class Spent:
+    """The tickets that were shown here and could be shown again: each is remembered until it expires.
+
+    Bounded for each key and in all (limits.TICKETS_PER_KEY, TICKETS); when there is no room, the ticket is refused
+    rather than forgotten. Only tickets that `judge` let pass may come here, so that nobody fills it with noise.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[tuple[PeerId, bytes]] = set()
+        self._order: list[tuple[int, PeerId, bytes]] = []  # a heap, the first to expire on top
+        self._by_key: Counter[PeerId] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def spend(self, ticket: Ticket, now: int) -> Status | None:
+        """Marks a ticket as used: None, or REPLAYED, or FULL."""
+        self._forget(now)
+        key = ticket.presenter
+        if (key, ticket.nonce) in self._known:
+            return Status.REPLAYED
+        if len(self._known) >= limits.TICKETS or self._by_key[key] >= limits.TICKETS_PER_KEY:
+            return Status.FULL
+        self._known.add((key, ticket.nonce))
+        self._by_key[key] += 1
+        heapq.heappush(self._order, (ticket.expires, key, ticket.nonce))
+        return None
+
+    def _forget(self, now: int) -> None:
+        while self._order and self._order[0][0] <= now:
+            _, key, nonce = heapq.heappop(self._order)
+            self._known.discard((key, nonce))
+            self._by_key[key] -= 1
+            if not self._by_key[key]:
+                del self._by_key[key]

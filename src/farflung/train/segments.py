@@ -1,0 +1,178 @@
+"""What stands at the border of a segment: its roots, its byte form for an auditor, and how far two of them lie apart.
+
+A border's state is weights, optimizer and residual (train.trace.Border says which ones). Opened, it is a file of
+train.sections; what everybody already has is left out: the weights of border 0 are P_r's, and a fresh optimizer
+without a residual is no file at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farflung.core.errors import RunError
+from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.layout import Float32, Layout, state_root
+from farflung.job.spec import OptimizerSpec
+from farflung.train import inner, sections
+from farflung.train.inner import RESIDUAL
+from farflung.train.sections import Kind, Sections
+from farflung.train.trace import PARAMS, Border
+
+Float64 = NDArray[np.float64]
+
+KIND: Final = Kind(b"FFSEGMT\x01", "opened state", "the peer that opened it owes another, or loses the audit")
+UNBOUNDED: Final = 1e9  # the largest distance that is told apart; stands for a division by zero as well
+
+
+@dataclass(frozen=True, eq=False)
+class BorderState:
+    """Private state in `round` after `step` steps of the optimizer; flat vectors of shape (layout.size,).
+
+    params None: those of the round's public state. No vectors: a fresh optimizer. residual None: there is none, or it
+    is not told.
+    """
+
+    round: int
+    step: int
+    params: Float32 | None = None
+    vectors: tuple[Float32, ...] = ()
+    residual: Float32 | None = None
+
+    def named(self, optimizer: OptimizerSpec) -> dict[str, Float32]:
+        """The vectors that are there, by the names under which they are stored and compared."""
+        found = inner.named(optimizer, self.vectors)
+        if self.params is not None:
+            found[PARAMS] = self.params
+        if self.residual is not None:
+            found[RESIDUAL] = self.residual
+        return found
+
+
+def pack(state: BorderState, optimizer: OptimizerSpec, layout: Layout) -> bytes:
+    """The one byte form of a state at a border; empty when it has no vector (fresh)."""
+    found = state.named(optimizer)
+    return sections.pack(KIND, layout, Sections(state.round, state.step, found)) if found else b""
+
+
+def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: Layout, round: int) -> BorderState:
+    """Reads `pack`'s form of a state in `round`. Total.
+
+    Raises RunError FF-TRAIN-070 (damaged), FF-TRAIN-071 (another model or optimizer), FF-TRAIN-082 (another round).
+    """
+    if not data:
+        return BorderState(round, 0)
+    found = sections.unpack(KIND, data, layout)
+    if found.round != round:
+        raise unfit(f"it is of round {found.round}, and round {round} was asked for")
+    if not found.vectors:
+        raise unfit("it holds nothing")
+    params, residual = found.vectors.pop(PARAMS, None), found.vectors.pop(RESIDUAL, None)
+    return BorderState(round, found.step, params, inner.in_order(KIND, optimizer, found.vectors), residual)
+
+
+def start(states: Sequence[BorderState], segment: int) -> BorderState:
+    """What a verifier trains `segment` from, of the round's states at all borders: P_r itself is not repeated."""
+    held = states[segment]
+    return held if segment else replace(held, params=None)
+
+
+def end(states: Sequence[BorderState], segment: int) -> BorderState:
+    """What `segment` led to; the residual is no part of it."""
+    return replace(states[segment + 1], residual=None)
+
+
+def last(states: Sequence[BorderState]) -> BorderState:
+    """What the encoding was made of: the weights at border K, and the residual from before the round."""
+    return replace(states[-1], vectors=(), residual=states[0].residual)
+
+
+def params_root(layout: Layout, params: Float32) -> Hash:
+    """Root of local weights, as it stands in a border."""
+    return state_root(layout, {PARAMS: params})
+
+
+def optimizer_root(layout: Layout, optimizer: OptimizerSpec, vectors: tuple[Float32, ...]) -> Hash:
+    """Root of the optimizer's vectors, as it stands in a border; ZERO_HASH when it is fresh."""
+    return state_root(layout, inner.named(optimizer, vectors)) if vectors else ZERO_HASH
+
+
+def residual_root(layout: Layout, residual: Float32 | None) -> Hash:
+    """Root of what the codec has not sent, as it stands in a border; ZERO_HASH when there is none."""
+    return ZERO_HASH if residual is None else state_root(layout, {RESIDUAL: residual})
+
+
+def border(
+    layout: Layout, optimizer: OptimizerSpec, index: int, state: BorderState, residual: Hash | None = None
+) -> Border:
+    """The border `index` at which `state`, weights included, stands. `residual`: its root, when it is known already."""
+    if state.params is None:
+        raise unfit("it holds no weights")
+    return Border(
+        round=state.round,
+        index=index,
+        steps=state.step,
+        params=params_root(layout, state.params),
+        optimizer=optimizer_root(layout, optimizer, state.vectors),
+        residual=residual_root(layout, state.residual) if residual is None else residual,
+    )
+
+
+def borders(
+    layout: Layout, optimizer: OptimizerSpec, states: Sequence[BorderState], unsent: Float32 | None
+) -> tuple[Border, ...]:
+    """All borders of a round. `states` carry the residual from before it; `unsent`, which its encoding left, stands at
+    the last border.
+    """
+    before, after = residual_root(layout, states[0].residual), residual_root(layout, unsent)
+    final = len(states) - 1
+    return tuple(
+        border(layout, optimizer, index, state, after if index == final else before)
+        for index, state in enumerate(states)
+    )
+
+
+def compared(state: BorderState, optimizer: OptimizerSpec) -> dict[str, Float32]:
+    """What of a segment's end is held against another's: its weights, then the optimizer's vectors."""
+    if state.params is None:
+        raise unfit("it holds no weights")
+    return {PARAMS: state.params, **inner.named(optimizer, state.vectors)}
+
+
+def distances(
+    layout: Layout, start: Float32, mine: Mapping[str, Float32], claimed: Mapping[str, Float32]
+) -> dict[str, Float64]:
+    """How far `claimed` lies from `mine`, for each vector of `mine` one number a tensor in layout order.
+
+    Both are the state at a segment's end (`compared`), `start` the weights at its start (P_r at border 0).
+    Weights in units of the segment's own change, ||claimed - mine|| / ||mine - start||; the optimizer's vectors, which
+    may start at nothing, in units of themselves, ||claimed - mine|| / ||mine||. L2 norms in float64. Equal tensors lie
+    0 apart, even where the unit is 0; otherwise a unit of 0 gives UNBOUNDED, and nothing is farther apart than that.
+    """
+    result: dict[str, Float64] = {}
+    for name, vector in mine.items():
+        base = start if name == PARAMS else None
+        rows = [
+            _distance(vector[p], claimed[name][p], None if base is None else base[p])
+            for _, p in layout.slices()
+        ]
+        result[name] = np.array(rows, np.float64)
+    return result
+
+
+def _distance(mine: Float32, claimed: Float32, base: Float32 | None) -> float:
+    wide = mine.astype(np.float64)
+    apart = float(np.linalg.norm(claimed.astype(np.float64) - wide))
+    if apart == 0.0:
+        return 0.0
+    unit = float(np.linalg.norm(wide if base is None else wide - base))
+    return min(apart / unit, UNBOUNDED) if unit > 0.0 else UNBOUNDED
+
+
+def unfit(cause: str) -> RunError:
+    """The error for an opened state that is whole, and not what was asked for."""
+    return RunError("FF-TRAIN-082", "opened state does not fit", cause=cause, hint=KIND.hint)

@@ -1,0 +1,202 @@
+"""What the coordinator of a run knows, what reaches it, and what it has done: the nouns of train.rounds."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import msgspec
+
+from farflung.core.ids import Hash, PeerId, Signature
+from farflung.ledger.tx import SignedVerdict
+from farflung.train.roundlog import (
+    Closed,
+    Commitment,
+    Contribution,
+    Finished,
+    Record,
+)
+
+
+class Phase(enum.Enum):
+    """What the round waits for."""
+
+    IDLE = "idle"
+    TRAIN = "train"
+    REVEAL = "reveal"
+    MERGE = "merge"
+    AUDIT = "audit"
+    DONE = "done"
+
+
+class State(msgspec.Struct, frozen=True):
+    """All that the coordinator of a run knows. A fold over the log, plus what has arrived since its last record."""
+
+    job: Hash
+    rounds: int
+    steps: int
+    density: int
+    weight: int
+    members: tuple[PeerId, ...]
+    round: int = 0
+    phase: Phase = Phase.IDLE
+    root: Hash = Hash(b"")
+    in_round: frozenset[PeerId] = frozenset()
+    commitments: Mapping[PeerId, Commitment] = {}
+    contributions: Mapping[PeerId, Contribution] = {}
+    accepted: tuple[Contribution, ...] = ()
+    own_root: Hash | None = None
+    roots: Mapping[PeerId, tuple[Hash, Signature]] = {}
+    is_stopping: bool = False
+    finished: Finished | None = None
+    is_audited: bool = False
+    audited: int = 0  # rounds whose audits are in the log
+    verdicts: Mapping[int, tuple[SignedVerdict, ...]] = {}  # of rounds whose audits are not in the log yet
+    excluded: frozenset[PeerId] = frozenset()
+
+
+# Events: what reaches the coordinator.
+
+
+class Begin(msgspec.Struct, frozen=True):
+    """The network is up: take the run on from where its log ends."""
+
+
+class GotCommitment(msgspec.Struct, frozen=True):
+    """A member has trained; its signature was checked by the shell."""
+
+    round: int
+    commitment: Commitment
+
+
+class GotContribution(msgspec.Struct, frozen=True):
+    """A member's payload is in its own store and one replica, and agrees with its commitment."""
+
+    round: int
+    contribution: Contribution
+
+
+class GotOwnRoot(msgspec.Struct, frozen=True):
+    """The coordinator has merged the accepted payloads itself."""
+
+    round: int
+    root: Hash
+
+
+class GotRoot(msgspec.Struct, frozen=True):
+    """A member has merged; its signature was checked by the shell."""
+
+    round: int
+    peer: PeerId
+    root: Hash
+    signature: Signature
+
+
+class GotVerdicts(msgspec.Struct, frozen=True):
+    """All audits that were drawn in `round` are over; node and verifier ascend."""
+
+    round: int
+    verdicts: tuple[SignedVerdict, ...]
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Evidence that a member is gone: its process ended, its lease lapsed, its root differs."""
+
+    peer: PeerId
+
+
+class Came(msgspec.Struct, frozen=True):
+    """A peer holds public state and takes part from the next round on."""
+
+    peer: PeerId
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """Finish the round that is open, then end."""
+
+
+Event = Begin | GotCommitment | GotContribution | GotOwnRoot | GotRoot | GotVerdicts | Lost | Came | Stop
+
+
+# Effects: what the shell does.
+
+
+class Write(msgspec.Struct, frozen=True):
+    """Append the record to the log and wait until it is durable."""
+
+    record: Record
+
+
+class AskTrain(msgspec.Struct, frozen=True):
+    """Ask a member for its commitment."""
+
+    round: int
+    peer: PeerId
+
+
+class AskReveal(msgspec.Struct, frozen=True):
+    """Ask a member to replicate and show its payload."""
+
+    round: int
+    peer: PeerId
+
+
+class AskMerge(msgspec.Struct, frozen=True):
+    """Tell a member the accept set; it answers with its root."""
+
+    round: int
+    peer: PeerId
+    accepted: tuple[Contribution, ...]
+
+
+class MergeOwn(msgspec.Struct, frozen=True):
+    """Merge in the coordinator's own process."""
+
+    round: int
+    accepted: tuple[Contribution, ...]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A round is closed: tell the ledger and whoever watches."""
+
+    closed: Closed
+    accepted: tuple[Contribution, ...]
+
+
+class Expel(msgspec.Struct, frozen=True):
+    """A member's root differs from everybody's: it is out, with this as evidence."""
+
+    peer: PeerId
+    round: int
+    root: Hash
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """See the audits of `round` through, and say what they found (asked again after a crash)."""
+
+    round: int
+
+
+class Exclude(msgspec.Struct, frozen=True):
+    """Verifiers agree that a member lied or withheld: it is out. Told once: what must follow for sure
+    (the ledger's slash) is read from the log."""
+
+    peer: PeerId
+    round: int
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """All members agree on a root that is not the coordinator's own: it is the coordinator that is wrong."""
+
+    round: int
+    root: Hash
+
+
+class End(msgspec.Struct, frozen=True):
+    """The run is over, or (REASON_ALONE) cannot go on until members come back."""
+
+    finished: Finished
+
+
+Effect = Write | AskTrain | AskReveal | AskMerge | MergeOwn | Report | Expel | Audit | Exclude | Halt | End
+Step = tuple[State, list[Effect]]

@@ -1,0 +1,109 @@
+"""The second reader's view of audits: the draw made again, and each verdict held against it.
+
+Audits of round r are written after round r + 1 is closed and before the next one opens, at the end of a run all of
+them; so whom they find false is out at a place of the log that no timing decides. A round of an audited job has its
+record even when nobody was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.job.spec import Terms
+from farflung.ledger.tx import Finding, SignedVerdict, Verdict, is_verdict_signed
+from farflung.train.roundlog import Audited, Commitment, Contribution, excluded_by
+from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another, quorum_of
+from farflung.verify.report import Report, require
+from farflung.verify.sample import Drawn, beacon, draw
+
+EXCESSES = {
+    Finding.HOLDS: range(WHOLE + 1),
+    Finding.UNPAID: range(2 * WHOLE + 1),
+    Finding.FALSE: range(2 * WHOLE + 1, EXCESS_CAP + 1),
+    Finding.WITHHELD: range(1),
+}
+
+
+class Audits:
+    """What was drawn and not judged yet, who is out, and how often a peer's work was accepted."""
+
+    def __init__(self, chain: Hash, terms: Terms, verifiers: frozenset[PeerId], report: Report) -> None:
+        self._chain, self._terms, self._verifiers, self._report = chain, terms, verifiers, report
+        self._accepted: dict[PeerId, int] = {}
+        self._drawn: dict[int, Mapping[PeerId, tuple[Drawn, Contribution]]] = {}
+        self._judged = 0
+        self._out: frozenset[PeerId] = frozenset()
+
+    def drawn(
+        self,
+        round: int,
+        commitments: Iterable[Commitment],
+        accepted: Sequence[Contribution],
+        flagged: Mapping[PeerId, str],
+    ) -> None:
+        """Draws among the accepted contributions of a round."""
+        spec = self._terms.spec
+        if spec.is_audited:
+            known = [(c.peer, self._accepted.get(c.peer, 0)) for c in accepted]
+            luck = beacon(self._terms.id, round, commitments)
+            found = draw(spec.audit, len(spec.borders) - 1, luck, known, flagged)
+            by_peer = {c.peer: c for c in accepted}
+            self._drawn[round] = {d.peer: (d, by_peer[d.peer]) for d in found}
+        for c in accepted:
+            self._accepted[c.peer] = self._accepted.get(c.peer, 0) + 1
+
+    def are_due(self, rounds: int) -> None:
+        """Audits of the first `rounds` rounds are written, and of no others. Raises FF-VERI-033."""
+        is_due = self._judged == (rounds if self._terms.spec.is_audited else 0)
+        require(is_due, "FF-VERI-033", f"the audits of {self._judged} rounds are written, not of {rounds}")
+
+    def check_members(self, round: int, members: Iterable[PeerId]) -> None:
+        """Nobody takes part that was found false. Raises FF-VERI-034."""
+        require(self._out.isdisjoint(members), "FF-VERI-034", f"round {round} counts on who was found false")
+
+    def judged(self, record: Audited, closed: int) -> None:
+        """One round's verdicts, of `closed` rounds so far. Raises VerificationError FF-VERI-033, -035 to -038."""
+        is_next = record.round == self._judged < closed and self._terms.spec.is_audited
+        require(is_next, "FF-VERI-033", f"the audits of round {record.round} are out of turn")
+        drawn = self._drawn.pop(record.round)
+        names = [(v.verdict.node, v.verdict.verifier) for v in record.verdicts]
+        is_ascending = names == sorted(set(names))
+        require(is_ascending, "FF-VERI-035", f"round {record.round} has a verdict twice, or not in order")
+        is_whole = {node for node, _ in names} == drawn.keys() - self._out
+        require(is_whole, "FF-VERI-036", f"round {record.round} does not judge exactly whom its draw names")
+        for signed in record.verdicts:
+            self._check(record.round, signed, *drawn[signed.verdict.node])
+        self._check_quorum(record)
+        self._out |= excluded_by(record)
+        self._judged += 1
+        self._report.audits += len(drawn.keys() & {node for node, _ in names})
+
+    def _check(self, round: int, signed: SignedVerdict, drawn: Drawn, c: Contribution) -> None:
+        verdict = signed.verdict
+        place = (self._chain, self._terms.id, round, c.peer, drawn.segment, c.trace)
+        told = (verdict.chain, verdict.job, verdict.round, verdict.node, verdict.segment, verdict.trace)
+        is_theirs = verdict.verifier in self._verifiers and is_verdict_signed(signed)
+        require(is_theirs, "FF-VERI-037", f"no verifier of the job signed a verdict of round {round}")
+        is_about = told == place and _is_sound(verdict)
+        require(
+            is_about,
+            "FF-VERI-038",
+            f"a verdict of round {round} is about something else, or contradicts itself",
+        )
+        self._report.signatures += 1
+        self._report.verdicts += 1
+
+    def _check_quorum(self, record: Audited) -> None:
+        quorum = quorum_of(len(self._verifiers))
+        verdicts = [signed.verdict for signed in record.verdicts]
+        for node, about in groupby(verdicts, key=lambda verdict: verdict.node):
+            is_enough = not needs_another(list(about), quorum)
+            require(is_enough, "FF-VERI-043", f"too few verifiers accuse {node[:4].hex()}")
+
+
+def _is_sound(verdict: Verdict) -> bool:
+    """Whether the finding follows from the excess, and whoever found work good had trained it again."""
+    is_accusing = verdict.finding in (Finding.FALSE, Finding.WITHHELD)
+    return verdict.excess in EXCESSES[verdict.finding] and (is_accusing or verdict.result != ZERO_HASH)

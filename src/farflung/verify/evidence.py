@@ -1,0 +1,97 @@
+"""All that a later reader needs to check a finding of FALSE or WITHHELD once more, in one place and under one hash.
+
+The ledger keeps only `evidence_hash`; the bytes stay with the requester and the verifiers that signed. The states
+themselves are too large for this: their manifests name the sealed objects, which the node was bound to keep.
+"""
+
+from __future__ import annotations
+
+from farflung.core.codec import Wire, encode
+from farflung.core.crypto import NS_EVIDENCE, digest
+from farflung.core.ids import Hash
+from farflung.job.spec import JobSpec
+from farflung.ledger.tx import Claim, SignedVerdict, is_verdict_signed
+from farflung.store.objects import Manifest
+from farflung.train.roundlog import Commitment, Contribution
+from farflung.train.trace import Border, Leaf, are_opened
+from farflung.verify.blind import Blind, is_blind, opens
+from farflung.verify.commitments import is_commitment
+from farflung.verify.commitments import opens as opens_commitment
+from farflung.verify.judge import DAMNING
+from farflung.verify.sample import beacon, segment_of
+
+
+class Testimony(Wire, frozen=True):
+    """One verifier's part: what it committed to, what opens that, and what it signed in the end."""
+
+    blinds: tuple[Blind, ...]  # none when nothing was opened to it (WITHHELD)
+    borders: tuple[Border, ...]
+    nonces: tuple[Hash, ...]
+    verdict: SignedVerdict
+
+
+class Evidence(Wire, frozen=True):
+    """One audit. `commitments`: all of the round, from which the beacon and so the draw follow; `leaves`: all that was
+    opened, by index; `states`: what was fetched of start, end and last, in this order.
+    """
+
+    job: Hash
+    round: int
+    contribution: Contribution
+    commitments: tuple[Commitment, ...]
+    segment: int
+    flagged: str
+    leaves: tuple[Leaf, ...]
+    states: tuple[Manifest, ...]
+    testimonies: tuple[Testimony, ...]
+
+
+def evidence_hash(evidence: Evidence) -> Hash:
+    """How the ledger names it."""
+    return digest(NS_EVIDENCE, encode(evidence))
+
+
+def claim_of(evidence: Evidence) -> Claim:
+    """What the node had committed to, as the ledger's law checks it. The commitment must be among the round's."""
+    c = evidence.contribution
+    commitment = next(x for x in evidence.commitments if x.peer == c.peer)
+    return Claim(c.payload, c.weight, c.nonce, commitment.signature)
+
+
+def evidence_fault(evidence: Evidence, spec: JobSpec) -> str:
+    """What does not hold of an accusation that anybody can recheck without training; empty when all does.
+
+    The node committed to this contribution, the beacon gives this segment, what was opened stands under the node's
+    own root, and each verifier had committed to its result before and signed its finding.
+    """
+    e, segments = evidence, len(spec.borders) - 1
+    promised = next((x for x in e.commitments if x.peer == e.contribution.peer), None)
+    if promised is None or not is_commitment(promised, e.job, e.round):
+        return "the node signed no such commitment"
+    if not opens_commitment(e.contribution, promised, e.job, e.round):
+        return "the contribution is not the committed one"
+    if segment_of(beacon(e.job, e.round, e.commitments), promised.peer, segments) != e.segment:
+        return "another segment was drawn"
+    if not are_opened(e.contribution.trace, segments, e.leaves):
+        return "a leaf does not stand under the node's trace"
+    return next(filter(None, (_testimony_fault(e, each) for each in e.testimonies)), "")
+
+
+def _testimony_fault(e: Evidence, said: Testimony) -> str:
+    verdict = said.verdict.verdict
+    about = (verdict.job, verdict.round, verdict.node, verdict.segment, verdict.trace)
+    if about != (e.job, e.round, e.contribution.peer, e.segment, e.contribution.trace):
+        return "a verdict is about something else"
+    if verdict.finding not in DAMNING or not is_verdict_signed(said.verdict):
+        return "a verdict accuses nobody, or its verifier did not sign it"
+    place = (e.job, e.round, verdict.node, e.segment)
+    if len(said.blinds) != any(verdict.result):
+        return "a verifier judged what it had not committed to"
+    for blind, border, nonce in zip(said.blinds, said.borders, said.nonces, strict=False):
+        if blind.digest != verdict.result or not is_blind(blind, *place):
+            return "a verifier committed to another result"
+        if not opens(blind, *place, border, nonce):
+            return "a verifier's commitment is not opened"
+    return (
+        "" if len(said.blinds) == len(said.borders) == len(said.nonces) <= 1 else "a testimony is not whole"
+    )

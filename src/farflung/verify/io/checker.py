@@ -1,0 +1,155 @@
+"""The checker: a process of its own in which every foreign payload is parsed before anybody else looks inside it.
+
+`python -m farflung.verify.io.checker FD` reads requests of verify.check from an inherited socket, framed as those of
+train.io.worker, and answers each. It holds no key, opens nothing and loads no torch, so that a narrow address space
+is enough for it. A payload that kills it is refused, and another one is started (`Checker` raises FF-VERI-065).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from typing import Any, cast
+
+from farflung.compress.merge import Part
+from farflung.core import canon, limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import FarflungError, ProtocolError, RunError
+from farflung.core.ids import PeerId
+from farflung.train.io.worker import HEAD_BYTES, Channel
+from farflung.train.sync import Sync
+from farflung.verify import check as rules
+from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Flags, Reply, Request
+
+
+class Desk:
+    """What the checker process holds: the job's rules, and the updates of rounds that are not concluded."""
+
+    def __init__(self) -> None:
+        self._setup: CheckerSetup | None = None
+        self._seen: dict[int, dict[PeerId, Part]] = {}
+
+    def handle(self, request: Request) -> Reply:
+        """Answers one request. Raises RunError FF-VERI-064 when nothing was set up."""
+        if isinstance(request, CheckerSetup):
+            self._setup, self._seen = request, {}
+            return Flags(())
+        if self._setup is None:
+            raise RunError("FF-VERI-064", "the checker was asked before it knew the job")
+        if isinstance(request, Check):
+            return self._check(self._setup, request)
+        seen = self._seen.pop(request.round, {})
+        parts = [seen[peer] for peer in request.peers if peer in seen]
+        return Flags(tuple(rules.flags(self._setup.layout, parts).items()))
+
+    def _check(self, setup: CheckerSetup, request: Check) -> Checked:
+        try:
+            values = rules.decoded(Sync.of(setup.sync), setup.layout, request, setup.weight)
+        except ProtocolError as error:
+            return Checked(error.code, f"{error.message} ({error.cause})"[:500], ())
+        peer = request.contribution.peer
+        self._seen.setdefault(request.round, {})[peer] = Part(peer, request.contribution.weight, values)
+        squares = rules.tensor_squares(setup.layout, canon.to_fixed(values))
+        return Checked("", "", rules.norms(squares))
+
+
+class Checker:
+    """The coordinator's end of the socket, which it owns. One request at a time."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._turn = asyncio.Lock()
+        self._usable = True
+
+    async def setup(self, setup: CheckerSetup) -> None:
+        """Must come first. Raises RunError FF-VERI-065 when the process is gone, as all the others."""
+        await self._ask(setup)
+
+    async def check(self, request: Check) -> Checked:
+        """Judges one payload. When this raises FF-VERI-065, the payload is to be refused."""
+        return cast(Checked, await self._ask(request))
+
+    async def conclude(self, round: int, peers: tuple[PeerId, ...]) -> dict[PeerId, str]:
+        """Who of `peers`, whose contributions of `round` are accepted, is suspicious, and why."""
+        reply = await self._ask(Conclude(round, peers))
+        return dict(cast(Flags, reply).flags)
+
+    def close(self) -> None:
+        """Closes the socket: the process then ends by itself."""
+        self._usable = False
+        self._connection.close()
+
+    async def _ask(self, request: Request) -> Reply:
+        async with self._turn:
+            if not self._usable:
+                raise _gone("it was closed")
+            self._usable = False
+            try:
+                reply = await self._exchange(encode(request))
+            except (ConnectionError, EOFError, ProtocolError) as error:
+                raise _gone(str(error) or type(error).__name__) from None
+            expected = Checked if isinstance(request, Check) else Flags
+            if not isinstance(reply, expected):
+                raise _gone("it answers something else")
+            self._usable = True
+            return reply
+
+    async def _exchange(self, data: bytes) -> Reply:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
+        await loop.sock_sendall(self._connection, data)
+        size = int.from_bytes(await self._exactly(HEAD_BYTES), "little")
+        if size > limits.CONTROL_BYTES:
+            raise EOFError(f"it answers with {size} bytes")
+        raw = await self._exactly(size)
+        return cast(Reply, decode(raw, cast(type[Any], Reply), limits.CONTROL_BYTES))
+
+    async def _exactly(self, size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        while len(data) < size:
+            more = await loop.sock_recv(self._connection, size - len(data))
+            if not more:
+                raise EOFError("it ended")
+            data += more
+        return bytes(data)
+
+
+def _gone(cause: str) -> RunError:
+    return RunError(
+        "FF-VERI-065",
+        "the checker process is gone",
+        cause=cause,
+        hint="its payload is refused and another checker is started; if it ends again, look at its memory limit",
+    )
+
+
+def serve(channel: Channel) -> None:
+    """Answers requests in order until the other end is gone."""
+    desk = Desk()
+    while (raw := channel.read()) is not None:
+        request = decode(raw, cast(type[Any], Request), limits.PIPE_BYTES)
+        channel.write(encode(desk.handle(request)))
+
+
+def main() -> int:
+    """Runs until the coordinator closes its end; returns the exit status."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.setblocking(True)
+    descriptor = connection.detach()
+    os.set_inheritable(descriptor, False)
+    try:
+        serve(Channel(descriptor, descriptor))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    except FarflungError as error:
+        sys.stderr.write("\n".join(error.lines()) + "\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Which contributions are audited, which segment of each, and by whom: drawn when nobody can prepare for it any more.
+
+The beacon hashes all commitments of a round, so it is known to nobody before everybody has committed to all of its
+work (V2). Every draw is integer arithmetic on hash bytes and is made for each peer alone: who else takes part, who is
+suspected and in which order one counts changes nobody's draw, and a second reader draws the same.
+
+What it does not stop: the last to commit, told all other commitments by a dishonest coordinator, can try nonces until
+its own draw is kind. At a rate q it needs about 1 / (1 - q) tries to go unaudited; probation and flags have no luck in
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from farflung.core.claims import number
+from farflung.core.crypto import NS_DRAW, digest
+from farflung.core.ids import Hash, PeerId
+from farflung.job.spec import AuditSpec
+from farflung.train.roundlog import Commitment
+
+_RATE_BITS: Final = 32
+_NOT_FLAGGED: Final[Mapping[PeerId, str]] = {}
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """One contribution that is audited. `flagged`: why it was suspected, or empty."""
+
+    peer: PeerId
+    segment: int
+    flagged: str = ""
+
+
+def beacon(job: Hash, round: int, commitments: Iterable[Commitment]) -> Hash:
+    """The round's random number: H(job, round, digests of all commitments, sorted)."""
+    promises = sorted(bytes(c.digest) for c in commitments)
+    return digest(NS_DRAW, b"round", job, number(round), *promises)
+
+
+def draw(
+    audit: AuditSpec,
+    segments: int,
+    beacon: Hash,
+    peers: Sequence[tuple[PeerId, int]],
+    flagged: Mapping[PeerId, str] = _NOT_FLAGGED,
+) -> tuple[Drawn, ...]:
+    """Who is audited, ascending. `peers`: each with the number of its contributions accepted before this round.
+
+    With neither rate nor probation there are no audits, and flags draw nobody.
+    """
+    if not audit.rate > 0 and not audit.probation:
+        return ()
+    odds = int(audit.rate * (1 << _RATE_BITS))
+    drawn: list[Drawn] = []
+    for peer, accepted in sorted(peers):
+        luck = digest(NS_DRAW, b"peer", beacon, peer)
+        is_drawn = accepted < audit.probation or int.from_bytes(luck[:4], "little") < odds
+        if is_drawn or peer in flagged:
+            drawn.append(Drawn(peer, segment_of(beacon, peer, segments), flagged.get(peer, "")))
+    return tuple(drawn)
+
+
+def segment_of(beacon: Hash, peer: PeerId, segments: int) -> int:
+    """Which segment of a peer's round is opened if any is."""
+    return int.from_bytes(digest(NS_DRAW, b"segment", beacon, peer)[:8], "little") * segments >> 64
+
+
+def verifier_order(beacon: Hash, peer: PeerId, verifiers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """The verifiers of one audit: the first is asked, each next one confirms. Nobody judges itself."""
+    return tuple(
+        sorted(
+            (v for v in set(verifiers) if v != peer),
+            key=lambda verifier: digest(NS_DRAW, b"verifier", beacon, peer, verifier),
+        )
+    )

@@ -1,0 +1,74 @@
+"""The books of an audited run, folded over its log: who earned what in each round, who is out, who is guilty.
+
+    a round's units = accepted contributions, except of those whom its audit found anything but good
+                      and of those who are out already
+                    + tokens that a verifier trained again and is honoured for
+
+The coordinator pays by it and the second reader checks by it. What a guilty node earned in earlier rounds is on its
+lease; the slash forfeits it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from farflung.core.ids import PeerId
+from farflung.job.spec import JobSpec
+from farflung.ledger.tx import Finding, SignedVerdict, Verdict
+from farflung.train.roundlog import Audited, Contribution, excluded_by
+from farflung.verify.judge import Concluded, conclusions, quorum_of
+
+
+class Guilty(NamedTuple):
+    """Who is slashed, for which round, and the verdicts that say so alike."""
+
+    node: PeerId
+    round: int
+    verdicts: tuple[SignedVerdict, ...]
+
+
+class Tally:
+    """What the log has said so far. `verifiers`: how many the job has hired."""
+
+    def __init__(self, spec: JobSpec, verifiers: int) -> None:
+        self._spec, self._quorum = spec, quorum_of(verifiers)
+        self.out: frozenset[PeerId] = frozenset()
+        self.guilty: dict[PeerId, Guilty] = {}
+        self.discredited: set[PeerId] = set()
+
+    def add(self, accepted: Sequence[Contribution], audited: Audited) -> dict[PeerId, int]:
+        """Units of a round, ascending by peer. Rounds are added in order; of a job without audits, with no verdicts."""
+        verdicts = [signed.verdict for signed in audited.verdicts]
+        found = conclusions(verdicts, self._quorum)
+        self._convict(found, audited)
+        units = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}
+        for verdict in verdicts:
+            tokens = rerun_tokens(self._spec, verdict)
+            if tokens and verdict.verifier in found[verdict.node].honoured:
+                units[verdict.verifier] = units.get(verdict.verifier, 0) + tokens
+        self.out |= excluded_by(audited)
+        return dict(sorted(units.items()))
+
+    def _convict(self, found: Mapping[PeerId, Concluded], audited: Audited) -> None:
+        for node, concluded in found.items():
+            self.discredited |= set(concluded.discredited)
+            if concluded.is_guilty:
+                alike = tuple(
+                    signed
+                    for signed in audited.verdicts
+                    if (signed.verdict.node, signed.verdict.finding) == (node, concluded.finding)
+                )
+                self.guilty[node] = Guilty(node, audited.round, alike)
+
+
+def _is_good(found: Mapping[PeerId, Concluded], peer: PeerId) -> bool:
+    return peer not in found or found[peer].finding is Finding.HOLDS
+
+
+def rerun_tokens(spec: JobSpec, verdict: Verdict) -> int:
+    """What a verifier trained again, in tokens; 0 when nothing was opened to it (its result is then ZERO_HASH)."""
+    if not any(verdict.result):
+        return 0
+    begin, end = spec.borders[verdict.segment : verdict.segment + 2]
+    return spec.batch * spec.model.context * (end - begin)

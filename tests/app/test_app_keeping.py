@@ -1,0 +1,216 @@
+"""What dies is started again, on its port; what said why is not; and nobody is started again for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app import keeping, leash
+from farflung.app.keeping import Keeper, Post
+from farflung.app.leash import Child, Report
+from farflung.core.errors import FarflungError, RunError, VerificationError
+from farflung.core.events import AnyEvent, Restarted
+
+SCRIPTED = Path(__file__).with_name("app_scripted.py")
+DIE: Report = {"do": "die"}
+
+
+async def spawned(_: str, errors: int) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        sys.executable, str(SCRIPTED), stdin=pipe, stdout=pipe, stderr=errors, limit=leash.LINE_BYTES
+    )
+
+
+class Watcher:
+    """An owner that notes what it hears, wants everybody back who crashed, and emits into a list."""
+
+    def __init__(self) -> None:
+        self.told: list[AnyEvent] = []
+        self.ends: list[tuple[str, str, str]] = []
+        self.back: list[int] = []
+        self.wanted = True
+        self.came = asyncio.Event()
+
+    def heard(self, child: Child, said: Report) -> None:
+        pass
+
+    def died(self, name: str, why: str, failure: FarflungError | None) -> bool:
+        self.ends.append((name, why, failure.code if failure is not None else ""))
+        is_crash = failure is None or failure.code == keeping.PORT_TAKEN
+        return self.wanted and is_crash
+
+    async def revived(self, child: Child) -> None:
+        self.back.append(child.pid)
+        self.came.set()
+
+    def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
+        self.told.append(event)
+
+
+Body = Callable[[Keeper, Watcher, Post], Awaitable[None]]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs `body` beside one scripted process; afterwards no process may be left."""
+    monkeypatch.setattr(leash, "_spawned", spawned)
+
+    def run(body: Body, script: str = "") -> None:
+        async def test() -> None:
+            watcher = Watcher()
+            keeper = Keeper(watcher, watcher)
+            config = {"port": 0, "lives": str(tmp_path / "lives"), "script": script}
+            post = Post("thing", "thing", config, tmp_path / "log")
+            await keeper.launch(post)
+            first = post.child
+            assert first is not None
+            try:
+                await keeper.ready("thing")
+                async with asyncio.timeout(60):
+                    await body(keeper, watcher, post)
+            finally:
+                pids = [first.pid, *watcher.back, *([post.child.pid] if post.child else [])]
+                await keeper.stop("thing")
+            for pid in pids:
+                with pytest.raises(ProcessLookupError):
+                    os.kill(pid, 0)
+
+        asyncio.run(test())
+
+    return run
+
+
+async def ask(keeper: Keeper, word: str = "say") -> dict[str, Any]:
+    return await keeper.ask("thing", {"do": word}, "done")
+
+
+async def next_life(keeper: Keeper, watcher: Watcher) -> None:
+    watcher.came.clear()
+    keeper.tell("thing", DIE)
+    await watcher.came.wait()
+
+
+def test_a_killed_process_is_started_again_on_the_port_that_it_had(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        before = await ask(keeper)
+        await next_life(keeper, watcher)
+        after = await ask(keeper)
+        assert (before["number"], before["port"]) == (1, 0)
+        assert (after["number"], after["port"]) == (2, 4001)
+        (event,) = watcher.told
+        assert isinstance(event, Restarted)
+        assert (event.name, event.why) == ("thing", "its process was ended by SIGKILL")
+        assert event.seconds > 0
+        assert watcher.ends == [("thing", "its process was ended by SIGKILL", "")]
+
+    kept(body)
+
+
+def test_an_order_that_a_process_dies_over_is_carried_out_by_the_next(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        assert (await ask(keeper, "die once"))["number"] == 2
+
+    kept(body)
+
+
+def test_the_sixth_death_within_a_minute_ends_the_run(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        async def deaths() -> None:
+            for _ in range(keeping.RESTARTS):
+                await next_life(keeper, watcher)
+            await next_life(keeper, watcher)
+
+        with pytest.raises(RunError, match="FF-APP-025") as caught:
+            await keeper.guard(deaths())
+        assert "SIGKILL" in caught.value.cause
+        assert caught.value.hint
+        assert len(watcher.back) == keeping.RESTARTS
+
+    kept(body)
+
+
+def test_deaths_far_apart_are_no_reason_to_end_a_run(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        for _ in range(keeping.RESTARTS + 2):
+            post.deaths = [at - keeping.WINDOW_SECONDS for at in post.deaths]
+            await next_life(keeper, watcher)
+        assert (await keeper.guard(ask(keeper)))["number"] == keeping.RESTARTS + 3
+
+    kept(body)
+
+
+def test_who_said_why_is_not_started_again(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        with pytest.raises(VerificationError, match="FF-CORE-052") as caught:
+            await ask(keeper, "fail")
+        assert caught.value.exit_code == 5
+        assert caught.value.hint == "restore it"
+        assert post.watch is not None
+        await post.watch
+        with pytest.raises(RunError, match="FF-APP-020"):
+            await ask(keeper)
+        assert keeper.is_given_up("thing")
+        assert watcher.ends == [("thing", "FF-CORE-052 the log is damaged", "FF-CORE-052")]
+        assert watcher.told == []
+        await keeper.bring_back("thing")  # only when it is asked for
+        assert (await ask(keeper))["number"] == 2
+
+    kept(body)
+
+
+def test_who_is_not_wanted_back_is_left_alone(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        watcher.wanted = False
+        with pytest.raises(RunError, match="FF-APP-020"):
+            await ask(keeper, "die")
+        assert watcher.back == []
+
+    kept(body)
+
+
+def test_a_process_that_dies_while_it_starts_is_started_once_more(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        await next_life(keeper, watcher)
+        assert (await ask(keeper))["number"] == 4
+
+    kept(body, "ready die die")
+
+
+def test_a_port_that_somebody_took_meanwhile_is_tried_again(
+    kept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "PORT_PAUSE", 0.0)
+
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        await next_life(keeper, watcher)
+        assert (await ask(keeper))["number"] == 3
+        assert [code for _, _, code in watcher.ends] == ["", keeping.PORT_TAKEN]
+
+    kept(body, "ready port")
+
+
+def test_a_process_that_dies_before_it_ever_was_ready_says_so_at_once(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        raise AssertionError("it was never ready")
+
+    with pytest.raises(RunError, match="FF-APP-020"):
+        kept(body, "die")
+
+
+def test_a_dismissed_process_stays_away(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        child = post.child
+        assert child is not None
+        await keeper.dismiss("thing")
+        assert await child.gone() == 0
+        assert watcher.ends == []
+        keeper.tell("thing", DIE)  # nobody hears it
+
+    kept(body)

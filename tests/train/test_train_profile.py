@@ -1,0 +1,111 @@
+"""What the profile run measures, and that it leaves no trace."""
+
+import math
+
+import msgspec
+import pytest
+import torch
+
+from farflung.core.errors import RunError
+from farflung.job.spec import AuditSpec, OptimizerSpec, SyncSpec
+from farflung.train import local, profile, segments
+from farflung.train.messages import Load, OpenSegment, Profile, Train
+from farflung.train.profile import CLASSES
+
+
+def measured(engine, spec, module=b""):
+    one = engine(spec, 0, module)
+    return one, one.handle(Profile(one.initialize().snapshot))
+
+
+def test_it_measures_every_tensor_of_every_vector(engine, tiny):
+    one, found = measured(engine, tiny)
+    names = [t.name for t in one._job.model.layout.tensors]
+    assert [name for name, _ in found.noise] == ["params", "mean", "square"]
+    assert {len(row) for _, row in found.noise} == {len(names)}
+    assert all(math.isfinite(d) and d >= 0 for _, row in found.noise for d in row)
+    assert found.classes == tuple(CLASSES)
+    assert len(found.classes) >= 3
+
+
+def test_keys_stand_out_and_all_else_is_close(engine, tiny):
+    wider = msgspec.structs.replace(
+        tiny, model=msgspec.structs.replace(tiny.model, width=64, context=32), batch=8
+    )
+    one, found = measured(engine, wider)
+    noise = dict(found.noise)
+    apart = {t.name: d for t, d in zip(one._job.model.layout.tensors, noise["params"], strict=True)}
+    assert apart.pop("blocks.0.qkv.bias") > 0.05
+    assert 0 < max(apart.values()) < 1e-3
+    assert 0 < max(noise["mean"]) < 1e-4
+    assert max(noise["square"]) < 1e-4
+
+
+def test_plain_descent_has_no_such_tensor(engine, tiny):
+    spec = msgspec.structs.replace(tiny, optimizer=OptimizerSpec(name="sgd", lr=0.1))
+    _, found = measured(engine, spec)
+    assert [name for name, _ in found.noise] == ["params", "velocity"]
+    assert max(d for _, row in found.noise for d in row) < 1e-4
+
+
+def test_it_repeats_and_changes_nothing_that_a_worker_holds(engine, tiny):
+    one, calm = engine(tiny), engine(tiny)
+    state = calm.initialize().snapshot
+    for each in (one, calm):
+        each.handle(Load(0, state, b""))
+    expected = calm.handle(Train(0))
+    assert one.handle(Train(0)) == expected
+    first, again = one.handle(Profile(state)), one.handle(Profile(state))
+    assert first == again
+    assert one.handle(OpenSegment(0, 1)) == calm.handle(OpenSegment(0, 1))
+    assert one.handle(Train(0)) == expected
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_it_sets_the_process_back(user_job, engine, tiny, fails):
+    lines = "        return loss * (self.table.weight[0, 0] ** 4 + 1)" if fails else "        return loss"
+    spec, source = user_job(lines)
+    if fails:
+        spec = msgspec.structs.replace(spec, optimizer=OptimizerSpec(name="sgd", lr=1e30, clip=0.0))
+    one = engine(spec, 0, source)
+    state = one.initialize().snapshot
+    before = torch.get_num_threads(), torch.backends.mkldnn.enabled, one._job.spec
+    if fails:
+        with pytest.raises(RunError, match=r"FF-TRAIN-0(58|62)"):
+            one.handle(Profile(state))
+    else:
+        one.handle(Profile(state))
+    assert (torch.get_num_threads(), torch.backends.mkldnn.enabled, one._job.spec) == before
+
+
+def test_each_class_is_really_entered(engine, tiny, monkeypatch):
+    seen, original = [], local.leg
+
+    def leg(model, spec, at, batches, member, steps, pulse):
+        seen.append((torch.get_num_threads(), torch.backends.mkldnn.enabled, at.round, steps, at.step))
+        return original(model, spec, at, batches, member, steps, pulse)
+
+    monkeypatch.setattr(profile.local, "leg", leg)
+    measured(engine, tiny)
+    places = [(0, range(1), 0), (2, range(1, 2), 1), (3, range(2, 3), 2)]
+    assert seen == [(*kind, *place) for place in places for kind in CLASSES.values()]
+
+
+def test_the_rates_of_the_whole_schedule_are_visited_and_long_segments_cut(tiny):
+    spec = msgspec.structs.replace(tiny, rounds=9, sync=SyncSpec(steps=40), audit=AuditSpec(segments=4))
+    assert profile.stretches(spec) == ((0, range(4)), (4, range(20, 24)), (8, range(30, 34)))
+    alone = msgspec.structs.replace(spec, rounds=1, audit=AuditSpec(segments=1))
+    assert profile.stretches(alone) == ((0, range(4)),) * 3
+
+
+def test_a_class_that_moves_what_base_leaves_is_unbounded_and_finite(user_job, engine):
+    lines = "        return loss + (torch.get_num_threads() - 1) * self.shift.sum()"
+    spec, source = user_job(lines)
+    source = source.replace(
+        b"        self.register", b"        self.shift = nn.Parameter(torch.zeros(2))\n        self.register"
+    )
+    one, found = measured(engine, spec, source)
+    names = [t.name for t in one._job.model.layout.tensors]
+    apart = dict(found.noise)
+    assert apart["params"][names.index("shift")] == segments.UNBOUNDED
+    assert apart["mean"][names.index("shift")] == segments.UNBOUNDED
