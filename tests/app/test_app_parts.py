@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from farflung.app import asking, folder, objects
+from farflung.app import asking, folder, local, objects
 from farflung.app.directory import advertise, check_advertisement
 from farflung.app.vault import Vault
 from farflung.core.codec import encode
@@ -50,6 +51,85 @@ def test_a_run_is_locked_while_a_process_has_it(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="FF-APP-010") as caught:
         folder.RunFolder(tmp_path / "r").lock()
     assert str(os.getpid()) in caught.value.cause
+
+
+def test_a_run_log_has_one_coordinator_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "COORDINATOR_SECONDS", 0.0)
+    made = folder.create(tmp_path / "r", IDENTITY)  # the supervisor's own lock is another one
+    first = folder.RunFolder(made.root)
+    asyncio.run(first.lock_coordinator())
+    with pytest.raises(RunError, match="FF-APP-018"):
+        asyncio.run(folder.RunFolder(made.root).lock_coordinator())
+
+
+def test_a_coordinator_waits_for_the_one_before_it_to_end(tmp_path: Path) -> None:
+    made = folder.create(tmp_path / "r", IDENTITY)
+    held = os.open(made.root / "coordinator.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(folder.RunFolder(made.root).lock_coordinator())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        os.close(held)
+        await waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_run_from_before_cheats_were_shown_has_none(tmp_path: Path) -> None:
+    made = folder.RunFolder(tmp_path)
+    made.identity_file.write_text('{"format":1,"created":1.0,"text":"","base":"/"}')
+    assert made.read_identity().cheat == "none"
+
+
+def test_who_cheats_is_asked_for_or_shown_by_default_and_never_in_your_own_job() -> None:
+    off = {"audit.rate": "0", "audit.probation": "0"}
+    asked = [
+        ((None, "local", {}), None, "skip"),
+        ((None, "tiny", {}), None, "none"),
+        (("seed = 2", "local", {}), None, "none"),
+        ((None, "local", off), None, "none"),  # nobody would catch it
+        ((None, "local", {}), "none", "none"),
+        (("seed = 2", "tiny", {}), "poison-encoding", "poison-encoding"),
+    ]
+    for words, cheat, expected in asked:
+        resolved, identity = asking.resolve(*words, cheat=cheat)
+        assert identity.cheat == expected
+        assert "cheat" not in identity.text  # it is no part of the job
+        if expected != "none":
+            assert encode(resolved.spec).find(expected.encode()) == -1
+    with pytest.raises(UsageError, match="FF-APP-019"):
+        asking.resolve(None, "tiny", {}, cheat="lie")
+
+
+def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
+    drawn = set()
+    for seed in range(1, 21):
+        spec = asking.resolve(f"seed = {seed}", "local", {})[0].spec
+        network = local.Network(spec, "skip")
+        ledger = local.Place(network.keys.validator.public, "127.0.0.1", 1)
+        told = [network.provider(i, "/p", ledger, None, 1)["cheat"] for i in range(spec.network.providers)]
+        assert told.count("skip") == 1
+        assert told.index("skip") == local.cheater_of(spec)
+        drawn.add(told.index("skip"))
+        others = [network.ledger("/l"), network.relay(), network.requester("/r", ledger, None)]
+        others.append(network.node("verifier-0", network.keys.verifiers[0], "/v", ledger, 1))
+        assert not any("cheat" in config for config in others)
+    assert drawn == set(range(5))
+
+
+def test_the_first_providers_are_told_of_the_relay_and_the_others_are_not() -> None:
+    spec = asking.resolve("[network]\nhidden = 2", "local", {})[0].spec
+    network = local.Network(spec)
+    ledger, relay = (
+        local.Place(k.public, "127.0.0.1", 1) for k in (network.keys.validator, network.keys.relay)
+    )
+    told = [network.provider(i, "/p", ledger, relay, 1)["relay"] for i in range(spec.network.providers)]
+    assert told == [relay.config, relay.config, None, None, None]
+    assert len(network.relay()["allow"]) == 1 + 5 + 2
+    unaudited = asking.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
+    assert local.Network(unaudited).keys.verifiers == []
 
 
 def test_runs_are_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:

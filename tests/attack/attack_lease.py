@@ -18,6 +18,7 @@ from attack_world import (
     SPEC,
     STRANGER,
     TERMS,
+    VERIFIERS,
     Party,
     Worker,
     initial,
@@ -26,12 +27,14 @@ from attack_world import (
 )
 
 from farflung.app import wire
-from farflung.app.roles import provider as role
-from farflung.app.roles.provider import Provider
+from farflung.app.lender import Lender
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import RunError
+from farflung.host.sandbox import Tier
 from farflung.ledger.block import Genesis
+from farflung.ledger.tx import Role
 from farflung.market.offer import Capabilities
 from farflung.net.messages import Kind
 from farflung.train import messages
@@ -46,7 +49,16 @@ FACTS = Capabilities(2, 1 << 40, 1 << 40, 10**9, 1, "Linux", "x86_64", "2.13.0")
 UNITS = SPEC.rounds * SPEC.round_tokens
 PROPOSAL = wire.Proposal(GENESIS.chain, TERMS, len(DATA), 10, 500, UNITS, 10**9)
 
-ORDERS = (wire.START, wire.TRAIN, wire.REVEAL, wire.MERGE, wire.END)
+ORDERS = (
+    wire.START,
+    wire.TRAIN,
+    wire.REVEAL,
+    wire.MERGE,
+    wire.OPEN,
+    wire.UNVEIL,
+    wire.MEMBERS,
+    wire.END,
+)
 
 
 class Process:
@@ -56,6 +68,7 @@ class Process:
         self.socket, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self.pid, self.worker, self.is_stuck = 0, Worker(key), False
+        self.tier = Tier("none", ())
         self._task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -74,11 +87,14 @@ class Process:
     async def _answer(self, request: messages.Request) -> messages.Reply:
         try:
             return await self.worker.request(request)
-        except role.RunError as error:
+        except RunError as error:
             return messages.Broken(error.code, error.message, error.cause, error.hint)
 
     def is_running(self) -> bool:
         return not self._task.done()
+
+    def over_limit(self) -> str:
+        return ""
 
     def usage(self) -> dict[str, float]:
         return {}
@@ -91,9 +107,9 @@ class Process:
 
 
 class Scene:
-    """One provider, an honest requester, a fellow member and a stranger."""
+    """One provider (or, by its role, a verifier), an honest requester, a fellow member, a verifier and a stranger."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, key: SigningKey = ME, role: Role = Role.TRAIN) -> None:
         config = {
             "name": "p",
             "folder": str(folder / "me"),
@@ -102,11 +118,13 @@ class Scene:
             "flops": 1,
             "port": 0,
         }
-        self.provider = Provider(config, ME, GENESIS)
+        self.provider = Lender(config, key, GENESIS, role)
         self.home = Party(REQUESTER, folder / "home")
         self.fellow = Party(FELLOW, folder / "fellow")
+        self.verifier = Party(VERIFIERS[1], folder / "verifier")
         self.stranger = Party(STRANGER, folder / "stranger")
-        self.parties = (self.home, self.fellow, self.stranger)
+        self.parties = (self.home, self.fellow, self.verifier, self.stranger)
+        self.key, self.proposal = key, replace(PROPOSAL, role=role)
         self.state = initial()
 
     @asynccontextmanager
@@ -122,7 +140,7 @@ class Scene:
                 await endpoint.close()
 
     async def call(self, party: Party, method: str, body: bytes, kind: Kind = Kind.CONTROL) -> bytes:
-        connection = await party.endpoint.dial(ME.public, *self.provider.endpoint.address)
+        connection = await party.endpoint.dial(self.key.public, *self.provider.endpoint.address)
         return await connection.call(method, body, kind=kind, timeout=10)
 
     async def refused(self, party: Party, method: str, message: Any, kind: Kind = Kind.CONTROL) -> str:
@@ -134,12 +152,13 @@ class Scene:
 
     @property
     def start(self) -> wire.Start:
-        mine = wire.Address(ME.public, *self.provider.endpoint.address)
-        return start_order(self.home, 0, (self.home.address, mine, self.fellow.address), self.state)
+        mine = wire.Address(self.key.public, *self.provider.endpoint.address)
+        members = (self.home.address, mine, self.fellow.address, self.verifier.address)
+        return start_order(self.home, 0, members, self.state, self.provider._lease_key.public)
 
     async def begin(self) -> None:
         """The honest requester leases and starts the provider."""
-        assert await self.order(wire.PROPOSE, PROPOSAL) == "ok"
+        assert await self.order(wire.PROPOSE, self.proposal) == "ok"
         assert await self.order(wire.START, self.start) == "ok"
 
     async def round(self, number: int) -> wire.Share:
@@ -152,11 +171,20 @@ class Scene:
         share = decode(await self.call(self.home, wire.REVEAL, encode(reveal)), wire.Shown, 10**6).share
         assert opens(share.contribution, promise.commitment, TERMS.id, number)
         assert self.fellow.disk.has(share.manifest.id)
+        await self.opened(number)
         merge = wire.MergeRound(TERMS.id, number, (share,))
         merged = decode(await self.call(self.home, wire.MERGE, encode(merge)), wire.Merged, 10**6)
         assert is_root_signed(ME.public, merged.signature, TERMS.id, number, merged.root)
         assert worker.state.root(LAYOUT) == merged.root
         return share
+
+    async def opened(self, number: int, segment: int = 0) -> wire.SegmentOpened:
+        """An audit's opening, by the requester's order."""
+        order = wire.OpenSegment(TERMS.id, number, segment)
+        opened = decode(await self.call(self.home, wire.OPEN, encode(order)), wire.SegmentOpened, 10**6)
+        assert opened.start.index == segment
+        assert self.provider._disk.has(opened.state.id)
+        return opened
 
     @property
     def process(self) -> Process:

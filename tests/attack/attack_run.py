@@ -14,6 +14,7 @@ from attack_world import (
     REQUESTER,
     SPEC,
     TERMS,
+    VERIFIERS,
     Party,
     Worker,
     initial,
@@ -21,20 +22,33 @@ from attack_world import (
 )
 
 from farflung.app import objects, wire
-from farflung.app.coordinator import Archive, Coordinator, RunLog
+from farflung.app.archive import Archive, RunLog
+from farflung.app.auditing import AuditTenancy
+from farflung.app.audits import Audits
+from farflung.app.coordinator import Coordinator
 from farflung.app.journal import Journal
 from farflung.app.tenancy import Tenancy
-from farflung.app.vault import Vault
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError
-from farflung.core.events import AnyEvent, Left, RoundClosed
-from farflung.core.ids import PeerId
+from farflung.core.errors import PolicyError, ProtocolError
+from farflung.core.events import AnyEvent, AuditConcluded, Left, RoundClosed
+from farflung.core.ids import Hash, PeerId
 from farflung.net.io.connection import Connection
 from farflung.train import rounds
-from farflung.train.roundlog import Accepted, Closed, Committed, Contribution, Opened, payload_hash
+from farflung.train.roundlog import (
+    Accepted,
+    Audited,
+    Closed,
+    Committed,
+    Contribution,
+    Opened,
+    payload_hash,
+)
+from farflung.train.snapshot import PublicState
+from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Flags
 from farflung.verify.commitments import commit, nonce_of
+from farflung.verify.io.checker import Desk
 
 replace = msgspec.structs.replace
 
@@ -44,7 +58,30 @@ ORDERS: dict[str, type[Any]] = {
     wire.TRAIN: wire.TrainRound,
     wire.REVEAL: wire.RevealRound,
     wire.MERGE: wire.MergeRound,
+    wire.OPEN: wire.OpenSegment,
+    wire.UNVEIL: wire.RevealSegment,
 }
+AUDITS: dict[str, type[Any]] = {wire.AUDIT: wire.AuditOrder, wire.JUDGE: wire.AuditReveal}
+CHAIN = Hash(b"c" * 32)
+
+
+class Near:
+    """Submission checks without a process: the same desk."""
+
+    def __init__(self) -> None:
+        self._desk = Desk()
+        self._desk.handle(CheckerSetup(SPEC.sync, LAYOUT, SPEC.round_tokens))
+
+    async def check(self, request: Check) -> None:
+        checked = self._desk.handle(request)
+        assert isinstance(checked, Checked)
+        if checked.code:
+            raise ProtocolError(checked.code, checked.words)
+
+    async def conclude(self, round: int, peers: tuple[PeerId, ...]) -> dict[PeerId, str]:
+        found = self._desk.handle(Conclude(round, peers))
+        assert isinstance(found, Flags)
+        return dict(found.flags)
 
 
 class Member(Party):
@@ -53,8 +90,8 @@ class Member(Party):
     def __init__(self, key: SigningKey, folder: Path) -> None:
         super().__init__(key, folder / "store")
         self.worker = Worker(key)
-        vault = Vault(folder / "private", key)
-        self.tenancy = Tenancy(key, TERMS, self.disk, vault, self.dial, dataset_bytes=10**6)
+        private = folder / "private"
+        self.tenancy = Tenancy(key, TERMS, self.disk, private, self.dial, dataset_bytes=10**6)
         self.shelf = self.tenancy.shelf
         self.places: dict[PeerId, wire.Address] = {}
 
@@ -73,8 +110,52 @@ class Member(Party):
             wire.TRAIN: self.tenancy.train,
             wire.REVEAL: self.tenancy.reveal,
             wire.MERGE: self.tenancy.merge,
+            wire.OPEN: self.tenancy.open,
+            wire.UNVEIL: self._unveil,
         }
         return await verb[method](order)
+
+    async def _unveil(self, order: wire.RevealSegment) -> wire.SegmentRevealed:
+        return self.tenancy._openings.reveal(order, self.tenancy._verifiers)
+
+
+class Judge(Party):
+    """A verifier: the real tenancy, with a worker that needs no torch.
+
+    `twists[method](verifier, order, honest reply)` changes what it says of the hostile member's work in round ROUND.
+    """
+
+    def __init__(self, key: SigningKey, folder: Path) -> None:
+        super().__init__(key, folder / "store")
+        self.worker = Worker(key)
+        private = folder / "private"
+        self.tenancy = AuditTenancy(key, CHAIN, TERMS, self.disk, private, self.dial, dataset_bytes=10**6)
+        self.shelf = self.tenancy.shelf
+        self.places: dict[PeerId, wire.Address] = {}
+        self.twists: dict[str, Callable[[Judge, Any, Any], Any]] = {}
+        self.said: list[tuple[str, Any, Any]] = []
+
+    async def dial(self, peer: PeerId) -> Connection:
+        place = self.places[peer]
+        return await self.endpoint.dial(peer, place.host, place.port)
+
+    async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        if method not in AUDITS:
+            return await super().handle(connection, method, body)
+        async with self.tenancy.turn:
+            return encode(await self._obey(method, decode(body, AUDITS[method], limits.CONTROL_BYTES)))
+
+    async def _obey(self, method: str, order: Any) -> Any:
+        verb: dict[str, Callable[[Any], Awaitable[Any]]] = {
+            wire.AUDIT: self.tenancy.run,
+            wire.JUDGE: self.tenancy.judge,
+        }
+        said = await verb[method](order)
+        node = order.contribution.peer if method == wire.AUDIT else order.peer
+        if method in self.twists and (order.round, node) == (ROUND, EVE.public):
+            said = self.twists[method](self, order, said)
+        self.said.append((method, order, said))
+        return said
 
 
 Twist = Callable[["Hostile", Any, Any], Any]
@@ -104,16 +185,15 @@ class Hostile(Member):
 
     def promise(self, said: wire.Promise, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Promise:
         """A well-signed promise of any payload."""
-        made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), 0)
-        return replace(said, commitment=self.committed(payload, weight) if weight >= 0 else made)
-
-    def committed(self, payload: bytes, weight: int) -> Any:
-        return commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight)
+        trace = self.worker.trace_of(payload).root
+        made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight, trace)
+        return replace(said, commitment=made, tokens=weight)
 
     def opened(self, shown: wire.Shown, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Shown:
         """The opening of such a promise; the payload lies in this member's store."""
         manifest, nonce = self.put(payload), nonce_of(EVE, TERMS.id, ROUND)
-        told = Contribution(EVE.public, weight, payload_hash(payload), manifest.id, nonce)
+        trace = self.worker.trace_of(payload).root
+        told = Contribution(EVE.public, weight, payload_hash(payload), manifest.id, nonce, trace, "none")
         return wire.Shown(wire.Share(told, manifest, shown.share.replica))
 
 
@@ -125,18 +205,24 @@ class Run:
         self.honest = [Member(key, folder / str(i)) for i, key in enumerate(HONEST)]
         self.eve = Hostile(EVE, folder / "eve")
         self.members: list[Member] = [*self.honest, self.eve]
+        self.judges = [Judge(key, folder / f"judge-{i}") for i, key in enumerate(VERIFIERS)]
+        self.evidence = folder / "evidence"
+        self.rehired: list[PeerId] = []
+        self.out: list[tuple[PeerId, bool]] = []
         self.events: list[AnyEvent] = []
         self.log_path = folder / "rounds.log"
         (folder / "snapshots").mkdir()
         self.log = RunLog(self.log_path, REQUESTER)
         self.archive = Archive(self.home.disk, folder / "snapshots", JOB_KEY, REQUESTER.public)
         self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
-        self.fresh = rounds.State(TERMS.id, SPEC.rounds, SPEC.sync.steps, 0, SPEC.round_tokens, ())
+        self.fresh = rounds.State(
+            TERMS.id, SPEC.rounds, SPEC.sync.steps, 0, SPEC.round_tokens, (), is_audited=SPEC.is_audited
+        )
         self.on_closed: Callable[[int], None] = lambda _round: None
 
     async def go(self) -> Coordinator:
         """The whole run."""
-        parties = [self.home, *self.members]
+        parties: list[Party | Member | Judge] = [self.home, *self.members, *self.judges]
         for party in parties:
             await party.endpoint.start()
         try:
@@ -144,7 +230,11 @@ class Run:
             for index, member in enumerate(self.members):
                 member.places = places
                 order = start_order(self.home, index, tuple(places.values()), initial())
-                await member.tenancy.start(order, member.worker, REQUESTER.public)
+                await member.tenancy.start(order, JOB_KEY, member.worker, REQUESTER.public)
+            for judge in self.judges:
+                judge.places = places
+                order = start_order(self.home, 0, tuple(places.values()), initial())
+                await judge.tenancy.start(order, JOB_KEY, judge.worker, REQUESTER.public)
             return await self._coordinate(places)
         finally:
             for party in parties:
@@ -152,28 +242,71 @@ class Run:
             self.log.close()
             self.journal.close()
 
+    async def _rehire(self, verifier: PeerId) -> None:
+        self.rehired.append(verifier)
+
     async def _coordinate(self, places: dict[PeerId, wire.Address]) -> Coordinator:
         self.log.write(Opened(TERMS.id, REQUESTER.public, TERMS.initial_root, SPEC.rounds))
         members = tuple(m.key.public for m in self.members)
         state = replace(rounds.replay(self.fresh, self.log.records), members=members)
+        self.archive.remember(initial())
 
         async def dial(peer: PeerId) -> Connection:
             return await self.home.endpoint.dial(peer, places[peer].host, places[peer].port)
 
-        def closed(record: Closed, *_: Any) -> None:
-            self.on_closed(record.round)
+        def closed(after: PublicState) -> None:
+            self.on_closed(after.round - 1)
 
+        audits = Audits(
+            CHAIN,
+            TERMS,
+            members,
+            [judge.key.public for judge in self.judges],
+            self.log.records,
+            self.archive,
+            self.evidence,
+            dial,
+            self._rehire,
+            self.journal,
+        )
         coordinator = Coordinator(
-            REQUESTER, TERMS, self.log, self.archive, state, initial(), dial, self.journal, closed
+            REQUESTER,
+            TERMS,
+            self.log,
+            self.archive,
+            state,
+            initial(),
+            audits,
+            Near(),  # type: ignore[arg-type]
+            dial,
+            self.journal,
+            closed,
+            lambda peer, may_return: self.out.append((peer, may_return)),
+            lambda _: 0.0,
         )
         finished, public = await coordinator.run()
         assert (finished.rounds, finished.reason) == (SPEC.rounds, rounds.REASON_COMPLETE)
         assert finished.root == public.root(LAYOUT)
         return coordinator
 
+    @property
+    def left(self) -> list[Left]:
+        """Who is out, and why."""
+        return [event for event in self.events if isinstance(event, Left)]
+
+    @property
+    def concluded(self) -> dict[tuple[int, str], AuditConcluded]:
+        """What the audits found, by round and node."""
+        return {(e.round, e.peer): e for e in self.events if isinstance(e, AuditConcluded)}
+
+    @property
+    def audited(self) -> list[Audited]:
+        """The audits in the log."""
+        return [r for r in self.log.records if isinstance(r, Audited)]
+
     def check(self, reason: str, *, accepted_last: bool) -> None:
         """Out with this reason, once; the honest ones finished; the log replays; nothing of it was taken after."""
-        left = [event for event in self.events if isinstance(event, Left)]
+        left = self.left
         assert [event.peer for event in left] == [EVE.public.hex()]
         assert reason in left[0].reason
         assert len([e for e in self.events if isinstance(e, RoundClosed)]) == SPEC.rounds
@@ -192,3 +325,12 @@ class Run:
                 assert {peer for peer, _ in record.signatures} >= honest
             if isinstance(record, Committed) and record.round > ROUND:
                 assert {c.peer for c in record.commitments} == honest
+        self.check_honest()
+
+    def check_honest(self) -> None:
+        """Nothing is held against the honest: every one of their contributions was audited, and found good."""
+        assert [record.round for record in self.audited] == list(range(SPEC.rounds))
+        for round in range(SPEC.rounds):
+            for key in HONEST:
+                assert self.concluded[round, key.public.hex()].finding == "holds"
+        assert not {peer for peer, _ in self.out} & {key.public for key in HONEST}

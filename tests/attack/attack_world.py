@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from farflung.app import objects, wire
+from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.core.layout import Layout
+from farflung.core.layout import Float32, Layout
 from farflung.job.model import gpt_shapes
-from farflung.job.spec import EvaluateSpec, JobSpec, ModelSpec, SyncSpec, Terms
+from farflung.job.spec import AuditSpec, EvaluateSpec, JobSpec, ModelSpec, SyncSpec, Terms, Tolerance
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import RemoteError
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, seal
-from farflung.train import messages, snapshot
+from farflung.train import inner, messages, segments, snapshot
+from farflung.train.inner import InnerState
+from farflung.train.roundlog import payload_hash
+from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+from farflung.train.trace import Statistics, Trace
 
 REQUESTER, STRANGER = local_key(9, "requester"), local_key(9, "stranger")
 MEMBERS = [local_key(9, "provider", i) for i in range(3)]
+VERIFIERS = [local_key(9, "verifier", i) for i in range(2)]
 JOB_KEY = b"\x07" * 32
 DATA = b"what the job learns from " * 10
 
 MODEL = ModelSpec(layers=1, width=4, heads=1, context=4, vocabulary=8)
 SYNC = SyncSpec(method="diloco", codec="dense_fp32", steps=2)
+AUDITED = AuditSpec(segments=2, rate=1.0)  # everything is audited
 SPEC = JobSpec(
-    name="attack", rounds=3, batch=2, model=MODEL, sync=SYNC, evaluate=EvaluateSpec(tokens=8, final_tokens=8)
+    name="attack",
+    rounds=3,
+    batch=2,
+    model=MODEL,
+    sync=SYNC,
+    evaluate=EvaluateSpec(tokens=8, final_tokens=8),
+    audit=AUDITED,
 )
 LAYOUT = Layout.of(gpt_shapes(MODEL))
 SYNCED = Sync.of(SYNC)
 BOUND = SYNCED.codec.bound(LAYOUT)
+OPTIMIZER = SPEC.optimizer
+SEGMENTS = len(SPEC.borders) - 1
+_LIMITS = tuple((name, (1 << 20,) * len(LAYOUT.tensors)) for name in ("params", "mean", "square"))  # 2^-10
 
 
 def initial() -> PublicState:
@@ -48,43 +66,164 @@ def initial() -> PublicState:
     return SYNCED.initial(np.linspace(-1, 1, LAYOUT.size, dtype=np.float32))
 
 
-TERMS = Terms(SPEC, digest(NS_OBJECT, DATA), ZERO_HASH, LAYOUT, REQUESTER.public, initial().root(LAYOUT))
+TERMS = Terms(
+    SPEC,
+    digest(NS_OBJECT, DATA),
+    ZERO_HASH,
+    LAYOUT,
+    REQUESTER.public,
+    initial().root(LAYOUT),
+    Tolerance(_LIMITS),
+)
+
+
+def step_of(member: int) -> Float32:
+    """What one step of this member's training adds to its weights, wherever it stands; shape (LAYOUT.size,)."""
+    drawn = np.random.default_rng(member).standard_normal(LAYOUT.size)
+    return (0.001 * drawn).astype(np.float32)
+
+
+def loss_at(step: int) -> float:
+    """The loss of step `step` of a round."""
+    return 2.0 - 0.25 * step
+
+
+def trained(start: BorderState, member: int, steps: int) -> BorderState:
+    """`steps` steps on from a border; the optimizer's vectors count them."""
+    assert start.params is not None
+    params = start.params
+    for _ in range(steps):
+        params = (params + step_of(member)).astype(np.float32)
+    count = start.step + steps
+    vectors = tuple(np.full(LAYOUT.size, weight * count, np.float32) for weight in (1, 2))
+    return BorderState(start.round, count, params, vectors, start.residual)
 
 
 class Worker:
-    """What a worker process answers, from the real codec and merge; its training is a constant step."""
+    """What a worker process answers, from the real codec, merge and border states; a step of its training adds a
+    constant. It serves a provider and a verifier alike.
+    """
 
-    def __init__(self, key: SigningKey) -> None:
-        self.peer = key.public
-        self.state = initial()
+    def __init__(self, key: SigningKey, member: int = 0) -> None:
+        self.peer, self.member = key.public, member
+        self.state, self.inner = initial(), InnerState()
+        self.states: tuple[BorderState, ...] = ()
+        self._after: InnerState | None = None
         self.trained: list[int] = []
+        self.asked: list[str] = []
+        self.bends: dict[type, Callable[[Any], Any]] = {}  # what a hostile one says in the place of a reply
 
     def payload(self, round: int, peer: PeerId | None = None) -> bytes:
         """The contribution of `peer` (this one) to a round, made from the state held now."""
+        return self._encoded(round, peer, self._train()[-1])
+
+    def _train(self) -> tuple[BorderState, ...]:
+        at = BorderState(
+            self.state.round, self.inner.step, self.state.params, self.inner.vectors, self.inner.residual
+        )
+        states = [at]
+        for first, after in itertools.pairwise(SPEC.borders):
+            states.append(trained(states[-1], self.member, after - first))
+        return tuple(states)
+
+    def _encoded(self, round: int, peer: PeerId | None, end: BorderState) -> bytes:
+        assert end.params is not None
         about = SYNCED.about(self.state, LAYOUT, peer or self.peer)._replace(round=round)
-        step = np.float32(0.001 * (1 + self.peer[0]))
-        return SYNCED.encode(None, np.full(LAYOUT.size, step, np.float32), LAYOUT, about)[1]
+        return SYNCED.encode(None, end.params - self.state.params, LAYOUT, about)[1]
+
+    def trace_of(self, payload: bytes, states: tuple[BorderState, ...] = ()) -> Trace:
+        """What stands under the root of a round that went through these states (those of the last one)."""
+        losses = tuple(loss_at(step) for step in range(SPEC.sync.steps))
+        said = Statistics(losses, 0.1, SPEC.round_tokens)
+        return Trace(
+            segments.borders(LAYOUT, OPTIMIZER, states or self.states, None), said, payload_hash(payload)
+        )
 
     async def request(self, message: messages.Request) -> messages.Reply:
         """As the agent's pipe does: an error of the worker arrives as RunError."""
         try:
-            return self.answer(message)
+            reply = self.answer(message)
         except FarflungError as error:
             raise RunError(error.code, error.message, cause=error.cause, hint=error.hint) from error
+        return self.bends.get(type(message), lambda said: said)(reply)
 
     def answer(self, message: messages.Request) -> messages.Reply:
+        self.asked.append(type(message).__name__)
         match message:
             case messages.Setup():
+                self.member = message.member
                 return messages.Ready(100, 10, 2.0)
+            case messages.Train(round):
+                return self._trained(round)
+            case messages.OpenSegment(round, segment):
+                return self._opened(round, segment)
+            case messages.Rerun():
+                return _rerun(message)
+            case messages.Reencode():
+                return _reencode(message)
             case messages.Load(round, packed):
                 self.state = snapshot.check(snapshot.unpack(packed, LAYOUT), LAYOUT, round)
-            case messages.Train(round):
-                self.trained.append(round)
-                tokens = SPEC.round_tokens
-                return messages.Trained(round, self.payload(round), b"inner", (2.0, 1.5), 0.1, tokens, 0.01)
+                self._hold(message.inner)
+            case messages.Rewind():
+                self._hold(message.inner)
             case messages.Merge(_, parts):
                 self.state = SYNCED.apply(self.state, LAYOUT, parts)
+                self.inner, self._after, self.states = self._after or self.inner, None, ()
         return messages.State(self.state.round, self.state.root(LAYOUT), b"", ())
+
+    def _hold(self, packed: bytes) -> None:
+        self.inner = inner.unpack(packed, OPTIMIZER, LAYOUT) if packed else InnerState()
+        self.states, self._after = (), None
+
+    def _trained(self, round: int) -> messages.Trained:
+        self.trained.append(round)
+        self.states = self._train()
+        end = self.states[-1]
+        self._after = InnerState(round + 1, end.step, end.vectors, None)
+        payload = self._encoded(round, None, end)
+        packed = inner.pack(self._after, OPTIMIZER, LAYOUT)
+        return messages.Trained(round, payload, packed, self.trace_of(payload), 0.01)
+
+    def _opened(self, round: int, segment: int) -> messages.SegmentOpened:
+        if not self.states or self.states[0].round != round:
+            raise RunError("FF-TRAIN-081", "the states of this round are not held")
+        _check_segment(segment)
+        return messages.SegmentOpened(
+            start=segments.pack(segments.start(self.states, segment), OPTIMIZER, LAYOUT),
+            end=segments.pack(segments.end(self.states, segment), OPTIMIZER, LAYOUT),
+            last=segments.pack(segments.last(self.states), OPTIMIZER, LAYOUT),
+        )
+
+
+def _check_segment(segment: int) -> None:
+    if not 0 <= segment < SEGMENTS:
+        raise segments.unfit(f"a round has no segment {segment}")
+
+
+def _rerun(asked: messages.Rerun) -> messages.Reran:
+    _check_segment(asked.segment)
+    public = snapshot.unpack(asked.snapshot, LAYOUT)
+    start = segments.unpack(asked.start, OPTIMIZER, LAYOUT, public.round)
+    if (start.params is None) is (asked.segment > 0):
+        raise segments.unfit("weights are told from border 1 on, and there always")
+    at = replace(start, params=public.params) if start.params is None else start
+    first, after = SPEC.borders[asked.segment : asked.segment + 2]
+    end = trained(at, asked.member, after - first)
+    border = segments.border(LAYOUT, OPTIMIZER, asked.segment + 1, end)
+    losses = tuple(loss_at(step) for step in range(first, after))
+    packed = segments.pack(replace(end, residual=None), OPTIMIZER, LAYOUT)
+    return messages.Reran(border, packed, losses, 0.01)
+
+
+def _reencode(asked: messages.Reencode) -> messages.Reencoded:
+    public = snapshot.unpack(asked.snapshot, LAYOUT)
+    last = segments.unpack(asked.last, OPTIMIZER, LAYOUT, public.round)
+    if last.params is None or last.vectors:
+        raise segments.unfit("an end of a round is its weights, and perhaps a residual")
+    about = SYNCED.about(public, LAYOUT, asked.peer)
+    residual, payload = SYNCED.encode(last.residual, last.params - public.params, LAYOUT, about)
+    roots = segments.params_root(LAYOUT, last.params), segments.residual_root(LAYOUT, residual)
+    return messages.Reencoded(payload_hash(payload), *roots)
 
 
 class Party:
@@ -112,12 +251,19 @@ class Party:
 
 
 def start_order(
-    home: Party, member: int, members: tuple[wire.Address, ...], state: PublicState
+    home: Party,
+    member: int,
+    members: tuple[wire.Address, ...],
+    state: PublicState,
+    lease_key: bytes | None = None,
 ) -> wire.Start:
     """What an honest requester says to one member; everything that it names lies in `home`'s store."""
+    wrapped = wrap(lease_key or LeaseKey().public, TERMS.id, JOB_KEY)
     dataset, module = home.put(DATA), home.put(b"")
     packed = home.put(snapshot.pack(state, LAYOUT))
-    return wire.Start(TERMS.id, JOB_KEY, member, members, dataset, module, packed, state.round, ())
+    verifiers = tuple(key.public for key in VERIFIERS)
+    supplies = (dataset, module, packed, state.round, ())
+    return wire.Start(TERMS.id, wrapped, member, members, verifiers, *supplies)
 
 
 async def refusal(call: Awaitable[bytes]) -> str:

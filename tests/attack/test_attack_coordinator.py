@@ -52,7 +52,7 @@ replace = msgspec.structs.replace
 @pytest.fixture
 def attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Runs a network with these twists and checks what must hold; `accepted_last`: what ROUND took before it."""
-    monkeypatch.setattr(role, "REDIAL_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
 
     def run(
         reason: str,
@@ -86,10 +86,15 @@ def test_honest_members_alone_finish(tmp_path: Path) -> None:
     async def test() -> None:
         run = Run(tmp_path)
         await run.go()
-        assert [e for e in run.events if isinstance(e, Left)] == []
+        assert run.left == []
         for record in run.log.records:
             if isinstance(record, Accepted):
                 assert len(record.contributions) == len(MEMBERS)
+        run.check_honest()
+        assert len(run.concluded) == SPEC.rounds * len(MEMBERS)
+        assert {e.finding for e in run.concluded.values()} == {"holds"}
+        assert run.rehired == []
+        assert not run.evidence.exists()
 
     within(20, test)
 
@@ -108,14 +113,14 @@ OTHER_JOB = digest("test/1", b"another job")
 @pytest.mark.parametrize(
     "commitment",
     [
-        lambda _: commit(STRANGER, TERMS.id, ROUND, HASH, 16),
-        lambda _: replace(commit(STRANGER, TERMS.id, ROUND, HASH, 16), peer=EVE.public),
-        lambda _: commit(EVE, TERMS.id, ROUND - 1, HASH, 16),
-        lambda _: commit(EVE, TERMS.id, ROUND + 1, HASH, 16),
-        lambda _: commit(EVE, OTHER_JOB, ROUND, HASH, 16),
-        lambda _: commit(HONEST[0], TERMS.id, ROUND, HASH, 16),
-        lambda _: replace(commit(HONEST[0], TERMS.id, ROUND, HASH, 16), peer=EVE.public),
-        lambda _: replace(commit(EVE, TERMS.id, ROUND, HASH, 16), signature=b""),
+        lambda _: commit(STRANGER, TERMS.id, ROUND, HASH, 16, HASH),
+        lambda _: replace(commit(STRANGER, TERMS.id, ROUND, HASH, 16, HASH), peer=EVE.public),
+        lambda _: commit(EVE, TERMS.id, ROUND - 1, HASH, 16, HASH),
+        lambda _: commit(EVE, TERMS.id, ROUND + 1, HASH, 16, HASH),
+        lambda _: commit(EVE, OTHER_JOB, ROUND, HASH, 16, HASH),
+        lambda _: commit(HONEST[0], TERMS.id, ROUND, HASH, 16, HASH),
+        lambda _: replace(commit(HONEST[0], TERMS.id, ROUND, HASH, 16, HASH), peer=EVE.public),
+        lambda _: replace(commit(EVE, TERMS.id, ROUND, HASH, 16, HASH), signature=b""),
         lambda _: long_commitment(3_000_000),
         lambda _: long_commitment(0),
     ],
@@ -140,7 +145,7 @@ def test_a_commitment_that_is_not_the_peers_own_for_this_round(
 
 def long_commitment(size: int) -> Any:
     """Well signed, but no digest."""
-    made = commit(EVE, TERMS.id, ROUND, HASH, 16)
+    made = commit(EVE, TERMS.id, ROUND, HASH, 16, HASH)
     number = ROUND.to_bytes(8, "little")
     from farflung.core.crypto import NS_ACK
 
@@ -207,8 +212,9 @@ def test_a_nonce_longer_than_the_log_takes_though_committed(attacked: Any) -> No
     nonce, number = Hash(bytes(3_900_000)), ROUND.to_bytes(8, "little")
 
     def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
-        payload = payload_hash(eve.worker.payload(ROUND))
-        promise = commitment_digest(TERMS.id, EVE.public, ROUND, payload, SPEC.round_tokens, nonce)
+        payload, trace = payload_hash(eve.worker.payload(ROUND)), eve.worker.trace_of(b"").root
+        place = (TERMS.id, EVE.public, ROUND)
+        promise = commitment_digest(*place, payload, SPEC.round_tokens, trace, nonce)
         signature = EVE.sign(NS_ACK, TERMS.id, number, promise)
         return replace(said, commitment=replace(said.commitment, digest=promise, signature=signature))
 

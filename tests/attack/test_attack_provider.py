@@ -27,6 +27,7 @@ from attack_world import (
     SPEC,
     STRANGER,
     TERMS,
+    VERIFIERS,
     Party,
     Worker,
     hostile_bodies,
@@ -34,20 +35,27 @@ from attack_world import (
     within,
 )
 
+from farflung.app import lender as role
 from farflung.app import objects, wire
-from farflung.app.roles import provider as role
+from farflung.app.vault import Vault
+from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_OBJECT, digest, local_key
-from farflung.core.ids import Hash
+from farflung.core.ids import Hash, Signature
 from farflung.core.layout import Layout, TensorSpec
 from farflung.host import lease
 from farflung.job.spec import Terms
 from farflung.net.messages import Kind
 from farflung.store.objects import Manifest, seal
 from farflung.train.roundlog import Contribution, payload_hash
+from farflung.train.trace import Border
+from farflung.verify.blind import Blind, blind
 
 replace = msgspec.structs.replace
+
+NIL = Hash(bytes(32))
+UNTRACED = (Hash(bytes(32)), Hash(bytes(32)), "none")  # nonce, trace and sandbox, where nobody looks at them
 
 
 @pytest.fixture
@@ -73,17 +81,24 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
         for method in ORDERS:
             assert await scene.refused(scene.home, method, b"") == "FF-APP-041"  # nobody has a lease yet
         await scene.begin()
+        said = blind(VERIFIERS[0], TERMS.id, 0, ME.public, 0, Border(0, 1, 1, NIL, NIL, NIL))
         orders = {
             wire.START: scene.start,
             wire.TRAIN: wire.TrainRound(TERMS.id, 0, 0),
             wire.REVEAL: wire.RevealRound(TERMS.id, 0, FELLOW.public),
             wire.MERGE: wire.MergeRound(TERMS.id, 0, ()),
+            wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
+            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, said),
+            wire.MEMBERS: wire.Members(TERMS.id, (scene.stranger.address, scene.fellow.address)),
             wire.END: wire.End(TERMS.id),
         }
+        assert orders.keys() == set(ORDERS)
         for party in (scene.stranger, scene.fellow):
             for method, message in orders.items():
                 assert await scene.refused(party, method, message) == "FF-APP-041"
         assert scene.process.worker.trained == []
+        assert scene.provider._tenancy is not None
+        assert not scene.provider._tenancy.allows(STRANGER.public)
 
     against(attack)
 
@@ -220,6 +235,9 @@ def test_an_order_of_another_job_is_refused(against: Any) -> None:
             wire.TRAIN: wire.TrainRound(other, 0, 0),
             wire.REVEAL: wire.RevealRound(other, 0, FELLOW.public),
             wire.MERGE: wire.MergeRound(other, 0, ()),
+            wire.OPEN: wire.OpenSegment(other, 0, 0),
+            wire.UNVEIL: wire.RevealSegment(other, 0, 0, Blind(VERIFIERS[0].public, NIL, Signature(bytes(64)))),
+            wire.MEMBERS: wire.Members(other, ()),
             wire.END: wire.End(other),
         }.items():
             assert await scene.order(method, message) == "FF-APP-057"
@@ -235,8 +253,6 @@ def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -
         other = scene.home.put(b"another data set")
         past = wire.PastRound(0, ())
         lies = [
-            replace(start, job_key=b""),
-            replace(start, job_key=bytes(31)),
             replace(start, dataset=large),
             replace(start, dataset=other),
             replace(start, dataset=replace(start.dataset, size=len(DATA) + 1)),
@@ -250,7 +266,20 @@ def test_a_start_that_lies_is_refused_before_anything_is_fetched(against: Any) -
         scene.home.asked.clear()
         for lie in lies:
             assert await scene.order(wire.START, lie) == "FF-APP-058"
+        mine, other_job = scene.provider._lease_key.public, Hash(bytes(32))
+        keys = {
+            b"": "FF-APP-082",
+            bytes(80): "FF-APP-082",
+            JOB_KEY: "FF-APP-082",
+            wrap(LeaseKey().public, TERMS.id, JOB_KEY): "FF-APP-082",  # another lease's
+            wrap(mine, other_job, JOB_KEY): "FF-APP-082",
+            wrap(mine, TERMS.id, JOB_KEY[:31]): "FF-APP-082",
+            wrap(mine, TERMS.id, JOB_KEY) + b"\0": "FF-APP-082",
+        }
+        for wrapped, code in keys.items():
+            assert await scene.order(wire.START, replace(start, wrapped_key=wrapped)) == code
         assert scene.home.asked == []
+        assert list((scene.provider._folder / "private").iterdir()) == []
 
     against(attack)
 
@@ -282,7 +311,7 @@ def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) 
         worker = Worker(FELLOW)
         payload = worker.payload(0)
         manifest = scene.fellow.put(payload)
-        accepted = Contribution(FELLOW.public, 4, payload_hash(payload), manifest.id, Hash(bytes(32)))
+        accepted = Contribution(FELLOW.public, 4, payload_hash(payload), manifest.id, *UNTRACED)
         good = wire.Share(accepted, manifest, REQUESTER.public)
 
         def share(data: bytes, **changes: Any) -> wire.Share:
@@ -404,12 +433,13 @@ def test_two_orders_to_train_give_one_training(against: Any) -> None:
 
 def test_ending_one_job_leaves_the_private_state_of_another(against: Any) -> None:
     async def attack(scene: Scene) -> None:
-        scene.provider._vault.save("0123456789abcdef-000003", b"of a job that may be resumed here")
+        vault = Vault(scene.provider._folder / "private", bytes(32))
+        vault.save("0123456789abcdef-000003", b"of a job that may be resumed here")
         other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
         assert await scene.refused(scene.stranger, wire.PROPOSE, other) == "ok"
         assert await scene.refused(scene.stranger, wire.END, wire.End(other.terms.id)) == "ok"
-        assert scene.provider._vault.names() == ["0123456789abcdef-000003"]
-        scene.provider._vault.drop("0123456789abcdef-000003")
+        assert vault.names() == ["0123456789abcdef-000003"]
+        vault.drop("0123456789abcdef-000003")
 
     against(attack)
 
@@ -423,6 +453,7 @@ def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before
         result = scene.provider._tenancy._result  # type: ignore[union-attr]
         assert result is not None
         scene.provider._disk.delete(result.manifest.id)
+        scene.provider._tenancy._worker = None  # type: ignore[union-attr]  # as after a restart
         assert await scene.order(wire.START, scene.start) == "ok"
         assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
         assert scene.process.worker.trained == [0, 1, 1]
@@ -431,10 +462,15 @@ def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before
     against(attack)
 
 
-def test_a_provider_that_is_started_again_in_a_round_merges_it_again(against: Any) -> None:
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_provider_that_is_started_again_in_a_round_merges_it_again(
+    against: Any, is_restarted: bool
+) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()
         share = await scene.round(0)
+        if is_restarted:
+            scene.provider._tenancy._worker = None  # type: ignore[union-attr]
         assert (
             await scene.order(wire.START, scene.start) == "ok"
         )  # the coordinator crashed before it closed it
@@ -460,13 +496,17 @@ def test_no_body_makes_a_provider_stumble(against: Any) -> None:
 
     async def attack(scene: Scene) -> None:
         share_ = await prepared(scene)
+        said = blind(VERIFIERS[0], TERMS.id, 0, ME.public, 0, Border(0, 1, 1, NIL, NIL, NIL))
         messages_ = {
             wire.PROPOSE: PROPOSAL,
             wire.START: scene.start,
             wire.TRAIN: wire.TrainRound(TERMS.id, 1, 0),
             wire.REVEAL: wire.RevealRound(TERMS.id, 1, FELLOW.public),
             wire.MERGE: wire.MergeRound(TERMS.id, 1, (share_,)),
-            wire.END: wire.End(Hash(bytes(32))),
+            wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
+            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, said),
+            wire.MEMBERS: wire.Members(NIL, scene.start.members),
+            wire.END: wire.End(NIL),
             objects.BEGIN: seal(JOB_KEY, b"x")[0],
             objects.CHUNK: (share_.manifest.id, 0),
             objects.PUT: (share_.manifest.id, 0, b"data"),

@@ -226,11 +226,14 @@ def test_a_ticket_cut_anywhere_leaves_nothing_behind() -> None:
 )
 def test_a_slow_stranger_is_dropped(size: int) -> None:
     async def attack(world: World) -> None:
+        patience = world.server._handshake_seconds
+        world.server._handshake_seconds = 0.01
         status, (_, writer) = await world.show(shown()[:size])
         assert status is None
         writer.close()
+        world.server._handshake_seconds = patience
 
-    run(attack, handshake_seconds=0.2)
+    run(attack)
 
 
 def test_silent_strangers_are_displaced_and_lock_nobody_out() -> None:

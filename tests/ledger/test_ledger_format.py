@@ -33,7 +33,7 @@ def test_a_known_history_of_audits_and_slashing_ends_in_a_known_block():
 
 def test_wire_structs_have_known_bytes():
     world, chain = World(), history()
-    ops = (tx.Transfer(REQUESTER.public, 5), tx.NodeLeave(), tx.JobCancel(JOB))
+    ops = (tx.Transfer(REQUESTER.public, 5), tx.NodeLeave(), tx.JobCancel(JOB), world.accuse(NODES[0]))
     queries = (
         q.AskHead(),
         q.AskAccount(REQUESTER.public),
@@ -54,7 +54,7 @@ def test_wire_structs_have_known_bytes():
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
         "02d82639b637ac2c",
-        "a84754d831fed92a",
-        "92da0c6dcf9682f1",
-        "89cb9cb3fb819d18",
+        "2fca20c33b647678",
+        "d7afa2ba19561eee",
+        "71bfb5cfa52ae10b",
     ]

@@ -10,6 +10,7 @@ from farflung.net.endpoints import EndpointRecord, SignedRecord
 from farflung.net.frames import SIGNALS, Frame, Type, encode
 from farflung.net.identity import certificate
 from farflung.net.messages import ErrorBody, Kind
+from farflung.net.tickets import Purpose, Status, Summons, Ticket, answer, sign_ticket
 from farflung.net.tls import hello
 
 COUNT = 2000
@@ -22,7 +23,16 @@ def frozen(make) -> str:  # type: ignore[no-untyped-def]
 
 def record(rng: random.Random) -> EndpointRecord:
     host = "".join(rng.choices("abc.123", k=rng.randrange(1, 20)))
-    return EndpointRecord(PeerId(rng.randbytes(32)), host, rng.randrange(1, 65536), rng.randrange(1 << 63))
+    relay = PeerId(rng.randbytes(32) if rng.random() < 0.5 else bytes(32))
+    peer = PeerId(rng.randbytes(32))
+    return EndpointRecord(peer, host, rng.randrange(1, 65536), rng.randrange(1 << 63), relay)
+
+
+def ticket(rng: random.Random) -> Ticket:
+    keys = (PeerId(rng.randbytes(32)) for _ in range(3))
+    return Ticket(
+        rng.choice(list(Purpose)), *keys, rng.randrange(1 << 63), rng.randbytes(16), rng.randrange(1 << 63)
+    )
 
 
 def frame(rng: random.Random) -> Frame:
@@ -37,11 +47,18 @@ def text(rng: random.Random) -> str:
 
 
 def test_endpoint_records_are_frozen() -> None:
-    assert frozen(lambda rng: to_wire(record(rng))) == "b8b7759152473cc0"
+    assert frozen(lambda rng: to_wire(record(rng))) == "2f74c168fa93a207"
     assert (
         frozen(lambda rng: to_wire(SignedRecord(record(rng), Signature(rng.randbytes(64)))))
-        == "2b1502d36e705335"
+        == "90509b6ae4bc4c44"
     )
+
+
+def test_tickets_answers_and_summons_are_frozen() -> None:
+    assert frozen(lambda rng: sign_ticket(local_key(1, "x"), ticket(rng))) == "b55dc2e423c72f17"
+    assert frozen(lambda rng: answer(rng.choice(list(Status)))) == "691b4ad4a615912b"
+    summons = frozen(lambda rng: to_wire(Summons(rng.randrange(1, 1 << 63), PeerId(rng.randbytes(32)))))
+    assert summons == "db4ce531c07eff78"
 
 
 def test_frames_are_frozen() -> None:

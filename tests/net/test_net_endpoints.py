@@ -7,6 +7,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_ENDPOINT, local_key
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.net.endpoints import (
+    DIRECT,
     EndpointRecord,
     SignedRecord,
     check_record,
@@ -25,7 +26,9 @@ def test_a_signed_record_comes_back() -> None:
     assert read_record(encode(signed)) == RECORD
 
 
-@pytest.mark.parametrize(("field", "value"), [("host", "127.0.0.2"), ("port", 4501), ("sequence", 8)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("host", "127.0.0.2"), ("port", 4501), ("sequence", 8), ("relay", OTHER.public)]
+)
 def test_a_changed_record_is_refused(field: str, value: object) -> None:
     changed = msgspec.structs.replace(RECORD, **{field: value})
     with pytest.raises(VerificationError, match="FF-CORE-030"):
@@ -54,6 +57,8 @@ def test_only_the_key_itself_signs_its_record() -> None:
         ("sequence", -1),
         ("sequence", 1 << 63),
         ("peer", b"short"),
+        ("relay", b""),
+        ("relay", KEY.public),
     ],
 )
 def test_values_out_of_range_are_refused(field: str, value: object) -> None:
@@ -78,3 +83,10 @@ def test_no_byte_of_an_encoded_record_can_change() -> None:
         spoiled = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
         with pytest.raises((ProtocolError, VerificationError)):
             read_record(spoiled)
+
+
+def test_a_record_says_whether_to_go_through_a_relay() -> None:
+    assert RECORD.relay == DIRECT == bytes(32)
+    assert RECORD.through is None
+    hidden = msgspec.structs.replace(RECORD, relay=OTHER.public)
+    assert check_record(sign_record(KEY, hidden)).through == OTHER.public

@@ -10,13 +10,22 @@ from hypothesis import strategies as st
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.layout import Layout
-from farflung.core.money import parse_credits
-from farflung.job.spec import DataSpec, EvaluateSpec, JobSpec, ModelSpec, NetworkSpec, OptimizerSpec, SyncSpec
+from farflung.core.money import format_credits, parse_credits
+from farflung.job.spec import (
+    AuditSpec,
+    DataSpec,
+    EvaluateSpec,
+    JobSpec,
+    ModelSpec,
+    NetworkSpec,
+    OptimizerSpec,
+    SyncSpec,
+)
 from farflung.plan.advise import advise, describe_sync
 from farflung.plan.compare import Measured, compare, is_off, ratio
 from farflung.plan.machine import Machine
 from farflung.plan.memory import SHARED, memory
-from farflung.plan.price import price
+from farflung.plan.price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.time import duration, evaluated_tokens, train_flop
 from farflung.plan.traffic import on_wire, ring_bytes, traffic
 
@@ -68,27 +77,131 @@ def test_wire_overhead_is_small_and_grows_with_size(size: int) -> None:
     assert on_wire(size) <= on_wire(size + 1)
 
 
-def test_price_is_tokens_times_unit_price_and_escrow_adds_one_round() -> None:
+ROUND = 5 * 8 * 128 * 15  # micro-credits of one round of all providers, at one each
+# 15 steps in 4 segments: 3, 4, 4, 4. Probation is one of 24 rounds; of the other 23 a quarter is drawn.
+AUDITS = -(-ROUND * (4 + 23) // (4 * 4))
+WORST = 24 * 5 * 8 * 128 * 4  # of each of two verifiers
+
+
+def test_price_is_training_and_the_audits_that_are_expected() -> None:
     cost = price(spec(budget="5"))
-    round_price = 5 * 8 * 128 * 15
-    assert cost.price == 24 * round_price
-    assert (cost.margin, cost.escrow) == (round_price, 25 * round_price)
-    assert cost.units == 24 * round_price  # one micro-credit each
+    assert (cost.training, cost.audits, cost.worst_audits) == (24 * ROUND, AUDITS, 2 * WORST)
+    assert cost.price == 24 * ROUND + AUDITS
+    assert cost.units == 24 * ROUND  # one micro-credit each; audits are not training
+
+
+def test_escrow_is_training_a_margin_of_one_round_and_the_worst_audits() -> None:
+    cost = price(spec(budget="5"))
+    assert (cost.margin, cost.escrow) == (ROUND, 25 * ROUND + 2 * WORST)
+    assert audit_units(spec(budget="5"), cost) == WORST
+
+
+@pytest.mark.parametrize(
+    ("audit", "share"),
+    [
+        (AuditSpec(segments=1, rate=0.0, probation=1), 1),
+        (AuditSpec(segments=1, rate=1.0, probation=0), 24),
+        (AuditSpec(segments=1, rate=0.5, probation=0), 12),
+        (AuditSpec(segments=1, rate=0.5, probation=4), 14),
+        (AuditSpec(segments=1, rate=0.5, probation=99), 24),
+        (AuditSpec(segments=3, rate=1.0, probation=0), 8),
+        (AuditSpec(segments=99, rate=1.0, probation=3), 1.6),
+        (AuditSpec(rate=0.0, probation=0), 0),
+    ],
+)
+def test_expected_audits_are_probation_and_the_drawn_share_of_the_rest(
+    audit: AuditSpec, share: float
+) -> None:
+    assert expected_audits(spec(audit=audit)) == share * ROUND
+
+
+def test_a_verifier_repeats_at_worst_the_longest_segment_of_every_contribution() -> None:
+    assert worst_audits(spec()) == WORST
+    assert worst_audits(spec(audit=AuditSpec(segments=1))) == 24 * ROUND
+    assert worst_audits(spec(audit=AuditSpec(segments=99))) == 24 * ROUND // 15
+
+
+@pytest.mark.parametrize(
+    "change", [{"audit": AuditSpec(rate=0.0, probation=0)}, {"network": NetworkSpec(verifiers=0)}]
+)
+def test_without_audits_or_verifiers_only_training_is_paid(change: dict[str, object]) -> None:
+    cost = price(spec(budget="5", **change))
+    assert (cost.price, cost.audits, cost.worst_audits) == (24 * ROUND, 0, 0)
+    assert (cost.escrow, audit_units(spec(**change), cost)) == (25 * ROUND, 0)
 
 
 def test_escrow_never_exceeds_the_budget() -> None:
-    exact = price(spec(budget="1.8432"))
-    assert exact.price == exact.escrow == parse_credits("1.8432")
-    assert exact.margin == 0
+    exact = spec(budget=format_credits(24 * ROUND + AUDITS))
+    cost = price(exact)
+    assert cost.price == cost.escrow == parse_credits(exact.budget)
+    assert cost.margin == 0
+    assert audit_units(exact, cost) == AUDITS // 2
+
+
+def test_a_short_budget_serves_the_margin_before_the_worst_case() -> None:
+    job = spec(budget=format_credits(25 * ROUND + AUDITS + 10))
+    cost = price(job)
+    assert (cost.margin, cost.escrow) == (ROUND, parse_credits(job.budget))
+    assert audit_units(job, cost) == (AUDITS + 10) // 2
+
+
+@given(
+    budget=st.integers(0, 4_000_000),
+    unit=st.integers(0, 3),
+    verifiers=st.integers(0, 4),
+    segments=st.integers(1, 20),
+    rate=st.floats(0, 1),
+    probation=st.integers(0, 30),
+)
+@settings(max_examples=150, deadline=None)
+def test_all_leases_together_fit_into_the_escrow(
+    budget: int, unit: int, verifiers: int, segments: int, rate: float, probation: int
+) -> None:
+    job = spec(
+        budget=format_credits(budget),
+        unit_price=format_credits(unit),
+        network=NetworkSpec(verifiers=verifiers),
+        audit=AuditSpec(segments=segments, rate=rate, probation=probation),
+    )
+    try:
+        cost = price(job)
+    except PolicyError:
+        assert unit * (24 * ROUND + expected_audits(job)) > budget
+        return
+    units = audit_units(job, cost)
+    leases = cost.training + cost.margin + unit * verifiers * units
+    assert leases <= cost.escrow <= budget
+    assert 0 <= units <= worst_audits(job)
+    expected = expected_audits(job)
+    assert expected <= verifiers * worst_audits(job)
+    assert verifiers * units >= expected - verifiers  # but for what division leaves over
 
 
 def test_a_budget_one_micro_credit_below_the_price_is_refused_with_what_to_change() -> None:
+    whole = 24 * ROUND + AUDITS
+    short = format_credits(whole - 1)
     with pytest.raises(PolicyError) as error:
-        price(spec(budget="1.843199"))
+        price(spec(budget=short))
     assert error.value.code == "FF-PLAN-001"
-    assert 'budget = "1.843200"' in error.value.hint
+    assert f'budget = "{format_credits(whole)}"' in error.value.hint
+    assert f"{format_credits(AUDITS)} credits for audits" in error.value.cause
     assert "rounds = 23" in error.value.hint
-    price(spec(budget="1.843199", rounds=23))
+    price(spec(budget=short, rounds=23))
+
+
+@pytest.mark.parametrize("budget", [80_000, 700_000, 1_000_000, 1_900_000])
+def test_the_rounds_of_the_hint_are_the_most_that_the_budget_has(budget: int) -> None:
+    job = spec(budget=format_credits(budget), audit=AuditSpec(probation=7))
+    with pytest.raises(PolicyError) as error:
+        price(job)
+    if "rounds = " not in error.value.hint:
+        with pytest.raises(PolicyError):
+            price(msgspec.structs.replace(job, rounds=1))
+        return
+    rounds = int(error.value.hint.split("rounds = ")[1])
+    price(msgspec.structs.replace(job, rounds=rounds))
+    with pytest.raises(PolicyError):
+        price(msgspec.structs.replace(job, rounds=rounds + 1))
 
 
 def test_free_work_has_no_price_and_needs_no_budget() -> None:
@@ -155,7 +268,11 @@ def test_the_plan_event_holds_the_plan() -> None:
     assert event.parameters == LAYOUT.size
     assert event.sync_bytes == plan.traffic.sync
     assert event.ring_bytes == ring_bytes(LAYOUT.size, 360, 5)
-    assert (event.tokens, event.price, event.escrow) == (1_843_200, 1_843_200, 1_920_000)
+    assert (event.tokens, event.price, event.escrow) == (
+        24 * ROUND,
+        24 * ROUND + AUDITS,
+        25 * ROUND + 2 * WORST,
+    )
     assert event.memory_bytes == plan.memory.worker
     assert plan.traffic.payload <= plan.traffic.payload_bound
     assert describe_sync(spec()) == "sparse_loco H=15 topk_2bit 256/4096"

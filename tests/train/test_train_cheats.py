@@ -19,7 +19,7 @@ SPOILED = [kind for kind in DISHONEST if kind != "poison-encoding"]
 METHODS = [
     {},
     {
-        "optimizer": OptimizerSpec(name="sgd", lr=0.1),
+        "optimizer": OptimizerSpec(name="sgd", lr=0.05),
         "sync": SyncSpec(method="diloco", codec="dense_fp32", steps=4),
     },
 ]

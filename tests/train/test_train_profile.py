@@ -23,7 +23,10 @@ def test_it_measures_every_tensor_of_every_vector(engine, tiny):
     names = [t.name for t in one._job.model.layout.tensors]
     assert [name for name, _ in found.noise] == ["params", "mean", "square"]
     assert {len(row) for _, row in found.noise} == {len(names)}
-    assert all(math.isfinite(d) and d >= 0 for _, row in found.noise for d in row)
+    assert all(math.isfinite(d) and 0 <= d <= segments.UNBOUNDED for _, row in found.noise for d in row)
+    assert sum(d > 0 for _, row in found.noise for d in row) > 2 * len(
+        names
+    )  # a tiny model has noise as well
     assert found.classes == tuple(CLASSES)
     assert len(found.classes) >= 3
 
@@ -82,7 +85,8 @@ def test_each_class_is_really_entered(engine, tiny, monkeypatch):
     seen, original = [], local.leg
 
     def leg(model, spec, at, batches, member, steps, pulse):
-        seen.append((torch.get_num_threads(), torch.backends.mkldnn.enabled, at.round, steps, at.step))
+        flags = torch.get_num_threads(), torch.backends.mkldnn.enabled, isinstance(model, profile.Off)
+        seen.append((*flags, at.round, steps, at.step))
         return original(model, spec, at, batches, member, steps, pulse)
 
     monkeypatch.setattr(profile.local, "leg", leg)
@@ -91,11 +95,29 @@ def test_each_class_is_really_entered(engine, tiny, monkeypatch):
     assert seen == [(*kind, *place) for place in places for kind in CLASSES.values()]
 
 
+def test_weights_that_are_off_give_another_gradient_and_stay(engine, tiny):
+    one = engine(tiny)
+    job = one._job
+    off, again = profile.Off(job.model, 7), profile.Off(job.model, 7)
+    job.model.put(job.start)
+    batch = local.tensors(job.batches(0, 0)(0))
+    right = job.model.gradient(*batch), job.model.grads.clone()
+    for model in (off, again):
+        loss, grads = model.gradient(*batch), model.grads.clone()
+        assert not torch.equal(grads, right[1])
+        torch.testing.assert_close(grads, right[1], rtol=1e-3, atol=1e-5)
+        assert loss == pytest.approx(right[0], rel=1e-5)
+        assert (job.model.take() == job.start).all()
+    assert torch.equal(off._factor, again._factor)
+    assert not torch.equal(off._factor, profile.Off(job.model, 8)._factor)
+    assert set(off._factor.tolist()) == {1 + profile.UNIT, 1 - profile.UNIT}
+
+
 def test_the_rates_of_the_whole_schedule_are_visited_and_long_segments_cut(tiny):
     spec = msgspec.structs.replace(tiny, rounds=9, sync=SyncSpec(steps=40), audit=AuditSpec(segments=4))
-    assert profile.stretches(spec) == ((0, range(4)), (4, range(20, 24)), (8, range(30, 34)))
+    assert profile.stretches(spec) == ((0, range(3)), (4, range(20, 23)), (8, range(30, 33)))
     alone = msgspec.structs.replace(spec, rounds=1, audit=AuditSpec(segments=1))
-    assert profile.stretches(alone) == ((0, range(4)),) * 3
+    assert profile.stretches(alone) == ((0, range(3)),) * 3
 
 
 def test_a_class_that_moves_what_base_leaves_is_unbounded_and_finite(user_job, engine):

@@ -137,6 +137,10 @@ class AuditTenancy:
         """A verifier serves no objects to anybody but the requester."""
         return peer == self._requester
 
+    def is_verifier(self, peer: PeerId) -> bool:
+        """Nobody audits a verifier."""
+        return False
+
     async def obey(self, method: str, body: bytes) -> bytes:
         """Carries out one order of the requester."""
         match method:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from farflung.app.archive import Archive, RunLog
@@ -13,8 +15,9 @@ from farflung.app.local import Network
 from farflung.core.crypto import NS_JOB_KEY
 from farflung.core.errors import PolicyError, RunError
 from farflung.job.spec import Terms
-from farflung.ledger.receipts import Receipt
-from farflung.ledger.rows import JobRow, LeaseRow, NodeRow, lease_key
+from farflung.ledger.receipt_file import write_receipt_file
+from farflung.ledger.receipts import Receipt, read_row
+from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
 from farflung.net.io.connection import Connection
 from farflung.store.io.disk import Disk
 
@@ -51,13 +54,14 @@ async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
 async def conclude(folder: RunFolder, network: Network, terms: Terms, ledger: LedgerClient) -> Ending:
     """Receipts of every party, then the export: all blocks are in it."""
     receipts = await _receipts(ledger, terms)
+    files = await _receipt_files(ledger, network, terms, receipts)
     blocks, head = await ledger.blocks(), await ledger.head()
     key = network.keys.requester
     log = RunLog(folder.rounds_file, key)
     try:
         disk = Disk(folder.store, "requester.store")
         archive = Archive(disk, folder.snapshots, key.secret(NS_JOB_KEY, terms.id), key.public)
-        write_export(folder, network.genesis, terms, log, archive, blocks, receipts)
+        write_export(folder, network.genesis, terms, log, archive, blocks, receipts, files)
     finally:
         log.close()
     minted = sum(amount for _, amount in network.genesis.accounts)
@@ -70,13 +74,31 @@ async def _receipts(ledger: LedgerClient, terms: Terms) -> list[Receipt]:
     wanted = [(JobRow.TABLE, bytes(terms.id))]
     wanted += [(LeaseRow.TABLE, lease_key(terms.id, lease.node)) for lease in leases]
     wanted += [(NodeRow.TABLE, bytes(lease.node)) for lease in leases]
-    found = [await ledger.receipt(table, key) for table, key in wanted]
-    receipts = [r for r in found if r is not None]
-    if len(receipts) < len(wanted):
+    return [await _proved(ledger, table, key) for table, key in wanted]
+
+
+async def _receipt_files(
+    ledger: LedgerClient, network: Network, terms: Terms, receipts: Sequence[Receipt]
+) -> dict[str, bytes]:
+    """What each party keeps, by name: its own rows and the job's, all of the last block."""
+    rows = [(receipt, read_row(receipt)) for receipt in receipts]
+    files = {}
+    for name, party in network.keys.parties.items():
+        own = [r for r, row in rows if isinstance(row, LeaseRow | NodeRow) and row.node == party]
+        if own or party == terms.requester:
+            own += [r for r, row in rows if isinstance(row, JobRow)]
+            own.append(await _proved(ledger, AccountRow.TABLE, party))
+            files[name] = write_receipt_file(network.genesis, party, own)
+    return files
+
+
+async def _proved(ledger: LedgerClient, table: str, key: bytes) -> Receipt:
+    receipt = await ledger.receipt(table, key)
+    if receipt is None:
         raise RunError(
             "FF-APP-067", "the ledger does not prove what it paid", hint="`farflung resume` asks again"
         )
-    return receipts
+    return receipt
 
 
 async def _total_money(ledger: LedgerClient, network: Network) -> int:

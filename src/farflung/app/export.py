@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from farflung.app.archive import Archive, RunLog, accepted_by_round
@@ -28,8 +28,12 @@ def write_export(
     archive: Archive,
     blocks: Sequence[Block],
     receipts: Sequence[Receipt],
+    files: Mapping[str, bytes],
 ) -> None:
-    """Writes `export/`: genesis, terms, run log, blocks, payloads, receipts, and round 0's public state."""
+    """Writes `export/`: genesis, terms, run log, blocks, payloads, receipts, evidence, and round 0's state.
+
+    `files`: each party's receipt file (ledger.receipt_file) by the party's name.
+    """
     root = folder.export
     for part in (root, root / "payloads", root / "receipts", root / "blocks"):
         part.mkdir(exist_ok=True)
@@ -41,6 +45,12 @@ def write_export(
         write_atomic(root / "blocks" / f"{block.header.height:08d}.bin", encode(block), LABEL)
     for receipt in receipts:
         write_atomic(root / "receipts" / f"{receipt.table}-{receipt.index:06d}.bin", encode(receipt), LABEL)
+    for name, data in files.items():
+        write_atomic(root / "receipts" / f"{name}.receipt", data, LABEL)
+    if folder.evidence.is_dir():
+        (root / "evidence").mkdir(exist_ok=True)
+        for path in sorted(folder.evidence.iterdir()):
+            write_atomic(root / "evidence" / path.name, path.read_bytes(), LABEL)
     for contributions in accepted_by_round(log.records).values():
         for c in contributions:
             write_atomic(root / "payloads" / f"{c.payload.hex()}.bin", archive.payload(c), LABEL)
@@ -57,7 +67,7 @@ def read_export(folder: RunFolder) -> Exported:
             entries=tuple(record for record, _ in read_records(root / "rounds.log")),
             log_bytes=(root / "rounds.log").stat().st_size,
             blocks=tuple(_bounded(p, limits.BLOCK_BYTES) for p in sorted((root / "blocks").iterdir())),
-            receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").iterdir())),
+            receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").glob("*.bin"))),
             payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
             model=_bounded(folder.model_file, limits.PIPE_BYTES),
         )

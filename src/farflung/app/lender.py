@@ -95,7 +95,7 @@ class Lender:
         return await self._order(connection, self._tenancy, method, body)
 
     def _may_order(self, peer: PeerId, method: str, tenancy: Tenancy | AuditTenancy) -> bool:
-        is_verifiers = method in FOR_VERIFIERS and tenancy.allows(peer)
+        is_verifiers = method in FOR_VERIFIERS and tenancy.is_verifier(peer)
         return peer == self._requester or is_verifiers
 
     def _serve(self, peer: PeerId, method: str, body: bytes) -> bytes:

@@ -66,6 +66,13 @@ class Keys:
         self.providers = [local_key(seed, "provider", i) for i in range(spec.network.providers)]
 
     @property
+    def parties(self) -> dict[str, PeerId]:
+        """All that a job may pay or refund, by name."""
+        found = {"requester": self.requester.public}
+        found |= {f"provider-{i}": key.public for i, key in enumerate(self.providers)}
+        return found | {f"verifier-{i}": key.public for i, key in enumerate(self.verifiers)}
+
+    @property
     def nodes(self) -> list[PeerId]:
         """All that put a stake on the ledger."""
         return [key.public for key in (*self.providers, *self.verifiers)]

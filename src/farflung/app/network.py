@@ -73,6 +73,8 @@ class Processes:
         """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
         scratch = self._folder.root / "scratch"
         self._own_worker = start_worker(scratch, self._folder.root / "worker.log")
+        tier = self._own_worker.tier
+        self._note_tier(tier.name, tier.gaps)
         self._announce("worker", "requester worker", self._own_worker.pid, b"")
         return WorkerPipe(self._own_worker.socket)
 
@@ -152,9 +154,8 @@ class Processes:
                 case "usage":
                     self._journal.emit(Usage(**facts))
                 case "worker":
+                    self._note_tier(str(said.get("tier", "")), ())
                     self._announce("worker", f"{child.name} worker", int(said["pid"]), b"")
-                case "sandbox":
-                    self._note_tier(str(said["tier"]), tuple(str(gap) for gap in said["gaps"]))
                 case "warning":
                     self._journal.emit(Warned(code=str(said.get("code")), message=str(said.get("message"))))
 
@@ -177,7 +178,8 @@ class Processes:
         self._announce_child(child)
         if child.name in self._nodes:
             await child.ask({"do": "register"}, "registered")
-            self._keeper.tell(REQUESTER, {"do": "back", "peer": self._peers[child.name].hex()})
+            if child.name in self._providers:  # a verifier is dialled when there is work for it
+                self._keeper.tell(REQUESTER, {"do": "back", "peer": self._peers[child.name].hex()})
         elif child.name == REQUESTER and self._stop_asked:
             child.order({"do": "stop"})
 
@@ -191,7 +193,7 @@ class Processes:
 
     def _note_tier(self, tier: str, gaps: tuple[str, ...]) -> None:
         """Said once for all workers that run alike."""
-        if (tier, gaps) not in {(s.tier, s.gaps) for s in self._journal.timeline.sandboxes}:
+        if tier not in {told.tier for told in self._journal.timeline.sandboxes}:
             self._journal.emit(Sandboxed(tier=tier, gaps=gaps))
 
     def count(self, process: str, sent: dict[str, int]) -> None:

@@ -71,6 +71,9 @@ class Openings:
     def reveal(self, request: RevealSegment, verifiers: frozenset[PeerId]) -> SegmentRevealed:
         """What came out of a segment, for a verifier of the job that has committed to its own result."""
         said, node = request.blind, self._key.public
+        opening = self.find(request.round, request.segment)
+        if opening is None:
+            raise PolicyError("FF-APP-084", f"segment {request.segment} of round {request.round} is not open")
         is_due = said.verifier in verifiers and is_blind(
             said, self._job, request.round, node, request.segment
         )
@@ -81,9 +84,6 @@ class Openings:
                 cause="an audit is blind: the end of a segment is shown to who has trained it again",
                 hint="send the verifier's signed commitment",
             )
-        opening = self.find(request.round, request.segment)
-        if opening is None:
-            raise PolicyError("FF-APP-084", f"segment {request.segment} of round {request.round} is not open")
         return opening.revealed
 
     def forget(self, keep_from: int) -> None:

@@ -111,6 +111,7 @@ class Tenancy:
         self._payload_bytes = Sync.of(terms.spec.sync).codec.bound(terms.layout)
         self._dataset_bytes = dataset_bytes
         self.shelf = objects.Shelf(disk, self._payload_bytes)
+        self._openings = self._openings_under(b"")  # none, until the start
         self._merged: tuple[int, Merged] | None = None
         self._roots: dict[int, Hash] = {}  # of public states held, the newest two
         self._job_key = b""
@@ -141,8 +142,7 @@ class Tenancy:
             return Started(target, self._roots[target], 0, "")
         self._job_key, self._worker = job_key, worker
         self._vault = Vault(self._folder, derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
-        segments = len(self._terms.spec.borders) - 1
-        self._openings = Openings(self._key, self.job, segments, self._disk, self._vault, job_key)
+        self._openings = self._openings_under(job_key)
         self._round = self._merged = self._result = None
         dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
         module = await self._object(start.module, (requester,), Kind.JOIN)
@@ -157,6 +157,10 @@ class Tenancy:
             state = await self._merge_shares(past.round, past.shares, Kind.JOIN)
         self._holds(target, state.root)
         return Started(target, state.root, len(start.replay), warning)
+
+    def _openings_under(self, job_key: bytes) -> Openings:
+        segments = len(self._terms.spec.borders) - 1
+        return Openings(self._key, self.job, segments, self._disk, self._vault, job_key)
 
     def _holds(self, round: int, root: Hash) -> None:
         self._round = round
@@ -371,6 +375,10 @@ class Tenancy:
     def allows(self, peer: PeerId) -> bool:
         """Whether a peer may ask for, or leave, objects of this job."""
         return peer in self.members
+
+    def is_verifier(self, peer: PeerId) -> bool:
+        """Whether a peer may ask for itself what an audit needs: other members see nobody's private state."""
+        return peer in self._verifiers
 
     def end(self) -> None:
         """Deletes what the job left on this disk; of another job that may be resumed here, objects only."""

@@ -146,6 +146,10 @@ def remedy(name: str, why: str) -> str:
             "sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
             " (those that your kernel has)"
         )
+    if name == BWRAP and "mount proc" in why:
+        return (
+            "docker run --security-opt systempaths=unconfined ..., or run the agent outside of the container"
+        )
     if name == BWRAP and "--size" in why:
         return "apt-get install --only-upgrade bubblewrap (0.8 or newer)"
     if name == LANDLOCK and "disabled" in why:

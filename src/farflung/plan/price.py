@@ -75,7 +75,7 @@ def audit_units(spec: JobSpec, price: Price) -> int:
     if not worst or not price.unit:
         return worst
     room = price.escrow - price.training - price.margin
-    return min(worst, room // (price.unit * spec.network.verifiers))
+    return room // (price.unit * spec.network.verifiers)
 
 
 def expected_audits(spec: JobSpec) -> int:

@@ -5,13 +5,13 @@
     skip              only every second step                                   half
     stale             sends its last change again                              all
     copy              sends what another peer sent in the last merged round    all
-    noise             sends a random change of its last change's length        all
+    noise             sends a random change as long as its last one            all
     half-batch        trains on half of the rows                               half
     wrong-data        trains on the same few windows in every step             none
     poison-encoding   trains honestly, and encodes the change times POISON     none
 
 A cheat begins in round FIRST; one that needs a past (what it made or merged in an earlier round, in this process)
-is honest in a round without. It states a whole trace of the right form: borders that chain, losses that it has seen;
+is honest in a round without. It states a whole trace of the right form: borders that chain, losses that could be;
 what it sends is what its last border gives. Everything follows from the job's seed, so a round that is
 repeated gives the same bytes.
 """
@@ -19,11 +19,11 @@ repeated gives the same bytes.
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+import torch
 
 from farflung.core.crypto import NS_DATA_ORDER, derive, digest
 from farflung.core.errors import SpecError
@@ -118,7 +118,7 @@ class WrongData(OtherBatches):
 
 
 class Idle(Cheat):
-    """Does nothing, and claims to have gone straight to where `change` leads."""
+    """Trains nothing, and claims to have gone straight to where `change` leads. One forward pass makes it plausible."""
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -130,10 +130,18 @@ class Idle(Cheat):
         if state.round >= FIRST and past is not None and past.round < state.round:
             change = self.change(state, past)
             if change is not None:
-                return claimed(self.job, state, held, change, past.made)
+                return claimed(self.job, state, held, change, past.made, self.first_loss(state))
         made = Honest.train(self, state, held, pulse)
         self.past = Past(state.round, made.end - state.params, made)
         return made
+
+    def first_loss(self, state: PublicState) -> float:
+        """The loss of step 0, as an honest peer sees it."""
+        job, member = self.job, self.job.setup.member
+        job.model.put(state.params)
+        local.seed(job.spec, state.round, member, 0)
+        with torch.no_grad():
+            return float(job.model.loss(*local.tensors(job.batches(state.round, member)(0))))
 
     def change(self, state: PublicState, past: Past) -> Float32 | None:
         """What to send as P_end - P_r, shape (size,); None when there is nothing."""
@@ -195,15 +203,18 @@ class Poison(Honest):
         return work.encoded(self.job, state, self.job.setup.peer, held.residual, end)
 
 
-def claimed(job: Job, state: PublicState, held: InnerState, change: Float32, past: Made) -> Made:
-    """A round that nobody made: straight from P_r to P_r + change, an optimizer that only counts, losses of before."""
+def claimed(job: Job, state: PublicState, held: InnerState, change: Float32, past: Made, loss: float) -> Made:
+    """A round that nobody made: straight from P_r to P_r + change, an optimizer that only counts, and losses that fall
+    from `loss` as those of `past` fell.
+    """
     zeros = tuple(np.zeros_like(change) for _ in VECTORS[job.spec.optimizer.name])
     states = [BorderState(state.round, held.step, state.params, held.vectors, held.residual)]
-    for _, done in itertools.pairwise(job.spec.borders):
+    for done in job.spec.borders[1:]:
         params = state.params + change * np.float32(done / job.spec.sync.steps)
         vectors = held.vectors or zeros
         states.append(BorderState(state.round, held.step + done, params, vectors, held.residual))
-    return Made(tuple(states), past.losses, past.grad_norm)
+    losses = tuple(loss * one / past.losses[0] for one in past.losses)
+    return Made(tuple(states), losses, past.grad_norm)
 
 
 _WORKERS: Final[Mapping[str, Callable[[Job], Honest]]] = {

@@ -24,7 +24,7 @@ from farflung.verify.tolerance import UNIT_BITS
 Distances = Mapping[str, Iterable[float]]  # train.segments.distances: of each vector, tensors in layout order
 
 WHOLE: Final = 1000  # thousandths: an excess of one tolerance
-EXCESS_CAP: Final = 1_000_000
+EXCESS_CAP: Final = 1_000_000_000  # a million tolerances, or no distance at all
 QUORUM: Final = 2  # verifiers that must agree before anybody loses a stake
 DAMNING: Final = (Finding.FALSE, Finding.WITHHELD)
 

@@ -52,10 +52,7 @@ def lines(event: AnyEvent, timeline: Timeline) -> list[str]:
         case events.Resumed():
             return say("Network", f"session {event.session}: the run goes on from round {event.round}")
         case events.Sandboxed():
-            gaps = (
-                f"not stopped: {', '.join(event.gaps)}" if event.gaps else "nothing is known to get through"
-            )
-            return say("Network", f"workers run in {event.tier}", gaps)
+            return _sandboxed(event)
         case events.Restarted():
             took = format_seconds(event.seconds)
             return say(timeline.stage, f"{event.name} is up again after {took}", event.why)
@@ -101,6 +98,12 @@ def _planned(event: events.Planned) -> list[str]:
         ),
         *say("Plan", f"run folder {event.run}" if event.run else ""),
     ]
+
+
+def _sandboxed(event: events.Sandboxed) -> list[str]:
+    gaps = [line for gap in event.gaps[:16] for line in say("Network", f"  {gap}")]
+    leaves = f"workers run in the tier {event.tier}" + (", which leaves open:" if gaps else "")
+    return [*say("Network", leaves), *gaps]
 
 
 def _matched(event: events.Matched) -> list[str]:

@@ -22,7 +22,9 @@ VERBS: Mapping[str, str] = {
     "stop": "farflung.app.cli.looking:stop",
     "status": "farflung.app.cli.looking:status",
     "verify-run": "farflung.app.cli.looking:verify_run",
+    "check": "farflung.app.cli.checking:check",
     "receipt": "farflung.app.cli.receipts:receipt",
+    "relay": "farflung.app.cli.relaying:relay",
     "version": "farflung.app.cli.looking:version",
 }
 

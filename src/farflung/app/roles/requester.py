@@ -100,6 +100,7 @@ async def main(orders: Orders) -> None:
 
     async def work() -> None:
         ledger = LedgerClient(reach_ledger, key, genesis)
+        await ledger.head()  # it may be on its way back, too
         outcome = await requester.run(ledger, await reach_ledger(), budget_of(config))
         keep_last(folder, terms, outcome.public)
         report_outcome(outcome)

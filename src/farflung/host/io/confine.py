@@ -2,7 +2,7 @@
 
     RLIMIT_X=N[:M]   a resource limit, soft (and hard, where it is another)
     parent=PID       end when the agent with this number ends
-    read= write= device=PATH   Landlock: what may be read and run, written, used; all else is closed
+    read= write= device= list=PATH   Landlock: what may be read and run, written, used, listed; the rest is closed
     seccomp=MACHINE  the filter of host.seccomp for this machine
 
 Everything is on before the command's first instruction (exec, the same pid): torch starts threads when it is
@@ -105,7 +105,7 @@ def confine(items: Sequence[str]) -> None:
     if "write" in given:
         from farflung.host.io.landlock import restrict
 
-        restrict(given.get("read", []), given["write"], given.get("device", []))
+        restrict(given.get("read", []), given["write"], given.get("device", []), given.get("list", []))
     if "seccomp" in given:
         filter_calls(given["seccomp"][0])
 

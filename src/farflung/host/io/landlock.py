@@ -56,9 +56,12 @@ def abi() -> int:
         raise OSError(error.errno, f"{words}: {error.strerror}") from None
 
 
-def restrict(reads: Sequence[str], writes: Sequence[str], devices: Sequence[str]) -> None:
+def restrict(
+    reads: Sequence[str], writes: Sequence[str], devices: Sequence[str] = (), lists: Sequence[str] = ()
+) -> None:
     """From here on this process opens only what lies beneath these paths; those that are not there are left out.
 
+    Of `lists` only the names in folders can be read.
     Needs no_new_privs. Raises OSError.
     """
     version = abi()
@@ -69,7 +72,7 @@ def restrict(reads: Sequence[str], writes: Sequence[str], devices: Sequence[str]
     ]
     rules = _syscall(CREATE, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     try:
-        for paths, rights in ((reads, TO_READ), (writes, TO_WRITE), (devices, TO_USE)):
+        for paths, rights in ((reads, TO_READ), (writes, TO_WRITE), (devices, TO_USE), (lists, _READ_DIR)):
             for path in paths:
                 _allow(rules, path, rights & handled)
         _syscall(RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))

@@ -31,7 +31,8 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder in it, made by
 PREFIX: Final = "farflung-"
 
 # A process writes its own number: it is in the group before its first instruction, whatever the agent is doing.
-JOIN: Final = """while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; unset PWD OLDPWD; exec "$@" """
+JOIN: Final = """while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done
+shift; unset PWD OLDPWD; exec "$@" """
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -131,6 +132,9 @@ def _items(tier: str, limits: Limits, scratch: str) -> list[str]:
         items += [f"read={path}" for path in reads]
         items += [f"device={path}" for path in sandbox.DEVICES]
         items.append(f"write={scratch}")
+        items.append(
+            f"list={Path(farflung.__file__).resolve().parents[1]}"
+        )  # Python finds packages by listing
     if tier != sandbox.LIMITS:
         items.append(f"seccomp={platform.machine()}")
     return items

@@ -150,6 +150,8 @@ class Endpoint:
             connection.close()
         await asyncio.gather(*(each.closed() for each in list(self._connections)))
         await self._desk.close()
+        for late in list(self._connections):  # a relay joined it while we closed
+            late.drop(NetworkError("FF-NET-049", "this endpoint is closed"))
         self._credentials.close()
 
     # Dialling

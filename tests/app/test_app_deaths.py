@@ -1,0 +1,86 @@
+"""Processes that are killed while a run goes on: started again, nothing lost, nothing paid twice, the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+
+import pytest
+from app_trees import Ended, Event, Farflung, outcome
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("deaths"), pytest.mark.timeout(400)]
+
+JOB = (
+    "run", "--preset", "tiny", "--json", "--rounds", "7", "--set", "sync.steps=12", "--set", "network.hidden=1",
+    "--set", "network.providers=3",
+)  # fmt: skip
+SERVANTS = ("ledger", "relay", "verifier-0", "requester")  # whose deaths change nothing
+
+
+def run_with_deaths(farflung: Farflung, victims: Sequence[str]) -> Ended:
+    """Kills one process after each closed round, in this order."""
+    process = farflung.start(*JOB)
+    assert process.stdout is not None
+    left, lines, pids = list(victims), list[str](), dict[str, int]()
+    while left:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        lines.append(line.strip())
+        event: Event = json.loads(line)
+        if event["event"] == "process":
+            pids[event["name"]] = event["pid"]
+        elif event["event"] == "round":
+            os.kill(pids[left.pop(0)], signal.SIGKILL)
+    ended = farflung.finish(process)
+    return Ended(ended.code, lines + ended.lines, ended.errors)
+
+
+def told(ended: Ended, kind: str) -> list[Event]:
+    return [event for event in ended.events if event["event"] == kind]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Event:
+    return Farflung(tmp_path_factory.mktemp("undisturbed") / "runs")(*JOB).result
+
+
+def test_ledger_relay_verifier_and_requester_may_die_and_nobody_sees_it_in_the_result(
+    farflung: Farflung, undisturbed: Event
+) -> None:
+    ended = run_with_deaths(farflung, SERVANTS)
+    result = ended.result
+    assert outcome(result) == outcome(undisturbed)
+    assert result["sum"] == 0
+    restarted = told(ended, "restarted")
+    assert {event["name"] for event in restarted} == set(SERVANTS)
+    assert all("SIGKILL" in event["why"] for event in restarted)
+    providers = {event["peer"] for event in told(ended, "process") if event["role"] == "provider"}
+    assert not providers & {event["peer"] for event in told(ended, "left")}
+    assert farflung("verify-run", result["run"]).code == 0
+
+
+def test_a_provider_that_is_killed_is_lost_on_evidence_and_comes_back(farflung: Farflung) -> None:
+    ended = run_with_deaths(farflung, ["provider-2"])
+    result = ended.result
+    assert result["rounds"] == 7
+    assert result["sum"] == 0
+    (left,) = told(ended, "left")
+    assert "SIGKILL" in left["reason"]
+    (restarted,) = told(ended, "restarted")
+    assert restarted["name"] == "provider-2"
+    joined = [event for event in told(ended, "joined") if event["peer"] == left["peer"]]
+    assert len(joined) == 2
+    assert joined[1]["round"] > 0
+    paid = {event["peer"]: event["units"] for event in told(ended, "settled")}
+    assert 0 < paid[left["peer"]] < max(paid.values())
+    assert farflung("verify-run", result["run"]).code == 0
+
+
+def test_bytes_that_a_dead_process_sent_are_not_forgotten(farflung: Farflung) -> None:
+    ended = run_with_deaths(farflung, ["ledger"])
+    counts = [event for event in told(ended, "traffic") if event["process"] == "ledger"]
+    sent = [event["control"] for event in counts]
+    assert sent == sorted(sent)
+    assert ended.result["sum"] == 0

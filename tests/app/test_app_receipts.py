@@ -1,0 +1,235 @@
+"""`farflung receipt verify`: what it says of a file, to people and to programs, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app.cli.main import main
+from farflung.core import limits
+from farflung.core.claims import commitment_digest, number
+from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
+from farflung.ledger import tx
+from farflung.ledger.block import LOGICAL_MS, Genesis
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipt_file import MAGIC, party_receipts, write_receipt_file
+from farflung.ledger.rows import AccountRow
+
+NOTARY, REQUESTER, HONEST, LIAR, VERIFIER = (local_key(5, "party", index) for index in range(5))
+JOB, ROOT, TRACE, NONCE, EVIDENCE = (
+    digest(NS_SPEC, name) for name in (b"job", b"root", b"trace", b"nonce", b"evidence")
+)
+HOLDS, DAMAGED, MISUSED = 0, 5, 2
+
+Said = tuple[int, str, str]
+Verb = Callable[..., Said]
+
+
+def record(chain: Chain, key: SigningKey, *ops: tx.Op) -> None:
+    row = chain.state.find(AccountRow, key.public)
+    assert row is not None
+    signed = tx.sign_tx(key, tx.make_tx(chain.id, key.public, row.nonce, *ops))
+    block, results = chain.propose([signed], chain.head.time + LOGICAL_MS)
+    assert not hasattr(results[0], "code"), results
+    chain.adopt(block)
+
+
+def accusation(chain: Chain) -> tx.JobSlash:
+    says = tx.Verdict(chain.id, JOB, 0, LIAR.public, 1, TRACE, VERIFIER.public, tx.Finding.FALSE, 7000, ROOT)
+    promise = commitment_digest(JOB, LIAR.public, 0, ROOT, 64, TRACE, NONCE)
+    claim = tx.Claim(ROOT, 64, NONCE, LIAR.sign(NS_ACK, JOB, number(0), promise))
+    return tx.JobSlash(JOB, LIAR.public, claim, (tx.sign_verdict(VERIFIER, says),), EVIDENCE)
+
+
+@pytest.fixture(scope="module")
+def running() -> Chain:
+    """A job of which one round is recorded: a node works, another lied, a verifier found it out."""
+    keys = (NOTARY, REQUESTER, HONEST, LIAR, VERIFIER)
+    genesis = Genesis("small", 0, tuple((key.public, 2_000_000) for key in keys), (NOTARY.public,))
+    chain = Chain(genesis, NOTARY)
+    offers = []
+    for key in (HONEST, LIAR, VERIFIER):
+        record(chain, key, tx.NodeRegister(ROOT, 5, 500_000, 9_000_000))
+        role = tx.Role.AUDIT if key is VERIFIER else tx.Role.TRAIN
+        offer = tx.Offer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role)
+        offers.append(tx.sign_offer(key, offer))
+    record(chain, REQUESTER, tx.JobCreate(JOB, 50_000, 5, 2, 9_000_000), tx.JobSchedule(JOB, tuple(offers)))
+    units = ((HONEST.public, 1000), (LIAR.public, 900), (VERIFIER.public, 300))
+    record(chain, REQUESTER, tx.Progress(JOB, 0, ROOT, ROOT, units), accusation(chain))
+    return chain
+
+
+@pytest.fixture(scope="module")
+def settled(running: Chain) -> Chain:
+    chain = Chain(running.genesis, NOTARY)
+    for block in running.blocks:
+        chain.adopt(block)
+    record(chain, REQUESTER, tx.JobFinish(JOB, ROOT, ROOT), tx.JobSettle(JOB))
+    return chain
+
+
+@pytest.fixture
+def verify(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Verb:
+    """Runs the verb on the file of a party (or on given bytes): exit status, stdout, stderr."""
+
+    def run(what: Chain | bytes, *options: str, party: SigningKey = HONEST) -> Said:
+        data = what if isinstance(what, bytes) else file_of(what, party)
+        path = tmp_path / "some.receipt"
+        path.write_bytes(data)
+        return said(capsys, "receipt", "verify", str(path), *options)
+
+    return run
+
+
+def file_of(chain: Chain, party: SigningKey) -> bytes:
+    return write_receipt_file(chain.genesis, party.public, party_receipts(chain, party.public))
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> Said:
+    try:
+        main(arguments)
+        code = 0
+    except SystemExit as end:
+        code = int(end.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def told(said: Said, code: str, status: int) -> str:
+    assert said[0] == status, said
+    assert said[1] == ""
+    assert said[2].startswith(f"error[{code}]: ")
+    assert "\n  cause: " in said[2]
+    assert "\n  try:   " in said[2]
+    assert "Traceback" not in said[2]
+    return said[2]
+
+
+def test_a_provider_reads_in_words_what_it_was_paid(settled: Chain, verify: Verb) -> None:
+    code, out, err = verify(settled, "--genesis", settled.id.hex())
+    assert (code, err) == (HOLDS, "")
+    for words in (
+        HONEST.public.hex(),
+        f"{JOB.hex()}: settled after 1 of 2 rounds",
+        "trained: 1000 units at 0.000005 credits each",
+        "0.005000 credits; slashed 0.000000",
+        f"block {settled.head.height}, at ledger time {settled.head.time} ms",
+        f"{settled.id.hex()} ('small')",
+        f"committee's key {NOTARY.public.hex()}",
+        "what the ledger of that genesis recorded",
+    ):
+        assert words in out
+
+
+def test_without_a_genesis_the_reader_is_told_what_it_must_know(settled: Chain, verify: Verb) -> None:
+    code, out, _ = verify(settled)
+    assert code == HOLDS
+    assert settled.id.hex() in out
+    assert NOTARY.public.hex() in out
+    assert "if you know the genesis hash above from elsewhere" in out
+    assert "what the ledger of that genesis recorded" not in out
+
+
+def test_who_was_slashed_reads_why_and_what_it_lost(settled: Chain, verify: Verb) -> None:
+    _, out, _ = verify(settled, party=LIAR)
+    assert "0.400000 of 0.400000 credits at stake; its units are forfeited: paid nothing" in out
+    assert f"Evidence {EVIDENCE.hex()}" in out
+    assert "0.200000 burnt for ever" in out
+    assert "Paid " not in out
+
+
+def test_a_verifier_reads_its_fee(settled: Chain, verify: Verb) -> None:
+    _, out, _ = verify(settled, party=VERIFIER)
+    assert "audited: 300 units at 0.000005 credits each" in out
+    assert "Paid     0.001500 credits" in out
+
+
+def test_a_requester_reads_what_it_paid_and_got_back(settled: Chain, verify: Verb) -> None:
+    _, out, _ = verify(settled, party=REQUESTER)
+    assert "paid 0.006500 credits, refunded 0.043500, 0.000000 still in escrow" in out
+    assert "Role" not in out
+
+
+def test_a_job_that_goes_on_has_paid_nothing_yet(running: Chain, verify: Verb) -> None:
+    _, out, _ = verify(running)
+    assert "nothing yet: the job goes on" in out
+    assert "running after 1 of 2 rounds" in out
+
+
+def facts(answer: Said) -> dict[str, Any]:
+    assert answer[0] == HOLDS
+    found: dict[str, Any] = json.loads(answer[1])
+    return found
+
+
+def test_programs_get_one_object(settled: Chain, verify: Verb) -> None:
+    found = facts(verify(settled, "--json", "--genesis", settled.id.hex(), party=LIAR))
+    assert (found["party"], found["genesis"]) == (LIAR.public.hex(), settled.id.hex())
+    assert (found["height"], found["time"]) == (settled.head.height, settled.head.time)
+    assert found["committee"] == [NOTARY.public.hex()]
+    assert found["node"] == {"free": 100_000, "locked": 0, "burnt": 200_000}
+    assert found["balance"] == 1_500_000
+    (job,) = found["jobs"]
+    assert (job["state"], job["paid"], job["slashed"]) == ("settled", 6500, 400_000)
+    assert job["lease"] == {
+        "role": "train",
+        "units": 900,
+        "unit_price": 5,
+        "paid": 0,
+        "stake": 400_000,
+        "slashed": 400_000,
+        "evidence": EVIDENCE.hex(),
+        "open": False,
+    }
+    assert found["genesis_given"] is True
+    assert facts(verify(settled, "--json", party=REQUESTER))["genesis_given"] is False
+    assert facts(verify(settled, "--json", party=REQUESTER))["jobs"][0]["lease"] is None
+
+
+def test_another_genesis_is_refused(settled: Chain, verify: Verb) -> None:
+    assert settled.id.hex() in told(verify(settled, "--genesis", "ab" * 32), "FF-LEDG-079", DAMAGED)
+
+
+def test_a_failed_check_is_refused(settled: Chain, verify: Verb) -> None:
+    data = file_of(settled, HONEST)
+    signature = settled.certificate[0][1]
+    assert data.count(signature) == 4
+    told(verify(data.replace(signature, bytes(64))), "FF-LEDG-072", DAMAGED)
+
+
+def test_what_is_not_a_receipt_file_or_is_damaged_is_refused(settled: Chain, verify: Verb) -> None:
+    told(verify(b"hello"), "FF-LEDG-077", DAMAGED)
+    told(verify(b""), "FF-LEDG-077", DAMAGED)
+    told(verify(file_of(settled, HONEST)[:-1]), "FF-LEDG-078", DAMAGED)
+
+
+def test_an_endless_file_is_refused(verify: Verb) -> None:
+    assert "the limit is" in told(
+        verify(MAGIC + bytes(limits.RECEIPT_FILE_BYTES + 9)), "FF-LEDG-078", DAMAGED
+    )
+
+
+@pytest.mark.parametrize("text", ["", "ab", "zz" * 32, "ab" * 33])
+def test_a_genesis_that_is_no_hash_is_refused(settled: Chain, verify: Verb, text: str) -> None:
+    assert "64 hexadecimal digits" in told(verify(settled, "--genesis", text), "FF-APP-001", MISUSED)
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for path in (tmp_path / "nowhere", tmp_path):
+        told(said(capsys, "receipt", "verify", str(path)), "FF-APP-001", MISUSED)
+
+
+def test_a_name_with_control_characters_does_not_reach_the_terminal(verify: Verb) -> None:
+    genesis = Genesis("\x1b]0;owned\x07" + "x" * 500, 0, ((REQUESTER.public, 9000),), (NOTARY.public,))
+    chain = Chain(genesis, NOTARY)
+    record(chain, REQUESTER, tx.JobCreate(JOB, 500, 5, 1, 9_000_000))
+    code, out, _ = verify(chain, party=REQUESTER)
+    assert code == HOLDS
+    assert not set(out) & {"\x1b", "\x07"}
+    assert max(map(len, out.splitlines())) < 250

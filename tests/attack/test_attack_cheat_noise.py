@@ -1,0 +1,13 @@
+"""The cheat `noise`: a random change of the right length."""
+
+from __future__ import annotations
+
+import pytest
+from cheat_play import SEEDS, SHORT, assert_found_and_nobody_else, is_measured, play
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_sends_noise_is_found_false_and_nobody_else(seed: int) -> None:
+    run = play(seed, "noise", spec=SHORT)
+    assert_found_and_nobody_else(run)
+    assert is_measured(run)

@@ -1,0 +1,111 @@
+"""What a worker may use, the words for how it ended, and what is measured of a machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from farflung.host import ending
+from farflung.host.io import probe
+from farflung.host.limits import Limits, limits_for, scrubbed
+
+
+def test_the_environment_is_a_whitelist() -> None:
+    given = scrubbed({"PATH": "/p", "HOME": "/root", "HTTP_PROXY": "x", "FARFLUNG_KEY": "y"}, Path("/s"))
+    assert given["PATH"] == "/p"
+    assert given["HOME"] == "/s"
+    assert "HTTP_PROXY" not in given
+    assert "FARFLUNG_KEY" not in given
+    assert given["PYTHONHASHSEED"] == "0"
+    assert given["OMP_NUM_THREADS"] == "1"
+
+
+def test_planned_memory_sets_the_data_limit() -> None:
+    assert limits_for(300_000_000).data == 600_000_000 + (1 << 30)
+
+
+def test_reasons_name_the_signal_and_quote_the_last_line() -> None:
+    assert ending.reason(-signal.SIGSEGV, b"").startswith("SIGSEGV")
+    assert ending.reason(-63, b"") == "signal 63"
+    assert ending.reason(2, b"first\nlast \x1b[31mword\n\n") == "exit status 2; its last words: last [31mword"
+    assert len(ending.last_line(b"x" * 9999)) == ending.LAST_WORDS
+
+
+def test_the_probe_measures_this_machine(tmp_path: Path) -> None:
+    machine = probe.machine()
+    assert 1 <= machine.cores <= (os.cpu_count() or 1)
+    assert machine.flops_per_core > 1e8
+    assert machine.memory_bytes > 1 << 20
+    offered = probe.capabilities(tmp_path / "not" / "yet")
+    assert offered.disk_bytes > 0
+    assert offered.torch
+
+
+def test_usage_of_a_process_and_of_one_that_is_gone() -> None:
+    peak, seconds = probe.usage(os.getpid())
+    assert peak > 1_000_000
+    assert seconds > 0
+    assert probe.usage(2**30) == (0, 0.0)
+
+
+def test_a_process_and_its_children_are_counted_together() -> None:
+    use = probe.use_of_tree(os.getpid())
+    assert use.peak_bytes >= use.resident_bytes > 1_000_000
+    assert use.cpu_seconds > 0
+    assert probe.use_of_tree(2**30) == (0, 0, 0.0)
+
+
+def test_the_size_of_a_folder_is_what_it_takes_on_disk(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").write_bytes(bytes(1 << 20))
+    held, entries = probe.folder_use(tmp_path, 100)
+    assert 1 << 20 <= held < 2 << 20
+    assert entries == 2
+    assert probe.folder_use(tmp_path / "none", 100) == (0, 0)
+    for index in range(5):
+        (tmp_path / str(index)).mkdir()
+    assert probe.folder_use(tmp_path, 3)[1] > 3
+
+
+def test_processor_time_is_bounded_only_if_asked() -> None:
+    assert not any("RLIMIT_CPU" in item for item in Limits().arguments())
+    assert "RLIMIT_CPU=5:6" in Limits(cpu_seconds=5).arguments()
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        ("MemoryError", ending.MEMORY),
+        ("terminate called: std::bad_alloc", ending.MEMORY),
+        ("RuntimeError: can't start new thread", ending.PROCESSES),
+        ("BlockingIOError: [Errno 11] Resource temporarily unavailable", ending.PROCESSES),
+        ("OSError: [Errno 28] No space left on device", ending.DISK),
+        ("PermissionError: [Errno 1] Operation not permitted", ending.REFUSED),
+        ("ValueError: 3", ""),
+    ],
+)
+def test_last_words_tell_which_limit_was_broken(words: str, limit: str) -> None:
+    assert ending.told_by(words.encode()) == limit
+    told = ending.reason(1, words.encode())
+    assert told == (f"{limit}; " if limit else "") + f"exit status 1; its last words: {words}"
+
+
+def test_what_the_host_knows_goes_before_what_the_worker_says() -> None:
+    assert ending.reason(1, b"MemoryError", ending.DISK).startswith(f"{ending.DISK}; exit status 1")
+    assert ending.reason(-9, b"x", ending.MEMORY) == f"{ending.MEMORY}; {ending.reason(-9, b'')}"
+    assert ending.reason(0, b"", ending.DISK) == f"{ending.DISK}; exit status 0"
+
+
+def test_a_signal_is_read_through_bubblewrap() -> None:
+    assert [ending.through_bwrap(n) for n in (None, 0, 1, 128, 137, 152, 255)] == [
+        None,
+        0,
+        1,
+        128,
+        -9,
+        -24,
+        255,
+    ]

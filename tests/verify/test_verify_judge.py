@@ -1,0 +1,211 @@
+"""Findings: from distances to what is signed, and from what is signed to pay and punishment."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+
+from farflung.core.crypto import digest, local_key
+from farflung.core.errors import PolicyError
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.layout import Layout
+from farflung.job.spec import JobSpec, SyncSpec, Tolerance
+from farflung.ledger.tx import Finding, Verdict, sign_verdict
+from farflung.train.roundlog import Audited, Contribution
+from farflung.verify.judge import EXCESS_CAP, Found, compare, conclude, finding_of, needs_another, quorum_of
+from farflung.verify.tally import Tally, rerun_tokens
+from farflung.verify.tolerance import limit_of, tolerance_of
+
+HOLDS, UNPAID, FALSE, WITHHELD = Finding.HOLDS, Finding.UNPAID, Finding.FALSE, Finding.WITHHELD
+LAYOUT = Layout.of({"a": (2,), "b": (3,)})
+UNIT = 1 << 30
+X, Y, Z = (PeerId(bytes([i]) * 32) for i in (1, 2, 3))
+HASH = digest("test/judge/1")
+
+
+# Tolerances
+
+
+@pytest.mark.parametrize(
+    ("noise", "limit"),
+    [
+        (0.0, 2.0**-13),  # the floor of 1e-4, up to a power of two
+        (7e-6, 2.0**-13),
+        (2.0**-15, 2.0**-13),  # four times it is a power of two already
+        (2.0**-15 + 1e-9, 2.0**-12),
+        (5e-3, 2.0**-5),
+        (1e-2, 2.0**-4),
+        (1.01e-2, 0),
+        (0.97, 0),
+        (math.inf, 0),
+        (math.nan, 0),
+    ],
+)
+def test_a_limit_is_four_times_the_honest_distance_up_to_a_power_of_two(noise: float, limit: float) -> None:
+    assert limit_of(noise) == limit * UNIT
+
+
+def test_small_differences_between_machines_give_the_same_terms() -> None:
+    first = tolerance_of([("params", (5.7e-6, 0.9)), ("mean", (3e-3, 1e-4))])
+    assert first == tolerance_of([("params", (4.9e-6, 0.8)), ("mean", (2.9e-3, 9.9e-5))])
+    assert first.limits == (("params", (1 << 17, 0)), ("mean", (1 << 24, 1 << 19)))
+
+
+def test_a_model_whose_honest_work_is_nothing_but_noise_is_refused_with_numbers() -> None:
+    with pytest.raises(PolicyError, match="FF-VERI-050.*0.3"):
+        tolerance_of([("params", (0.3, 0.9)), ("mean", (1e-6, 1e-6))])
+
+
+# Distances
+
+
+LIMITS = Tolerance((("params", (1 << 20, 0)), ("mean", (1 << 20, 1 << 22))))
+TAU = 2.0**-10
+
+
+@pytest.mark.parametrize(
+    ("params", "mean", "excess"),
+    [
+        ((0.0, 0.0), (0.0, 0.0), 0),
+        ((TAU, 0.0), (0.0, 0.0), 1000),
+        ((TAU * 1.0001, 0.0), (0.0, 0.0), 1001),
+        ((0.0, 99.0), (0.0, 0.0), 0),  # a noise tensor
+        ((0.0, 0.0), (0.0, 4 * TAU), 1000),
+        ((TAU, 0.0), (3 * TAU, 0.0), 3000),
+        ((math.nan, 0.0), (0.0, 0.0), EXCESS_CAP),
+        ((math.inf, 0.0), (0.0, 0.0), EXCESS_CAP),
+        ((1e9, 0.0), (0.0, 0.0), EXCESS_CAP),
+        ((0.0,), (0.0, 0.0), EXCESS_CAP),
+    ],
+)
+def test_the_worst_tensor_decides(params: tuple[float, ...], mean: tuple[float, ...], excess: int) -> None:
+    assert compare(LIMITS, LAYOUT, {"params": params, "mean": mean}) == excess
+
+
+@pytest.mark.parametrize("names", [("params",), ("params", "mean", "more"), ()])
+def test_vectors_that_are_missing_or_too_many_lie_as_far_apart_as_can_be(names: tuple[str, ...]) -> None:
+    assert compare(LIMITS, LAYOUT, dict.fromkeys(names, (0.0, 0.0))) == EXCESS_CAP
+
+
+@pytest.mark.parametrize(
+    ("excess", "encoding", "statistics", "chain", "found"),
+    [
+        (0, True, True, True, Found(HOLDS, 0)),
+        (1000, True, True, True, Found(HOLDS, 1000)),
+        (1001, True, True, True, Found(UNPAID, 1001)),
+        (2000, True, True, True, Found(UNPAID, 2000)),
+        (2001, True, True, True, Found(FALSE, 2001)),
+        (0, False, True, True, Found(FALSE, EXCESS_CAP)),
+        (0, True, True, False, Found(FALSE, EXCESS_CAP)),
+        (0, True, False, True, Found(UNPAID, 0)),
+        (5000, True, False, True, Found(FALSE, 5000)),
+    ],
+)
+def test_a_finding_follows_from_what_was_seen(
+    excess: int, encoding: bool, statistics: bool, chain: bool, found: Found
+) -> None:
+    told = finding_of(excess, encoding_ok=encoding, statistics_ok=statistics, chain_ok=chain)
+    assert told == found
+
+
+# Conclusions
+
+
+def verdict(
+    verifier: PeerId, finding: Finding, node: PeerId = X, round: int = 0, segment: int = 0
+) -> Verdict:
+    result = ZERO_HASH if finding is WITHHELD else HASH
+    return Verdict(HASH, HASH, round, node, segment, HASH, verifier, finding, 0, result)
+
+
+@pytest.mark.parametrize(
+    ("said", "finding", "discredited"),
+    [
+        ((HOLDS,), HOLDS, 0),
+        ((UNPAID,), UNPAID, 0),
+        ((FALSE,), UNPAID, 0),  # nobody confirmed it
+        ((FALSE, FALSE), FALSE, 0),
+        ((WITHHELD, WITHHELD), WITHHELD, 0),
+        ((FALSE, WITHHELD), UNPAID, 0),  # of different things
+        ((FALSE, WITHHELD, FALSE), FALSE, 0),
+        ((FALSE, HOLDS), HOLDS, 1),
+        ((WITHHELD, HOLDS), HOLDS, 1),
+        ((FALSE, UNPAID), UNPAID, 0),
+        ((FALSE, FALSE, HOLDS), HOLDS, 2),
+    ],
+)
+def test_two_must_agree_and_a_contradicted_accuser_is_discredited(
+    said: tuple[Finding, ...], finding: Finding, discredited: int
+) -> None:
+    verdicts = [verdict(PeerId(bytes([i]) * 32), f) for i, f in enumerate(said)]
+    for order in itertools.permutations(verdicts):
+        concluded = conclude(order, 2)
+        assert concluded.finding is finding
+        assert len(concluded.discredited) == discredited
+        assert set(concluded.honoured) == {v.verifier for v in verdicts} - set(concluded.discredited)
+
+
+def test_one_verifier_that_speaks_twice_has_one_voice() -> None:
+    assert conclude([verdict(Y, FALSE), verdict(Y, FALSE)], 2).finding is UNPAID
+
+
+def test_the_only_verifier_of_a_job_decides() -> None:
+    assert quorum_of(1) == 1
+    assert conclude([verdict(Y, FALSE)], quorum_of(1)).is_guilty
+
+
+@pytest.mark.parametrize(
+    ("said", "quorum", "another"),
+    [
+        ((FALSE,), 2, True),
+        ((WITHHELD,), 2, True),
+        ((FALSE,), 1, False),
+        ((HOLDS,), 2, False),
+        ((FALSE, HOLDS), 2, False),
+        ((FALSE, FALSE), 2, False),
+    ],
+)
+def test_only_an_unconfirmed_accusation_needs_another_verifier(
+    said: tuple[Finding, ...], quorum: int, another: bool
+) -> None:
+    assert needs_another([verdict(Y, f) for f in said], quorum) is another
+
+
+# The tally
+
+
+SPEC = JobSpec(batch=2, sync=SyncSpec(steps=5))  # 64 tokens of context, 4 segments: 1, 1, 1 and 2 steps
+
+
+def contribution(peer: PeerId) -> Contribution:
+    return Contribution(peer, 640, HASH, HASH, HASH, HASH, "none")
+
+
+def audited(round: int, *verdicts: Verdict) -> Audited:
+    key = local_key(1, "verifier")
+    ordered = sorted(verdicts, key=lambda v: (v.node, v.verifier))
+    return Audited(round, tuple(sign_verdict(key, v) for v in ordered))
+
+
+V, W = PeerId(b"\x11" * 32), PeerId(b"\x12" * 32)
+
+
+def test_a_verifier_is_paid_for_the_steps_of_its_segment() -> None:
+    found = [rerun_tokens(SPEC, verdict(V, HOLDS, segment=segment)) for segment in range(4)]
+    assert found == [128, 128, 128, 256]
+    assert rerun_tokens(SPEC, verdict(V, WITHHELD)) == 0
+
+
+def test_units_are_those_of_good_work_and_of_honoured_verifiers() -> None:
+    tally = Tally(SPEC, 2)
+    all_of_them = [contribution(X), contribution(Y), contribution(Z)]
+    first = audited(0, verdict(V, UNPAID), verdict(V, FALSE, Y), verdict(W, HOLDS, Y))
+    assert tally.add(all_of_them, first) == {Y: 640, Z: 640, V: 128, W: 128}
+    assert tally.discredited == {V}
+    second = audited(1, verdict(V, FALSE, Z, 1), verdict(W, FALSE, Z, 1))
+    assert tally.add(all_of_them, second) == {X: 640, Y: 640, V: 128, W: 128}
+    assert (tally.guilty.keys(), tally.out) == ({Z}, {Z})
+    assert tally.guilty[Z].round == 1
+    assert tally.add(all_of_them, audited(2)) == {X: 640, Y: 640}
