@@ -11,29 +11,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from reporting import Row, at_most, load, show, told
+
 QUICK = ("--rounds", "4", "--set", "data.limit=2000000", "--set", "evaluate.final_tokens=16384")
-
-
-def machine() -> str:
-    """The processor's name and how many cores may be used."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [
-            line.split(":", 1)[1].strip()
-            for line in info.read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        name = names[0] if names else name
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores, {platform.system()}, Python {platform.python_version()}"
 
 
 def run(arguments: list[str], folder: Path) -> list[dict[str, Any]]:
@@ -49,8 +35,8 @@ def run(arguments: list[str], folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def measures(events: list[dict[str, Any]]) -> list[tuple[str, float, str, float | None, bool | None, str]]:
-    """(case, value, unit, goal, whether it is met, against what)."""
+def measures(events: list[dict[str, Any]]) -> list[Row]:
+    """Every case of a run that was compared with one process."""
     by = {kind: [e for e in events if e["event"] == kind] for kind in {e["event"] for e in events}}
     plan, result, baseline = by["plan"][0], by["result"][0], by["baseline"][0]
     rounds = by["round"]
@@ -58,43 +44,31 @@ def measures(events: list[dict[str, Any]]) -> list[tuple[str, float, str, float 
     tokens = sum(r["tokens"] for r in rounds)
     outside = 1.0 - sum(r["train_seconds"] for r in rounds) / wall
     alone = tokens / baseline["seconds"]
-    rows: list[tuple[str, float, str, float | None, bool | None, str]] = [
-        ("tokens a second", tokens / wall, "tokens/s", None, None, f"one process, one thread: {alone:.0f} tokens/s"),
-        ("speed", tokens / wall / alone, "ratio", 1.0, tokens / wall / alone >= 1.0, "one process, one thread"),
-        ("time outside training", outside, "share", 0.15, outside <= 0.15, "wall time of all rounds"),
-        ("whole run", result["seconds"] - baseline["seconds"], "s", 180.0,
-         result["seconds"] - baseline["seconds"] <= 180.0, "the promise of `make run`, baseline not counted"),
-    ]  # fmt: skip
+    took = result["seconds"] - baseline["seconds"]
     ring = result["bytes_ring_bf16"]
-    for kind, size in result["bytes_by"].items():
-        rows.append(
-            (f"bytes {kind}", size / ring, "ratio", None, None, f"bf16 ring all-reduce: {ring} bytes")
-        )
-    thin = (result["bytes_by"]["sync"] + result["bytes_by"]["control"]) / ring
-    rows.append(
-        (
-            "bytes sync + control",
-            thin,
-            "ratio",
-            1 / 50,
-            thin <= 1 / 50,
-            "bf16 ring all-reduce, same steps and N",
-        )
-    )
+    by_kind = result["bytes_by"]
+    thin = (by_kind["sync"] + by_kind["control"]) / ring
     gap = result["loss"] - baseline["loss"]
-    rows.append(
-        ("held-out loss", result["loss"], "nats/token", 2.9, result["loss"] <= 2.9, "goal of the default job")
-    )
-    rows.append(
-        ("loss gap", gap, "nats/token", 0.4, gap <= 0.4, f"one machine, same tokens: {baseline['loss']:.3f}")
-    )
+    speed = tokens / wall / alone
+    rows = [
+        told("tokens a second", tokens / wall, "tokens/s", f"one process, one thread: {alone:.0f} tokens/s"),
+        Row("speed", speed, "ratio", 1.0, speed >= 1.0, "one process, one thread"),
+        at_most("time outside training", outside, "share", 0.15, "wall time of all rounds"),
+        at_most("whole run", took, "s", 180.0, "the promise of `make run`, baseline not counted"),
+        *(
+            told(f"bytes {kind}", size / ring, "ratio", f"bf16 ring all-reduce: {ring} bytes")
+            for kind, size in by_kind.items()
+        ),
+        at_most("bytes sync + control", thin, "ratio", 1 / 50, "bf16 ring all-reduce, same steps and N"),
+        at_most("held-out loss", result["loss"], "nats/token", 2.9, "goal of the default job"),
+        at_most("loss gap", gap, "nats/token", 0.4, f"one machine, same tokens: {baseline['loss']:.3f}"),
+    ]
     for usage in by["usage"]:
         share = usage["peak_bytes"] / plan["memory_bytes"]
-        rows.append((f"peak memory of {usage['process']}", usage["peak_bytes"], "B", None, None,
-                     f"{share:.2f} of one worker's plan"))  # fmt: skip
+        case = f"peak memory of {usage['process']}"
+        rows.append(told(case, usage["peak_bytes"], "B", f"{share:.2f} of one worker's plan"))
     total = sum(u["peak_bytes"] for u in by["usage"])
-    rows.append(("peak memory of all processes", total, "B", 4e9, total <= 4e9, "4 GB"))
-    return rows
+    return [*rows, at_most("peak memory of all processes", total, "B", 4e9, "4 GB")]
 
 
 def main() -> None:
@@ -104,15 +78,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("arguments", nargs="*", help="passed to `farflung run`")
     asked = parser.parse_args()
-    load = os.getloadavg()[0]
+    before = load()
     with tempfile.TemporaryDirectory() as folder:
         events = run([*(QUICK if asked.quick else ()), *asked.arguments], Path(folder))
-    for case, value, unit, goal, met, against in measures(events):
-        row = {
-            "bench": "run", "case": case, "value": round(value, 6), "unit": unit, "goal": goal, "met": met,
-            "against": against, "machine": machine(), "load": load,
-        }  # fmt: skip
-        sys.stdout.write(json.dumps(row) + "\n")
+    for row in measures(events):
+        show("run", row, before)
 
 
 if __name__ == "__main__":

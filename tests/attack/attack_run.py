@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from attack_world import (
+    BOUND,
     JOB_KEY,
     LAYOUT,
     MEMBERS,
@@ -20,6 +22,10 @@ from attack_world import (
     initial,
     start_order,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
+
+from sim_ledger import MemoryLedger, genesis_of  # noqa: E402 - found through the line above
 
 from farflung.app import objects, wire
 from farflung.app.archive import Archive, RunLog
@@ -62,7 +68,13 @@ ORDERS: dict[str, type[Any]] = {
     wire.UNVEIL: wire.RevealSegment,
 }
 AUDITS: dict[str, type[Any]] = {wire.AUDIT: wire.AuditOrder, wire.JUDGE: wire.AuditReveal}
-CHAIN = Hash(b"c" * 32)
+CHAIN = genesis_of(REQUESTER, *MEMBERS, *VERIFIERS).chain
+
+
+def ledger_of() -> MemoryLedger:
+    """A ledger on which this job is funded and everybody is hired."""
+    units = SPEC.rounds * SPEC.round_tokens * len(MEMBERS)
+    return MemoryLedger(REQUESTER, TERMS.id, SPEC.rounds, MEMBERS, VERIFIERS, units)
 
 
 class Near:
@@ -169,11 +181,13 @@ class Hostile(Member):
         self.twists: dict[str, Twist] = {}
         self.seen: dict[PeerId, Any] = {}  # what others said in the round before it answers
         self.connection: Connection | None = None
-        self.withholds = False
+        self.withholds = False  # payloads, which are all of this size
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method == objects.CHUNK and self.withholds:
-            raise PolicyError("FF-APP-042", "never")
+            asked, _ = decode(body, tuple[Hash, int], limits.CONTROL_BYTES)
+            if self.disk.has(asked) and self.disk.manifest(asked).size == BOUND:
+                raise PolicyError("FF-APP-042", "never")
         return await super().handle(connection, method, body)
 
     async def obey(self, connection: Connection, method: str, order: Any) -> Any:
@@ -257,7 +271,7 @@ class Run:
         def closed(after: PublicState) -> None:
             self.on_closed(after.round - 1)
 
-        audits = Audits(
+        audits = self.audits = Audits(
             CHAIN,
             TERMS,
             members,

@@ -8,17 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from attack_world import JOB_KEY, LAYOUT, MEMBERS, REQUESTER, STRANGER, TERMS, Party, initial, within
+from attack_world import JOB_KEY, LAYOUT, MEMBERS, REQUESTER, STRANGER, TERMS, VERIFIERS, Party, initial, within
 
 from farflung.app import wire
-from farflung.app.hiring import WARNING_CHARACTERS, Budget, Supplies, hire, start_members
+from farflung.app.hiring import WARNING_CHARACTERS, Asks, Budget, Hired, Starter, Supplies, all_ready, hire
 from farflung.app.journal import Journal
+from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.events import AnyEvent, Joined, Left, Warned
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
-from farflung.ledger.tx import JobSchedule, Offer, SignedOffer, sign_offer
+from farflung.ledger.tx import JobSchedule, Offer, Role, SignedOffer, sign_offer
 from farflung.market.offer import Capabilities, Listing
 from farflung.net.io.connection import Connection
 
@@ -26,7 +27,7 @@ replace = msgspec.structs.replace
 
 CHAIN = Hash(b"c" * 32)
 EVE, HONEST = MEMBERS[2], MEMBERS[:2]
-SPEC = replace(TERMS.spec, network=replace(TERMS.spec.network, providers=len(MEMBERS)))
+SPEC = replace(TERMS.spec, network=replace(TERMS.spec.network, providers=len(MEMBERS), verifiers=2))
 JOB = replace(TERMS, spec=SPEC)
 BUDGET = Budget(Credits(10), Credits(10**6), Credits(500), 0, 10**9, 100)
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
@@ -40,14 +41,20 @@ class Node(Party):
         self, key: SigningKey, folder: Path, twist: Callable[[Any], Any] = lambda said: said
     ) -> None:
         super().__init__(key, folder)
-        self.twist = twist
+        self.twist, self.lease_key = twist, LeaseKey()
+        self.opened: bytes | None = None
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method == wire.START:
+            start = decode(body, wire.Start, 10**6)
+            self.opened = self.lease_key.unwrap(start.job, start.wrapped_key)
             return encode(self.twist(wire.Started(0, ROOT, 0, "")))
         p = decode(body, wire.Proposal, 10**6)
         money = (p.unit_price, p.stake, p.units_max, p.expires)
-        return encode(self.twist(sign_offer(self.key, Offer(p.chain, p.terms.id, self.key.public, *money))))
+        signed = sign_offer(self.key, Offer(p.chain, p.terms.id, self.key.public, *money, p.role))
+        lease_key = self.lease_key.public
+        signature = sign_lease_key(self.key, p.terms.id, lease_key)
+        return encode(self.twist(wire.Offered(signed, lease_key, signature)))
 
 
 class Ledger:
@@ -72,6 +79,7 @@ class Scene:
         self.home = Party(REQUESTER, folder / "home")
         self.nodes = [Node(key, folder / key.public.hex()[:4]) for key in HONEST]
         self.nodes.append(Node(EVE, folder / "eve", twist))
+        self.judges = [Node(key, folder / key.public.hex()[:4]) for key in VERIFIERS]
         self.places: dict[PeerId, tuple[str, int]] = {}
         self.events: list[AnyEvent] = []
         self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
@@ -81,17 +89,30 @@ class Scene:
         return await self.home.endpoint.dial(peer, *self.places[peer])
 
     async def hire(self) -> list[PeerId]:
-        asks = [Listing(n.key.public, Credits(5), Credits(1000), FACTS) for n in self.nodes]
+        """The providers that were hired; both verifiers always are."""
+        self.hired = await self._hire()
+        assert self.hired.verifiers == sorted(key.public for key in VERIFIERS)
+        return self.hired.members
+
+    async def _hire(self) -> Hired:
+        asks = Asks({Role.TRAIN: _asks(self.nodes), Role.AUDIT: _asks(self.judges)}, {})
         return await hire(self.ledger, JOB, BUDGET, asks, self.dial, self.journal)  # type: ignore[arg-type]
 
     async def start(self) -> list[PeerId]:
         empty = self.home.put(b"")
-        peers = [node.key.public for node in self.nodes]
-        supplies = Supplies(JOB_KEY, empty, empty, empty, 0)
-        return await start_members(JOB, supplies, (), initial(), peers, peers, (), self.dial, self.journal)
+        keys = {node.key.public: node.lease_key.public for node in self.nodes}
+        starter = Starter(JOB, list(keys), self.dial, self.journal, JOB_KEY)
+        supplies = Supplies(empty, empty, empty, 0)
+        work = {p: starter.member(p, key, supplies, (), ROOT) for p, key in keys.items()}
+        ready, _ = await all_ready(work, self.journal)
+        return ready
 
     def reasons(self) -> list[tuple[str, str]]:
         return [(event.peer, event.reason.split()[0]) for event in self.events if isinstance(event, Left)]
+
+
+def _asks(nodes: list[Node]) -> list[Listing]:
+    return [Listing(n.key.public, Credits(5), Credits(1000), FACTS) for n in nodes]
 
 
 @pytest.fixture
@@ -101,12 +122,12 @@ def scene(tmp_path: Path) -> Callable[..., None]:
     def run(test: Any, twist: Callable[[Any], Any] = lambda said: said) -> None:
         async def body() -> None:
             here = Scene(tmp_path, twist)
-            for node in here.nodes:
+            for node in (*here.nodes, *here.judges):
                 here.places[node.key.public] = await node.endpoint.start()
             try:
                 await test(here)
             finally:
-                for party in (here.home, *here.nodes):
+                for party in (here.home, *here.nodes, *here.judges):
                     await party.endpoint.close()
                 here.journal.close()
 
@@ -115,16 +136,35 @@ def scene(tmp_path: Path) -> Callable[..., None]:
     return run
 
 
-def resigned(**changes: Any) -> Callable[[SignedOffer], SignedOffer]:
-    return lambda said: sign_offer(EVE, replace(said.offer, **changes))
+def offering(twist: Callable[[SignedOffer], SignedOffer]) -> Callable[[Any], Any]:
+    """Another offer, in the place of an honest one."""
+    return lambda said: replace(said, offer=twist(said.offer))
+
+
+def resigned(**changes: Any) -> Callable[[Any], Any]:
+    return offering(lambda said: sign_offer(EVE, replace(said.offer, **changes)))
+
+
+def keyed(key: SigningKey, lease_key: bytes, job: Hash = JOB.id) -> Callable[[Any], Any]:
+    """Another lease key, signed by `key`."""
+    signature = sign_lease_key(key, job, lease_key)
+    return lambda said: replace(said, lease_key=lease_key, signature=signature)
 
 
 @pytest.mark.parametrize(
     "twist",
     [
+        offering(lambda said: replace(said, signature=bytes(64))),
+        offering(lambda said: sign_offer(STRANGER, said.offer)),
+        offering(lambda said: replace(said, offer=replace(said.offer, stake=0))),
         lambda said: replace(said, signature=bytes(64)),
-        lambda said: sign_offer(STRANGER, said.offer),
-        lambda said: replace(said, offer=replace(said.offer, stake=0)),
+        lambda said: replace(said, lease_key=LeaseKey().public),  # put in by somebody in between
+        keyed(STRANGER, LeaseKey().public),
+        keyed(EVE, LeaseKey().public, Hash(bytes(32))),
+        keyed(EVE, b""),
+        keyed(EVE, bytes(31)),
+        keyed(EVE, bytes(10_000)),
+        resigned(role=Role.AUDIT),
         resigned(chain=Hash(bytes(32))),
         resigned(job=Hash(bytes(32))),
         resigned(node=HONEST[0].public),
@@ -140,7 +180,7 @@ def test_one_false_offer_does_not_spoil_the_others(scene: Any, twist: Callable[[
         assert await here.hire() == sorted(key.public for key in HONEST)
         assert here.reasons() == [(EVE.public.hex(), "FF-APP-063")]
         (schedule,) = here.ledger.submitted
-        assert {o.offer.node for o in schedule.offers} == {key.public for key in HONEST}
+        assert {o.offer.node for o in schedule.offers} == {key.public for key in (*HONEST, *VERIFIERS)}
 
     scene(test, twist)
 
@@ -176,3 +216,30 @@ def test_what_a_provider_says_for_people_is_short(scene: Any) -> None:
         assert len([event for event in here.events if isinstance(event, Joined)]) == len(MEMBERS)
 
     scene(test, lambda said: replace(said, warning="x" * 100_000 + ": " + "y" * 100_000))
+
+
+def test_a_lease_key_that_nothing_can_be_wrapped_for_leaves_out_its_node_alone(scene: Any) -> None:
+    async def test(here: Scene) -> None:
+        assert EVE.public in await here.hire()  # it is signed, and of the right length
+        here.nodes[2].lease_key.public = bytes(32)
+        assert await here.start() == [key.public for key in HONEST]
+        assert here.reasons() == [(EVE.public.hex(), "FF-APP-063")]
+        assert [node.opened for node in here.nodes] == [JOB_KEY, JOB_KEY, None]
+
+    scene(test, keyed_or_started)
+
+
+def keyed_or_started(said: Any) -> Any:
+    return keyed(EVE, bytes(32))(said) if isinstance(said, wire.Offered) else said
+
+
+def test_a_verifier_that_signs_a_trainers_offer_is_left_out(scene: Any) -> None:
+    async def test(here: Scene) -> None:
+        judge = here.judges[0]
+        judge.twist = lambda said: replace(
+            said, offer=sign_offer(judge.key, replace(said.offer.offer, role=Role.TRAIN))
+        )
+        assert len((await here._hire()).verifiers) == 1
+        assert here.reasons() == [(judge.key.public.hex(), "FF-APP-063")]
+
+    scene(test)

@@ -420,6 +420,25 @@ def test_one_half_of_a_circuit_may_close_before_the_other(may_splice: bool) -> N
     run(test)
 
 
+@BOTH
+def test_a_broken_socket_ends_both_sides_of_a_circuit(may_splice: bool) -> None:
+    async def test() -> None:
+        async with pair(may_splice=may_splice) as (server, *_):
+            one, its = socket.socketpair()
+            other, theirs = socket.socketpair()
+            for each in (one, its, other, theirs):
+                each.setblocking(False)
+            circuit = join(server, its, theirs)
+            await asyncio.get_running_loop().sock_sendall(one, b"never read")
+            await until(lambda: server.forwarded >= len(b"never read") and circuit.held == 0)
+            other.close()  # with something unread: a reset
+            await until(lambda: circuit not in server._circuits)
+            assert its.fileno() == theirs.fileno() == -1
+            one.close()
+
+    run(test)
+
+
 def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> Circuit:
     circuit = Circuit(
         its, theirs, may_splice=server._may_splice, on_moved=server._moved, on_end=server._ended
@@ -441,9 +460,10 @@ def test_a_circuit_through_which_nothing_goes_is_ended() -> None:
     async def test() -> None:
         async with pair() as (server, _, _, connection):
             (circuit,) = server._circuits
-            for _ in range(3):
-                circuit.look()
-            assert await connection.call("a", b"1") == b"1"
+            for _ in range(3):  # a call is time enough for three more looks
+                for _ in range(3):
+                    circuit.look()
+                assert await connection.call("a", b"1") == b"1"
             for _ in range(4):
                 circuit.look()
             await connection.closed()

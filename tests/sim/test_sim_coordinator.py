@@ -10,7 +10,7 @@ from test_sim_rounds import KEYS, Network
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId
 from farflung.train import rounds
-from farflung.train.roundlog import Accepted, Closed, Committed, Finished, RoundOpened
+from farflung.train.roundlog import Accepted, Audited, Closed, Committed, Finished, RoundOpened
 
 PEERS = [key.public for key in KEYS]
 PER_ROUND = (Committed, Accepted, Closed, RoundOpened)
@@ -50,6 +50,10 @@ def test_an_accepted_round_is_closed_even_if_nobody_comes_back() -> None:
     state, effects = rounds.step(state, rounds.GotOwnRoot(merge.round, rounds.Hash(bytes(32))))
     written = [e.record for e in effects if isinstance(e, rounds.Write)]
     assert [type(record) for record in written] == [Closed]
+    assert not any(isinstance(e, rounds.End) for e in effects)  # the round before is being audited
+    state, effects = rounds.step(state, rounds.GotVerdicts(merge.round - 1, ()))
+    written = [e.record for e in effects if isinstance(e, rounds.Write)]
+    assert [type(record) for record in written] == [Audited]
     assert [e.finished.reason for e in effects if isinstance(e, rounds.End)] == [rounds.REASON_ALONE]
 
 

@@ -1,83 +1,288 @@
-"""The ledger hears of every closed round once, whenever the coordinator died in between."""
+"""The ledger hears of every judged round once, and of every guilty node once, whenever the coordinator died."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from sim_ledger import STAKE, Died, MemoryLedger
 
+from farflung.app.audits import evidence_file
 from farflung.app.recording import Recorder
-from farflung.core.crypto import digest
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import RunError
-from farflung.core.ids import PeerId
+from farflung.core.events import Caught
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.layout import Layout, TensorSpec
+from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, SyncSpec, Terms
 from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.tx import Progress
-from farflung.train.roundlog import Accepted, Closed, Contribution, Opened, Record
+from farflung.ledger.tx import Finding, JobCancel, JobSlash, Progress, SignedVerdict, Verdict, sign_verdict
+from farflung.train.roundlog import Accepted, Audited, Closed, Contribution, Opened, Record, payload_hash
+from farflung.verify.commitments import commit, nonce_of
+from farflung.verify.evidence import Evidence
+from farflung.verify.evidence import Testimony as Said
 
-JOB, PEER = digest("test/job"), PeerId(digest("test/peer"))
+replace = msgspec.structs.replace
+
 ROUNDS = 4
+REQUESTER = local_key(9, "requester")
+NODES = [local_key(9, "provider", i) for i in range(3)]
+VERIFIERS = [local_key(9, "verifier", i) for i in range(2)]
+GUILTY = NODES[1]
+CAUGHT = 1  # the round in which its work is found false
+MODEL, SYNC = ModelSpec(layers=1, width=4, heads=1, context=4), SyncSpec(steps=2)
+SPEC = JobSpec(rounds=ROUNDS, batch=2, model=MODEL, sync=SYNC, audit=AuditSpec(segments=2, rate=1.0))
+LAYOUT = Layout((TensorSpec("t", (4,)),))
+TERMS = Terms(SPEC, ZERO_HASH, ZERO_HASH, LAYOUT, REQUESTER.public, digest("test/root"))
+UNAUDITED = replace(TERMS, spec=replace(SPEC, audit=AuditSpec(rate=0.0, probation=0)))
+TOKENS = SPEC.round_tokens
+SEGMENT_TOKENS = TOKENS // 2
+UNITS = ROUNDS * TOKENS * len(NODES)
+TRACE, RESULT = digest("test/trace"), digest("test/result")
 
 
-class Log:
-    """A run log with `closed` closed rounds."""
-
-    def __init__(self, closed: int) -> None:
-        self.records: list[Record] = [Opened(JOB, PEER, digest("test/root"), ROUNDS)]
-        for round in range(closed):
-            paid = Contribution(PEER, 10, digest("test/p"), digest("test/o"), digest("test/n"))
-            self.records += [Accepted(round, (paid,)), Closed(round, digest("test/root", bytes([round])), ())]
+def contribution(key: SigningKey, round: int) -> Contribution:
+    payload = payload_hash(key.public + bytes([round]))
+    nonce = nonce_of(key, TERMS.id, round)
+    return Contribution(key.public, TOKENS, payload, payload, nonce, TRACE, "none")
 
 
-class Ledger:
-    """The rule that matters here: rounds strictly in sequence, while the job runs."""
+class Story:
+    """A run's log up to some place, and the ledger beside it; `findings` of both verifiers on the guilty node."""
 
-    def __init__(self, round: int = 0, state: JobState = JobState.RUNNING) -> None:
-        self.row = JobRow(JOB, PEER, 100, 1, ROUNDS, 10, state=state, round=round)
-        self.taken: list[int] = []
+    def __init__(
+        self,
+        folder: Path,
+        findings: tuple[Finding, Finding] = (Finding.FALSE, Finding.FALSE),
+        terms: Terms = TERMS,
+    ) -> None:
+        self.terms, self.evidence, self._findings = terms, folder / "evidence", findings
+        self.records: list[Record] = [Opened(terms.id, REQUESTER.public, terms.initial_root, ROUNDS)]
+        self.ledger = MemoryLedger(REQUESTER, terms.id, ROUNDS, NODES, VERIFIERS, UNITS)
+        self.events: list[Any] = []
 
-    async def job(self, _: Any) -> JobRow:
-        return self.row
+    def emit(self, event: Any, **_: Any) -> None:
+        self.events.append(event)
 
-    async def submit(self, op: Progress) -> None:
-        assert op.round == self.row.round
-        self.taken.append(op.round)
-        self.row = JobRow(JOB, PEER, 100, 1, ROUNDS, 10, state=JobState.RUNNING, round=op.round + 1)
+    def close(self, *rounds: int) -> None:
+        for round in rounds:
+            out = {GUILTY.public} if round > CAUGHT + 1 and self._is_guilty else set()
+            taken = tuple(contribution(key, round) for key in NODES if key.public not in out)
+            self.records += [Accepted(round, taken), Closed(round, digest("test/root", bytes([round])), ())]
 
+    @property
+    def _is_guilty(self) -> bool:
+        return all(f in (Finding.FALSE, Finding.WITHHELD) for f in self._findings)
 
-def record(ledger: Ledger, log: Log) -> None:
-    recorder: Any = Recorder
-    asyncio.run(recorder(ledger, JOB, log).catch_up())
+    def judge(self, *rounds: int) -> None:
+        for round in rounds:
+            said = self._verdicts(round)
+            self.records.append(Audited(round, said))
+
+    def _verdicts(self, round: int) -> tuple[SignedVerdict, ...]:
+        if round != CAUGHT:
+            return tuple(self._verdict(VERIFIERS[0], key, round, Finding.HOLDS) for key in NODES[:1])
+        pairs = zip(sorted(VERIFIERS, key=lambda k: k.public), self._findings, strict=True)
+        found = tuple(self._verdict(verifier, GUILTY, round, finding) for verifier, finding in pairs)
+        self._write_evidence(found)
+        return found
+
+    def _verdict(self, verifier: SigningKey, node: SigningKey, round: int, finding: Finding) -> SignedVerdict:
+        about = (self.ledger.chain, self.terms.id, round, node.public, 0, TRACE)
+        excess = 3000 if finding is Finding.FALSE else 0
+        return sign_verdict(verifier, Verdict(*about, verifier.public, finding, excess, RESULT))
+
+    def _write_evidence(self, said: tuple[SignedVerdict, ...]) -> None:
+        c = contribution(GUILTY, CAUGHT)
+        promise = commit(GUILTY, TERMS.id, CAUGHT, c.payload, c.weight, c.trace)
+        testimonies = tuple(Said((), (), (), verdict) for verdict in said)
+        evidence = Evidence(TERMS.id, CAUGHT, c, (promise,), 0, "", (), (), testimonies)
+        self.evidence.mkdir(exist_ok=True)
+        evidence_file(self.evidence, CAUGHT, GUILTY.public).write_bytes(encode(evidence))
+
+    @property
+    def recorder(self) -> Recorder:
+        """A new session's."""
+        maker: Any = Recorder
+        log = type("Log", (), {"records": self.records})
+        made: Recorder = maker(self.ledger, self.terms, log, self.evidence, len(VERIFIERS), self)
+        return made
+
+    def record(self) -> None:
+        asyncio.run(self.recorder.catch_up())
+
+    def row(self) -> JobRow:
+        row = asyncio.run(self.ledger.job(self.terms.id))
+        assert row is not None
+        return row
+
+    @property
+    def progress(self) -> list[Progress]:
+        return [op for op in self.ledger.submitted if isinstance(op, Progress)]
+
+    @property
+    def slashes(self) -> list[JobSlash]:
+        return [op for op in self.ledger.submitted if isinstance(op, JobSlash)]
 
 
 @pytest.mark.parametrize("known", range(ROUNDS + 1))
-def test_whatever_the_ledger_knew_it_knows_all_closed_rounds_after(known: int) -> None:
-    ledger = Ledger(known)
-    record(ledger, Log(ROUNDS))
-    assert ledger.taken == list(range(known, ROUNDS))
-    record(ledger, Log(ROUNDS))
-    assert ledger.taken == list(range(known, ROUNDS))
+def test_whatever_the_ledger_knew_it_knows_all_closed_rounds_after(tmp_path: Path, known: int) -> None:
+    story = Story(tmp_path, terms=UNAUDITED)
+    story.close(*range(known))
+    story.record()
+    assert [op.round for op in story.progress] == list(range(known))
+    story.close(*range(known, ROUNDS))
+    for _ in range(2):
+        story.record()
+        assert [op.round for op in story.progress] == list(range(ROUNDS))
+    assert story.row().round == ROUNDS
 
 
-def test_work_that_the_ledger_would_not_pay_is_an_error_and_not_a_silence() -> None:
+def test_a_round_is_recorded_when_it_is_judged_and_not_before(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.close(0, 1)
+    story.record()
+    assert story.progress == []
+    story.judge(0)
+    story.record()
+    assert [op.round for op in story.progress] == [0]
+    story.judge(1)
+    story.close(2, 3)
+    story.record()
+    assert [op.round for op in story.progress] == [0, 1]
+
+
+def test_what_a_round_earned_is_what_its_audit_left(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.close(*range(ROUNDS))
+    story.judge(*range(ROUNDS))
+    story.record()
+    fine, verifiers = {NODES[0].public: TOKENS, NODES[2].public: TOKENS}, [v.public for v in VERIFIERS]
+    honest = {**fine, NODES[1].public: TOKENS, verifiers[0]: SEGMENT_TOKENS}
+    both = {**fine, **dict.fromkeys(verifiers, SEGMENT_TOKENS)}
+    without = {**fine, verifiers[0]: SEGMENT_TOKENS}
+    assert [dict(op.units) for op in story.progress] == [honest, both, without, without]
+
+
+@pytest.mark.parametrize("finding", [Finding.FALSE, Finding.WITHHELD])
+def test_a_guilty_node_loses_its_stake_once_whatever_crash_happens(tmp_path: Path, finding: Finding) -> None:
+    undisturbed = Story(tmp_path, (finding, finding))
+    undisturbed.close(*range(ROUNDS))
+    undisturbed.judge(*range(ROUNDS))
+    undisturbed.record()
+    total = len(undisturbed.ledger.submitted)
+    assert (total, len(undisturbed.slashes)) == (ROUNDS + 1, 1)
+    deaths = [("die_before", n) for n in range(total)] + [("die_after", n + 1) for n in range(total)]
+    for attribute, place in deaths:
+        story = Story(tmp_path, (finding, finding))
+        story.close(*range(ROUNDS))
+        story.judge(*range(ROUNDS))
+        setattr(story.ledger, attribute, place)
+        with pytest.raises(Died):
+            story.record()
+        setattr(story.ledger, attribute, None)
+        for _ in range(2):
+            story.record()
+        assert story.ledger.submitted == undisturbed.ledger.submitted, (attribute, place)
+        lease = story.ledger.lease(GUILTY.public)
+        assert (lease.slashed, lease.is_open) == (undisturbed.ledger.lease(GUILTY.public).slashed, False)
+    assert undisturbed.ledger.lease(GUILTY.public).slashed > 0
+
+
+def test_a_false_claim_costs_the_whole_stake_and_those_who_signed_share_the_half(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    before = [story.ledger.balance(v.public) for v in VERIFIERS]
+    story.close(*range(3))
+    story.judge(0, 1)
+    story.record()
+    assert story.ledger.lease(GUILTY.public).slashed == STAKE
+    assert [story.ledger.balance(v.public) for v in VERIFIERS] == [x + STAKE // 4 for x in before]
+    assert story.ledger.node(GUILTY.public).burnt == STAKE // 2
+    (caught,) = [event for event in story.events if isinstance(event, Caught)]
+    assert (caught.slashed, caught.bounty, caught.burnt) == (STAKE, STAKE // 2, STAKE // 2)
+    assert caught.evidence == story.ledger.lease(GUILTY.public).evidence.hex()
+    assert all(story.ledger.lease(n.public).is_open for n in NODES if n is not GUILTY)
+
+
+@pytest.mark.parametrize(
+    "findings",
+    [
+        (Finding.FALSE, Finding.HOLDS),
+        (Finding.HOLDS, Finding.FALSE),
+        (Finding.FALSE, Finding.UNPAID),
+        (Finding.FALSE, Finding.WITHHELD),
+        (Finding.UNPAID, Finding.UNPAID),
+    ],
+)
+def test_nobody_is_slashed_whom_both_verifiers_do_not_accuse_alike(
+    tmp_path: Path, findings: tuple[Finding, Finding]
+) -> None:
+    story = Story(tmp_path, findings)
+    story.close(*range(ROUNDS))
+    story.judge(*range(ROUNDS))
+    story.record()
+    assert story.slashes == []
+    assert story.ledger.lease(GUILTY.public).is_open
+    first = sorted(v.public for v in VERIFIERS)
+    units = dict(story.progress[CAUGHT].units)
+    assert (GUILTY.public in units) is (Finding.HOLDS in findings)
+    for verifier, finding in zip(first, findings, strict=True):
+        is_liar = Finding.HOLDS in findings and finding is Finding.FALSE
+        assert (verifier in units) is not is_liar
+
+
+def test_work_that_the_ledger_would_not_pay_is_an_error_and_not_a_silence(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.close(0, 1, 2)
+    story.judge(0)
+    story.record()
+    story.ledger.apply(REQUESTER, JobCancel(TERMS.id))
+    assert story.row().state is JobState.CANCELLED
+    story.record()  # what it had taken is paid
+    story.judge(1)
     with pytest.raises(RunError, match="FF-APP-068"):
-        record(Ledger(2, JobState.EXPIRED), Log(3))
+        story.record()
 
 
-def test_a_settled_job_with_all_rounds_needs_nothing() -> None:
-    ledger = Ledger(3, JobState.SETTLED)
-    record(ledger, Log(3))
-    assert ledger.taken == []
-
-
-def test_a_refusal_reaches_the_coordinator_while_training_goes_on() -> None:
+def test_a_refusal_reaches_the_coordinator_while_training_goes_on(tmp_path: Path) -> None:
     async def scenario() -> list[Any]:
         told: list[Any] = []
-        maker: Any = Recorder
-        recorder = maker(Ledger(0, JobState.EXPIRED), JOB, Log(1))
+        story = Story(tmp_path)
+        story.close(0, 1)
+        story.judge(0)
+        story.ledger.apply(REQUESTER, JobCancel(TERMS.id))
+        recorder = story.recorder
         recorder.wake()
         await recorder.run(told.append)
         return told
 
     (error,) = asyncio.run(scenario())
     assert error.code == "FF-APP-068"
+
+
+def test_a_job_that_the_ledger_does_not_know_is_an_error(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.close(0, 1)
+    story.judge(0)
+
+    async def unknown(_: Hash) -> None:
+        return None
+
+    story.ledger.job = unknown  # type: ignore[assignment]
+    with pytest.raises(RunError, match="FF-APP-068"):
+        story.record()
+
+
+def test_evidence_is_named_by_its_hash_and_is_of_the_guilty_peer(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.close(*range(3))
+    story.judge(0, 1)
+    story.record()
+    (slash,) = story.slashes
+    assert slash.node == PeerId(GUILTY.public)
+    assert slash.evidence == story.ledger.lease(GUILTY.public).evidence != ZERO_HASH
+    assert {v.verdict.verifier for v in slash.verdicts} == {v.public for v in VERIFIERS}

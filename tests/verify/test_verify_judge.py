@@ -54,7 +54,7 @@ def test_small_differences_between_machines_give_the_same_terms() -> None:
 
 
 def test_a_model_whose_honest_work_is_nothing_but_noise_is_refused_with_numbers() -> None:
-    with pytest.raises(PolicyError, match="FF-VERI-050.*0.3"):
+    with pytest.raises(PolicyError, match=r"FF-VERI-050.*0\.3"):
         tolerance_of([("params", (0.3, 0.9)), ("mean", (1e-6, 1e-6))])
 
 
@@ -134,6 +134,7 @@ def verdict(
         ((WITHHELD, HOLDS), HOLDS, 1),
         ((FALSE, UNPAID), UNPAID, 0),
         ((FALSE, FALSE, HOLDS), HOLDS, 2),
+        ((FALSE, FALSE, UNPAID), UNPAID, 0),
     ],
 )
 def test_two_must_agree_and_a_contradicted_accuser_is_discredited(

@@ -10,6 +10,7 @@ it cannot fetch from the peer, though it asks itself and waits, is withheld, and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -165,16 +166,20 @@ class AuditTenancy:
         public = snapshot.check(
             snapshot.unpack(packed, self._terms.layout), self._terms.layout, asked.round, asked.root
         )
-        try:
-            opened = asked.opened or await self._ask_opening(asked)
-            state = await self._from_peer(opened.state, node)
-        except WithheldError:
-            return wire.AuditAnswer(None, self._verdict(asked, Found(Finding.WITHHELD, 0), ZERO_HASH))
         params = segments.params_root(self._terms.layout, public.params)
         place = opening.Place(self._terms.spec, asked.round, asked.segment, asked.contribution, params)
-        audit = await self._rerun(asked, opened, place, packed, state, public)
-        if audit is None:
+        run = None
+        if asked.opened is not None:
+            with contextlib.suppress(WithheldError):
+                run = await self._rerun(asked, asked.opened, place, packed, public)
+        try:
+            # What came by way of the coordinator and does not hold may be its doing: the peer's own word decides.
+            run = run or await self._rerun(asked, await self._ask_opening(asked), place, packed, public)
+        except WithheldError:
+            return wire.AuditAnswer(None, self._verdict(asked, Found(Finding.WITHHELD, 0), ZERO_HASH))
+        if run is None:
             return wire.AuditAnswer(None, self._verdict(asked, Found(Finding.FALSE, EXCESS_CAP), ZERO_HASH))
+        opened, state, audit = run
         said = blind(self._key, self.job, asked.round, node, asked.segment, audit.mine.border)
         self._vault.save(self._name(asked), encode((said, audit.mine.border)))
         self._held[asked.round, node, asked.segment] = Held(asked, opened, audit, state, packed, said)
@@ -186,14 +191,14 @@ class AuditTenancy:
         opened: wire.SegmentOpened,
         place: opening.Place,
         packed: bytes,
-        state: bytes,
         public: snapshot.PublicState,
-    ) -> chair.Audit | None:
+    ) -> tuple[wire.SegmentOpened, bytes, chair.Audit] | None:
         """What the segment gives here; None when what was opened cannot be what an honest peer committed to."""
         layout, spec = self._terms.layout, self._terms.spec
         if opening.start_fault(place, opened.start) or self._chain_fault(asked, opened):
             return None
         border = opening.read_border(opened.start)
+        state = await self._from_peer(opened.state, asked.contribution.peer)
         if not chair.is_start(place, layout, border, state):
             return None
         try:
@@ -206,7 +211,7 @@ class AuditTenancy:
             return None
         at_start = segments.unpack(state, spec.optimizer, layout, asked.round)
         base = public.params if at_start.params is None else at_start.params
-        return chair.Audit(place, layout, self._terms.tolerance, border, base, reran)
+        return opened, state, chair.Audit(place, layout, self._terms.tolerance, border, base, reran)
 
     def _chain_fault(self, asked: wire.AuditOrder, opened: wire.SegmentOpened) -> str:
         """Whether the round goes on from the committed end of the peer's round before it."""
@@ -228,7 +233,9 @@ class AuditTenancy:
         if held is None:
             raise PolicyError("FF-APP-087", "this audit was not run here", hint="order it again")
         try:
-            revealed = asked.revealed or await self._ask_reveal(held)
+            revealed = asked.revealed
+            if revealed is None or isinstance(self._ends(held, revealed), str):
+                revealed = await self._ask_reveal(held)  # as with the opening
             shown = await self._shown(held, revealed)
         except WithheldError:
             found = Found(Finding.WITHHELD, 0)
@@ -238,10 +245,13 @@ class AuditTenancy:
         nonce = nonce_of(self._key, self.job, asked.round, node, asked.segment)
         return wire.Judged(self._verdict(held.order, found, held.blind.digest), border, nonce)
 
+    def _ends(self, held: Held, revealed: wire.SegmentRevealed) -> opening.Ends | str:
+        return opening.read_ends(held.audit.place, held.audit.start, revealed.leaves)
+
     async def _shown(self, held: Held, revealed: wire.SegmentRevealed) -> chair.Shown:
         """The peer's leaves and states; a state that this verifier has itself is not fetched."""
         place, node = held.audit.place, held.order.contribution.peer
-        ends = opening.read_ends(place, held.audit.start, revealed.leaves)
+        ends = self._ends(held, revealed)
         if isinstance(ends, str):
             return chair.Shown(revealed.leaves, b"", b"")
         same = chair.is_same(held.audit.mine.border, ends.end)

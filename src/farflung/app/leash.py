@@ -184,15 +184,21 @@ class Child:
         return child
 
     async def _read(self, on_report: Callable[[Child, Report], None]) -> None:
+        """Hears the process out. What it says may be too much for our own disk: then all who wait hear of that."""
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            with contextlib.suppress(msgspec.DecodeError):
-                self._hear(msgspec.json.decode(line, type=Report), on_report)
-        await self._process.wait()
-        for waiting in (self.first, *self._awaited.values()):
-            if not waiting.done():
-                waiting.set_exception(self.failure or self._died())
-                waiting.exception()  # retrieved: nobody may be waiting any more
+        try:
+            while line := await self._process.stdout.readline():
+                with contextlib.suppress(msgspec.DecodeError):
+                    self._hear(msgspec.json.decode(line, type=Report), on_report)
+            await self._process.wait()
+        except FarflungError as error:
+            self.failure = error
+            raise
+        finally:
+            for waiting in (self.first, *self._awaited.values()):
+                if not waiting.done():
+                    waiting.set_exception(self.failure or self._died())
+                    waiting.exception()  # retrieved: nobody may be waiting any more
 
     def _hear(self, said: Report, on_report: Callable[[Child, Report], None]) -> None:
         if said.get("kind") == "failed":
@@ -248,4 +254,4 @@ class Child:
                 self._process.kill()
             await self._process.wait()
         if self._reader is not None:
-            await self._reader
+            await asyncio.gather(self._reader, return_exceptions=True)  # whoever waits for its end has heard it

@@ -222,9 +222,9 @@ class Processes:
         if self._own_worker is not None:
             used = self._own_worker.usage()
             peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]
-            self._journal.emit(Usage(process="requester worker", peak_bytes=peak, cpu_seconds=seconds))
             self._own_worker.terminate()
-            self._own_worker = None
+            self._own_worker = None  # nobody is left behind, whatever becomes of the journal
+            self._journal.emit(Usage(process="requester worker", peak_bytes=peak, cpu_seconds=seconds))
 
 
 def _made(folder: Path) -> Path:

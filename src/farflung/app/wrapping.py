@@ -49,8 +49,11 @@ class LeaseKey:
 
 
 def wrap(lease_key: bytes, job: Hash, key: bytes) -> bytes:
-    """The job's key as only the holder of this lease can open it."""
-    return _SUITE.encrypt(key, X25519PublicKey.from_public_bytes(lease_key), info=_info(job))
+    """The job's key as only the holder of this lease can open it. Raises VerificationError FF-APP-063 (no key)."""
+    try:
+        return _SUITE.encrypt(key, X25519PublicKey.from_public_bytes(lease_key), info=_info(job))
+    except ValueError:  # a point of small order: everybody would know the shared secret
+        raise VerificationError("FF-APP-063", "a lease key is none that a secret can be wrapped for") from None
 
 
 def sign_lease_key(key: SigningKey, job: Hash, lease_key: bytes) -> Signature:

@@ -98,7 +98,7 @@ class AuditSpec(Wire, frozen=True):
 
     segments: int = 4
     rate: float = 0.25
-    probation: int = 1
+    probation: int = 2
 
 
 class EvaluateSpec(Wire, frozen=True):

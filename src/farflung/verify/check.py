@@ -195,9 +195,10 @@ def _duplicates(fixed: Sequence[Int64], squares: Sequence[int]) -> list[int]:
 
 
 def _is_parallel(left: Int64, right: Int64, left_square: int, right_square: int) -> bool:
+    """Of two updates whose product is above zero."""
     product = _dot(left, right)
     part, whole = COSINE
-    return product > 0 and product**2 * whole**2 > part**2 * left_square * right_square
+    return product**2 * whole**2 > part**2 * left_square * right_square
 
 
 def _dot(left: Int64, right: Int64) -> int:

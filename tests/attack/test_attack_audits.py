@@ -1,0 +1,443 @@
+"""Members and verifiers that lie about work: what each comes to, and that the honest lose nothing by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from attack_run import CHAIN, EVE, HONEST, ROUND, Hostile, Judge, Run, Twist, ledger_of
+from attack_world import SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
+
+from farflung.app import auditing, audits, wire
+from farflung.app import coordinator as role
+from farflung.app.recording import Recorder
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import digest
+from farflung.core.errors import FarflungError, PolicyError
+from farflung.core.events import Caught
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
+from farflung.store.objects import Manifest
+from farflung.train.roundlog import Accepted, Audited
+from farflung.verify.blind import blind
+from farflung.verify.evidence import Evidence, evidence_fault, evidence_hash
+from farflung.verify.tally import Tally
+
+replace = msgspec.structs.replace
+
+NIL = Hash(bytes(32))
+DAMNED = (EVE.public, False)  # out, and may not come back
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Runs a network that `prepare` has twisted; nobody honest is harmed in any of them."""
+    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
+    monkeypatch.setattr(audits, "OPEN_SECONDS", 0.5)
+    monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(audits, "TRIES", 3)
+    monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 0.5)
+    monkeypatch.setattr(auditing, "PATIENCE_SECONDS", 0.05)
+
+    def run(prepare: Callable[[Run], None]) -> Run:
+        async def test() -> None:
+            made.append(Run(tmp_path))
+            prepare(made[0])
+            await made[0].go()
+            made[0].check_honest()
+
+        made: list[Run] = []
+        within(30, test)
+        return made[0]
+
+    return run
+
+
+def twisted(**twists: Twist) -> Callable[[Run], None]:
+    """A member that changes what it answers to open or unveil in round ROUND."""
+    methods = {"open": wire.OPEN, "unveil": wire.UNVEIL, "train": wire.TRAIN}
+    return lambda run: run.eve.twists.update({methods[name]: twist for name, twist in twists.items()})
+
+
+def verdicts(run: Run) -> list[tuple[PeerId, Finding]]:
+    """What was logged of the hostile member's round."""
+    said = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node == EVE.public]
+    return [(v.verifier, v.finding) for v in said]
+
+
+def evidence(run: Run) -> Evidence:
+    (path,) = run.evidence.iterdir()
+    return decode(path.read_bytes(), Evidence, limits.CONTROL_BYTES)
+
+
+def caught(run: Run, finding: Finding) -> None:
+    """Both verifiers say so, it is out for good, the evidence holds, and the ledger takes its stake once."""
+    both = sorted(key.public for key in VERIFIERS)
+    assert verdicts(run) == [(verifier, finding) for verifier in both]
+    assert run.out == [DAMNED]
+    found = evidence(run)
+    assert (found.contribution.peer, found.round) == (EVE.public, ROUND)
+    assert evidence_fault(found, SPEC) == ""
+    asyncio.run(_slashed(run, found))
+
+
+async def _slashed(run: Run, found: Evidence) -> None:
+    ledger, events = ledger_of(), list[Any]()
+    emitter = type("Emitter", (), {"emit": lambda _, event, **__: events.append(event)})()
+    for _ in range(2):
+        recorder = Recorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
+        await recorder.catch_up()
+    assert [op.node for op in ledger.submitted if isinstance(op, JobSlash)] == [EVE.public]
+    lease = ledger.lease(EVE.public)
+    assert (lease.is_open, lease.evidence) == (False, evidence_hash(found))
+    assert lease.slashed > 0
+    assert all(ledger.lease(key.public).is_open for key in (*HONEST, *VERIFIERS))
+    assert [event.peer for event in events if isinstance(event, Caught)] == [EVE.public.hex()]
+
+
+def stands(run: Run) -> None:
+    """The claim is good, whoever said what."""
+    assert run.concluded[ROUND, EVE.public.hex()].finding == "holds"
+    assert run.out == run.left == []
+    assert not run.evidence.exists()
+
+
+# A member that does not open what it had committed to
+
+
+def refusing(_eve: Hostile, _order: Any, _said: Any) -> Any:
+    raise PolicyError("FF-APP-041", "no")
+
+
+def babbling(_eve: Hostile, _order: Any, _said: Any) -> Any:
+    return "what?"
+
+
+class Hanging:
+    """Never answers an audit."""
+
+    def __init__(self, eve: Hostile, method: str) -> None:
+        self._obey, self._method = eve.obey, method
+        eve.obey = self.obey  # type: ignore[method-assign]
+
+    async def obey(self, connection: Any, method: str, order: Any) -> Any:
+        if method == self._method and order.round == ROUND:
+            await asyncio.Event().wait()
+        return await self._obey(connection, method, order)
+
+
+@pytest.mark.parametrize("twist", [refusing, babbling, None], ids=["refuses", "babbles", "hangs"])
+def test_a_member_that_does_not_open_is_not_merged(scene: Any, twist: Twist | None) -> None:
+    def prepare(run: Run) -> None:
+        if twist is None:
+            Hanging(run.eve, wire.OPEN)
+        else:
+            twisted(open=twist)(run)
+
+    run = scene(prepare)
+    assert [event.peer for event in run.left] == [EVE.public.hex()]
+    accepted = next(r for r in run.log.records if isinstance(r, Accepted) and r.round == ROUND)
+    assert {c.peer for c in accepted.contributions} == {key.public for key in HONEST}
+
+
+@pytest.mark.parametrize("how", ["refuses", "hangs"])
+def test_a_member_that_shows_no_end_to_anybody_has_withheld_it(scene: Any, how: str) -> None:
+    def prepare(run: Run) -> None:
+        if how == "hangs":
+            Hanging(run.eve, wire.UNVEIL)
+        else:
+            twisted(unveil=refusing)(run)
+
+    caught(scene(prepare), Finding.WITHHELD)
+
+
+def test_a_member_that_babbles_for_an_end_has_withheld_it(scene: Any) -> None:
+    caught(scene(twisted(unveil=babbling)), Finding.WITHHELD)
+
+
+def test_a_start_that_nobody_can_fetch_is_withheld(scene: Any) -> None:
+    def away(_eve: Hostile, _order: Any, said: wire.SegmentOpened) -> wire.SegmentOpened:
+        return replace(said, state=Manifest(NIL, 10, (NIL,)))
+
+    caught(scene(twisted(open=away)), Finding.WITHHELD)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [Manifest(NIL, 10, ()), Manifest(NIL, -1, ()), Manifest(NIL, 1 << 62, ()), Manifest(Hash(b""), 0, ())],
+    ids=["no chunks", "negative", "giant", "no hash"],
+)
+def test_a_start_that_is_no_object_is_withheld(scene: Any, state: Manifest) -> None:
+    caught(scene(twisted(open=lambda _e, _o, said: replace(said, state=state))), Finding.WITHHELD)
+
+
+# A member that opens something else
+
+
+@pytest.mark.parametrize(
+    "twist",
+    [
+        lambda eve, _, said: replace(said, start=replace(said.start, index=said.start.index ^ 1)),
+        lambda eve, _, said: replace(said, start=replace(said.start, path=said.start.path[:-1])),
+        lambda eve, _, said: replace(said, start=replace(said.start, path=())),
+        lambda eve, _, said: replace(said, start=replace(said.start, data=b"")),
+        lambda eve, _, said: replace(said, start=eve.worker.trace_of(b"another").opened(said.start.index)[0]),
+        lambda eve, _, said: replace(said, state=eve.put(b"no state at all")),
+        lambda eve, _, said: replace(
+            said, start=eve.tenancy._result.trace.opened(said.start.index ^ 1)[0]
+        ),
+    ],
+    ids=["index", "cut path", "no path", "no data", "another trace", "another state", "another border"],
+)
+def test_a_member_that_opens_something_else_is_caught(scene: Any, twist: Twist) -> None:
+    caught(scene(twisted(open=twist)), Finding.FALSE)
+
+
+@pytest.mark.parametrize(
+    "twist",
+    [
+        lambda eve, _, said: replace(said, leaves=()),
+        lambda eve, _, said: replace(said, leaves=said.leaves[::-1]),
+        lambda eve, _, said: replace(said, leaves=said.leaves * 2),
+        lambda eve, _, said: replace(
+            said, leaves=eve.worker.trace_of(b"another").opened(*(leaf.index for leaf in said.leaves))
+        ),
+    ],
+    ids=["none", "reversed", "twice", "another trace"],
+)
+def test_a_member_that_shows_other_leaves_is_caught(scene: Any, twist: Twist) -> None:
+    caught(scene(twisted(unveil=twist)), Finding.FALSE)
+
+
+def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> None:
+    """It trains on somebody else's data, and is honest about what came out."""
+
+    def prepare(run: Run) -> None:
+        train = run.eve.worker._trained
+
+        def lazy(round: int) -> Any:
+            run.eve.worker.member = 7 if round == ROUND else 2
+            return train(round)
+
+        run.eve.worker._trained = lazy  # type: ignore[method-assign]
+
+    run = scene(prepare)
+    caught(run, Finding.FALSE)
+    assert run.concluded[ROUND, EVE.public.hex()].excess > 2
+
+
+def test_who_is_out_is_not_paid_for_that_round_and_later_ones(scene: Any) -> None:
+    run = scene(twisted(open=lambda _e, _o, said: replace(said, start=replace(said.start, path=()))))
+    tally, units = Tally(SPEC, len(VERIFIERS)), []
+    for record in run.audited:
+        units.append(tally.add(run.log.accepted(record.round), record))
+    assert [EVE.public in earned for earned in units] == [True, False, False]
+    assert all({key.public for key in HONEST} <= earned.keys() for earned in units)
+
+
+# Verifiers
+
+
+class First:
+    """Bends what the first verifier of the hostile member's work says, and no other's."""
+
+    def __init__(self, run: Run, method: str, bend: Callable[[Judge, Any, Any], Any]) -> None:
+        self.liar: PeerId | None = None
+        self._bend = bend
+        for judge in run.judges:
+            judge.twists[method] = self.twist
+
+    def twist(self, judge: Judge, order: Any, said: Any) -> Any:
+        self.liar = self.liar or judge.key.public
+        return self._bend(judge, order, said) if judge.key.public == self.liar else said
+
+
+def other(judge: Judge) -> Any:
+    return next(key for key in VERIFIERS if key.public != judge.key.public)
+
+
+def resigned(judge: Judge, signed: SignedVerdict, **changes: Any) -> SignedVerdict:
+    return sign_verdict(judge.key, replace(signed.verdict, **changes))
+
+
+def judged(**changes: Any) -> Callable[[Judge, Any, Any], Any]:
+    return lambda judge, _, said: replace(said, verdict=resigned(judge, said.verdict, **changes))
+
+
+def shortcut(finding: Finding) -> Callable[[Judge, Any, Any], Any]:
+    """A verdict in the place of a run."""
+
+    def bend(judge: Judge, order: wire.AuditOrder, _said: Any) -> wire.AuditAnswer:
+        return wire.AuditAnswer(None, judge.tenancy._verdict(order, auditing.Found(finding, 0), ZERO_HASH))
+
+    return bend
+
+
+def hung_up(_judge: Judge, _order: Any, _said: Any) -> Any:
+    raise FarflungError("FF-APP-049", "the worker is gone")
+
+
+BORDER_OF_ANOTHER = digest("test/another border")
+
+
+@pytest.mark.parametrize(
+    ("method", "bend"),
+    [
+        (
+            wire.AUDIT,
+            lambda j, o, said: replace(
+                said, blind=blind(other(j), TERMS.id, o.round, EVE.public, o.segment, j.tenancy._held[o.round, EVE.public, o.segment].audit.mine.border)
+            ),
+        ),
+        (wire.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public))),
+        (wire.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, digest=NIL))),
+        (wire.AUDIT, lambda j, o, said: wire.AuditAnswer(None, None)),
+        (wire.AUDIT, shortcut(Finding.HOLDS)),
+        (wire.AUDIT, shortcut(Finding.UNPAID)),
+        (wire.AUDIT, hung_up),
+        (wire.AUDIT, lambda j, o, said: "what?"),
+        (wire.JUDGE, lambda j, o, said: replace(said, nonce=NIL)),
+        (wire.JUDGE, lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER))),
+        (wire.JUDGE, judged(node=HONEST[0].public)),
+        (wire.JUDGE, judged(result=NIL)),
+        (wire.JUDGE, judged(round=ROUND - 1)),
+        (wire.JUDGE, judged(trace=NIL)),
+        (wire.JUDGE, judged(job=NIL)),
+        (wire.JUDGE, judged(chain=NIL)),
+        (wire.JUDGE, lambda j, o, said: judged(segment=SEGMENTS - 1 - o.segment)(j, o, said)),
+        (wire.JUDGE, lambda j, o, said: judged(verifier=other(j).public)(j, o, said)),
+        (wire.JUDGE, lambda j, o, said: replace(said, verdict=replace(said.verdict, signature=bytes(64)))),
+        (wire.JUDGE, lambda j, o, said: replace(said, verdict=sign_verdict(STRANGER, said.verdict.verdict))),
+        (wire.JUDGE, hung_up),
+        (wire.JUDGE, lambda j, o, said: "what?"),
+    ],
+    ids=[
+        "another's blind",
+        "another's name",
+        "another digest",
+        "nothing",
+        "holds without a run",
+        "unpaid without a run",
+        "dies in the run",
+        "babbles after the run",
+        "another nonce",
+        "another result",
+        "another node",
+        "another result in the verdict",
+        "another round",
+        "another trace",
+        "another job",
+        "another chain",
+        "another segment",
+        "another verifier",
+        "unsigned",
+        "signed by a stranger",
+        "dies before judging",
+        "babbles",
+    ],
+)
+def test_a_verifier_that_does_not_keep_to_the_protocol_is_passed_over(
+    scene: Any, method: str, bend: Callable[[Judge, Any, Any], Any]
+) -> None:
+    firsts: list[First] = []
+    run = scene(lambda run: firsts.append(First(run, method, bend)))
+    assert firsts[0].liar is not None
+    stands(run)
+    assert verdicts(run) == [(other_than(firsts[0].liar), Finding.HOLDS)]
+    assert run.rehired  # it is asked for again, in case it had only died
+
+
+def other_than(verifier: PeerId) -> PeerId:
+    return next(key.public for key in VERIFIERS if key.public != verifier)
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: bool) -> None:
+    firsts: list[First] = []
+
+    def prepare(run: Run) -> None:
+        accuse = judged(finding=Finding.FALSE, excess=10**6) if is_run else shortcut(Finding.WITHHELD)
+        firsts.append(First(run, wire.JUDGE if is_run else wire.AUDIT, accuse))
+
+    run = scene(prepare)
+    liar = firsts[0].liar
+    assert liar is not None
+    stands(run)
+    accusation = Finding.FALSE if is_run else Finding.WITHHELD
+    assert sorted(verdicts(run)) == sorted([(liar, accusation), (other_than(liar), Finding.HOLDS)])
+    tally = Tally(SPEC, len(VERIFIERS))
+    earned = [tally.add(run.log.accepted(r.round), r) for r in run.audited]
+    assert EVE.public in earned[ROUND]
+    assert tally.discredited == {liar}
+    honest = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node != EVE.public]
+    segment = SPEC.round_tokens // SEGMENTS
+    due = segment * sum(v.verifier == liar for v in honest)
+    assert earned[ROUND].get(liar, 0) == due  # nothing for the lie
+    later = [v.verdict.verifier for r in run.audited[ROUND + 1 :] for v in r.verdicts]
+    assert later
+    assert liar not in later  # asked no more while the other one can be reached
+
+
+# Replies
+
+
+class Canned:
+    """A connection whose peer answers with these bytes."""
+
+    def __init__(self, replies: dict[str, bytes]) -> None:
+        self._replies = replies
+
+    async def call(self, method: str, _body: bytes, **_: Any) -> bytes:
+        return self._replies[method]
+
+
+@pytest.mark.parametrize("method", [wire.OPEN, wire.UNVEIL, wire.AUDIT, wire.JUDGE])
+def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: str) -> None:
+    """Every reply, malformed in many ways: a refusal of that reply, no answer, or one that the others can judge."""
+    run = scene(lambda _: None)
+    judge = next(j for j in run.judges if any(m == wire.JUDGE for m, *_ in j.said))
+    order = next(order for m, order, _ in judge.said if m == wire.AUDIT)
+    about = (order.round, order.contribution.peer)
+    answer = next(s for m, o, s in judge.said if m == wire.AUDIT and o == order)
+    reveal, said = next(
+        (o, s) for m, o, s in judge.said if m == wire.JUDGE and (o.round, o.peer) == about
+    )
+    real = {wire.OPEN: order.opened, wire.UNVEIL: reveal.revealed, wire.AUDIT: answer, wire.JUDGE: said}
+    told = {name: encode(value) for name, value in real.items()}
+    case = audits.Case(
+        order.round, order.contribution, audits.sample.Drawn(order.contribution.peer, order.segment)
+    )
+
+    async def asked(body: bytes) -> str:
+        async def dial(_peer: PeerId) -> Any:
+            return Canned({**told, method: body})
+
+        one = run.audits
+        one._dial, one._opened = dial, {}
+        try:
+            if method == wire.OPEN:
+                await one.open(*about)
+            else:
+                await one._ask(judge.key.public, case, order)
+        except FarflungError as error:
+            return error.code
+        return "ok"
+
+    async def test() -> None:
+        assert await asked(told[method]) == "ok"
+        bodies = [*hostile_bodies(told[method], 1, 8), *hostile_values(real[method])]
+        codes = [await asked(body) for body in bodies if len(body) < limits.CONTROL_BYTES]
+        assert len(codes) > 30
+        assert not [code for code in codes if code.endswith("-099")]
+
+    within(20, test)
+
+
+def test_the_chain_of_the_verdicts_is_the_ledgers() -> None:
+    assert ledger_of().chain == CHAIN
+    assert Audited(0, ()).verdicts == ()
