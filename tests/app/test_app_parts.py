@@ -160,7 +160,7 @@ def test_the_stored_job_gives_the_same_spec_whatever_the_environment_says(
 
 
 def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
-    vault = Vault(tmp_path, ALICE)
+    vault = Vault(tmp_path, ALICE.seed)
     secret = b"private state of a peer " * 1000
     vault.save("a-000001", secret)
     (stored,) = tmp_path.glob("*.sealed")
@@ -168,7 +168,7 @@ def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
     assert vault.load("a-000001") == secret
     assert vault.load("a-000002") is None
     with pytest.raises(VerificationError, match="FF-APP-040"):
-        Vault(tmp_path, BOB).load("a-000001")
+        Vault(tmp_path, BOB.seed).load("a-000001")
     data = bytearray(stored.read_bytes())
     data[len(data) // 2] ^= 1
     stored.write_bytes(bytes(data))

@@ -19,7 +19,6 @@ from typing import Final
 
 import msgspec
 
-import farflung
 from farflung.host import sandbox
 from farflung.host.io.cgroup import Group
 from farflung.host.limits import Limits, scrubbed
@@ -29,6 +28,7 @@ from farflung.host.limits import Limits, scrubbed
 PYTHON: Final = (sys.executable, "-s", "-P")
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder in it, made by mkdtemp
 PREFIX: Final = "farflung-"
+PACKAGE: Final = Path(__file__).resolve().parents[2]  # where farflung itself lies
 
 # A process writes its own number: it is in the group before its first instruction, whatever the agent is doing.
 JOIN: Final = """while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done
@@ -56,7 +56,7 @@ def python_paths() -> tuple[str, ...]:
     program = Path(sys.executable)
     prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix, str(program.resolve().parents[1])]
     prefixes += [str(Path(prefix).resolve()) for prefix in prefixes]
-    return sandbox.readable(prefixes, str(Path(farflung.__file__).resolve().parent))
+    return sandbox.readable(prefixes, str(PACKAGE))
 
 
 def link_of(path: str) -> str | None:
@@ -132,9 +132,7 @@ def _items(tier: str, limits: Limits, scratch: str) -> list[str]:
         items += [f"read={path}" for path in reads]
         items += [f"device={path}" for path in sandbox.DEVICES]
         items.append(f"write={scratch}")
-        items.append(
-            f"list={Path(farflung.__file__).resolve().parents[1]}"
-        )  # Python finds packages by listing
+        items.append(f"list={PACKAGE.parent}")  # Python finds packages by listing
     if tier != sandbox.LIMITS:
         items.append(f"seccomp={platform.machine()}")
     return items

@@ -1,0 +1,257 @@
+"""Who may see a provider's committed states, and when: not before it is drawn, not without a verifier's own result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from attack_lease import FACTS, ME, Process, Scene
+from attack_world import JOB_KEY, SEGMENTS, STRANGER, TERMS, VERIFIERS, within
+
+from farflung.app import lender as role
+from farflung.app import objects, wire
+from farflung.app.vault import Vault
+from farflung.app.wrapping import LeaseKey, wrap
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
+from farflung.core.ids import Hash, Signature
+from farflung.store.objects import open_object
+from farflung.train.trace import Border, are_opened
+from farflung.verify.blind import Blind, blind
+
+replace = msgspec.structs.replace
+
+NIL = Hash(bytes(32))
+MINE = Border(0, 1, 1, NIL, NIL, NIL)  # what a verifier says came out: the provider cannot know better
+
+
+@pytest.fixture
+def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Runs an attack; afterwards the provider must serve."""
+    monkeypatch.setattr(role, "capabilities", lambda _folder: FACTS)
+    monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
+    monkeypatch.setattr(role, "start_worker", lambda *_: Process(ME))
+
+    def run(attack: Any) -> None:
+        async def test() -> None:
+            async with Scene(tmp_path).open() as scene:
+                await attack(scene)
+                await scene.serves()
+
+        within(20, test)
+
+    return run
+
+
+async def trained(scene: Scene, round: int = 0) -> None:
+    """The round is trained and not merged."""
+    if scene.provider._slot is None:
+        await scene.begin()
+    assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, round, 0)) == "ok"
+
+
+def said_by(key: SigningKey, round: int = 0, segment: int = 0) -> Blind:
+    return blind(key, TERMS.id, round, ME.public, segment, MINE)
+
+
+def test_nothing_is_opened_before_it_was_trained_or_of_another_round(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        start = wire.OpenSegment(TERMS.id, 0, 0)
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        assert await scene.order(wire.PROPOSE, scene.proposal) == "ok"
+        assert await scene.order(wire.OPEN, start) == "FF-APP-084"  # not even started
+        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
+        assert await scene.order(wire.START, scene.start) == "ok"
+        assert await scene.order(wire.OPEN, start) == "FF-APP-084"
+        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
+        await trained(scene)
+        for round in (-1, 1, 2, 1 << 40, -(1 << 63), (1 << 64) - 1):
+            assert await scene.order(wire.OPEN, replace(start, round=round)) == "FF-APP-084"
+            assert await scene.order(wire.UNVEIL, replace(unveil, round=round)) == "FF-APP-084"
+        assert "OpenSegment" not in scene.process.worker.asked
+
+    against(attack)
+
+
+@pytest.mark.parametrize("segment", [-1, SEGMENTS, SEGMENTS + 1, 1 << 40, -(1 << 63), (1 << 64) - 1])
+def test_a_segment_that_a_round_does_not_have_is_not_opened(against: Any, segment: int) -> None:
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        before = scene.provider._disk.size()
+        code = await scene.order(wire.OPEN, wire.OpenSegment(TERMS.id, 0, segment))
+        assert code.startswith(("FF-TRAIN-08", "FF-CORE-02"))
+        unveil = wire.RevealSegment(TERMS.id, 0, segment, replace(said_by(VERIFIERS[0])))
+        assert await scene.order(wire.UNVEIL, unveil) in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
+        assert scene.provider._disk.size() == before
+
+    against(attack)
+
+
+def test_private_state_is_opened_to_nobody_but_requester_and_verifiers(against: Any) -> None:
+    """A fellow member holds the job's key: what it could fetch, it could read."""
+
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        order = wire.OpenSegment(TERMS.id, 0, 1)
+        for party in (scene.fellow, scene.stranger):
+            assert await scene.refused(party, wire.OPEN, order) == "FF-APP-041"
+            unveil = wire.RevealSegment(TERMS.id, 0, 1, said_by(VERIFIERS[0], segment=1))
+            assert await scene.refused(party, wire.UNVEIL, unveil) == "FF-APP-041"
+        assert "OpenSegment" not in scene.process.worker.asked
+        assert await scene.refused(scene.verifier, wire.OPEN, order) == "ok"
+        for method in (wire.TRAIN, wire.MERGE, wire.MEMBERS, wire.END, wire.START):
+            assert await scene.refused(scene.verifier, method, b"") == "FF-APP-041"
+
+    against(attack)
+
+
+def test_the_end_of_a_segment_is_shown_for_a_verifiers_own_commitment_alone(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        opened = await scene.opened(0)
+        good = said_by(VERIFIERS[0])
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, good)
+        wrong = [
+            Blind(VERIFIERS[0].public, NIL, Signature(bytes(64))),
+            Blind(VERIFIERS[0].public, NIL, Signature(b"")),
+            said_by(STRANGER),
+            said_by(ME),  # the provider's own
+            replace(said_by(STRANGER), verifier=VERIFIERS[0].public),
+            replace(good, digest=NIL),
+            replace(good, verifier=VERIFIERS[1].public),
+            said_by(VERIFIERS[0], segment=1),
+            said_by(VERIFIERS[0], round=1),
+            blind(VERIFIERS[0], NIL, 0, ME.public, 0, MINE),
+            blind(VERIFIERS[0], TERMS.id, 0, STRANGER.public, 0, MINE),
+        ]
+        for said in wrong:
+            for party in (scene.home, scene.verifier):
+                assert await scene.refused(party, wire.UNVEIL, replace(unveil, blind=said)) == "FF-APP-083"
+        body = [wire.UNVEIL, encode((TERMS.id, 0, 0))]  # none at all
+        assert (await scene.refused(scene.home, body[0], body[1])).startswith("FF-CORE-02")
+        assert await scene.order(wire.UNVEIL, replace(unveil, segment=1)) == "FF-APP-084"  # never drawn
+        data = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
+        shown = decode(data, wire.SegmentRevealed, 10**6)
+        root = (await revealed_root(scene)).contribution.trace
+        assert are_opened(root, SEGMENTS, [opened.start, *shown.leaves])
+        for manifest in (shown.end, shown.last):
+            chunks = [scene.provider._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+            assert open_object(JOB_KEY, manifest, chunks)
+
+    against(attack)
+
+
+async def revealed_root(scene: Scene) -> wire.Share:
+    order = wire.RevealRound(TERMS.id, 0, scene.fellow.key.public)
+    return decode(await scene.call(scene.home, wire.REVEAL, encode(order)), wire.Shown, 10**6).share
+
+
+def test_a_commitment_to_one_round_does_not_open_another(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        await scene.round(0)
+        await trained(scene, 1)
+        await scene.opened(1)
+        replayed = wire.RevealSegment(TERMS.id, 1, 0, said_by(VERIFIERS[0], round=0))
+        assert await scene.order(wire.UNVEIL, replayed) == "FF-APP-083"
+        assert await scene.order(wire.UNVEIL, replace(replayed, round=0)) == "ok"  # what it was made for
+
+    against(attack)
+
+
+def test_a_start_that_names_other_verifiers_takes_the_first_ones_out(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        await scene.opened(0)
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[1]))
+        mine = replace(scene.start, verifiers=(STRANGER.public,))
+        for party in (scene.fellow, scene.stranger, scene.verifier):
+            assert await scene.refused(party, wire.START, mine) == "FF-APP-041"
+        assert await scene.refused(scene.verifier, wire.UNVEIL, unveil) == "ok"
+        named = tuple(key.public for key in VERIFIERS[:1])
+        assert await scene.order(wire.START, replace(scene.start, verifiers=named)) == "ok"
+        assert await scene.refused(scene.verifier, wire.UNVEIL, unveil) == "FF-APP-041"
+        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-083"
+        assert await scene.order(wire.UNVEIL, replace(unveil, blind=said_by(VERIFIERS[0]))) == "ok"
+
+    against(attack)
+
+
+def test_a_member_that_is_out_gets_no_object_any_more(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        share = await scene.round(0)
+        asked = (share.manifest.id, 0)
+        assert await scene.refused(scene.fellow, objects.CHUNK, asked) == "ok"
+        left = wire.Members(TERMS.id, (scene.home.address, scene.verifier.address))
+        for party in (scene.fellow, scene.stranger, scene.verifier):
+            assert await scene.refused(party, wire.MEMBERS, left) == "FF-APP-041"
+        assert await scene.refused(scene.fellow, objects.CHUNK, asked) == "ok"
+        assert await scene.order(wire.MEMBERS, left) == "ok"
+        for method in (objects.CHUNK, objects.BEGIN, objects.PUT, objects.FINISH):
+            assert await scene.refused(scene.fellow, method, asked) == "FF-APP-042"
+        for party in (scene.home, scene.verifier):
+            assert await scene.refused(party, objects.CHUNK, asked) == "ok"
+        everybody = (*left.members, scene.fellow.address)
+        assert await scene.order(wire.MEMBERS, wire.Members(TERMS.id, everybody)) == "ok"
+        scene.state = scene.process.worker.state
+
+    against(attack)
+
+
+def test_a_lease_key_is_of_one_lease_and_gone_with_it(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        first, start = scene.provider._lease_key.public, scene.start
+        assert await scene.order(wire.PROPOSE, scene.proposal) == "ok"
+        assert scene.provider._lease_key.public == first  # asked again: the same lease
+        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert await scene.order(wire.PROPOSE, scene.proposal) == "ok"
+        assert scene.provider._lease_key.public != first
+        assert await scene.order(wire.START, start) == "FF-APP-082"
+        wrapped = wrap(LeaseKey().public, TERMS.id, JOB_KEY)
+        assert await scene.order(wire.START, replace(scene.start, wrapped_key=wrapped)) == "FF-APP-082"
+        assert await scene.order(wire.START, scene.start) == "ok"
+
+    against(attack)
+
+
+def test_what_was_opened_is_opened_alike_after_a_crash(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        opened = await scene.opened(0)
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        shown = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
+        scene.provider._tenancy._worker = None  # type: ignore[union-attr]  # as after a restart
+        assert await scene.order(wire.START, scene.start) == "ok"
+        assert await scene.opened(0) == opened
+        assert await scene.call(scene.home, wire.UNVEIL, encode(unveil)) == shown
+        assert scene.process.worker.asked.count("OpenSegment") == 1
+        later = await scene.opened(0, 1)  # the worker has lost its way, and goes it again
+        assert later.start.index == 1
+        assert scene.process.worker.trained == [0, 0]
+
+    against(attack)
+
+
+def test_openings_lie_sealed_and_go_when_no_audit_can_ask_for_them(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        await scene.round(0)
+        private = scene.provider._folder / "private"
+        vault = Vault(private, derive(NS_OBJECT_KEY, JOB_KEY, b"vault", ME.public))
+        (name,) = [n for n in vault.names() if "-audit-" in n]
+        assert vault.load(name)
+        for raw in private.iterdir():
+            assert TERMS.id not in raw.read_bytes()
+        await trained(scene, 1)
+        assert name in vault.names()
+        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 1)) == "ok"
+        assert name not in vault.names()
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
+
+    against(attack)

@@ -1,0 +1,375 @@
+"""A hostile requester, hostile peers and strangers at a verifier's door: a verdict or a code, and the lease goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from attack_lease import FACTS, FELLOW, PROPOSAL, Process, Scene
+from attack_run import Member
+from attack_world import (
+    BOUND,
+
+    JOB_KEY,
+    LAYOUT,
+    OPTIMIZER,
+    REQUESTER,
+    SEGMENTS,
+    TERMS,
+    VERIFIERS,
+    hostile_bodies,
+    hostile_values,
+    initial,
+    start_order,
+    within,
+)
+
+from farflung.app import auditing, objects, wire
+from farflung.app import lender as role
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.ids import ZERO_HASH, Hash
+from farflung.ledger.tx import Finding, Role, SignedVerdict, is_verdict_signed
+from farflung.store.objects import Manifest, seal
+from farflung.train import segments, snapshot
+from farflung.train.segments import BorderState
+from farflung.verify.blind import Blind, blind, is_blind, opens
+
+replace = msgspec.structs.replace
+
+V = VERIFIERS[0]
+NIL = Hash(bytes(32))
+
+
+class Audited(Scene):
+    """A verifier in this process, and a provider whose round 0 it may be asked about."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, V, Role.AUDIT)
+        self.peer = Member(FELLOW, folder / "peer")
+        self.fellow = self.peer
+        self.parties = (self.home, self.peer, self.verifier, self.stranger)
+        self.silent = False
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Audited]:
+        async with super().open():
+            yield self
+
+    async def trained(self) -> wire.AuditOrder:
+        """The peer's honest round, and an honest order to audit its segment 1."""
+        places = {p.key.public: p.address for p in self.parties}
+        self.peer.places = places
+        order = start_order(self.home, 1, tuple(places.values()), initial())
+        await self.peer.tenancy.start(order, JOB_KEY, self.peer.worker, REQUESTER.public)
+        await self.peer.tenancy.train(wire.TrainRound(TERMS.id, 0, 0))
+        shown = await self.peer.tenancy.reveal(wire.RevealRound(TERMS.id, 0, REQUESTER.public))
+        packed = self.home.put(snapshot.pack(initial(), LAYOUT))
+        opened = await self.peer.tenancy.open(wire.OpenSegment(TERMS.id, 0, 1))
+        c = shown.share.contribution
+        return wire.AuditOrder(
+            TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened
+        )
+
+    async def ready(self) -> wire.AuditOrder:
+        order = await self.trained()
+        await self.begin()
+        return order
+
+    async def run(self, order: wire.AuditOrder) -> wire.AuditAnswer:
+        return decode(await self.call(self.home, wire.AUDIT, encode(order)), wire.AuditAnswer, 10**6)
+
+    async def judge(self, order: wire.AuditOrder, said: Blind, **changes: Any) -> wire.Judged:
+        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, said)
+        shown = self.peer.tenancy._openings.reveal(reveal, self.peer.tenancy._verifiers)
+        request = wire.AuditReveal(TERMS.id, 0, self.peer.key.public, order.segment, replace(shown, **changes))
+        return decode(await self.call(self.home, wire.JUDGE, encode(request)), wire.Judged, 10**6)
+
+    async def finding(self, order: wire.AuditOrder) -> Finding:
+        """What it says at once, without a run."""
+        answer = await self.run(order)
+        assert answer.blind is None
+        assert answer.verdict is not None
+        return about(answer.verdict, order)
+
+
+def about(signed: SignedVerdict, order: wire.AuditOrder) -> Finding:
+    said, c = signed.verdict, order.contribution
+    assert is_verdict_signed(signed)
+    assert (said.node, said.round, said.trace) == (c.peer, order.round, c.trace)
+    assert (said.verifier, said.segment) == (V.public, order.segment)
+    return said.finding
+
+
+@pytest.fixture
+def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Runs an attack; afterwards the verifier must do an honest audit."""
+    monkeypatch.setattr(role, "capabilities", lambda _folder: FACTS)
+    monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
+    monkeypatch.setattr(role, "start_worker", lambda *_: Process(V))
+    monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 0.3)
+    monkeypatch.setattr(auditing, "PATIENCE_SECONDS", 0.05)
+
+    def run(attack: Any) -> None:
+        async def test() -> None:
+            async with Audited(tmp_path).open() as scene:
+                order = await scene.ready()
+                await attack(scene, order)
+                answer = await scene.run(order)
+                assert answer.blind is not None
+                judged = await scene.judge(order, answer.blind)
+                assert about(judged.verdict, order) is Finding.HOLDS
+                place = (TERMS.id, 0, order.contribution.peer, order.segment)
+                assert is_blind(answer.blind, *place)
+                assert opens(answer.blind, *place, judged.border, judged.nonce)
+                assert judged.verdict.verdict.result == answer.blind.digest
+                assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+                assert list((scene.provider._folder / "store").iterdir()) == []
+                assert list((scene.provider._folder / "private").iterdir()) == []
+
+        within(20, test)
+
+    return run
+
+
+def test_only_the_requester_orders_audits(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        judge = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, None)
+        for party in (scene.peer, scene.verifier, scene.stranger):
+            for method, message in {
+                wire.AUDIT: order,
+                wire.JUDGE: judge,
+                wire.START: scene.start,
+                wire.MEMBERS: wire.Members(TERMS.id, ()),
+                wire.OPEN: wire.OpenSegment(TERMS.id, 0, 1),
+                wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, Blind(V.public, NIL, NIL + NIL)),  # type: ignore[arg-type]
+                wire.END: wire.End(TERMS.id),
+            }.items():
+                assert await scene.refused(party, method, message) == "FF-APP-041"
+            assert await scene.refused(party, objects.CHUNK, (order.snapshot.id, 0)) == "FF-APP-042"
+        assert "Rerun" not in scene.process.worker.asked
+
+    against(attack)
+
+
+def test_a_verifier_neither_trains_nor_takes_objects(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        for method, message in {
+            wire.TRAIN: wire.TrainRound(TERMS.id, 0, 0),
+            wire.MERGE: wire.MergeRound(TERMS.id, 0, ()),
+            wire.OPEN: wire.OpenSegment(TERMS.id, 0, 1),
+        }.items():
+            assert await scene.order(method, message) == "FF-APP-043"
+        assert await scene.order(objects.BEGIN, seal(JOB_KEY, b"x")[0]) == "FF-APP-039"
+        assert await scene.refused(scene.stranger, wire.PROPOSE, PROPOSAL) == "FF-APP-085"  # to train
+
+    against(attack)
+
+
+def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        later = replace(initial(), round=1) if False else initial()
+        wrong = {
+            "FF-TRAIN-073": [replace(order, root=NIL), replace(order, root=Hash(b""))],
+            "FF-TRAIN-072": [replace(order, round=r) for r in (-1, 1, 1 << 40, (1 << 63) - 1)],
+            "FF-APP-057": [
+                *(replace(order, segment=s) for s in (-1, SEGMENTS, 1 << 40, -(1 << 63))),
+                replace(order, job=NIL),
+            ],
+            "FF-APP-034": [replace(order, snapshot=seal(JOB_KEY, b"nowhere")[0])],
+            "FF-TRAIN-070": [replace(order, snapshot=scene.home.put(b"no public state"))],
+            "FF-STOR-001": [replace(order, snapshot=Manifest(NIL, 10, ()))],
+            "FF-STOR-005": [replace(order, snapshot=scene.home.put(snapshot.pack(later, LAYOUT), b"\x08" * 32))],
+        }
+        for code, orders in wrong.items():
+            for bad in orders:
+                assert await scene.order(wire.AUDIT, bad) == code
+        assert "Rerun" not in scene.process.worker.asked
+
+    against(attack)
+
+
+def test_a_judgement_without_a_run_is_refused(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        peer = order.contribution.peer
+        judge = wire.AuditReveal(TERMS.id, 0, peer, 1, None)
+        assert await scene.order(wire.JUDGE, judge) == "FF-APP-087"
+        assert (await scene.run(order)).blind is not None
+        for other in (
+            replace(judge, round=1),
+            replace(judge, segment=0),
+            replace(judge, peer=NIL),
+            replace(judge, round=-1),
+        ):
+            assert await scene.order(wire.JUDGE, other) == "FF-APP-087"
+        assert await scene.order(wire.JUDGE, replace(judge, job=NIL)) == "FF-APP-057"
+
+    against(attack)
+
+
+def test_an_opened_start_that_is_not_under_the_trace_is_false_and_no_error(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        opened = order.opened
+        assert opened is not None
+        start = opened.start
+        other = scene.peer.worker.trace_of(b"another").opened(1)[0]
+        small = BorderState(0, 1, initial().params, (), None)
+        wrong = [
+            replace(opened, start=replace(start, index=0)),
+            replace(opened, start=replace(start, index=-1)),
+            replace(opened, start=replace(start, index=(1 << 64) - 1)),
+            replace(opened, start=replace(start, path=())),
+            replace(opened, start=replace(start, path=(NIL,) * 1000)),
+            replace(opened, start=replace(start, data=b"")),
+            replace(opened, start=other),
+            replace(opened, state=scene.peer.put(b"no state")),
+            replace(opened, state=scene.peer.put(b"")),
+            replace(opened, state=scene.peer.put(segments.pack(small, OPTIMIZER, LAYOUT))),
+            replace(opened, state=scene.peer.put(segments.pack(replaced(0.5), OPTIMIZER, LAYOUT))),
+        ]
+        for bad in wrong:
+            assert await scene.finding(replace(order, opened=bad)) is Finding.FALSE
+        assert "Rerun" not in scene.process.worker.asked
+
+    against(attack)
+
+
+def replaced(value: float) -> BorderState:
+    """A whole state that nobody had committed to."""
+    vector = (initial().params * 0 + value).astype("float32")
+    return BorderState(0, 1, vector, (vector, vector), None)
+
+
+def test_a_state_that_is_not_served_or_cannot_be_one_is_withheld(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        opened = order.opened
+        assert opened is not None
+        content, size, chunks = opened.state.content, opened.state.size, opened.state.chunks
+        wrong = [
+            Manifest(content, 4 * LAYOUT.size * 4 + 2048, chunks),  # larger than any state
+            Manifest(content, 1 << 62, chunks),
+            Manifest(content, -1, chunks),
+            Manifest(content, size, ()),
+            Manifest(Hash(b""), size, chunks),
+            Manifest(content, size, (NIL,)),
+            seal(JOB_KEY, b"nowhere")[0],
+            scene.peer.put(b"sealed under another key", b"\x08" * 32),
+        ]
+        for bad in wrong:
+            assert await scene.finding(replace(order, opened=replace(opened, state=bad))) is Finding.WITHHELD
+        assert "Rerun" not in scene.process.worker.asked
+
+    against(attack)
+
+
+def test_a_giant_state_is_not_even_asked_for(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        opened = order.opened
+        assert opened is not None
+        scene.peer.asked.clear()
+        giant = scene.peer.put(bytes(4 * LAYOUT.size * 4 + 2048))
+        assert await scene.finding(replace(order, opened=replace(opened, state=giant))) is Finding.WITHHELD
+        assert objects.CHUNK not in scene.peer.asked
+
+    against(attack)
+
+
+@pytest.mark.parametrize("reply", [None, b"", b"\xc1", b"\x91" * 5000, "unsealed"])
+def test_a_peer_that_answers_a_verifier_with_nothing_of_use_withholds(against: Any, reply: Any) -> None:
+    """The coordinator got no opening: the verifier asks for itself."""
+
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        honest = scene.peer.obey
+
+        async def obey(connection: Any, method: str, asked: Any) -> Any:
+            if reply is None:
+                raise auditing.PolicyError("FF-APP-041", "no")
+            return reply
+
+        scene.peer.obey = obey  # type: ignore[method-assign]
+        assert await scene.finding(replace(order, opened=None)) is Finding.WITHHELD
+        answer = await scene.run(order)
+        assert answer.blind is not None
+        request = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, None)
+        judged = decode(await scene.call(scene.home, wire.JUDGE, encode(request)), wire.Judged, 10**6)
+        assert about(judged.verdict, order) is Finding.WITHHELD
+        scene.peer.obey = honest  # type: ignore[method-assign]
+        request = replace(request, revealed=None)
+        judged = decode(await scene.call(scene.home, wire.JUDGE, encode(request)), wire.Judged, 10**6)
+        assert about(judged.verdict, order) is Finding.HOLDS  # it asks again, and gets it
+
+    against(attack)
+
+
+def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        answer = await scene.run(order)
+        assert answer.blind is not None
+        reveal = wire.RevealSegment(TERMS.id, 0, 1, answer.blind)
+        honest = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
+        indices = [leaf.index for leaf in honest.leaves]
+        for leaves in (
+            (),
+            honest.leaves[1:],
+            honest.leaves[::-1],
+            honest.leaves * 100,
+            scene.peer.worker.trace_of(b"another").opened(*indices),
+        ):
+            judged = await scene.judge(order, answer.blind, leaves=leaves)
+            assert about(judged.verdict, order) is Finding.FALSE
+
+    against(attack)
+
+
+def test_a_peer_that_came_fresh_owes_no_end_of_the_round_before(against: Any) -> None:
+    """Its private state was lost: it says so in border 0, which everybody may see, and trains from nothing."""
+
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        opened = await scene.peer.tenancy.open(wire.OpenSegment(TERMS.id, 0, 0))
+        assert opened.before == ()
+        fresh = replace(order, segment=0, opened=opened, before=NIL)
+        answer = await scene.run(fresh)
+        assert answer.verdict is None
+        assert answer.blind is not None
+        judged = await scene.judge(fresh, answer.blind)
+        assert about(judged.verdict, fresh) is Finding.HOLDS
+
+    against(attack)
+
+
+def test_no_body_makes_a_verifier_stumble(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        answer = await scene.run(order)
+        assert answer.blind is not None
+        reveal = wire.RevealSegment(TERMS.id, 0, 1, answer.blind)
+        shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
+        said = blind(V, TERMS.id, 0, scene.peer.key.public, 1, order_border(scene))
+        messages = {
+            wire.AUDIT: order,
+            wire.JUDGE: wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, shown),
+            wire.START: scene.start,
+            wire.MEMBERS: wire.Members(NIL, scene.start.members),
+            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, said),
+        }
+        for party in (scene.home, scene.stranger):
+            for seed, (method, message) in enumerate(messages.items()):
+                for body in hostile_bodies(encode(message), seed, 4):
+                    await scene.refused(party, method, body)
+        for message_method, message in messages.items():
+            for body in hostile_values(message) if isinstance(message, Wire) else ():
+                if len(body) < 10**5:
+                    await scene.refused(scene.home, message_method, body)
+        assert await scene.order(wire.START, scene.start) == "ok"
+
+    against(attack)
+
+
+def order_border(scene: Audited) -> Any:
+    return scene.peer.worker.trace_of(b"").borders[1]
+
+
+def test_the_bound_of_a_payload_is_no_state() -> None:
+    assert BOUND < 4 * LAYOUT.size * 4 + 2048
