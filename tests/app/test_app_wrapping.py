@@ -58,25 +58,22 @@ def test_a_key_wrapped_for_one_job_is_not_another_jobs() -> None:
 def test_a_flipped_bit_anywhere_is_noticed(place: int) -> None:
     lease = LeaseKey()
     wrapped = wrap(lease.public, JOB, KEY)
-    for bit in range(7 if place == KEY_BYTES - 1 else 8):  # X25519 ignores the top bit of a public key
+    for bit in range(8):
         bad = wrapped[:place] + bytes([wrapped[place] ^ (1 << bit)]) + wrapped[place + 1 :]
         assert refused(lease, JOB, bad) == "FF-APP-082"
 
 
 def test_the_one_bit_that_the_curve_ignores_changes_no_key() -> None:
-    """Either it is refused, or the key is the right one: no third thing."""
+    """The encapsulated key is part of what the shared secret is derived from."""
     lease = LeaseKey()
     wrapped = bytearray(wrap(lease.public, JOB, KEY))
     wrapped[KEY_BYTES - 1] ^= 0x80
-    try:
-        opened = lease.unwrap(JOB, bytes(wrapped))
-    except VerificationError as error:
-        assert error.code == "FF-APP-082"
-    else:
-        assert opened == KEY
+    assert refused(lease, JOB, bytes(wrapped)) == "FF-APP-082"
 
 
-@pytest.mark.parametrize("size", [0, 1, KEY_BYTES, WRAPPED_BYTES - 1, WRAPPED_BYTES, WRAPPED_BYTES + 1, 10**5])
+@pytest.mark.parametrize(
+    "size", [0, 1, KEY_BYTES, WRAPPED_BYTES - 1, WRAPPED_BYTES, WRAPPED_BYTES + 1, 10**5]
+)
 def test_garbage_of_any_length_is_refused(size: int) -> None:
     assert refused(LeaseKey(), JOB, bytes(size)) == "FF-APP-082"
     assert refused(LeaseKey(), JOB, b"\xff" * size) == "FF-APP-082"

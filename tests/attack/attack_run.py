@@ -25,7 +25,7 @@ from attack_world import (
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sim"))
 
-from sim_ledger import MemoryLedger, genesis_of  # noqa: E402 - found through the line above
+from sim_ledger import MemoryLedger, genesis_of
 
 from farflung.app import objects, wire
 from farflung.app.archive import Archive, RunLog

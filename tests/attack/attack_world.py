@@ -202,6 +202,8 @@ def _check_segment(segment: int) -> None:
 
 def _rerun(asked: messages.Rerun) -> messages.Reran:
     _check_segment(asked.segment)
+    if not 0 <= asked.member < len(MEMBERS):
+        raise RunError("FF-TRAIN-090", "the worker cannot train as this member")
     public = snapshot.unpack(asked.snapshot, LAYOUT)
     start = segments.unpack(asked.start, OPTIMIZER, LAYOUT, public.round)
     if (start.params is None) is (asked.segment > 0):

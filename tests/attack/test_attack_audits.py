@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from farflung.app.recording import Recorder
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import digest
-from farflung.core.errors import FarflungError, PolicyError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, VerificationError
 from farflung.core.events import Caught
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
@@ -34,15 +35,26 @@ NIL = Hash(bytes(32))
 DAMNED = (EVE.public, False)  # out, and may not come back
 
 
+HANGS_SECONDS = 3.0  # only a member that hangs is waited for so long
+
+
+async def _a_few_times(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """A verifier's patience, in tries: a slow machine must not make the honest look guilty."""
+    with contextlib.suppress(TimeoutError):
+        for _ in range(3):
+            with contextlib.suppress(NetworkError, VerificationError):
+                return await asyncio.wait_for(ask(), HANGS_SECONDS)
+    raise auditing.WithheldError("FF-APP-088", "a committed state is withheld")
+
+
 @pytest.fixture
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
     """Runs a network that `prepare` has twisted; nobody honest is harmed in any of them."""
     monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
-    monkeypatch.setattr(audits, "OPEN_SECONDS", 0.5)
+    monkeypatch.setattr(audits, "OPEN_SECONDS", HANGS_SECONDS)
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(audits, "TRIES", 3)
-    monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 0.5)
-    monkeypatch.setattr(auditing, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(auditing, "_patiently", _a_few_times)
 
     def run(prepare: Callable[[Run], None]) -> Run:
         async def test() -> None:
@@ -188,9 +200,7 @@ def test_a_start_that_is_no_object_is_withheld(scene: Any, state: Manifest) -> N
         lambda eve, _, said: replace(said, start=replace(said.start, data=b"")),
         lambda eve, _, said: replace(said, start=eve.worker.trace_of(b"another").opened(said.start.index)[0]),
         lambda eve, _, said: replace(said, state=eve.put(b"no state at all")),
-        lambda eve, _, said: replace(
-            said, start=eve.tenancy._result.trace.opened(said.start.index ^ 1)[0]
-        ),
+        lambda eve, _, said: replace(said, start=eve.tenancy._result.trace.opened(said.start.index ^ 1)[0]),
     ],
     ids=["index", "cut path", "no path", "no data", "another trace", "another state", "another border"],
 )
@@ -205,7 +215,7 @@ def test_a_member_that_opens_something_else_is_caught(scene: Any, twist: Twist) 
         lambda eve, _, said: replace(said, leaves=said.leaves[::-1]),
         lambda eve, _, said: replace(said, leaves=said.leaves * 2),
         lambda eve, _, said: replace(
-            said, leaves=eve.worker.trace_of(b"another").opened(*(leaf.index for leaf in said.leaves))
+            said, leaves=tuple(replace(leaf, data=leaf.data[:-1] + b"?") for leaf in said.leaves)
         ),
     ],
     ids=["none", "reversed", "twice", "another trace"],
@@ -233,9 +243,8 @@ def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> Non
 
 def test_who_is_out_is_not_paid_for_that_round_and_later_ones(scene: Any) -> None:
     run = scene(twisted(open=lambda _e, _o, said: replace(said, start=replace(said.start, path=()))))
-    tally, units = Tally(SPEC, len(VERIFIERS)), []
-    for record in run.audited:
-        units.append(tally.add(run.log.accepted(record.round), record))
+    tally = Tally(SPEC, len(VERIFIERS))
+    units = [tally.add(run.log.accepted(record.round), record) for record in run.audited]
     assert [EVE.public in earned for earned in units] == [True, False, False]
     assert all({key.public for key in HONEST} <= earned.keys() for earned in units)
 
@@ -291,7 +300,15 @@ BORDER_OF_ANOTHER = digest("test/another border")
         (
             wire.AUDIT,
             lambda j, o, said: replace(
-                said, blind=blind(other(j), TERMS.id, o.round, EVE.public, o.segment, j.tenancy._held[o.round, EVE.public, o.segment].audit.mine.border)
+                said,
+                blind=blind(
+                    other(j),
+                    TERMS.id,
+                    o.round,
+                    EVE.public,
+                    o.segment,
+                    j.tenancy._held[o.round, EVE.public, o.segment].audit.mine.border,
+                ),
             ),
         ),
         (wire.AUDIT, lambda j, o, said: replace(said, blind=replace(said.blind, verifier=other(j).public))),
@@ -378,9 +395,7 @@ def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: b
     segment = SPEC.round_tokens // SEGMENTS
     due = segment * sum(v.verifier == liar for v in honest)
     assert earned[ROUND].get(liar, 0) == due  # nothing for the lie
-    later = [v.verdict.verifier for r in run.audited[ROUND + 1 :] for v in r.verdicts]
-    assert later
-    assert liar not in later  # asked no more while the other one can be reached
+    assert run.audits._discredited == {liar}  # asked last from now on
 
 
 # Replies
@@ -404,9 +419,7 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
     order = next(order for m, order, _ in judge.said if m == wire.AUDIT)
     about = (order.round, order.contribution.peer)
     answer = next(s for m, o, s in judge.said if m == wire.AUDIT and o == order)
-    reveal, said = next(
-        (o, s) for m, o, s in judge.said if m == wire.JUDGE and (o.round, o.peer) == about
-    )
+    reveal, said = next((o, s) for m, o, s in judge.said if m == wire.JUDGE and (o.round, o.peer) == about)
     real = {wire.OPEN: order.opened, wire.UNVEIL: reveal.revealed, wire.AUDIT: answer, wire.JUDGE: said}
     told = {name: encode(value) for name, value in real.items()}
     case = audits.Case(
@@ -419,6 +432,7 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
 
         one = run.audits
         one._dial, one._opened = dial, {}
+        one._journal = type("Nobody", (), {"emit": lambda *_, **__: None})()
         try:
             if method == wire.OPEN:
                 await one.open(*about)

@@ -8,7 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from attack_world import JOB_KEY, LAYOUT, MEMBERS, REQUESTER, STRANGER, TERMS, VERIFIERS, Party, initial, within
+from attack_world import (
+    JOB_KEY,
+    LAYOUT,
+    MEMBERS,
+    REQUESTER,
+    STRANGER,
+    TERMS,
+    VERIFIERS,
+    Party,
+    initial,
+    within,
+)
 
 from farflung.app import wire
 from farflung.app.hiring import WARNING_CHARACTERS, Asks, Budget, Hired, Starter, Supplies, all_ready, hire

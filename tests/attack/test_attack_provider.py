@@ -236,7 +236,9 @@ def test_an_order_of_another_job_is_refused(against: Any) -> None:
             wire.REVEAL: wire.RevealRound(other, 0, FELLOW.public),
             wire.MERGE: wire.MergeRound(other, 0, ()),
             wire.OPEN: wire.OpenSegment(other, 0, 0),
-            wire.UNVEIL: wire.RevealSegment(other, 0, 0, Blind(VERIFIERS[0].public, NIL, Signature(bytes(64)))),
+            wire.UNVEIL: wire.RevealSegment(
+                other, 0, 0, Blind(VERIFIERS[0].public, NIL, Signature(bytes(64)))
+            ),
             wire.MEMBERS: wire.Members(other, ()),
             wire.END: wire.End(other),
         }.items():

@@ -13,7 +13,6 @@ from attack_lease import FACTS, FELLOW, PROPOSAL, Process, Scene
 from attack_run import Member
 from attack_world import (
     BOUND,
-
     JOB_KEY,
     LAYOUT,
     OPTIMIZER,
@@ -52,7 +51,7 @@ class Audited(Scene):
         self.peer = Member(FELLOW, folder / "peer")
         self.fellow = self.peer
         self.parties = (self.home, self.peer, self.verifier, self.stranger)
-        self.silent = False
+        self.shown: wire.SegmentRevealed | None = None
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Audited]:
@@ -70,9 +69,7 @@ class Audited(Scene):
         packed = self.home.put(snapshot.pack(initial(), LAYOUT))
         opened = await self.peer.tenancy.open(wire.OpenSegment(TERMS.id, 0, 1))
         c = shown.share.contribution
-        return wire.AuditOrder(
-            TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened
-        )
+        return wire.AuditOrder(TERMS.id, 0, 1, c, ZERO_HASH, 1, initial().root(LAYOUT), packed, opened)
 
     async def ready(self) -> wire.AuditOrder:
         order = await self.trained()
@@ -85,12 +82,28 @@ class Audited(Scene):
     async def judge(self, order: wire.AuditOrder, said: Blind, **changes: Any) -> wire.Judged:
         reveal = wire.RevealSegment(TERMS.id, 0, order.segment, said)
         shown = self.peer.tenancy._openings.reveal(reveal, self.peer.tenancy._verifiers)
-        request = wire.AuditReveal(TERMS.id, 0, self.peer.key.public, order.segment, replace(shown, **changes))
+        request = wire.AuditReveal(
+            TERMS.id, 0, self.peer.key.public, order.segment, replace(shown, **changes)
+        )
         return decode(await self.call(self.home, wire.JUDGE, encode(request)), wire.Judged, 10**6)
 
+    async def withheld(self, order: wire.AuditOrder) -> None:
+        """It waits no longer than this for what nobody serves; the honest are waited for as ever."""
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(auditing, "WITHHOLD_SECONDS", 0.3)
+            assert await self.finding(order) is Finding.WITHHELD
+
     async def finding(self, order: wire.AuditOrder) -> Finding:
-        """What it says at once, without a run."""
+        """What it says at once, without a run, when the peer itself opens what the order says it has opened."""
+        honest = self.peer.obey
+
+        async def obey(connection: Any, method: str, asked: Any) -> Any:
+            return order.opened if method == wire.OPEN else await honest(connection, method, asked)
+
+        if order.opened is not None:
+            self.peer.obey = obey  # type: ignore[method-assign]
         answer = await self.run(order)
+        self.peer.obey = honest  # type: ignore[method-assign]
         assert answer.blind is None
         assert answer.verdict is not None
         return about(answer.verdict, order)
@@ -110,7 +123,7 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
     monkeypatch.setattr(role, "capabilities", lambda _folder: FACTS)
     monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(V))
-    monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 0.3)
+    monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 5.0)
     monkeypatch.setattr(auditing, "PATIENCE_SECONDS", 0.05)
 
     def run(attack: Any) -> None:
@@ -171,7 +184,6 @@ def test_a_verifier_neither_trains_nor_takes_objects(against: Any) -> None:
 
 def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) -> None:
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
-        later = replace(initial(), round=1) if False else initial()
         wrong = {
             "FF-TRAIN-073": [replace(order, root=NIL), replace(order, root=Hash(b""))],
             "FF-TRAIN-072": [replace(order, round=r) for r in (-1, 1, 1 << 40, (1 << 63) - 1)],
@@ -182,7 +194,9 @@ def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) 
             "FF-APP-034": [replace(order, snapshot=seal(JOB_KEY, b"nowhere")[0])],
             "FF-TRAIN-070": [replace(order, snapshot=scene.home.put(b"no public state"))],
             "FF-STOR-001": [replace(order, snapshot=Manifest(NIL, 10, ()))],
-            "FF-STOR-005": [replace(order, snapshot=scene.home.put(snapshot.pack(later, LAYOUT), b"\x08" * 32))],
+            "FF-STOR-005": [
+                replace(order, snapshot=scene.home.put(snapshot.pack(initial(), LAYOUT), b"\x08" * 32))
+            ],
         }
         for code, orders in wrong.items():
             for bad in orders:
@@ -237,6 +251,22 @@ def test_an_opened_start_that_is_not_under_the_trace_is_false_and_no_error(again
     against(attack)
 
 
+def test_a_coordinator_that_passes_on_something_else_frames_nobody(against: Any) -> None:
+    """What it says was opened does not hold: the verifier hears the peer itself."""
+
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        opened = order.opened
+        assert opened is not None
+        for bad in (
+            replace(opened, start=replace(opened.start, path=())),
+            replace(opened, state=scene.peer.put(b"no state")),
+            replace(opened, state=Manifest(NIL, 1 << 62, (NIL,))),
+        ):
+            assert (await scene.run(replace(order, opened=bad))).blind is not None
+
+    against(attack)
+
+
 def replaced(value: float) -> BorderState:
     """A whole state that nobody had committed to."""
     vector = (initial().params * 0 + value).astype("float32")
@@ -259,7 +289,7 @@ def test_a_state_that_is_not_served_or_cannot_be_one_is_withheld(against: Any) -
             scene.peer.put(b"sealed under another key", b"\x08" * 32),
         ]
         for bad in wrong:
-            assert await scene.finding(replace(order, opened=replace(opened, state=bad))) is Finding.WITHHELD
+            await scene.withheld(replace(order, opened=replace(opened, state=bad)))
         assert "Rerun" not in scene.process.worker.asked
 
     against(attack)
@@ -269,10 +299,12 @@ def test_a_giant_state_is_not_even_asked_for(against: Any) -> None:
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
         opened = order.opened
         assert opened is not None
-        scene.peer.asked.clear()
+        asked = list[str]()
+        handle = scene.peer.tenancy.shelf.serve
+        scene.peer.shelf.serve = lambda p, m, b: asked.append(m) or handle(p, m, b)  # type: ignore
         giant = scene.peer.put(bytes(4 * LAYOUT.size * 4 + 2048))
-        assert await scene.finding(replace(order, opened=replace(opened, state=giant))) is Finding.WITHHELD
-        assert objects.CHUNK not in scene.peer.asked
+        await scene.withheld(replace(order, opened=replace(opened, state=giant)))
+        assert asked == []
 
     against(attack)
 
@@ -290,11 +322,14 @@ def test_a_peer_that_answers_a_verifier_with_nothing_of_use_withholds(against: A
             return reply
 
         scene.peer.obey = obey  # type: ignore[method-assign]
-        assert await scene.finding(replace(order, opened=None)) is Finding.WITHHELD
+        await scene.withheld(replace(order, opened=None))
         answer = await scene.run(order)
         assert answer.blind is not None
         request = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, None)
-        judged = decode(await scene.call(scene.home, wire.JUDGE, encode(request)), wire.Judged, 10**6)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(auditing, "WITHHOLD_SECONDS", 0.3)
+            data = await scene.call(scene.home, wire.JUDGE, encode(request))
+        judged = decode(data, wire.Judged, 10**6)
         assert about(judged.verdict, order) is Finding.WITHHELD
         scene.peer.obey = honest  # type: ignore[method-assign]
         request = replace(request, revealed=None)
@@ -311,6 +346,13 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
         reveal = wire.RevealSegment(TERMS.id, 0, 1, answer.blind)
         honest = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
         indices = [leaf.index for leaf in honest.leaves]
+        obey_honestly = scene.peer.obey
+
+        async def obey(connection: Any, method: str, asked: Any) -> Any:
+            is_lie = method == wire.UNVEIL and scene.shown is not None
+            return scene.shown if is_lie else await obey_honestly(connection, method, asked)
+
+        scene.peer.obey = obey  # type: ignore[method-assign]
         for leaves in (
             (),
             honest.leaves[1:],
@@ -319,7 +361,13 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
             scene.peer.worker.trace_of(b"another").opened(*indices),
         ):
             judged = await scene.judge(order, answer.blind, leaves=leaves)
+            assert (
+                about(judged.verdict, order) is Finding.HOLDS
+            )  # the coordinator's word: the peer says otherwise
+            scene.shown = replace(honest, leaves=leaves)
+            judged = await scene.judge(order, answer.blind, leaves=leaves)
             assert about(judged.verdict, order) is Finding.FALSE
+            scene.shown = None
 
     against(attack)
 
@@ -330,7 +378,7 @@ def test_a_peer_that_came_fresh_owes_no_end_of_the_round_before(against: Any) ->
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
         opened = await scene.peer.tenancy.open(wire.OpenSegment(TERMS.id, 0, 0))
         assert opened.before == ()
-        fresh = replace(order, segment=0, opened=opened, before=NIL)
+        fresh = replace(order, segment=0, opened=opened, before=Hash(b"\x01" * 32))
         answer = await scene.run(fresh)
         assert answer.verdict is None
         assert answer.blind is not None
@@ -340,7 +388,7 @@ def test_a_peer_that_came_fresh_owes_no_end_of_the_round_before(against: Any) ->
     against(attack)
 
 
-def test_no_body_makes_a_verifier_stumble(against: Any) -> None:
+def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
@@ -354,15 +402,18 @@ def test_no_body_makes_a_verifier_stumble(against: Any) -> None:
             wire.MEMBERS: wire.Members(NIL, scene.start.members),
             wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, said),
         }
+        monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 0.1)
         for party in (scene.home, scene.stranger):
             for seed, (method, message) in enumerate(messages.items()):
                 for body in hostile_bodies(encode(message), seed, 4):
                     await scene.refused(party, method, body)
+        assert await scene.order(wire.START, scene.start) == "ok"  # it knows the true addresses again
         for message_method, message in messages.items():
             for body in hostile_values(message) if isinstance(message, Wire) else ():
                 if len(body) < 10**5:
                     await scene.refused(scene.home, message_method, body)
         assert await scene.order(wire.START, scene.start) == "ok"
+        monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 5.0)
 
     against(attack)
 
@@ -372,4 +423,4 @@ def order_border(scene: Audited) -> Any:
 
 
 def test_the_bound_of_a_payload_is_no_state() -> None:
-    assert BOUND < 4 * LAYOUT.size * 4 + 2048
+    assert 4 * LAYOUT.size * 4 + 2048 > BOUND

@@ -57,9 +57,7 @@ class MemoryLedger:
         self.apply(requester, JobSchedule(job, offers))
 
     def _offer(self, key: SigningKey, units: int, role: Role) -> SignedOffer:
-        return sign_offer(
-            key, Offer(self.chain, self._job, key.public, PRICE, STAKE, units, LATER, role)
-        )
+        return sign_offer(key, Offer(self.chain, self._job, key.public, PRICE, STAKE, units, LATER, role))
 
     @property
     def chain(self) -> Hash:

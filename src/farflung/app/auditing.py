@@ -51,6 +51,7 @@ WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had com
 
 PATIENCE_SECONDS: Final = 0.3  # between tries: a peer that died is back within seconds, and owes what it owed
 
+AnswerT = TypeVar("AnswerT")
 ReplyT = TypeVar("ReplyT", bound=messages.Reply)
 
 Place = tuple[int, PeerId, int]  # round, node, segment
@@ -216,7 +217,11 @@ class AuditTenancy:
     def _chain_fault(self, asked: wire.AuditOrder, opened: wire.SegmentOpened) -> str:
         """Whether the round goes on from the committed end of the peer's round before it."""
         before: Border | None = None
-        if asked.segment == 0 and asked.before != ZERO_HASH:
+        start = opening.read_border(opened.start)
+        is_fresh = (
+            start.optimizer == ZERO_HASH
+        )  # it says openly that it lost what it had: no end to go on from
+        if asked.segment == 0 and asked.before != ZERO_HASH and not is_fresh:
             last = len(self._terms.spec.borders) - 1
             leaves = opened.before
             if len(leaves) != 1 or leaves[0].index != last or not are_opened(asked.before, last, leaves):
@@ -225,7 +230,7 @@ class AuditTenancy:
                 before = opening.read_border(leaves[0])
             except ProtocolError as error:
                 return error.message
-        return opening.chain_fault(before, opening.read_border(opened.start))
+        return opening.chain_fault(before, start)
 
     async def judge(self, asked: wire.AuditReveal) -> wire.Judged:
         """Compares with what the peer claims. Raises PolicyError FF-APP-087 when the audit must be run again first."""
@@ -286,18 +291,19 @@ class AuditTenancy:
 
     async def _ask_opening(self, asked: wire.AuditOrder) -> wire.SegmentOpened:
         body = encode(wire.OpenSegment(self.job, asked.round, asked.segment))
-        data = await self._ask_peer(asked.contribution.peer, wire.OPEN, body)
-        return decode(data, wire.SegmentOpened, limits.CONTROL_BYTES)
+        return await self._ask_peer(asked.contribution.peer, wire.OPEN, body, wire.SegmentOpened)
 
     async def _ask_reveal(self, held: Held) -> wire.SegmentRevealed:
         asked = held.order
         body = encode(wire.RevealSegment(self.job, asked.round, asked.segment, held.blind))
-        data = await self._ask_peer(asked.contribution.peer, wire.UNVEIL, body)
-        return decode(data, wire.SegmentRevealed, limits.CONTROL_BYTES)
+        return await self._ask_peer(asked.contribution.peer, wire.UNVEIL, body, wire.SegmentRevealed)
 
-    async def _ask_peer(self, peer: PeerId, method: str, body: bytes) -> bytes:
-        async def ask() -> bytes:
-            return await (await self._dial(peer)).call(method, body, timeout=None)
+    async def _ask_peer(self, peer: PeerId, method: str, body: bytes, kind: type[AnswerT]) -> AnswerT:
+        """The peer's answer; one that cannot be read is none."""
+
+        async def ask() -> AnswerT:
+            data = await (await self._dial(peer)).call(method, body, timeout=None)
+            return decode(data, kind, limits.CONTROL_BYTES)
 
         return await _patiently(ask)
 
@@ -350,7 +356,7 @@ class AuditTenancy:
         self.shelf.clear()
 
 
-async def _patiently(ask: Callable[[], Awaitable[bytes]]) -> bytes:
+async def _patiently(ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
     """What a peer owes, asked again until its time is over. A line that broke or an agent that restarts is no lie."""
     last: BaseException | None = None
     try:

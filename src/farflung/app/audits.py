@@ -30,10 +30,11 @@ from farflung.job.spec import Terms
 from farflung.ledger.tx import Finding, SignedVerdict, is_verdict_signed
 from farflung.net.io.connection import Connection
 from farflung.train.roundlog import Committed, Contribution, Record
+from farflung.train.trace import are_opened
 from farflung.verify import sample
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.evidence import Evidence, Testimony
-from farflung.verify.judge import WHOLE, conclude, needs_another, quorum_of
+from farflung.verify.judge import DAMNING, WHOLE, conclude, needs_another, quorum_of
 from farflung.verify.tally import rerun_tokens
 
 OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the coordinator
@@ -190,6 +191,8 @@ class Audits:
             limits.CONTROL_BYTES,
         )
         if answer.verdict is not None:
+            if answer.verdict.verdict.finding not in DAMNING:
+                raise VerificationError("FF-APP-090", "a verifier finds good what it has not run")
             self._check(answer.verdict, verifier, case, ZERO_HASH)
             return Said(Testimony((), (), (), answer.verdict), None)
         if answer.blind is None or answer.blind.verifier != verifier or not is_blind(answer.blind, *about):
@@ -273,7 +276,9 @@ class Audits:
         """Writes the evidence; durable on return, and before the verdicts are logged."""
         committed = next(r for r in self._records if isinstance(r, Committed) and r.round == case.round)
         revealed = next((s.revealed for s in said if s.revealed is not None), None)
-        leaves = (*((order.opened.start,) if order.opened else ()), *(revealed.leaves if revealed else ()))
+        shown = (*((order.opened.start,) if order.opened else ()), *(revealed.leaves if revealed else ()))
+        trace, segments = case.contribution.trace, len(self._terms.spec.borders) - 1
+        leaves = tuple(leaf for leaf in shown if are_opened(trace, segments, [leaf]))  # others prove nothing
         states = (
             *((order.opened.state,) if order.opened else ()),
             *((revealed.end, revealed.last) if revealed else ()),

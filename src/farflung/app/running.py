@@ -279,8 +279,10 @@ class Run:
         peaks = [u.peak_bytes for name, u in timeline.usage.items() if name.endswith("worker")]
         measured = Measured(
             sync_bytes=by.sync,
+            audit_bytes=by.audit,
             join_bytes=by.join,
             control_bytes=by.control,
+            relay_bytes=by.relay,
             memory_bytes=max(peaks, default=None),
             seconds=took,
             paid=outcome.paid,

@@ -53,7 +53,9 @@ def wrap(lease_key: bytes, job: Hash, key: bytes) -> bytes:
     try:
         return _SUITE.encrypt(key, X25519PublicKey.from_public_bytes(lease_key), info=_info(job))
     except ValueError:  # a point of small order: everybody would know the shared secret
-        raise VerificationError("FF-APP-063", "a lease key is none that a secret can be wrapped for") from None
+        raise VerificationError(
+            "FF-APP-063", "a lease key is none that a secret can be wrapped for"
+        ) from None
 
 
 def sign_lease_key(key: SigningKey, job: Hash, lease_key: bytes) -> Signature:

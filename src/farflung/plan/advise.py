@@ -78,7 +78,7 @@ def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) 
     codec = registry.make(sync.codec, topk=sync.topk, chunk=sync.chunk, error_decay=sync.error_decay)
     sent = traffic(spec, layout, dataset_bytes, codec)
     need = memory(spec, layout, dataset_bytes)
-    _refuse_too_little_memory(need, machine)
+    _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)
     return Plan(
         spec=spec,
@@ -92,12 +92,14 @@ def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) 
     )
 
 
-def _refuse_too_little_memory(need: Memory, machine: Machine) -> None:
+def _refuse_too_little_memory(need: Memory, members: int, machine: Machine) -> None:
     usable = int(machine.memory_bytes * HEADROOM)
     if need.network <= usable:
         return
-    fit = need.members_in(usable)
-    change = f"set network.providers = {fit}" if fit >= 1 else "choose a smaller model"
+    fit = need.members_in(usable, members)
+    change = (
+        f"set network.providers = {fit}" if fit >= 1 else "set fewer network.verifiers, or a smaller model"
+    )
     raise PolicyError(
         "FF-PLAN-002",
         f"the run needs {format_bytes(need.network)} of memory, this machine has {format_bytes(usable)} to use",

@@ -11,25 +11,33 @@ from farflung.plan.advise import Plan
 
 LOW: Final = 0.8
 HIGH: Final = 1.25
+OPTIONAL: Final = ("audit", "relay")  # what not every job has
 
 
 class Measured(msgspec.Struct, frozen=True):
     """What a run really took; None where nothing was measured."""
 
     sync_bytes: int | None = None
+    audit_bytes: int | None = None
     join_bytes: int | None = None
     control_bytes: int | None = None
+    relay_bytes: int | None = None
     memory_bytes: int | None = None  # peak resident memory of the largest worker
     seconds: float | None = None
     paid: int | None = None  # micro-credits
 
 
 def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, ...]:
-    """One event per measured quantity, in a fixed order."""
+    """One event per measured quantity, in a fixed order; none for audits or a relay that are neither planned nor there.
+
+    The plan of audits is what the draw brings on the average: a single run may lie beside it by luck alone.
+    """
     rows = (
         ("sync", "B", plan.traffic.sync, measured.sync_bytes),
+        ("audit", "B", plan.traffic.audit, measured.audit_bytes),
         ("join", "B", plan.traffic.join, measured.join_bytes),
         ("control", "B", plan.traffic.control, measured.control_bytes),
+        ("relay", "B", plan.traffic.relay, measured.relay_bytes),
         ("worker memory", "B", plan.memory.worker, measured.memory_bytes),
         ("time", "s", plan.duration.total, measured.seconds),
         ("price", "micro-credits", plan.price.price, measured.paid),
@@ -37,7 +45,7 @@ def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, 
     return tuple(
         Compared(at=at, quantity=name, unit=unit, planned=float(planned), measured=float(value))
         for name, unit, planned, value in rows
-        if value is not None
+        if value is not None and (planned or value or name not in OPTIONAL)
     )
 
 

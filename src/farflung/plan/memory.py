@@ -13,14 +13,18 @@ import msgspec
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
+from farflung.plan.audits import has_residual, optimizer_vectors, verifiers_of
 
 FLOAT: Final = 4
 # A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
 # Linux: 488 MB at the peak of the default job, 118 MB of which the terms below account for).
 BASELINE: Final = 370_000_000
 SHARED: Final = 80_000_000  # of it, pages of torch's libraries, which all workers of one machine share
-# An agent, the ledger's committee or the supervisor: interpreter, NumPy and the network, no torch.
-AGENT: Final = 80_000_000
+# The process of a node, the ledger, the relay, the requester, its checker or the supervisor: interpreter, NumPy and the
+# network, no torch. Those that move whole states hold a few of them at a time.
+AGENT: Final = 70_000_000
+AGENT_STATES: Final = 24  # vectors that a node's agent or the requester holds to seal, store and serve states
+OTHERS: Final = 3  # ledger, checker and supervisor; the relay is one more
 DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
 BLOCK_VALUES: Final = (
     17  # values kept per token and channel of one GPT block (measured 16.97, fused attention)
@@ -38,25 +42,29 @@ class Memory(msgspec.Struct, frozen=True):
     optimizer: Bytes
     public: Bytes  # the round's public state, and the merge's two 64-bit limbs
     residual: Bytes
+    borders: Bytes  # a provider's states at the borders of one round, and those that it opens for an audit
     dataset: Bytes
     activations: Bytes
     agents: Bytes  # the other processes of a local network, together
-    workers: int
+    agent: Bytes  # of them, one node's
+    workers: int  # of providers, of verifiers, and the supervisor's own
 
     @property
     def worker(self) -> Bytes:
         """One worker process at its peak."""
-        used = self.parameters + self.gradients + self.optimizer + self.public + self.residual
+        used = self.parameters + self.gradients + self.optimizer + self.public + self.residual + self.borders
         return Bytes(self.baseline + self.dataset + int(HEAP_SLACK * (used + self.activations)))
 
     @property
     def network(self) -> Bytes:
-        """All processes of a local network: one worker per member, the requester's own, and the agents."""
+        """All processes of a local network: each node's worker, the supervisor's own, and the agents. A verifier's
+        worker is counted as large as a provider's.
+        """
         return Bytes(self.workers * (self.worker - SHARED) + SHARED + self.agents)
 
-    def members_in(self, usable: int) -> int:
-        """How many members a local network may have in `usable` bytes; below 1 when none fits."""
-        return (usable - self.worker - 2 * AGENT) // (self.worker - SHARED + AGENT)
+    def members_in(self, usable: int, members: int) -> int:
+        """How many providers instead of `members` a local network may have in `usable` bytes; below 1: none fits."""
+        return members + (usable - self.network) // (self.worker - SHARED + self.agent)
 
 
 def gpt_activations(spec: JobSpec) -> Bytes:
@@ -72,20 +80,36 @@ def module_activations(spec: JobSpec, layout: Layout) -> Bytes:
     return Bytes(FLOAT * spec.batch * spec.model.context * sides)
 
 
+def border_vectors(spec: JobSpec) -> int:
+    """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
+
+    Weights and optimizer at each of K borders: those of border 0 are held anyhow. Where work is audited also one
+    segment's opened states, packed: its start with the residual, its end, and weights and residual of the round's end.
+    """
+    held = 1 + optimizer_vectors(spec)
+    residual = 1 if has_residual(spec) else 0
+    opened = (held + residual) + held + (1 + residual) if spec.is_audited else 0
+    return (len(spec.borders) - 1) * held + opened
+
+
 def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:
     """Peak memory by purpose; a dense-sync worker has no residual, plain averaging no outer momentum."""
     state = FLOAT * layout.size
     outer = 2 if spec.sync.outer_momentum > 0 else 1
-    has_residual = spec.sync.codec != "dense_fp32"
+    nodes = spec.network.providers + verifiers_of(spec)
+    agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes
+    others = OTHERS + (1 if spec.network.hidden else 0)
     return Memory(
         baseline=Bytes(BASELINE),
         parameters=Bytes(state),
         gradients=Bytes(state),
-        optimizer=Bytes(state * (2 if spec.optimizer.name == "adamw" else 1)),
+        optimizer=Bytes(state * optimizer_vectors(spec)),
         public=Bytes(state * (outer + 4)),
-        residual=Bytes(state if has_residual else 0),
+        residual=Bytes(state if has_residual(spec) else 0),
+        borders=Bytes(state * border_vectors(spec)),
         dataset=Bytes(DATA_COPIES * dataset_bytes),
         activations=gpt_activations(spec) if spec.model.kind == "gpt" else module_activations(spec, layout),
-        agents=Bytes((spec.network.providers + 2) * AGENT),
-        workers=spec.network.providers + 1,
+        agents=Bytes((nodes + 1) * agent + others * AGENT),
+        agent=Bytes(agent),
+        workers=nodes + 1,
     )

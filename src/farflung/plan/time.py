@@ -1,6 +1,10 @@
 """How long a run takes: FLOP over the measured rate, plus starting processes, plus what a round costs beside training.
 
 FLOP per token as in Kaplan et al. 2020 (6 per parameter) and Chowdhery et al. 2022 (12 L h T for attention).
+
+Audits run beside the next round. With W core-seconds of training, A of audits, N members and c cores, training and
+audits end after max(W / min(N, c), (W + A) / c): where cores are to spare they cost nothing but the last round's, for
+which everybody waits. All constants below are for a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -12,12 +16,22 @@ import msgspec
 from farflung.core.layout import Layout
 from farflung.core.units import Flop, Seconds
 from farflung.job.spec import JobSpec
+from farflung.plan import audits
 from farflung.plan.machine import Machine
 from farflung.plan.traffic import Traffic
 
 EFFICIENCY: Final = 0.6  # of the sgemm rate, reached by forward, backward and optimizer on one core
-START_PROCESS: Final = 2.5  # core-seconds to start an agent and a worker that imports torch
+START_NODE: Final = 2.5  # core-seconds to start one node: its agent, and a worker that imports torch
+START_WORKER: Final = 2.0  # of it, the worker; the supervisor has one too
+START_AGENT: Final = 0.5  # to start ledger, relay, requester or checker
 START_NETWORK: Final = 2.0  # seconds for listeners, genesis, escrow and match
+PROFILE: Final = (
+    1.5  # seconds of the profile run that are no training: the classes' set-up, distances in float64
+)
+PROFILE_STEPS: Final = 36  # steps that it trains: three stretches of three, in four classes
+BORDER: Final = 0.02  # share of training that hashing and keeping the states at the segments' borders adds
+AUDIT: Final = 0.25  # core-seconds of one audit, whatever its size: messages, Merkle paths, files
+AUDIT_BYTE: Final = 2e-8  # core-seconds to pack, seal, send, fetch, open, hash and write one byte of a state
 ROUND_LATENCY: Final = 0.25  # seconds a round waits for messages, blocks and disks, whatever its size
 PART_ELEMENT: Final = 5e-9  # core-seconds to decode one payload, per element of public state
 MERGE_ELEMENT: Final = 1.5e-8  # core-seconds to apply, hash and store one element of public state
@@ -30,13 +44,14 @@ class Duration(msgspec.Struct, frozen=True):
     flop: Flop
     start: Seconds
     compute: Seconds
+    audit: Seconds  # that audits add to training, and the wait for the last ones
     evaluate: Seconds
     sync: Seconds
 
     @property
     def total(self) -> Seconds:
         """The whole run, from command to result."""
-        return Seconds(self.start + self.compute + self.evaluate + self.sync)
+        return Seconds(self.start + self.compute + self.audit + self.evaluate + self.sync)
 
 
 def forward_flop(spec: JobSpec, layout: Layout) -> Flop:
@@ -60,18 +75,42 @@ def evaluated_tokens(spec: JobSpec) -> int:
     )
 
 
+def start_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> float:
+    """From the command to the first round: all processes over the cores; the profile run when there is an audit."""
+    verifiers = audits.verifiers_of(spec)
+    agents = 3 + (1 if spec.network.hidden else 0)
+    nodes = (spec.network.providers + verifiers) * START_NODE
+    started = (nodes + START_WORKER + agents * START_AGENT) / max(1, machine.cores)
+    if not verifiers:
+        return START_NETWORK + started
+    tokens = PROFILE_STEPS * spec.batch * spec.model.context
+    trained = 3.0 * forward_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY)
+    return START_NETWORK + started + PROFILE + trained
+
+
+def audit_work(spec: JobSpec, layout: Layout, traffic: Traffic, rate: float) -> float:
+    """Core-seconds of all audits that are expected: segments trained again at `rate` FLOP/s, and moved states."""
+    count = audits.expected(spec).count
+    tokens = count * spec.round_tokens / (len(spec.borders) - 1)
+    return 3.0 * forward_flop(spec, layout) * tokens / rate + count * AUDIT + traffic.audit * AUDIT_BYTE
+
+
 def duration(spec: JobSpec, layout: Layout, traffic: Traffic, machine: Machine) -> Duration:
     """Seconds on one machine that runs all members as single-threaded processes, time-shared over its cores."""
-    members = spec.network.providers
+    members, cores = spec.network.providers, max(1, machine.cores)
     rate = machine.flops_per_core * EFFICIENCY
-    shared = max(1, min(members, machine.cores))
+    shared = min(members, cores)
     flop = train_flop(spec, layout)
+    work = flop / rate * (1.0 + BORDER)
+    audited, count = audit_work(spec, layout, traffic, rate), audits.expected(spec).count
+    beside = max(0.0, (work + audited) / cores - work / shared)
     merge = (members + 1) * layout.size * (members * PART_ELEMENT + MERGE_ELEMENT)
     touched = traffic.sync_round * DECODE_BYTE
     return Duration(
         flop=flop,
-        start=Seconds(START_NETWORK + (members + 1) * START_PROCESS / max(1, machine.cores)),
-        compute=Seconds(flop / (shared * rate)),
+        start=Seconds(start_seconds(spec, layout, machine)),
+        compute=Seconds(work / shared),
+        audit=Seconds(beside + (audited / count if count else 0.0)),
         evaluate=Seconds(forward_flop(spec, layout) * evaluated_tokens(spec) / rate),
         sync=Seconds(spec.rounds * (ROUND_LATENCY + (merge + touched) / shared)),
     )

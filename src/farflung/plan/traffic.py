@@ -1,7 +1,13 @@
 """How many bytes a run sends, by kind, counted at the sockets as `watch` counts them (requirement T1).
 
-Payloads travel as docs/architecture says: a member pushes its payload to one replica, the other members and the
-requester fetch it. A payload is thus sent N times (1 push, N - 2 other members, 1 requester), N payloads a round.
+With N providers, V verifiers, and p, d and s the bytes at the socket of a payload, the data set and the public state:
+
+    sync     rounds x N x N p: a member pushes its payload to one replica, N - 2 members and the requester fetch it
+    join     N (d + s) + V d: verifiers get public states with their audits
+    audit    what verifiers fetch of states (plan.audits), and s for each verifier that has work in a round
+    control  orders, promises, shares, Merkle paths, verdicts and the ledger: rounds, audits, and the start
+    relay    what of all this passes the relay; it is sent once more, by the relay
+
 The yardstick is a ring all-reduce in bf16 (Patarasuk & Yuan 2009): 2 (N - 1) / N of the buffer per rank and step.
 """
 
@@ -13,21 +19,34 @@ from typing import Final, Protocol
 import msgspec
 
 from farflung.core import limits
+from farflung.core.codec import encode
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
+from farflung.plan import audits
 
 TLS_RECORD: Final = 16 * limits.KIB  # plaintext of a full TLS 1.3 record (RFC 8446, section 5.1)
 TLS_OVERHEAD: Final = 22  # its header, content type and tag
 SEAL_OVERHEAD: Final = 16  # AES-256-GCM tag of one stored chunk
+FRAME_HEAD: Final = 10  # of each frame of net.frames, one for 64 KiB
+ASK_CHUNK: Final = 86  # the request for a stored chunk
+PUSH: Final = 350  # what a push takes beyond a fetch: manifest, begin, finish, and three answers
 
-MESSAGE: Final = 420  # one signed control message with frame and TLS record: ids, hashes, a signature
-PART: Final = 90  # one member's entry in a message that lists all members
-MEMBER_MESSAGES: Final = (
-    5  # per member and round: train, reveal, replica, merge, and its share of the ledger's
+# Bytes of control messages with frame and TLS record; hashes and keys take 34, signatures 66
+SHARE: Final = 300  # one accepted contribution with its manifest, in the list that every member merges
+MEMBER_ROUND: Final = 1_110  # orders to train, reveal, merge, and their answers but for lists
+LOSS: Final = 9  # a step's loss in a promise, and twice in the statistics that an audit opens
+LEDGER_ROUND: Final = (
+    1_200  # one round on the ledger: questions, the transaction, its block when blocks are read
 )
+AUDIT: Final = 4_900  # open, order, blind commitment, reveal, judgement, verdict, with their Merkle paths
+MANIFEST_CHUNK: Final = 34  # a chunk's hash in a manifest, and how often manifests travel in one audit
+AUDIT_STATES: Final = 7
 DIAL: Final = 600  # what one more pair of peers that talk adds: a handshake, unless one stands already
-START_MEMBER: Final = 15_200  # handshakes, offer, lease, terms, manifests and transactions of one member
+START_NODE: Final = 9_000  # offer, lease, ledger transactions, receipts and the last settlement of one node
+START_OTHERS: Final = 20_000  # escrow, match, settlement and the export
+TERMS: Final = 700  # a job's terms without layout and tolerances, sent to every node
+TOLERANCE: Final = 5  # one limit of a tensor in them
 
 
 class Codec(Protocol):
@@ -53,18 +72,25 @@ class Traffic(msgspec.Struct, frozen=True):
     join: Bytes
     control: Bytes
     audit: Bytes
+    relay: Bytes  # sent by the relay for others: ciphertext that is counted above once already
     ring: Bytes
 
     @property
     def total(self) -> Bytes:
         """All kinds together."""
-        return Bytes(self.sync + self.join + self.control + self.audit)
+        return Bytes(self.sync + self.join + self.control + self.audit + self.relay)
 
 
 def on_wire(size: int) -> Bytes:
-    """Bytes at the socket for `size` bytes of a stored object: chunk tags and TLS records added."""
-    sealed = size + SEAL_OVERHEAD * -(-size // limits.CHUNK_BYTES)
-    return Bytes(sealed + TLS_OVERHEAD * -(-sealed // TLS_RECORD))
+    """Bytes at the sockets to fetch a stored object of `size` bytes: requests, chunk tags, frames and TLS records."""
+    whole, rest = divmod(size, limits.CHUNK_BYTES)
+    return Bytes(whole * _chunk(limits.CHUNK_BYTES) + (_chunk(rest) if rest else 0))
+
+
+def _chunk(size: int) -> int:
+    sealed = size + SEAL_OVERHEAD
+    framed = sealed + FRAME_HEAD * -(-sealed // limits.FRAME_BYTES)
+    return ASK_CHUNK + framed + TLS_OVERHEAD * -(-framed // TLS_RECORD)
 
 
 def ring_bytes(parameters: int, steps: int, members: int, element: int = 2) -> Bytes:
@@ -78,26 +104,66 @@ def snapshot_bytes(spec: JobSpec, layout: Layout) -> Bytes:
     return Bytes(4 * layout.size * sections)
 
 
-def control_bytes(members: int) -> Bytes:
-    """Control messages of one round (an estimate): each member's own, and lists of all members to all."""
-    return Bytes(members * (MEMBER_MESSAGES * MESSAGE + members * PART))
+def control_bytes(members: int, steps: int = 0) -> Bytes:
+    """Control messages of one round of `steps` steps, but for audits: each member's own, and everybody's list of all:
+    N (MEMBER_ROUND + steps LOSS) + N x N SHARE + LEDGER_ROUND.
+    """
+    return Bytes(members * (MEMBER_ROUND + steps * LOSS + members * SHARE) + LEDGER_ROUND)
 
 
 def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Codec) -> Traffic:
-    """The run's bytes by kind. `audit` is 0 as long as commitments travel with the control messages."""
-    members = spec.network.providers
+    """The run's bytes by kind; audits as the draw brings them on the average to honest members."""
+    members, drawn = spec.network.providers, audits.expected(spec)
+    verifiers = audits.verifiers_of(spec)
     payload, bound = math.ceil(codec.expect(layout)), codec.bound(layout)
-    sync_round = members * members * on_wire(payload)
-    control_round = control_bytes(members)
-    start = members * START_MEMBER + members * (members + 1) // 2 * DIAL
+    sync_round = members * (members * on_wire(payload) + PUSH)
+    data, state = on_wire(dataset_bytes), on_wire(snapshot_bytes(spec, layout))
+    from_peers = audits.moved(spec, drawn, lambda vectors: on_wire(4 * layout.size * vectors))
+    control_round = control_bytes(members, spec.sync.steps)
+    control = (
+        spec.rounds * control_round
+        + drawn.count * _audit_control(spec, layout)
+        + _start_control(spec, layout, verifiers)
+    )
+    relayed = spec.rounds * sync_round, members * (data + state), from_peers
     return Traffic(
         payload=Bytes(payload),
         payload_bound=Bytes(bound),
         sync_round=Bytes(sync_round),
         control_round=control_round,
         sync=Bytes(spec.rounds * sync_round),
-        join=Bytes(members * (on_wire(dataset_bytes) + on_wire(snapshot_bytes(spec, layout)))),
-        control=Bytes(spec.rounds * control_round + start),
-        audit=Bytes(0),
+        join=Bytes(members * (data + state) + verifiers * data),
+        control=Bytes(round(control)),
+        audit=Bytes(round(from_peers + drawn.asked * state)),
+        relay=_relayed(spec, *relayed),
         ring=ring_bytes(layout.size, spec.steps, members),
     )
+
+
+def _audit_control(spec: JobSpec, layout: Layout) -> int:
+    """Messages of one audit: AUDIT, the statistics twice, and the manifests of the states again and again."""
+    chunks = -(-4 * layout.size // limits.CHUNK_BYTES)
+    return AUDIT + 2 * LOSS * spec.sync.steps + AUDIT_STATES * MANIFEST_CHUNK * chunks
+
+
+def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
+    """What is said before the first round and after the last: n nodes, the requester, ledger and supervisor."""
+    members = spec.network.providers
+    nodes = members + verifiers
+    limits_of = TOLERANCE * len(layout.tensors) * (1 + audits.optimizer_vectors(spec))
+    terms = TERMS + len(encode(layout)) + (limits_of if verifiers else 0)
+    pairs = 2 * nodes + 2 + members * (members - 1) // 2 + verifiers * members
+    return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL
+
+
+def _relayed(spec: JobSpec, sync: int, join: int, from_peers: float) -> Bytes:
+    """Bytes of the h hidden of N members that pass the relay.
+
+    All of their data, public state and opened states: requester and verifiers dial them there. Of N x N payloads a
+    round: theirs with the requester (h) and among each other (h (h - 1)); of the 2 h (N - h) with members that listen,
+    half, because the first to dial makes the connection, and a hidden member dials such a peer directly.
+    """
+    members = spec.network.providers
+    hidden = min(spec.network.hidden, members)
+    payloads = hidden + hidden * (hidden - 1) + hidden * (members - hidden)
+    return Bytes(round(sync * payloads / members**2 + (join + from_peers) * hidden / members))

@@ -1,0 +1,94 @@
+"""How many audits a run will have, and what each of them moves: expectations over the draw (verify.sample).
+
+A contribution is audited with probability 1 while its peer is on probation, with `rate` afterwards: one of its K
+segments, each as likely. With N providers, V verifiers and the probability q_r in round r:
+
+    audits   = N x sum of q_r
+    asked    = sum over rounds of V (1 - (1 - q_r / V)^N), pairs of a round and a verifier that has work in it
+    start    = (K - 1)/K x (weights + optimizer) + 1/K x optimizer, and the residual; nothing is carried in round 0
+    last     = (K - 1)/K x (weights + residual): after the last segment the verifier has them itself
+
+An honest network is foretold: no accusation, hence no second verifier, and no end that differs and is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from farflung.job.spec import JobSpec
+
+
+class Audits(msgspec.Struct, frozen=True):
+    """Expected numbers of a whole run."""
+
+    fresh: float  # audits of round 0, whose states carry neither optimizer nor residual into it
+    later: float  # of all other rounds
+    asked: float  # pairs of a round and a verifier that has work in it
+
+    @property
+    def count(self) -> float:
+        """All audits."""
+        return self.fresh + self.later
+
+
+class State(msgspec.Struct, frozen=True):
+    """A state that a verifier fetches: its vectors of `layout.size` elements, and how likely they are asked for."""
+
+    vectors: int
+    share: float
+
+
+def expected(spec: JobSpec) -> Audits:
+    """The audits that the draw brings on the average; none without verifiers."""
+    members, verifiers = spec.network.providers, verifiers_of(spec)
+    if not verifiers:
+        return Audits(0.0, 0.0, 0.0)
+    rate = min(max(spec.audit.rate, 0.0), 1.0)
+    known = min(spec.audit.probation, spec.rounds)
+    first = 1.0 if known else rate
+    total = known + rate * (spec.rounds - known)
+    asked = known * _busy(1.0, members, verifiers) + (spec.rounds - known) * _busy(rate, members, verifiers)
+    return Audits(members * first, members * (total - first), asked)
+
+
+def _busy(chance: float, members: int, verifiers: int) -> float:
+    """Verifiers that have work in a round, on the average."""
+    return verifiers * (1.0 - (1.0 - chance / verifiers) ** members)
+
+
+def states(spec: JobSpec, *, is_fresh: bool) -> Iterator[State]:
+    """What one audit fetches from the peer: the opened start, then what its encoding was made of."""
+    count = len(spec.borders) - 1
+    optimizer = optimizer_vectors(spec)
+    residual = 1 if has_residual(spec) else 0
+    carried = 0 if is_fresh else optimizer + residual
+    before = 0 if is_fresh else residual
+    yield State(carried, 1 / count)
+    yield State(1 + optimizer + before, (count - 1) / count)
+    yield State(1 + before, (count - 1) / count)
+
+
+def moved(spec: JobSpec, audits: Audits, size: Callable[[int], int]) -> float:
+    """Bytes of states that peers send to verifiers, where `size` gives those of so many vectors."""
+    fresh, later = (
+        sum(state.share * size(state.vectors) for state in states(spec, is_fresh=is_fresh))
+        for is_fresh in (True, False)
+    )
+    return audits.fresh * fresh + audits.later * later
+
+
+def has_residual(spec: JobSpec) -> bool:
+    """Whether the codec keeps what it has not sent (error feedback)."""
+    return spec.sync.codec != "dense_fp32"
+
+
+def optimizer_vectors(spec: JobSpec) -> int:
+    """Vectors as long as the weights that the inner optimizer keeps."""
+    return 2 if spec.optimizer.name == "adamw" else 1
+
+
+def verifiers_of(spec: JobSpec) -> int:
+    """How many verifiers the network has: none where nothing is ever drawn."""
+    return spec.network.verifiers if spec.is_audited else 0
