@@ -26,12 +26,14 @@ test: setup
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not soak and not netns" $(ARGS)
 
-# Whole trees killed at every failpoint and at random times, 20 seeds.
+# Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times.
 soak: setup
 	$(BIN)/pytest -m soak -s -v $(ARGS)
 
+# ARGS=--quick: at most a minute each, on two idle cores.
 bench: setup
 	$(BIN)/python bench/run.py $(ARGS)
+	$(BIN)/python bench/strangers.py $(ARGS)
 
 docs: setup
 	$(BIN)/pytest tests/docs $(ARGS)

@@ -35,6 +35,7 @@ REQUESTER_GAP: Final = 5.0
 COUNTED_DEAD: Final = 3.0
 BACK: Final = 5.0
 WORKER: Final = "provider-1 worker"
+LONG: Final = 300  # rounds of a run that is stopped when its last victim is back
 SERVANTS: Final = ("ledger", "relay", "verifier-0")
 
 
@@ -118,7 +119,7 @@ def gaps(size: Size, folder: Path) -> Iterator[Row]:
     kinds = ("requester", *SERVANTS)
     servants = Watched(job(size.job), folder / "servants", kinds * size.deaths, seed=1)
     status = servants.to_end()
-    workers = Watched(job(size.job), folder / "workers", (WORKER,) * size.deaths, seed=2)
+    workers = Watched(job(LONG), folder / "workers", (WORKER,) * size.deaths, seed=2)
     workers.to_end(stop=True)
     yield from worker_rows([d for d in workers.deaths if d.after])
     for name in kinds:

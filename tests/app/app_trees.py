@@ -109,9 +109,14 @@ def expect_gone(group: int) -> None:
 
 
 def living(run: Path) -> list[int]:
-    """Those of a run's announced processes that are still there as ours."""
+    """Those of a run's announced processes that stay as ours. A sandboxed worker is in no group: it ends by itself."""
     pids = {int(e["pid"]) for e in stored_events(run) if e["event"] == "process"}
-    return [pid for pid in pids if _group_of(pid) != 0 and "farflung" in _command(pid)]
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := [pid for pid in pids if _group_of(pid) != 0 and "farflung" in _command(pid)]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return left
 
 
 def _pids() -> list[int]:

@@ -93,7 +93,7 @@ def test_data_that_is_missing_empty_or_binary_is_refused(
 
 
 def test_a_budget_below_the_price_is_refused_before_anything_starts(farflung: Farflung) -> None:
-    ended = farflung(*TINY, "--set", "budget=0.001")
+    ended = farflung(*TINY, "--set", "budget=0.001", "--set", "audit.probation=1")
     assert 'set budget = "0.001344"' in ended.refusal("FF-PLAN-001", POLICY)
     assert {event["event"] for event in ended.events} <= {"error"}
 
@@ -293,7 +293,7 @@ def test_a_damaged_checkpoint_store_and_stale_snapshot_are_passed_over(
     assert outcome(ended.result) == six[1]
     assert ended.result["reexecuted"] == 2
     assert warnings(ended) == {"FF-APP-040"}
-    assert {e["replayed"] for e in ended.events if e["event"] == "joined"} == {1}
+    assert {e["replayed"] for e in ended.events if e["event"] == "joined"} == {4}
 
 
 def test_peers_without_a_sound_checkpoint_join_anew_and_a_damaged_snapshot_is_passed_over(

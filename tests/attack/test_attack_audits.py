@@ -198,7 +198,7 @@ def test_a_start_that_is_no_object_is_withheld(scene: Any, state: Manifest) -> N
         lambda eve, _, said: replace(said, start=replace(said.start, path=said.start.path[:-1])),
         lambda eve, _, said: replace(said, start=replace(said.start, path=())),
         lambda eve, _, said: replace(said, start=replace(said.start, data=b"")),
-        lambda eve, _, said: replace(said, start=eve.worker.trace_of(b"another").opened(said.start.index)[0]),
+        lambda eve, _, said: replace(said, start=replace(said.start, data=said.start.data[:-1] + b"?")),
         lambda eve, _, said: replace(said, state=eve.put(b"no state at all")),
         lambda eve, _, said: replace(said, start=eve.tenancy._result.trace.opened(said.start.index ^ 1)[0]),
     ],

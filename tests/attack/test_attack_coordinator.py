@@ -12,7 +12,6 @@ import pytest
 from attack_run import (
     EVE,
     HONEST,
-    ORDERS,
     ROUND,
     Hostile,
     Run,
@@ -386,7 +385,7 @@ class Raw:
         self.body = body
 
 
-@pytest.mark.parametrize("method", list(ORDERS))
+@pytest.mark.parametrize("method", [wire.TRAIN, wire.REVEAL, wire.MERGE])
 def test_no_reply_makes_the_coordinator_stumble(tmp_path: Path, method: str) -> None:
     """Every reply of a member, malformed in many ways: each ends in a refusal of that reply and nothing else."""
 
@@ -444,6 +443,7 @@ async def replies(
     eve = EVE.public
     state = replace(coordinator._state, round=0, members=(eve,), commitments={eve: _commitment(coordinator)})
     coordinator._state = state
+    coordinator._flagged.set()  # the checks of the round have spoken
     extra = ((),) if method == wire.MERGE else ()
     for body in bodies:
         coordinator._dial = _always(Canned(body))  # type: ignore[assignment]

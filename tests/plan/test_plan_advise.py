@@ -24,10 +24,10 @@ from farflung.job.spec import (
 from farflung.plan.advise import advise, describe_sync
 from farflung.plan.compare import Measured, compare, is_off, ratio
 from farflung.plan.machine import Machine
-from farflung.plan.memory import SHARED, memory
+from farflung.plan.memory import AGENT, SHARED, memory
 from farflung.plan.price import audit_units, expected_audits, price, worst_audits
-from farflung.plan.time import duration, evaluated_tokens, train_flop
-from farflung.plan.traffic import on_wire, ring_bytes, traffic
+from farflung.plan.time import BORDER, EFFICIENCY, Duration, duration, evaluated_tokens, train_flop
+from farflung.plan.traffic import PUSH, on_wire, ring_bytes, traffic
 
 LAYOUT = Layout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
 MACHINE = Machine(cores=2, flops_per_core=1e11, memory_bytes=16 << 30)
@@ -44,8 +44,8 @@ class Fixed:
 
 
 def spec(**changes: object) -> JobSpec:
-    model, sync = ModelSpec(context=128), SyncSpec(steps=15, topk=256)
-    return msgspec.structs.replace(JobSpec(rounds=24, model=model, sync=sync), **changes)
+    model, sync, audit = ModelSpec(context=128), SyncSpec(steps=15, topk=256), AuditSpec(4, 0.25, 1)
+    return msgspec.structs.replace(JobSpec(rounds=24, model=model, sync=sync, audit=audit), **changes)
 
 
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))
@@ -53,16 +53,18 @@ def spec(**changes: object) -> JobSpec:
 def test_each_of_n_payloads_is_sent_n_times_a_round(members: int, rounds: int) -> None:
     sent = traffic(spec(rounds=rounds, network=NetworkSpec(providers=members)), LAYOUT, 10_000, Fixed())
     pushed_and_fetched = members * (1 + (members - 1))
-    assert sent.sync_round == pushed_and_fetched * on_wire(1001)
+    assert sent.sync_round == pushed_and_fetched * on_wire(1001) + members * PUSH
     assert sent.sync == rounds * sent.sync_round
-    assert sent.total == sent.sync + sent.join + sent.control + sent.audit
+    assert sent.total == sent.sync + sent.join + sent.control + sent.audit + sent.relay
 
 
-def test_join_is_the_dataset_and_the_public_state_for_each_member() -> None:
+def test_join_is_the_dataset_for_all_nodes_and_the_public_state_for_members() -> None:
     plain = traffic(spec(), LAYOUT, 10_000, Fixed())
-    assert plain.join == 5 * (on_wire(10_000) + on_wire(4 * LAYOUT.size))
-    moved = spec(sync=SyncSpec(outer_momentum=0.9))
-    assert traffic(moved, LAYOUT, 10_000, Fixed()).join == 5 * (on_wire(10_000) + on_wire(8 * LAYOUT.size))
+    assert plain.join == 5 * on_wire(4 * LAYOUT.size) + 7 * on_wire(10_000)
+    moved = traffic(spec(sync=SyncSpec(outer_momentum=0.9)), LAYOUT, 10_000, Fixed())
+    assert moved.join == 5 * on_wire(8 * LAYOUT.size) + 7 * on_wire(10_000)
+    alone = traffic(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 10_000, Fixed())
+    assert alone.join == 5 * (on_wire(4 * LAYOUT.size) + on_wire(10_000))
 
 
 def test_ring_counts_two_bytes_an_element_and_two_passes_a_step() -> None:
@@ -73,7 +75,7 @@ def test_ring_counts_two_bytes_an_element_and_two_passes_a_step() -> None:
 @given(size=st.integers(0, 5 * limits.CHUNK_BYTES))
 @settings(max_examples=50, deadline=None)
 def test_wire_overhead_is_small_and_grows_with_size(size: int) -> None:
-    assert size <= on_wire(size) <= size * 1.002 + 64
+    assert size <= on_wire(size) <= size * 1.002 + 150 * -(-size // limits.CHUNK_BYTES)
     assert on_wire(size) <= on_wire(size + 1)
 
 
@@ -209,7 +211,7 @@ def test_free_work_has_no_price_and_needs_no_budget() -> None:
 
 
 def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
-    small = Machine(cores=2, flops_per_core=1e11, memory_bytes=1_500_000_000)
+    small = Machine(cores=2, flops_per_core=1e11, memory_bytes=3_000_000_000)
     with pytest.raises(PolicyError) as error:
         advise(spec(), LAYOUT, 12_000_000, small)
     assert error.value.code == "FF-PLAN-002"
@@ -231,7 +233,26 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
     assert memory(lean, LAYOUT, 0).optimizer == state
     assert memory(lean, LAYOUT, 0).residual == 0
     assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
-    assert adamw.network == 6 * (adamw.worker - SHARED) + SHARED + adamw.agents
+    assert adamw.network == 8 * (adamw.worker - SHARED) + SHARED + adamw.agents
+    unchecked = memory(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
+    assert unchecked.network == 6 * (unchecked.worker - SHARED) + SHARED + unchecked.agents
+
+
+def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_opens() -> None:
+    state = 4 * LAYOUT.size
+    opened = (1 + 2 + 1) + (1 + 2) + (1 + 1)  # start, end and last: weights, AdamW's two vectors, residual
+    assert memory(spec(), LAYOUT, 0).borders == (4 * 3 + opened) * state
+    assert memory(spec(audit=AuditSpec(2, 0.0, 0)), LAYOUT, 0).borders == 2 * 3 * state
+    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense_fp32"))
+    assert memory(lean, LAYOUT, 0).borders == (4 * 2 + 2 + 2 + 1) * state
+
+
+def test_each_process_that_is_not_a_nodes_takes_memory_too() -> None:
+    without = memory(spec(network=NetworkSpec(hidden=0)), LAYOUT, 0)
+    assert memory(spec(network=NetworkSpec(hidden=1)), LAYOUT, 0).agents == without.agents + AGENT
+    one_less = memory(spec(network=NetworkSpec(verifiers=1, hidden=0)), LAYOUT, 0)
+    assert without.agents == one_less.agents + without.agent
+    assert without.workers == one_less.workers + 1
 
 
 def test_activations_of_a_users_module_come_from_its_shapes() -> None:
@@ -254,6 +275,22 @@ def test_time_shrinks_with_cores_up_to_the_number_of_members() -> None:
     assert seconds(5) == seconds(64)
     faster = duration(spec(), LAYOUT, sent, Machine(2, 2e11, 1 << 34))
     assert faster.compute == pytest.approx(seconds(2) / 2)
+    assert seconds(1) == pytest.approx(train_flop(spec(), LAYOUT) / (1e11 * EFFICIENCY) * (1 + BORDER))
+
+
+def test_audits_take_time_only_where_cores_are_short() -> None:
+    def seconds(cores: int, audit: AuditSpec) -> Duration:
+        job = spec(audit=audit)
+        return duration(job, LAYOUT, traffic(job, LAYOUT, 10_000, Fixed()), Machine(cores, 1e11, 1 << 34))
+
+    some, all_of_them, none = AuditSpec(4, 0.25, 1), AuditSpec(4, 1.0, 1), AuditSpec(4, 0.0, 0)
+    assert not seconds(1, none).audit
+    assert 0 < seconds(1, some).audit < seconds(1, all_of_them).audit
+    assert seconds(64, some).audit == pytest.approx(
+        seconds(64, all_of_them).audit, rel=0.01
+    )  # one, at the end
+    assert seconds(1, some).start > seconds(1, none).start  # verifiers, and the profile run
+    assert seconds(1, some).compute == seconds(1, none).compute
 
 
 def test_evaluation_happens_before_the_first_round_every_few_and_at_the_end() -> None:
@@ -289,6 +326,24 @@ def test_comparison_flags_what_lies_outside_the_band() -> None:
     assert ratio(rows[0]) == 1.0
     below = compare(plan, Measured(sync_bytes=planned * 79 // 100))[0]
     assert is_off(below)
+
+
+def test_all_kinds_of_bytes_are_compared_and_what_a_job_has_not_is_left_out() -> None:
+    measured = Measured(
+        sync_bytes=1, audit_bytes=2, join_bytes=3, control_bytes=4, relay_bytes=5, memory_bytes=6
+    )
+    kinds = ["sync", "audit", "join", "control", "relay"]
+    plan = advise(spec(), LAYOUT, 12_000_000, MACHINE)
+    rows = compare(plan, measured)
+    assert [row.quantity for row in rows] == [*kinds, "worker memory"]
+    assert [row.measured for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [int(row.planned) for row in rows[:5]] == [getattr(plan.traffic, kind) for kind in kinds]
+
+    bare = spec(audit=AuditSpec(rate=0.0, probation=0), network=NetworkSpec(hidden=0))
+    plan = advise(bare, LAYOUT, 12_000_000, MACHINE)
+    none = Measured(audit_bytes=0, relay_bytes=0, join_bytes=0)
+    assert [row.quantity for row in compare(plan, none)] == ["join"]
+    assert [is_off(row) for row in compare(plan, Measured(audit_bytes=1, relay_bytes=1))] == [True, True]
 
 
 def test_something_measured_that_was_not_planned_is_off() -> None:

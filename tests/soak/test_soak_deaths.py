@@ -30,9 +30,9 @@ from farflung.train.roundlog import Accepted, Audited, Entry, Record
 pytestmark = [pytest.mark.soak, pytest.mark.tree, pytest.mark.timeout(900)]
 
 KILLS = 20  # of each kind
-ROUNDS = 60
+ROUNDS = 48
 JOB = (
-    "run", "--preset", "tiny", "--json", "--rounds", str(ROUNDS), "--set", "sync.steps=16",
+    "run", "--preset", "tiny", "--json", "--rounds", str(ROUNDS), "--set", "sync.steps=32",
     "--set", "network.providers=3", "--set", "network.verifiers=2", "--set", "network.hidden=2",
 )  # fmt: skip
 SERVANTS = ("coordinator", "ledger", "relay", "verifier")  # whose deaths leave the model as it is

@@ -13,7 +13,7 @@ An honest network is foretold: no accusation, hence no second verifier, and no e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
@@ -31,13 +31,6 @@ class Audits(msgspec.Struct, frozen=True):
     def count(self) -> float:
         """All audits."""
         return self.fresh + self.later
-
-
-class State(msgspec.Struct, frozen=True):
-    """A state that a verifier fetches: its vectors of `layout.size` elements, and how likely they are asked for."""
-
-    vectors: int
-    share: float
 
 
 def expected(spec: JobSpec) -> Audits:
@@ -58,25 +51,28 @@ def _busy(chance: float, members: int, verifiers: int) -> float:
     return verifiers * (1.0 - (1.0 - chance / verifiers) ** members)
 
 
-def states(spec: JobSpec, *, is_fresh: bool) -> Iterator[State]:
-    """What one audit fetches from the peer: the opened start, then what its encoding was made of."""
-    count = len(spec.borders) - 1
-    optimizer = optimizer_vectors(spec)
-    residual = 1 if has_residual(spec) else 0
-    carried = 0 if is_fresh else optimizer + residual
-    before = 0 if is_fresh else residual
-    yield State(carried, 1 / count)
-    yield State(1 + optimizer + before, (count - 1) / count)
-    yield State(1 + before, (count - 1) / count)
+def fetched(spec: JobSpec, segment: int, *, is_fresh: bool) -> tuple[int, int]:
+    """Vectors as long as the weights that an audit of one segment fetches: of the opened start, and of `last`, what the
+    encoding was made of. `is_fresh`: in round 0, into which a peer carries nothing.
+    """
+    residual = 1 if has_residual(spec) and not is_fresh else 0
+    if segment == 0:
+        start = 0 if is_fresh else optimizer_vectors(spec) + residual
+    else:
+        start = 1 + optimizer_vectors(spec) + residual
+    is_last = segment == len(spec.borders) - 2
+    return start, 0 if is_last else 1 + residual
 
 
 def moved(spec: JobSpec, audits: Audits, size: Callable[[int], int]) -> float:
     """Bytes of states that peers send to verifiers, where `size` gives those of so many vectors."""
-    fresh, later = (
-        sum(state.share * size(state.vectors) for state in states(spec, is_fresh=is_fresh))
-        for is_fresh in (True, False)
-    )
-    return audits.fresh * fresh + audits.later * later
+    count = len(spec.borders) - 1
+
+    def one(is_fresh: bool) -> float:
+        places = [fetched(spec, segment, is_fresh=is_fresh) for segment in range(count)]
+        return sum(size(start) + size(last) for start, last in places) / count
+
+    return audits.fresh * one(True) + audits.later * one(False)
 
 
 def has_residual(spec: JobSpec) -> bool:

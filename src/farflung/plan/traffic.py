@@ -24,6 +24,7 @@ from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
 from farflung.plan import audits
+from farflung.store.objects import chunk_count
 
 TLS_RECORD: Final = 16 * limits.KIB  # plaintext of a full TLS 1.3 record (RFC 8446, section 5.1)
 TLS_OVERHEAD: Final = 22  # its header, content type and tag
@@ -32,19 +33,22 @@ FRAME_HEAD: Final = 10  # of each frame of net.frames, one for 64 KiB
 ASK_CHUNK: Final = 86  # the request for a stored chunk
 PUSH: Final = 350  # what a push takes beyond a fetch: manifest, begin, finish, and three answers
 
-# Bytes of control messages with frame and TLS record; hashes and keys take 34, signatures 66
+# Bytes of control messages with frame and TLS record; hashes and keys take 34, signatures 66. Fitted to runs of 2 to 7
+# providers, 1 and 2 verifiers, 3 to 20 rounds.
 SHARE: Final = 300  # one accepted contribution with its manifest, in the list that every member merges
-MEMBER_ROUND: Final = 1_110  # orders to train, reveal, merge, and their answers but for lists
+MEMBER_ROUND: Final = 800  # orders to train, reveal, merge, and their answers but for lists
 LOSS: Final = 9  # a step's loss in a promise, and twice in the statistics that an audit opens
 LEDGER_ROUND: Final = (
     1_200  # one round on the ledger: questions, the transaction, its block when blocks are read
 )
-AUDIT: Final = 4_900  # open, order, blind commitment, reveal, judgement, verdict, with their Merkle paths
-MANIFEST_CHUNK: Final = 34  # a chunk's hash in a manifest, and how often manifests travel in one audit
-AUDIT_STATES: Final = 7
-DIAL: Final = 600  # what one more pair of peers that talk adds: a handshake, unless one stands already
-START_NODE: Final = 9_000  # offer, lease, ledger transactions, receipts and the last settlement of one node
-START_OTHERS: Final = 20_000  # escrow, match, settlement and the export
+AUDIT: Final = 4_700  # open, order, blind commitment, reveal, judgement, verdict, with their Merkle paths
+CHUNK_HASH: Final = (
+    34  # of a manifest; a manifest of an opened state travels twice, by way of the coordinator
+)
+DIAL: Final = 2_200  # a pair of peers that talk: a TLS handshake, in which both show a certificate
+CIRCUIT: Final = 900  # more, when it is made by way of a relay: a ticket each, and the summons
+START_NODE: Final = 2_900  # offer, lease, ledger transactions and receipts of one node
+START_OTHERS: Final = 19_400  # escrow, match, settlement and the export
 TERMS: Final = 700  # a job's terms without layout and tolerances, sent to every node
 TOLERANCE: Final = 5  # one limit of a tensor in them
 
@@ -141,19 +145,32 @@ def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Codec) -> 
 
 
 def _audit_control(spec: JobSpec, layout: Layout) -> int:
-    """Messages of one audit: AUDIT, the statistics twice, and the manifests of the states again and again."""
-    chunks = -(-4 * layout.size // limits.CHUNK_BYTES)
-    return AUDIT + 2 * LOSS * spec.sync.steps + AUDIT_STATES * MANIFEST_CHUNK * chunks
+    """Messages of one audit: AUDIT, the statistics twice, and the manifests of public state, start, end and last."""
+    state = 4 * layout.size
+    held, residual = 1 + audits.optimizer_vectors(spec), 1 if audits.has_residual(spec) else 0
+    opened = sum(chunk_count(state * vectors) for vectors in (held + residual, held, 1 + residual))
+    hashes = chunk_count(snapshot_bytes(spec, layout)) + 2 * opened
+    return AUDIT + 2 * LOSS * spec.sync.steps + CHUNK_HASH * hashes
 
 
 def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
-    """What is said before the first round and after the last: n nodes, the requester, ledger and supervisor."""
-    members = spec.network.providers
+    """What is said before the first round and after the last.
+
+    Pairs that talk: ledger and requester with all n = N + V nodes, with each other and with the supervisor, members
+    with each other and with verifiers.
+    """
+    members, hidden = spec.network.providers, hidden_of(spec)
     nodes = members + verifiers
     limits_of = TOLERANCE * len(layout.tensors) * (1 + audits.optimizer_vectors(spec))
     terms = TERMS + len(encode(layout)) + (limits_of if verifiers else 0)
     pairs = 2 * nodes + 2 + members * (members - 1) // 2 + verifiers * members
-    return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL
+    circuits = hidden * (members + verifiers) * CIRCUIT
+    return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL + circuits
+
+
+def hidden_of(spec: JobSpec) -> int:
+    """How many members are reached through a relay only."""
+    return min(spec.network.hidden, spec.network.providers)
 
 
 def _relayed(spec: JobSpec, sync: int, join: int, from_peers: float) -> Bytes:
@@ -164,6 +181,6 @@ def _relayed(spec: JobSpec, sync: int, join: int, from_peers: float) -> Bytes:
     half, because the first to dial makes the connection, and a hidden member dials such a peer directly.
     """
     members = spec.network.providers
-    hidden = min(spec.network.hidden, members)
+    hidden = hidden_of(spec)
     payloads = hidden + hidden * (hidden - 1) + hidden * (members - hidden)
     return Bytes(round(sync * payloads / members**2 + (join + from_peers) * hidden / members))
