@@ -12,6 +12,7 @@ the same results again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -22,24 +23,27 @@ from farflung.app.archive import Archive, Held, accepted_by_round
 from farflung.app.journal import Emitter
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, NetworkError, RunError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError, VerificationError
 from farflung.core.events import AuditConcluded, Drawn
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.job.spec import Terms
 from farflung.ledger.tx import Finding, SignedVerdict, is_verdict_signed
 from farflung.net.io.connection import Connection
-from farflung.train.roundlog import Committed, Contribution, Record
+from farflung.net.messages import RemoteError
+from farflung.train.roundlog import Audited, Committed, Contribution, Record
 from farflung.train.trace import are_opened
 from farflung.verify import sample
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.evidence import Evidence, Testimony
 from farflung.verify.judge import DAMNING, WHOLE, conclude, needs_another, quorum_of
-from farflung.verify.tally import rerun_tokens
+from farflung.verify.tally import Tally, rerun_tokens
 
 OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the coordinator
 TRY_AGAIN_SECONDS: Final = 0.5
 TRIES: Final = 240  # of all verifiers in turn, before the run gives up
+
+WORKER_GONE: Final = ("FF-APP-049", "FF-TRAIN-090")  # a death, and no refusal
 
 Dial = Callable[[PeerId], Awaitable[Connection]]
 
@@ -82,7 +86,8 @@ class Audits:
         self._opened: dict[tuple[int, PeerId], wire.SegmentOpened | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
-        self._discredited: set[PeerId] = set()
+        self._discredited = _discredited(terms, records, len(self._verifiers))
+        self._returning: dict[PeerId, asyncio.Task[None]] = {}
 
     # The draw
 
@@ -90,10 +95,7 @@ class Audits:
         """Whose contribution to a committed round is audited, by the draw and by the flags known so far."""
         committed = next(r for r in reversed(self._records) if isinstance(r, Committed) and r.round == round)
         before = accepted_by_round(self._records)
-        counts = [
-            (c.peer, sum(c.peer == a.peer for r in range(round) for a in before.get(r, ())))
-            for c in committed.commitments
-        ]
+        counts = [(c.peer, sample.standing(before, round, c.peer)) for c in committed.commitments]
         beacon = sample.beacon(self._terms.id, round, committed.commitments)
         spec = self._terms.spec
         flags = self._flags.get(round, {})
@@ -115,8 +117,14 @@ class Audits:
         self._journal.emit(Drawn(round=round, peer=peer.hex(), segment=drawn.segment, flagged=drawn.flagged))
         request = wire.OpenSegment(self._terms.id, round, drawn.segment)
         connection = await self._dial(peer)
-        data = await connection.call(wire.OPEN, encode(request), timeout=OPEN_SECONDS)
-        self._opened[round, peer] = decode(data, wire.SegmentOpened, limits.CONTROL_BYTES)
+        try:
+            data = await connection.call(wire.OPEN, encode(request), timeout=OPEN_SECONDS)
+            self._opened[round, peer] = decode(data, wire.SegmentOpened, limits.CONTROL_BYTES)
+        except (RemoteError, ProtocolError) as error:
+            if error.code in WORKER_GONE:
+                raise
+            # It is there and opens nothing: its work counts, verifiers ask it themselves, and say that it withholds.
+            self._opened[round, peer] = None
 
     def exclude(self, peer: PeerId) -> None:
         """The peer is out: what is still drawn of its work is not judged any more."""
@@ -168,10 +176,7 @@ class Audits:
                     return verifier, await self._ask(verifier, case, order)
                 except FarflungError as error:
                     last = error
-                try:
-                    await self._rehire(verifier)
-                except FarflungError as error:
-                    last = error
+                self._bring_back(verifier)  # the next one takes the case meanwhile
             await asyncio.sleep(TRY_AGAIN_SECONDS)
         raise RunError(
             "FF-APP-089",
@@ -179,6 +184,17 @@ class Audits:
             cause=str(last)[:300],
             hint="`farflung resume` goes on when a verifier is back",
         )
+
+    def _bring_back(self, verifier: PeerId) -> None:
+        """Rehires a verifier that died, beside the audits; one that cannot come yet is tried again by the next case."""
+
+        async def rehire() -> None:
+            with contextlib.suppress(FarflungError):
+                await self._rehire(verifier)
+
+        task = self._returning.get(verifier)
+        if task is None or task.done():
+            self._returning[verifier] = asyncio.create_task(rehire())
 
     async def _ask(self, verifier: PeerId, case: Case, order: wire.AuditOrder) -> Said:
         """One verifier's blind run, the reveal, its judgement: each checked against the one before."""
@@ -297,6 +313,15 @@ class Audits:
         self._evidence.mkdir(mode=0o700, exist_ok=True)
         path = evidence_file(self._evidence, case.round, case.contribution.peer)
         write_atomic(path, encode(evidence), "run.evidence")
+
+
+def _discredited(terms: Terms, records: Sequence[Record], verifiers: int) -> set[PeerId]:
+    """Verifiers that accused falsely, as the log tells it."""
+    accepted, tally = accepted_by_round(records), Tally(terms.spec, verifiers)
+    for record in records:
+        if isinstance(record, Audited):
+            tally.add(accepted[record.round], record)
+    return set(tally.discredited)
 
 
 def evidence_file(folder: Path, round: int, peer: PeerId) -> Path:

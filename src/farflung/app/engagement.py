@@ -119,7 +119,7 @@ class Requester:
 
     def back(self, peer: PeerId) -> None:
         """A provider that died was started again: it is brought back now."""
-        if self._coordinator is not None and self._coordinator.may_join(peer):
+        if self._coordinator is None or self._coordinator.may_join(peer):
             self._bring_back(peer)
 
     async def _serve(self, connection: Connection, method: str, body: bytes) -> bytes:
@@ -242,6 +242,8 @@ class Requester:
     ) -> tuple[Finished, PublicState]:
         def closed(after: PublicState) -> None:
             recorder.wake()
+            for c in self.log.accepted(after.round - 1):
+                self._shelf.keep(c.object)
             self._on_closed(after, self.counter.sent)
 
         coordinator = self._coordinator = Coordinator(

@@ -54,6 +54,7 @@ FOR_VERIFIERS = (
     wire.UNVEIL,
 )  # what a verifier may ask for itself when the coordinator got no answer
 PUBLISH_SECONDS = 2.0  # between looks whether the directory still knows this node
+PUBLISH_TRIES = 50
 
 
 def _now() -> Millis:
@@ -76,6 +77,9 @@ class Lender:
         self._requester: PeerId | None = None
         self._proposal: wire.Proposal | None = None
         self._tenancy: Tenancy | AuditTenancy | None = None
+        self._past: Tenancy | None = (
+            None  # lost its worker: it serves what is on its disk until it is started anew
+        )
         self._slot: lease.Slot = None
         self._process: WorkerProcess | None = None
         self._pipe: WorkerPipe | None = None
@@ -90,6 +94,12 @@ class Lender:
             return self._serve(connection.peer, method, body)
         if method == wire.PROPOSE:
             return encode(self._propose(connection, decode(body, wire.Proposal, limits.CONTROL_BYTES)))
+        past = self._past
+        if past is not None and method in FOR_VERIFIERS and self._may_order(connection.peer, method, past):
+            return await past.obey(method, body)
+        if past is not None and method == wire.END and connection.peer == self._requester:
+            self._end(order(past.job, body, wire.End).job)
+            return b""
         if self._tenancy is None or not self._may_order(connection.peer, method, self._tenancy):
             raise PolicyError("FF-APP-041", f"{method[:40]!r} is for the requester of a lease on this node")
         return await self._order(connection, self._tenancy, method, body)
@@ -99,9 +109,10 @@ class Lender:
         return peer == self._requester or is_verifiers
 
     def _serve(self, peer: PeerId, method: str, body: bytes) -> bytes:
-        if self._tenancy is None or not self._tenancy.allows(peer):
-            raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
-        return self._tenancy.shelf.serve(peer, method, body)
+        for tenancy in (self._tenancy, self._past):
+            if tenancy is not None and tenancy.allows(peer):
+                return tenancy.shelf.serve(peer, method, body)
+        raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
 
     async def _order(
         self, connection: Connection, tenancy: Tenancy | AuditTenancy, method: str, body: bytes
@@ -127,6 +138,8 @@ class Lender:
     async def _carry_out(
         self, connection: Connection, tenancy: Tenancy | AuditTenancy, method: str, body: bytes
     ) -> bytes:
+        if method == wire.UNVEIL:  # on the disk already: it waits for no worker
+            return await tenancy.obey(method, body)
         async with tenancy.turn:
             if method == wire.START:
                 return encode(await self._start(connection, tenancy, order(tenancy.job, body, wire.Start)))
@@ -152,6 +165,8 @@ class Lender:
     def _take(self, requester: PeerId, proposal: wire.Proposal) -> None:
         terms, now = proposal.terms, _now()
         self._lease_key = LeaseKey()
+        if self._past is not None and self._past.job != terms.id:
+            self._past = None
         tenancy = self._tenancy_for(proposal)
         self._happened(lease.Offer(terms.id, Millis(now + ANSWER_MS), Millis(now + LEASE_MS)))
         self._requester, self._proposal, self._tenancy = requester, proposal, tenancy
@@ -217,7 +232,8 @@ class Lender:
                 case lease.Stop() | lease.Kill():
                     self._end_worker()
                 case lease.Ended():
-                    self._tenancy = self._requester = self._proposal = None
+                    self._past = self._tenancy if isinstance(self._tenancy, Tenancy) else self._past
+                    self._tenancy = self._proposal = None
                 case lease.Answer():
                     pass  # the answer travels as the reply to the proposal
 
@@ -265,6 +281,7 @@ class Lender:
         tenancy.sandbox = self._process.tier.name
         job_key = self._lease_key.unwrap(start.job, start.wrapped_key)
         started = await tenancy.start(start, job_key, self._pipe, connection.peer)
+        self._past = None
         self._happened(lease.Started(start.job))
         return started
 
@@ -280,10 +297,13 @@ class Lender:
 
     def _end(self, job: Hash) -> None:
         """The requester ends the lease: what the job left here is deleted."""
+        if self._past is not None and self._past.job == job:
+            self._past.end()
         if self._slot is not None and self._slot.job == job:
             if self._tenancy is not None:
                 self._tenancy.end()
             self.release("the requester ended the lease")
+        self._past = None
 
     def release(self, reason: str) -> None:
         """Ends the lease, if there is one."""
@@ -314,9 +334,17 @@ class Lender:
                     known = ledger
             await asyncio.sleep(PUBLISH_SECONDS)
 
-    async def publish(self, ledger: Connection, record: EndpointRecord) -> None:
-        """Publishes once, now."""
-        await ledger.call(PUBLISH, encode(advertise(self._key, record, self._facts, self._role)))
+    async def publish(
+        self, reach_ledger: Callable[[], Awaitable[Connection]], record: EndpointRecord
+    ) -> None:
+        """Publishes once, now; a ledger that restarts is waited for."""
+        for _ in range(PUBLISH_TRIES):
+            with contextlib.suppress(NetworkError):
+                ledger = await reach_ledger()
+                await ledger.call(PUBLISH, encode(advertise(self._key, record, self._facts, self._role)))
+                return
+            await asyncio.sleep(5 * PUBLISH_SECONDS / PUBLISH_TRIES)
+        raise NetworkError("FF-APP-093", "the directory cannot be reached", hint="is the ledger running?")
 
     async def register(self, client: LedgerClient, expires: int) -> None:
         """Registers the node and bonds its stake, unless that is done. What was measured enters no root."""
@@ -348,7 +376,7 @@ async def lend(orders: Orders, role: Role) -> None:
     while (said := await orders.next()) is not None:
         if said.get("do") == "register":
             await node.register(client, int(config["expires"]))
-            await node.publish(await reach_ledger(), record)
+            await node.publish(reach_ledger, record)
             tasks.append(asyncio.create_task(node.stay_listed(reach_ledger, record)))
             report("registered")
         elif said.get("do") == "leave":

@@ -70,6 +70,11 @@ class Shelf:
             self._unfinished.add(manifest.id)
         mine.add(manifest.id)
 
+    def keep(self, object_id: Hash) -> None:
+        """What a peer left here was accepted: it is the job's now, and counts no more against the peer."""
+        for mine in self._left.values():
+            mine.discard(object_id)
+
     def clear(self) -> None:
         """Deletes all objects in the store, and what others began to leave here."""
         for object_id in (*self._disk.ids(), *self._unfinished):

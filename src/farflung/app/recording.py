@@ -16,7 +16,7 @@ from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.core import limits
 from farflung.core.codec import decode
-from farflung.core.errors import FarflungError, RunError
+from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import Caught
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobState
@@ -89,8 +89,7 @@ class Recorder:
         lease = leases[guilty.node]
         if not lease.is_open:
             return
-        path = evidence_file(self._evidence, guilty.round, guilty.node)
-        evidence = decode(path.read_bytes(), Evidence, limits.CONTROL_BYTES)
+        evidence = self._read_evidence(evidence_file(self._evidence, guilty.round, guilty.node))
         named, claim = evidence_hash(evidence), claim_of(evidence)
         await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
         leases = {x.node: x for x in await self._ledger.leases(self._terms.id)}
@@ -112,6 +111,17 @@ class Recorder:
             ),
             durable=True,
         )
+
+    def _read_evidence(self, path: Path) -> Evidence:
+        try:
+            return decode(path.read_bytes(), Evidence, limits.CONTROL_BYTES)
+        except (OSError, ProtocolError) as error:
+            raise RunError(
+                "FF-APP-092",
+                "the evidence of a verdict cannot be read",
+                cause=f"{path.name}: {error}"[:200],
+                hint="restore the run's evidence folder from a copy; without it nobody can be slashed",
+            ) from error
 
 
 def _closed_early(state: str) -> RunError:

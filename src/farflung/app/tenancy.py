@@ -301,7 +301,10 @@ class Tenancy:
 
     def _kept(self, round: int) -> Kept | None:
         """Private state before a round, and what the round before it gave."""
-        data = self._vault.load(self._name(round))
+        try:
+            data = self._vault.load(self._name(round))
+        except VerificationError:  # damaged: as if it were not there
+            return None
         return decode(data, Kept, limits.PIPE_BYTES) if data is not None else None
 
     async def _train_again(self, round: int) -> None:

@@ -48,10 +48,15 @@ ABOUT: Final[Mapping[str, str]] = {
     "sync.outer_momentum": "0 for plain averaging",
     "sync.nesterov": "look ahead, when there is momentum",
     "network.providers": "peers of the local network",
+    "network.verifiers": "peers that repeat parts of others' work, and are paid for it; 0 for no audits",
+    "network.hidden": "how many of the providers listen nowhere and are reached through a relay",
     "network.port": "of the requester; 0 for any free one",
     "evaluate.every": "rounds between two measurements of the held-out loss",
     "evaluate.tokens": "held-out tokens of each measurement",
     "evaluate.final_tokens": "held-out tokens of the last one",
+    "audit.segments": "parts of a round's steps, of which an audit repeats one",
+    "audit.rate": "share of the contributions that are audited, drawn after all have committed",
+    "audit.probation": "first contributions of each peer that are audited in any case",
 }
 
 

@@ -20,7 +20,7 @@ from farflung.core.claims import number
 from farflung.core.crypto import NS_DRAW, digest
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import AuditSpec
-from farflung.train.roundlog import Commitment
+from farflung.train.roundlog import Commitment, Contribution
 
 _RATE_BITS: Final = 32
 _NOT_FLAGGED: Final[Mapping[PeerId, str]] = {}
@@ -40,6 +40,17 @@ def beacon(job: Hash, round: int, commitments: Iterable[Commitment]) -> Hash:
     return digest(NS_DRAW, b"round", job, number(round), *promises)
 
 
+def standing(accepted: Mapping[int, Sequence[Contribution]], round: int, peer: PeerId) -> int:
+    """Contributions of a peer that were accepted in a row, up to the round before this one.
+
+    Who was away begins anew: a peer that dies whenever it is drawn is on probation whenever it returns.
+    """
+    count = 0
+    while round - count > 0 and any(c.peer == peer for c in accepted.get(round - count - 1, ())):
+        count += 1
+    return count
+
+
 def draw(
     audit: AuditSpec,
     segments: int,
@@ -47,7 +58,7 @@ def draw(
     peers: Sequence[tuple[PeerId, int]],
     flagged: Mapping[PeerId, str] = _NOT_FLAGGED,
 ) -> tuple[Drawn, ...]:
-    """Who is audited, ascending. `peers`: each with the number of its contributions accepted before this round.
+    """Who is audited, ascending. `peers`: each with its contributions accepted in a row before this round (`standing`).
 
     With neither rate nor probation there are no audits, and flags draw nobody.
     """
