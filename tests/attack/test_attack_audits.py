@@ -19,7 +19,7 @@ from farflung.app.recording import Recorder
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import digest
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, VerificationError
 from farflung.core.events import Caught
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
@@ -144,15 +144,27 @@ class Hanging:
 
 
 @pytest.mark.parametrize("twist", [refusing, babbling, None], ids=["refuses", "babbles", "hangs"])
-def test_a_member_that_does_not_open_is_not_merged(scene: Any, twist: Twist | None) -> None:
+def test_a_member_that_does_not_open_has_withheld_what_it_committed_to(
+    scene: Any, twist: Twist | None
+) -> None:
+    """It is there and refuses: were it merely left out, nobody who is drawn would ever open."""
+
     def prepare(run: Run) -> None:
         if twist is None:
             Hanging(run.eve, wire.OPEN)
         else:
             twisted(open=twist)(run)
 
-    run = scene(prepare)
+    caught(scene(prepare), Finding.WITHHELD)
+
+
+def test_a_member_whose_worker_died_before_it_could_open_is_left_out_and_not_accused(scene: Any) -> None:
+    def dead(_eve: Hostile, _order: Any, _said: Any) -> Any:
+        raise RunError("FF-APP-049", "the worker is gone")
+
+    run = scene(twisted(open=dead))
     assert [event.peer for event in run.left] == [EVE.public.hex()]
+    assert run.out == []
     accepted = next(r for r in run.log.records if isinstance(r, Accepted) and r.round == ROUND)
     assert {c.peer for c in accepted.contributions} == {key.public for key in HONEST}
 

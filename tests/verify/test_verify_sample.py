@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from farflung.core.crypto import digest, local_key
 from farflung.core.ids import PeerId
 from farflung.job.spec import AuditSpec
+from farflung.train.roundlog import Contribution
 from farflung.verify.commitments import commit
-from farflung.verify.sample import Drawn, beacon, draw, segment_of, verifier_order
+from farflung.verify.sample import Drawn, beacon, draw, segment_of, standing, verifier_order
 
 JOB = digest("test/job/1")
 KEYS = [local_key(3, "peer", i) for i in range(400)]
@@ -99,3 +100,13 @@ def test_verifiers_are_asked_in_an_order_that_nobody_chooses_and_never_about_the
     assert verifier_order(LUCK, PeerId(bytes(32)), verifiers[::-1]) == verifier_order(
         LUCK, PeerId(bytes(32)), verifiers
     )
+
+
+def test_who_was_away_begins_its_probation_anew() -> None:
+    def round_of(*peers: PeerId) -> tuple[Contribution, ...]:
+        return tuple(Contribution(p, 1, JOB, JOB, JOB, JOB, "") for p in peers)
+
+    one, other = PeerId(b"\1" * 32), PeerId(b"\2" * 32)
+    accepted = {0: round_of(one, other), 1: round_of(one), 2: round_of(one, other), 3: round_of(one, other)}
+    assert [standing(accepted, r, one) for r in range(5)] == [0, 1, 2, 3, 4]
+    assert [standing(accepted, r, other) for r in range(5)] == [0, 1, 0, 1, 2]

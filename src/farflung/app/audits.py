@@ -43,6 +43,7 @@ OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the c
 TRY_AGAIN_SECONDS: Final = 0.5
 TRIES: Final = 240  # of all verifiers in turn, before the run gives up
 
+NO_ANSWER: Final = "FF-NET-047"
 WORKER_GONE: Final = ("FF-APP-049", "FF-TRAIN-090")  # a death, and no refusal
 
 Dial = Callable[[PeerId], Awaitable[Connection]]
@@ -120,8 +121,9 @@ class Audits:
         try:
             data = await connection.call(wire.OPEN, encode(request), timeout=OPEN_SECONDS)
             self._opened[round, peer] = decode(data, wire.SegmentOpened, limits.CONTROL_BYTES)
-        except (RemoteError, ProtocolError) as error:
-            if error.code in WORKER_GONE:
+        except NetworkError as error:
+            is_there = isinstance(error, RemoteError | ProtocolError) or error.code == NO_ANSWER
+            if not is_there or error.code in WORKER_GONE:
                 raise
             # It is there and opens nothing: its work counts, verifiers ask it themselves, and say that it withholds.
             self._opened[round, peer] = None
