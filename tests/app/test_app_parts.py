@@ -284,6 +284,19 @@ def test_a_peer_cannot_fill_the_disk_of_another(tmp_path: Path) -> None:
         shelf.serve(EVE.public, objects.FINISH, encode(more.id))
 
 
+def test_what_was_accepted_counts_no_more_against_who_left_it(tmp_path: Path) -> None:
+    """A sole survivor leaves its payload with the requester every round, for as long as the job lasts."""
+    shelf = objects.Shelf(Disk(tmp_path), 1000)
+    for i in range(3 * objects.LEFT_PER_PEER):
+        manifest, chunks = seal(JOB_KEY, bytes([i]))
+        shelf.serve(EVE.public, objects.BEGIN, encode(manifest))
+        shelf.serve(EVE.public, objects.PUT, encode((manifest.id, 0, chunks[0])))
+        shelf.serve(EVE.public, objects.FINISH, encode(manifest.id))
+        shelf.keep(manifest.id)
+    with pytest.raises(PolicyError, match="FF-APP-039"):  # and it is nobody's to change any more
+        shelf.serve(EVE.public, objects.FINISH, encode(manifest.id))
+
+
 def test_settings_that_are_no_pairs_are_a_usage_error(farflung: Any) -> None:
     ended = farflung("plan", "--set", "rounds")
     assert ended.code == 2

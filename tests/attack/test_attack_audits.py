@@ -164,7 +164,7 @@ def test_a_member_whose_worker_died_before_it_could_open_is_left_out_and_not_acc
 
     run = scene(twisted(open=dead))
     assert [event.peer for event in run.left] == [EVE.public.hex()]
-    assert run.out == []
+    assert run.out == [(EVE.public, True)]  # it may come back
     accepted = next(r for r in run.log.records if isinstance(r, Accepted) and r.round == ROUND)
     assert {c.peer for c in accepted.contributions} == {key.public for key in HONEST}
 

@@ -237,6 +237,29 @@ def test_what_was_opened_is_opened_alike_after_a_crash(against: Any) -> None:
     against(attack)
 
 
+def test_what_was_opened_is_served_while_the_worker_is_gone(against: Any) -> None:
+    """A worker's death must not make its peer look as if it withheld, nor let verifiers wait for a new one."""
+
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        opened = await scene.opened(0)
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        shown = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
+        scene.provider._end_worker()  # what the watch does when it finds it dead
+        assert scene.provider._tenancy is None
+        for party in (scene.home, scene.verifier):
+            assert await scene.call(party, wire.UNVEIL, encode(unveil)) == shown
+            chunk = encode((opened.state.id, 0))
+            assert opened.state.size == 0 or await scene.refused(party, objects.CHUNK, chunk) == "ok"
+        assert await scene.refused(scene.stranger, wire.UNVEIL, unveil) == "FF-APP-041"
+        assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "FF-APP-041"
+        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-041"
+        assert list((scene.provider._folder / "private").iterdir()) == []
+
+    against(attack)
+
+
 def test_openings_lie_sealed_and_go_when_no_audit_can_ask_for_them(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await scene.begin()
