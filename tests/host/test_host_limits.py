@@ -10,7 +10,7 @@ import pytest
 
 from farflung.host import ending
 from farflung.host.io import probe
-from farflung.host.limits import Limits, limits_for, scrubbed
+from farflung.host.limits import Limits, cpu_bound, limits_for, scrubbed
 
 
 def test_the_environment_is_a_whitelist() -> None:
@@ -109,3 +109,11 @@ def test_a_signal_is_read_through_bubblewrap() -> None:
         -24,
         255,
     ]
+
+
+def test_a_lease_has_processor_time_for_its_work_many_times_over_and_no_more() -> None:
+    default = cpu_bound(834_304, 204_800, 10**11)
+    assert 20 * 19 < default < 3 * 3600  # a fifth of the default run's tokens took 19 s of a core
+    assert cpu_bound(834_304, 10**9, 10**11) > 20 * default  # grows with the work
+    assert cpu_bound(1, 1, 0) == 600 + 50 * 6  # a rate of nothing divides nothing by zero
+    assert limits_for(0, default).cpu_seconds == default

@@ -31,7 +31,7 @@ from farflung.core.units import Millis
 from farflung.host import lease
 from farflung.host.io.probe import capabilities
 from farflung.host.io.process import WorkerProcess, start_worker
-from farflung.host.limits import limits_for
+from farflung.host.limits import cpu_bound, limits_for
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.ledger.block import Genesis
@@ -239,7 +239,10 @@ class Lender:
 
     def _launch(self) -> None:
         assert self._proposal is not None
-        bounds = limits_for(self._needs(self._proposal))
+        terms, tokens = self._proposal.terms, self._proposal.units_max
+        bounds = limits_for(
+            self._needs(self._proposal), cpu_bound(terms.layout.size, tokens, self._facts.flops)
+        )
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
         self._pipe = WorkerPipe(self._process.socket)
         report("worker", pid=self._process.pid, tier=self._process.tier.name)

@@ -62,9 +62,22 @@ class Limits(msgspec.Struct, frozen=True):
         )
 
 
-def limits_for(worker_bytes: int) -> Limits:
-    """Limits for a worker that is planned to peak at `worker_bytes`: twice that, and 1 GiB."""
-    return Limits(data=2 * worker_bytes + GIB)
+def limits_for(worker_bytes: int, cpu_seconds: int = 0) -> Limits:
+    """Limits for a worker that is planned to peak at `worker_bytes`: twice that, and 1 GiB.
+
+    `cpu_seconds`: most processor time of its whole lease; 0: none.
+    """
+    return Limits(data=2 * worker_bytes + GIB, cpu_seconds=cpu_seconds)
+
+
+def cpu_bound(parameters: int, tokens: int, flops: int) -> int:
+    """Processor seconds after which training so many tokens is no training any more (V5).
+
+    Ten minutes, fifty times 6 N operations a token (Kaplan et al. 2020, section 2.1) at the core's measured rate, and a
+    fiftieth of a second a token for models that reuse their weights. Slowness is not punished: seconds that a worker
+    waits do not count.
+    """
+    return 600 + 50 * (6 * parameters * tokens // max(1, flops)) + tokens // 50
 
 
 def scrubbed(environment: Mapping[str, str], scratch: Path) -> dict[str, str]:

@@ -42,7 +42,9 @@ def seed(spec: JobSpec, round: int, member: int, step: int) -> None:
     """Fixes torch's own draws (a user's dropout) for one step, so that a repeated round repeats them."""
     about = b"".join(n.to_bytes(8, "little") for n in (spec.seed, round, member, step))
     number = int.from_bytes(digest(NS_DATA_ORDER, b"torch", about)[:7], "little")
-    torch.default_generator.manual_seed(number)  # workers compute on the CPU: manual_seed would visit all devices
+    torch.default_generator.manual_seed(
+        number
+    )  # workers compute on the CPU: manual_seed would visit all devices
 
 
 def tensors(batch: tuple[Int64, Int64]) -> tuple[Tensor, Tensor]:
