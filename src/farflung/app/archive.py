@@ -93,6 +93,13 @@ class Archive:
         for old in sorted(self._snapshots.glob("*.bin"))[1:-SNAPSHOTS_KEPT]:
             remove(old, "run.snapshot")
 
+    def put(self, data: bytes) -> Manifest:
+        """Seals data into the store, unless it lies there."""
+        manifest, chunks = seal(self._job_key, data)
+        if not self.disk.has(manifest.id):
+            self.disk.put(manifest, chunks)
+        return manifest
+
     def remember(self, state: PublicState) -> None:
         """Holds a public state in memory while its round may be under audit."""
         self._states[state.round] = state
@@ -114,9 +121,8 @@ class Archive:
         """Public state before a round, sealed in the store for a verifier to fetch."""
         if round not in self._shown:
             public = self.state(round, terms, records)
-            manifest, chunks = seal(self._job_key, snapshot.pack(public, terms.layout))
-            self.disk.put(manifest, chunks)
-            self._shown[round] = Held(public.root(terms.layout), manifest)
+            held = self.put(snapshot.pack(public, terms.layout))
+            self._shown[round] = Held(public.root(terms.layout), held)
         return self._shown[round]
 
     def hide(self, round: int) -> None:

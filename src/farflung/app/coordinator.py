@@ -107,6 +107,11 @@ class Coordinator:
         self._held[peer] = round
         self.post(rounds.Came(peer))
 
+    @property
+    def last_error(self) -> FarflungError | None:
+        """What the member said that was lost last; None: its process ended."""
+        return self._last_error
+
     def fail(self, error: FarflungError) -> None:
         """The run cannot go on in this session."""
         self._failure = error
@@ -117,7 +122,7 @@ class Coordinator:
         self._events.put_nowait(event)
 
     async def run(self) -> tuple[Finished, PublicState]:
-        """From where the log ends to the end of the run; raises what the last lost member said if all are gone."""
+        """From where the log ends to the end of the run, or until no member is left (REASON_ALONE)."""
         self.post(rounds.Begin())
         try:
             while self._finished is None:
@@ -131,10 +136,6 @@ class Coordinator:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._finished.reason == rounds.REASON_ALONE:
-            raise self._last_error or RunError(
-                "FF-APP-052", "all providers are gone", hint="`farflung resume` the run"
-            )
         return self._finished, self._public
 
     def _carry_out(self, effect: rounds.Effect) -> None:
@@ -370,6 +371,11 @@ def _outvoted(round: int, root: Hash) -> VerificationError:
         cause=f"theirs is {root[:4].hex()}; the mistake is here, not with them",
         hint="`farflung resume` merges the round again; if it stays so, check this machine's memory",
     )
+
+
+def is_lost_line(error: FarflungError) -> bool:
+    """Whether a member could not be reached any more, as opposed to what it said."""
+    return isinstance(error, NetworkError) and not isinstance(error, RemoteError | ProtocolError)
 
 
 def as_failure(error: FarflungError | None) -> FarflungError:

@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 
 import msgspec
-import safetensors.numpy
 
 from farflung.app import objects, wire
 from farflung.app.archive import Archive, RunLog, roots_by_round
-from farflung.app.audits import Audits
-from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator, as_failure
+from farflung.app.artefact import model_file, model_hash
+from farflung.app.audits import WORKER_GONE, Audits
+from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator, as_failure, is_lost_line
 from farflung.app.folder import RunFolder
-from farflung.app.hiring import Budget, Starter, Supplies, again, all_ready, hire, read_asks, replay_plan
+from farflung.app.hiring import (
+    Asks,
+    Budget,
+    Starter,
+    Supplies,
+    again,
+    all_ready,
+    hire,
+    read_asks,
+    replay_plan,
+)
 from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.preparation import module_source
 from farflung.app.reaching import reach
 from farflung.app.recording import Recorder
 from farflung.core.codec import encode
-from farflung.core.crypto import NS_JOB_KEY, NS_OUTPUT, SigningKey, digest
+from farflung.core.crypto import NS_JOB_KEY, SigningKey
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError
 from farflung.core.events import Funded, Settled
 from farflung.core.ids import Hash, PeerId
@@ -39,7 +51,6 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import Kind
 from farflung.plan.price import audit_units, price
 from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, seal
 from farflung.train import rounds, snapshot
 from farflung.train.roundlog import Finished, Opened
 from farflung.train.snapshot import PublicState
@@ -48,6 +59,9 @@ from farflung.train.sync import Sync
 RETURN_SECONDS = 0.25  # between tries to bring a member back
 RETURN_TRIES = 1200
 RELAY_SECONDS = 8.0  # a member behind a relay that died is waited for so long
+
+ALONE_SECONDS = 60.0  # for which members that all died at once are waited for
+ALONE_TIMES = 3  # that one round may cost all members their lives: then it is the work that kills them
 
 OnClosed = Callable[[PublicState, dict[Kind, int]], None]
 
@@ -88,8 +102,8 @@ class Requester:
         self._coordinator: Coordinator | None = None
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
         self._barred: set[PeerId] = set()
-        self._stop_asked = False
-        self.counter = Counter()
+        self._asks: Asks | None = None
+        self._stop_asked, self.counter = False, Counter()
         self.endpoint = Endpoint(key, self._serve, self.counter, port=port)
 
     async def open(self) -> None:
@@ -139,18 +153,36 @@ class Requester:
         """The job, from its funding or from wherever its log ends, to its settlement."""
         await self._fund(ledger, budget)
         self._ledger, self._budget = ledger, self._with_audits(budget)
-        state = self._replayed()
-        public = self.archive.state(state.round, self._terms, self.log.records)
-        self.archive.remember(public)
-        if state.phase is rounds.Phase.DONE:
-            finished = next(r for r in self.log.records if isinstance(r, Finished))
-            recorder = await self._recorder()
-        else:
-            state = await self._assemble(directory, state, public)
-            recorder = await self._recorder()
-            finished, public = await self._drive(recorder, state, public)
-        await recorder.catch_up()
+        finished, public = await self._to_end(directory)
+        await (await self._recorder()).catch_up()
         return await self._settle(ledger, finished, public)
+
+    async def _to_end(self, directory: Connection) -> tuple[Finished, PublicState]:
+        """Rounds until the log is finished. When death takes all members at once, those that return are waited for."""
+        alone_since: float | None = None
+        times_alone: dict[int, int] = {}  # by round
+        while True:
+            state = self._replayed()
+            public = self.archive.state(state.round, self._terms, self.log.records)
+            self.archive.remember(public)
+            if state.phase is rounds.Phase.DONE:
+                return next(r for r in self.log.records if isinstance(r, Finished)), public
+            try:
+                state = await self._assemble(directory, state, public)
+                alone_since = None
+                finished, public = await self._drive(await self._recorder(), state, public)
+                if finished.reason != rounds.REASON_ALONE:
+                    return finished, public
+                times_alone[finished.rounds] = times_alone.get(finished.rounds, 0) + 1
+                error = self._coordinator.last_error if self._coordinator is not None else None
+                is_death = error is None or error.code in WORKER_GONE or is_lost_line(error)
+            except FarflungError as failed:
+                error, is_death = failed, alone_since is not None
+            alone_since = alone_since or time.monotonic()
+            is_repeated = max(times_alone.values(), default=0) > ALONE_TIMES
+            if not is_death or is_repeated or time.monotonic() - alone_since > ALONE_SECONDS:
+                raise as_failure(error)
+            await asyncio.sleep(RETURN_SECONDS)
 
     def _with_audits(self, budget: Budget) -> Budget:
         units = audit_units(self._terms.spec, price(self._terms.spec))
@@ -187,7 +219,11 @@ class Requester:
         self, directory: Connection, state: rounds.State, public: PublicState
     ) -> rounds.State:
         """Members with data and public state, verifiers with data. Members that do not come count as lost."""
-        asks = await read_asks(self._ledger, directory)
+        for task in self._returning.values():
+            task.cancel()
+        if self._asks is None:
+            self._asks = await read_asks(self._ledger, directory)
+        asks = self._asks
         self._addresses.update(asks.addresses)
         hired = await hire(self._ledger, self._terms, self._budget, asks, self.dial, self._journal)
         leases = await self._ledger.leases(self._terms.id)
@@ -226,16 +262,9 @@ class Requester:
         roots = {r: root for r, root in roots_by_round(self.log.records).items() if r <= public.round}
         stored = self.archive.latest_state(self._terms, roots)
         packed = snapshot.pack(stored, self._terms.layout)
-        dataset = self._folder.dataset_file.read_bytes()
-        module = self._folder.module_file.read_bytes() if self._folder.module_file.exists() else b""
-        supplies = Supplies(self._put(dataset), self._put(module), self._put(packed), stored.round)
+        put, dataset = self.archive.put, self._folder.dataset_file.read_bytes()
+        supplies = Supplies(put(dataset), put(module_source(self._folder)), put(packed), stored.round)
         return supplies, replay_plan(self.archive, self.log.records, stored.round, public.round)
-
-    def _put(self, data: bytes) -> Manifest:
-        manifest, chunks = seal(self._job_key, data)
-        if not self._disk.has(manifest.id):
-            self._disk.put(manifest, chunks)
-        return manifest
 
     async def _drive(
         self, recorder: Recorder, state: rounds.State, public: PublicState
@@ -272,13 +301,12 @@ class Requester:
             await asyncio.gather(recording, return_exceptions=True)
 
     def _audits(self) -> Audits:
-        records, verifiers = self.log.records, self._starter.verifiers
         return Audits(
             self._ledger.chain,
             self._terms,
             self._starter.seats,
-            verifiers,
-            records,
+            self._starter.verifiers,
+            self.log.records,
             self.archive,
             self._folder.evidence,
             self.dial,
@@ -370,13 +398,3 @@ class Requester:
                 with contextlib.suppress(FarflungError):
                     connection = await self.dial(peer)
                     await connection.call(wire.END, encode(wire.End(self._terms.id)))
-
-
-def model_file(terms: Terms, public: PublicState) -> bytes:
-    """The trained tensors as a safetensors file: the same state gives the same bytes."""
-    return bytes(safetensors.numpy.save(dict(terms.layout.unflatten(public.params))))
-
-
-def model_hash(data: bytes) -> Hash:
-    """The digest under which a model file stands on the ledger."""
-    return digest(NS_OUTPUT, data)
