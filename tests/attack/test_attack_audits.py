@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from attack_run import CHAIN, EVE, HONEST, ROUND, Hostile, Judge, Run, Twist, ledger_of
+from attack_run import CHAIN, EVE, HONEST, ORDERS, ROUND, Hostile, Judge, Run, Twist, ledger_of
 from attack_world import SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
 
 from farflung.app import auditing, audits, wire
@@ -23,6 +23,7 @@ from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunEr
 from farflung.core.events import Caught
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
+from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Accepted, Audited
 from farflung.verify.blind import blind
@@ -126,18 +127,21 @@ def babbling(_eve: Hostile, _order: Any, _said: Any) -> Any:
 
 
 class Hanging:
-    """Never answers an audit. It is waited for a moment only, so that the honest are waited for as ever."""
+    """Never answers an audit. It alone is waited for no more than a moment: slow is not hanging."""
 
     def __init__(self, eve: Hostile, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._obey, self._method, self._call = eve.obey, method, Connection.call
-        self.asked = 0
         eve.obey = self.obey  # type: ignore[method-assign]
 
-        async def call(connection: Connection, method: str, body: bytes, **about: Any) -> bytes:
-            is_hung = self.asked > 0 and (connection.peer, method) == (EVE.public, self._method)
-            return await self._call(connection, method, body, **{**about, **(MOMENT if is_hung else {})})
+        async def call(connection: Connection, asked: str, body: bytes, **about: Any) -> bytes:
+            if asked == method and connection.peer == EVE.public and self._hangs(body):
+                about["timeout"] = min(0.2, about.get("timeout", 30.0))  # a bound must be there: None fails
+            return await self._call(connection, asked, body, **about)
 
         monkeypatch.setattr(Connection, "call", call)
+
+    def _hangs(self, body: bytes) -> bool:
+        return decode(body, ORDERS[self._method], limits.CONTROL_BYTES).round == ROUND
 
     async def obey(self, connection: Any, method: str, order: Any) -> Any:
         if method == self._method and order.round == ROUND:
@@ -147,13 +151,13 @@ class Hanging:
 
 @pytest.mark.parametrize("twist", [refusing, babbling, None], ids=["refuses", "babbles", "hangs"])
 def test_a_member_that_does_not_open_has_withheld_what_it_committed_to(
-    scene: Any, twist: Twist | None
+    scene: Any, monkeypatch: pytest.MonkeyPatch, twist: Twist | None
 ) -> None:
     """It is there and refuses: were it merely left out, nobody who is drawn would ever open."""
 
     def prepare(run: Run) -> None:
         if twist is None:
-            Hanging(run.eve, wire.OPEN)
+            Hanging(run.eve, wire.OPEN, monkeypatch)
         else:
             twisted(open=twist)(run)
 
@@ -172,10 +176,12 @@ def test_a_member_whose_worker_died_before_it_could_open_is_left_out_and_not_acc
 
 
 @pytest.mark.parametrize("how", ["refuses", "hangs"])
-def test_a_member_that_shows_no_end_to_anybody_has_withheld_it(scene: Any, how: str) -> None:
+def test_a_member_that_shows_no_end_to_anybody_has_withheld_it(
+    scene: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
     def prepare(run: Run) -> None:
         if how == "hangs":
-            Hanging(run.eve, wire.UNVEIL)
+            Hanging(run.eve, wire.UNVEIL, monkeypatch)
         else:
             twisted(unveil=refusing)(run)
 
