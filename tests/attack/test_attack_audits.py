@@ -131,11 +131,13 @@ class Hanging:
 
     def __init__(self, eve: Hostile, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._obey, self._method, self._call = eve.obey, method, Connection.call
+        self.bounds: list[float | None] = []  # for how long it would have been waited for
         eve.obey = self.obey  # type: ignore[method-assign]
 
         async def call(connection: Connection, asked: str, body: bytes, **about: Any) -> bytes:
             if asked == method and connection.peer == EVE.public and self._hangs(body):
-                about["timeout"] = min(0.2, about.get("timeout", 30.0))  # a bound must be there: None fails
+                self.bounds.append(about.get("timeout"))
+                about["timeout"] = 0.2
             return await self._call(connection, asked, body, **about)
 
         monkeypatch.setattr(Connection, "call", call)
@@ -155,13 +157,16 @@ def test_a_member_that_does_not_open_has_withheld_what_it_committed_to(
 ) -> None:
     """It is there and refuses: were it merely left out, nobody who is drawn would ever open."""
 
+    hanging: list[Hanging] = []
+
     def prepare(run: Run) -> None:
         if twist is None:
-            Hanging(run.eve, wire.OPEN, monkeypatch)
+            hanging.append(Hanging(run.eve, wire.OPEN, monkeypatch))
         else:
             twisted(open=twist)(run)
 
     caught(scene(prepare), Finding.WITHHELD)
+    assert all(audits.OPEN_SECONDS in each.bounds for each in hanging)  # by the coordinator
 
 
 def test_a_member_whose_worker_died_before_it_could_open_is_left_out_and_not_accused(scene: Any) -> None:
@@ -179,13 +184,16 @@ def test_a_member_whose_worker_died_before_it_could_open_is_left_out_and_not_acc
 def test_a_member_that_shows_no_end_to_anybody_has_withheld_it(
     scene: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
+    hanging: list[Hanging] = []
+
     def prepare(run: Run) -> None:
         if how == "hangs":
-            Hanging(run.eve, wire.UNVEIL, monkeypatch)
+            hanging.append(Hanging(run.eve, wire.UNVEIL, monkeypatch))
         else:
             twisted(unveil=refusing)(run)
 
     caught(scene(prepare), Finding.WITHHELD)
+    assert all(audits.OPEN_SECONDS in each.bounds for each in hanging)  # by the coordinator
 
 
 def test_a_member_that_babbles_for_an_end_has_withheld_it(scene: Any) -> None:

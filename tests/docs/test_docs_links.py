@@ -73,10 +73,11 @@ def commands(page: Path) -> list[list[str]]:
     texts += [line for line in prose(page).splitlines() if line.startswith("    ")]
     found = []
     for text in texts:
-        words = (
-            shlex.split(text.strip().removeprefix("$ "), comments=True) if text.count('"') % 2 == 0 else []
-        )
-        if len(words) > 1 and words[0] == "farflung":
+        command = text.strip().removeprefix("$ ")
+        if not command.startswith("farflung ") or command.count('"') % 2:
+            continue
+        words = shlex.split(command, comments=True)
+        if len(words) > 1:
             found.append(words[1:])
     return found
 
