@@ -18,14 +18,12 @@ pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("failpoints")]
 SOURCES = Path(__file__).parents[2] / "src" / "farflung"
 TINY = ("--preset", "tiny")
 
-# Of each process one, and of each kind of step one, in the order in which a run first passes them.
+# Of each process one, in the order in which a run first passes them; `make soak` takes them all.
 SOME = (
     "ledger.block.committed",
     "run.log.write",
     "requester.store.chunk.write",
-    "provider.store.manifest.rename",
     "provider.vault.rename",
-    "run.snapshot.rename",
     "run.export.write",
 )
 

@@ -39,7 +39,7 @@ ATTACKS = {
 ROUNDS = 12
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", [pytest.param("memory", marks=pytest.mark.soak), "fork"])
 def test_a_model_that_attacks_its_hosts_is_stopped_and_nobody_pays_for_it(
     tmp_path: Path, farflung: Farflung, attack: str
 ) -> None:

@@ -32,7 +32,7 @@ def leaks(folder: Path, secrets: set[bytes]) -> Iterator[str]:
             yield str(path.relative_to(folder))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stolen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run whose every process was killed after its third round."""
     farflung = Farflung(tmp_path_factory.mktemp("runs"))
@@ -59,8 +59,10 @@ def secrets_of(run: Path) -> set[bytes]:
     return blocks((run / "dataset.bin").read_bytes()) | blocks(states)
 
 
-def test_a_provider_and_a_verifier_keep_nothing_readable(stolen: Path) -> None:
+def test_a_stolen_disk_of_a_lender_holds_nothing_readable_and_no_key(stolen: Path, tmp_path: Path) -> None:
     secrets = secrets_of(stolen)
+    assert_reader_finds_what_is_readable(stolen, secrets, tmp_path)
+    assert_no_key(stolen)
     lenders = [p for p in stolen.iterdir() if p.name in ("providers", "verifiers")]
     stored = [
         p for folder in lenders for p in folder.rglob("*") if p.is_file() and p.stat().st_size > RUN_BYTES
@@ -70,14 +72,13 @@ def test_a_provider_and_a_verifier_keep_nothing_readable(stolen: Path) -> None:
     assert [leak for folder in lenders for leak in leaks(folder, secrets)] == []
 
 
-def test_the_reader_of_this_test_finds_what_is_readable(stolen: Path, tmp_path: Path) -> None:
-    secrets = secrets_of(stolen)
+def assert_reader_finds_what_is_readable(stolen: Path, secrets: set[bytes], tmp_path: Path) -> None:
     data = (stolen / "dataset.bin").read_bytes()
     (tmp_path / "leak").write_bytes(b"x" * 7 + data[100:400])
     assert list(leaks(tmp_path, secrets)) == ["leak"]
 
 
-def test_the_jobs_key_is_on_no_lenders_disk(stolen: Path) -> None:
+def assert_no_key(stolen: Path) -> None:
     """It is wrapped for a key that lives in memory alone: neither as bytes nor as text is it stored."""
     terms = decode((stolen / "terms.bin").read_bytes(), Terms, 1 << 22)
     key = local_key(terms.spec.seed, "requester").secret(NS_JOB_KEY, terms.id)

@@ -61,7 +61,7 @@ UNTRACED = (Hash(bytes(32)), Hash(bytes(32)), "none")  # nonce, trace and sandbo
 @pytest.fixture
 def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Runs an attack; afterwards the provider must serve."""
-    monkeypatch.setattr(role, "capabilities", lambda _folder: FACTS)
+    monkeypatch.setattr(role, "capabilities", lambda *_: FACTS)
     monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(ME))
 

@@ -120,7 +120,7 @@ def about(signed: SignedVerdict, order: wire.AuditOrder) -> Finding:
 @pytest.fixture
 def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     """Runs an attack; afterwards the verifier must do an honest audit."""
-    monkeypatch.setattr(role, "capabilities", lambda _folder: FACTS)
+    monkeypatch.setattr(role, "capabilities", lambda *_: FACTS)
     monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(V))
     monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 5.0)

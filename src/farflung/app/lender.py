@@ -84,7 +84,7 @@ class Lender:
         self._process: WorkerProcess | None = None
         self._pipe: WorkerPipe | None = None
         self._orders: set[asyncio.Task[bytes]] = set()  # under way
-        self._facts = msgspec.structs.replace(capabilities(self._folder), flops=int(config["flops"]))
+        self._facts = capabilities(self._folder, int(config["flops"]))
         self.counter = Counter()
         self.endpoint = Endpoint(key, self.handle, self.counter, port=int(config["port"]))
 

@@ -103,13 +103,13 @@ def _torch_version() -> str:
         return ""
 
 
-def capabilities(folder: Path) -> Capabilities:
-    """What a provider on this machine declares of a slot that keeps its data in `folder`."""
+def capabilities(folder: Path, flops: int | None = None) -> Capabilities:
+    """What a provider here declares of a slot that keeps its data in `folder`. `flops`: as it was measured before."""
     return Capabilities(
         cores=cores(),
         memory_bytes=memory_bytes(),
         disk_bytes=disk_bytes(folder),
-        flops=int(sgemm_flops()),
+        flops=int(sgemm_flops()) if flops is None else flops,
         threads=1,
         system=platform.system(),
         machine=platform.machine(),
