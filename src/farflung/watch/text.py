@@ -149,7 +149,10 @@ def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
 
 
 def _excess(audit: events.AuditConcluded) -> str:
-    return f"{audit.excess:.3g} times the tolerance" if audit.excess > 0 else ""
+    if audit.excess <= 0:
+        return ""
+    size = f"{audit.excess:,.0f}" if audit.excess >= 100 else f"{audit.excess:.3g}"
+    return f"{size} times the tolerance"
 
 
 def _seen_by(audit: events.AuditConcluded) -> str:
