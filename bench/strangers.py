@@ -93,16 +93,21 @@ def shares(size: Size, folder: Path) -> Iterator[Row]:
     verifiers = [name for name in spent if name.startswith("verifier")]
     starts = sum(name.endswith(" worker") for name in verifiers) * walls.start
     audit = sum(spent[name] for name in verifiers) / total
-    hashing, checking = own.hashing / own.training, own.checking / own.training
-    slower = walls.strong / walls.limits - 1.0
+    # What is measured against training counts for as much of the run as training is of it.
+    trains = (
+        sum(spent[name] for name in spent if name.startswith("provider") and name.endswith(" worker")) / total
+    )
+    hashing, checking = trains * own.hashing / own.training, trains * own.checking / own.training
+    slower = trains * (walls.strong / walls.limits - 1.0)
     parts = [
         told("audit", audit, "share", f"{of_run}; verifiers and their workers"),
         told("ledger", spent["ledger"] / total, "share", of_run),
         told("relay", spent["relay"] / total, "share", of_run),
-        told("submission checks", checking, "share", "the training of what is checked, in one process"),
-        told("hashing", hashing, "share", "the training whose borders are hashed, in one process"),
+        told("submission checks", checking, "share",
+             f"the training of what is checked, times {trains:.2f}, training's share of the run"),
+        told("hashing", hashing, "share", f"the training whose borders are hashed, in one process, times {trains:.2f}"),
         told("sandbox", max(0.0, slower), "share",
-             f"a worker's training in tier limits; {walls.tier} took {slower:+.4f}, below 0 is noise"),
+             f"training in tier limits, times {trains:.2f}; {walls.tier} took {slower:+.4f}, below 0 is noise"),
     ]  # fmt: skip
     yield from parts
     yield told("audit, start of workers", starts / total, "share",

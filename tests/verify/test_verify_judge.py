@@ -31,26 +31,26 @@ HASH = digest("test/judge/1")
 @pytest.mark.parametrize(
     ("noise", "limit"),
     [
-        (0.0, 2.0**-13),  # the floor of 1e-4, up to a power of two
-        (7e-6, 2.0**-13),
-        (2.0**-15, 2.0**-13),  # four times it is a power of two already
-        (2.0**-15 + 1e-9, 2.0**-12),
-        (5e-3, 2.0**-5),
-        (1e-2, 2.0**-4),
+        (0.0, 2.0**-11),  # the floor of 4e-4, up to a power of two
+        (7e-6, 2.0**-11),
+        (2.0**-16, 2.0**-11),  # 32 times it is a power of two already
+        (2.0**-16 + 1e-9, 2.0**-10),
+        (5e-3, 2.0**-2),
+        (1e-2, 2.0**-1),
         (1.01e-2, 0),
         (0.97, 0),
         (math.inf, 0),
         (math.nan, 0),
     ],
 )
-def test_a_limit_is_four_times_the_honest_distance_up_to_a_power_of_two(noise: float, limit: float) -> None:
+def test_a_limit_is_32_times_the_honest_distance_up_to_a_power_of_two(noise: float, limit: float) -> None:
     assert limit_of(noise) == limit * UNIT
 
 
 def test_small_differences_between_machines_give_the_same_terms() -> None:
     first = tolerance_of([("params", (5.7e-6, 0.9)), ("mean", (3e-3, 1e-4))])
     assert first == tolerance_of([("params", (4.9e-6, 0.8)), ("mean", (2.9e-3, 9.9e-5))])
-    assert first.limits == (("params", (1 << 17, 0)), ("mean", (1 << 24, 1 << 19)))
+    assert first.limits == (("params", (1 << 19, 0)), ("mean", (1 << 27, 1 << 22)))
 
 
 def test_a_model_whose_honest_work_is_nothing_but_noise_is_refused_with_numbers() -> None:

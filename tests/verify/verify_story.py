@@ -70,7 +70,7 @@ SPEC = JobSpec(
     model=ModelSpec(kind="module", context=8, module="small.py:make"),
     sync=SyncSpec(steps=3, topk=16, chunk=64, outer_momentum=0.5),
     network=NetworkSpec(providers=3, verifiers=2),
-    audit=AuditSpec(probation=1),
+    audit=AuditSpec(rate=0.25, probation=1),
 )
 NO_AUDITS = AuditSpec(rate=0.0, probation=0)
 ESCROW = parse_credits("0.5")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from farflung.app import objects, wire
 from farflung.app.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
 from farflung.app.audits import Audits
+from farflung.app.failing import as_failure
 from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
 from farflung.app.tenancy import REPLICA_AWAY
@@ -35,6 +36,7 @@ from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
 REDIAL_SECONDS: Final = 0.25  # between tries to reach a member whose connection was lost
+STOOD_SECONDS: Final = 1.0  # a line that stood so long and then broke has time to mend anew
 PATIENCE_SECONDS: Final = (
     2.0  # then it counts as lost: nobody is counted on for more than 3 s after its death
 )
@@ -45,6 +47,7 @@ SECONDS: Final = 1e9  # of one round
 Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
 OnClosed = Callable[[PublicState], None]
 OnLost = Callable[[PeerId, bool], None]
+ResultT = TypeVar("ResultT")
 
 
 class Coordinator:
@@ -195,17 +198,25 @@ class Coordinator:
 
         Members answer a repeated request with what they answered, or are about to answer, the first time.
         """
-        until: float | None = None
+
+        async def ask() -> bytes:
+            return await (await self._dial(peer)).call(method, body, timeout=None)
+
+        return await self._patiently(peer, ask)
+
+    async def _patiently(self, peer: PeerId, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Work with a member, tried again while its line is broken: each break has its own time to mend."""
+        until = 0.0
         while True:
+            began = time.monotonic()
             try:
-                connection = await self._dial(peer)
-                until = None
-                return await connection.call(method, body, timeout=None)
+                return await work()
             except NetworkError as error:
                 if isinstance(error, RemoteError | ProtocolError) or peer not in self._state.members:
                     raise
                 now = time.monotonic()
-                until = until or now + self._patience(peer)
+                if not until or now - began > STOOD_SECONDS:
+                    until = now + self._patience(peer)
                 if now >= until:
                     raise
             await asyncio.sleep(REDIAL_SECONDS)
@@ -253,12 +264,15 @@ class Coordinator:
             raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
         if share.manifest.size > self._sync.codec.bound(self._terms.layout):
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
-        await objects.fetch(self._archive.disk, share.manifest, (peer, share.replica), self._dial, Kind.SYNC)
+        disk, sources = self._archive.disk, (peer, share.replica)
+        await self._patiently(
+            peer, lambda: objects.fetch(disk, share.manifest, sources, self._dial, Kind.SYNC)
+        )
         promise = self._promises.get(peer)
         said = Statement(promise.losses, promise.tokens) if promise is not None else self._unsaid(c)
         payload = self._archive.payload(c)
         await self._inspection.check(Check(round, self._public.root(self._terms.layout), c, said, payload))
-        await self._audits.open(round, peer)
+        await self._patiently(peer, lambda: self._audits.open(round, peer))
         self._shares[peer] = share
         self.post(rounds.GotContribution(round, c))
 
@@ -291,7 +305,9 @@ class Coordinator:
 
     async def _merge(self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]) -> None:
         await self._flagged.wait()
-        await self._audits.open(round, peer)  # what the checks suspect is opened now, before it is gone
+        await self._patiently(
+            peer, lambda: self._audits.open(round, peer)
+        )  # what the checks suspect is opened now, before it is gone
         request = wire.MergeRound(self._terms.id, round, tuple(self._share(c) for c in accepted))
         data = await self._ask(peer, wire.MERGE, encode(request))
         merged = decode(data, wire.Merged, limits.CONTROL_BYTES)
@@ -371,19 +387,3 @@ def _outvoted(round: int, root: Hash) -> VerificationError:
         cause=f"theirs is {root[:4].hex()}; the mistake is here, not with them",
         hint="`farflung resume` merges the round again; if it stays so, check this machine's memory",
     )
-
-
-def is_lost_line(error: FarflungError) -> bool:
-    """Whether a member could not be reached any more, as opposed to what it said."""
-    return isinstance(error, NetworkError) and not isinstance(error, RemoteError | ProtocolError)
-
-
-def as_failure(error: FarflungError | None) -> FarflungError:
-    """Why a run cannot go on: what the last provider said. An error that it sent is no fault of the network."""
-    if error is None:
-        return RunError(
-            "FF-APP-052", "all providers are gone", hint="`farflung resume` goes on when they are back"
-        )
-    if isinstance(error, RemoteError):
-        return RunError(error.code, error.message, cause=error.cause, hint=error.hint)
-    return error

@@ -17,7 +17,8 @@ from farflung.app import objects, wire
 from farflung.app.archive import Archive, RunLog, roots_by_round
 from farflung.app.artefact import model_file, model_hash
 from farflung.app.audits import WORKER_GONE, Audits
-from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator, as_failure, is_lost_line
+from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator
+from farflung.app.failing import as_failure, is_lost_line
 from farflung.app.folder import RunFolder
 from farflung.app.hiring import (
     Asks,
@@ -59,7 +60,6 @@ from farflung.train.sync import Sync
 RETURN_SECONDS = 0.25  # between tries to bring a member back
 RETURN_TRIES = 1200
 RELAY_SECONDS = 8.0  # a member behind a relay that died is waited for so long
-
 ALONE_SECONDS = 60.0  # for which members that all died at once are waited for
 ALONE_TIMES = 3  # that one round may cost all members their lives: then it is the work that kills them
 

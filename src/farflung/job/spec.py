@@ -97,7 +97,7 @@ class AuditSpec(Wire, frozen=True):
     """
 
     segments: int = 4
-    rate: float = 0.25
+    rate: float = 0.125
     probation: int = 2
 
 

@@ -1,6 +1,6 @@
 """How far honest work may lie apart: a job's own limits, from its own profile run.
 
-    tau = max(4 x largest honest distance, 10^-4), up to the next power of two
+    tau = max(32 x largest honest distance, 4 x 10^-4), up to the next power of two
 
 Distances are relative to the segment's own change, tensor by tensor: in the plain norm of all parameters, those with
 mathematically no gradient (a key's bias under softmax) drown the rest, because AdamW scales their rounding noise to
@@ -17,8 +17,8 @@ from typing import Final
 from farflung.core.errors import PolicyError
 from farflung.job.spec import Tolerance
 
-MARGIN: Final = 4.0  # between the largest honest distance that was measured and the limit
-FLOOR: Final = 1e-4
+MARGIN: Final = 32.0  # between the largest honest distance that was measured and the limit
+FLOOR: Final = 4e-4
 NOISE: Final = 1e-2  # a tensor whose honest distance is larger tells nothing
 UNIT_BITS: Final = 30
 
