@@ -93,7 +93,7 @@ def test_data_that_is_missing_empty_or_binary_is_refused(
 
 
 def test_a_budget_below_the_price_is_refused_before_anything_starts(farflung: Farflung) -> None:
-    ended = farflung(*TINY, "--set", "budget=0.001", "--set", "audit.probation=1")
+    ended = farflung(*TINY, "--set", "budget=0.001", "--set", "audit.probation=1", "--set", "audit.rate=0.25")
     assert 'set budget = "0.001344"' in ended.refusal("FF-PLAN-001", POLICY)
     assert {event["event"] for event in ended.events} <= {"error"}
 
