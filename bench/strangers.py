@@ -55,7 +55,7 @@ QUICK: Final = Size(
         "--rounds", "4", "--cheat", "none", "--set", "data.limit=2000000", "--set", "evaluate.final_tokens=16384",
         "--set", "network.providers=2", "--set", "network.verifiers=1", "--set", "network.hidden=1",
     ),
-    2, 1, 28, 1_000,
+    2, 1, 26, 700,
 )  # fmt: skip
 
 
