@@ -24,7 +24,7 @@ QUICK = ("--rounds", "4", "--set", "data.limit=2000000", "--set", "evaluate.fina
 
 def run(arguments: list[str], folder: Path) -> list[dict[str, Any]]:
     """All events of one run."""
-    command = [sys.executable, "-m", "farflung.app.cli.main", "run", "--json", "--compare", *arguments]
+    command = [sys.executable, "-m", "farflung.app.cli.main", "run", "--json", "--baseline", *arguments]
     done = subprocess.run(
         command,
         env={**os.environ, "FARFLUNG_RUNS": str(folder)},

@@ -23,6 +23,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Ended]:
     """One finished tiny run, shared by all tests that only look at it."""
     command = Farflung(tmp_path_factory.mktemp("tiny") / "runs")
     points = command.runs.parent / "failpoints"
-    ended = command("run", "--preset", "tiny", "--json", "--compare", FARFLUNG_FAILPOINT_LOG=str(points))
+    ended = command("run", "--preset", "tiny", "--json", "--baseline", FARFLUNG_FAILPOINT_LOG=str(points))
     assert ended.code == 0, ended.errors
     return command, ended

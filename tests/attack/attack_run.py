@@ -276,7 +276,7 @@ class Run:
             TERMS,
             members,
             [judge.key.public for judge in self.judges],
-            self.log.records,
+            self.log,
             self.archive,
             self.evidence,
             dial,
@@ -339,6 +339,8 @@ class Run:
                 assert {peer for peer, _ in record.signatures} >= honest
             if isinstance(record, Committed) and record.round > ROUND:
                 assert {c.peer for c in record.commitments} == honest
+        for round in range(ROUND + accepted_last):  # what it did before it left is judged like everybody's
+            assert self.concluded[round, EVE.public.hex()].finding == "holds"
         self.check_honest()
 
     def check_honest(self) -> None:

@@ -26,6 +26,7 @@ from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Accepted, Audited
+from farflung.train.trace import Border
 from farflung.verify.blind import blind
 from farflung.verify.evidence import Evidence, evidence_fault, evidence_hash
 from farflung.verify.tally import Tally
@@ -49,7 +50,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
     """Runs a network that `prepare` has twisted; nobody honest is harmed in any of them."""
     monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(audits, "TRIES", 3)
+    monkeypatch.setattr(audits, "GIVE_UP_SECONDS", 10.0)
     monkeypatch.setattr(auditing, "_patiently", _a_few_times)
 
     def run(prepare: Callable[[Run], None]) -> Run:
@@ -97,8 +98,8 @@ def caught(run: Run, finding: Finding) -> None:
 async def _slashed(run: Run, found: Evidence) -> None:
     ledger, events = ledger_of(), list[Any]()
     emitter = type("Emitter", (), {"emit": lambda _, event, **__: events.append(event)})()
+    recorder = Recorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
     for _ in range(2):
-        recorder = Recorder(ledger, TERMS, run.log, run.evidence, len(VERIFIERS), emitter)  # type: ignore[arg-type]
         await recorder.catch_up()
     assert [op.node for op in ledger.submitted if isinstance(op, JobSlash)] == [EVE.public]
     lease = ledger.lease(EVE.public)
@@ -272,7 +273,7 @@ def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> Non
 def test_who_is_out_is_not_paid_for_that_round_and_later_ones(scene: Any) -> None:
     run = scene(twisted(open=lambda _e, _o, said: replace(said, start=replace(said.start, path=()))))
     tally = Tally(SPEC, len(VERIFIERS))
-    units = [tally.add(run.log.accepted(record.round), record) for record in run.audited]
+    units = [tally.add(run.log.accepted[record.round], record) for record in run.audited]
     assert [EVE.public in earned for earned in units] == [True, False, False]
     assert all({key.public for key in HONEST} <= earned.keys() for earned in units)
 
@@ -416,7 +417,7 @@ def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: b
     accusation = Finding.FALSE if is_run else Finding.WITHHELD
     assert sorted(verdicts(run)) == sorted([(liar, accusation), (other_than(liar), Finding.HOLDS)])
     tally = Tally(SPEC, len(VERIFIERS))
-    earned = [tally.add(run.log.accepted(r.round), r) for r in run.audited]
+    earned = [tally.add(run.log.accepted[r.round], r) for r in run.audited]
     assert EVE.public in earned[ROUND]
     assert tally.discredited == {liar}
     honest = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node != EVE.public]
@@ -424,6 +425,57 @@ def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: b
     due = segment * sum(v.verifier == liar for v in honest)
     assert earned[ROUND].get(liar, 0) == due  # nothing for the lie
     assert run.audits._discredited == {liar}  # asked last from now on
+
+
+def guessed(judge: Judge, order: Any, said: Any) -> Any:
+    """It commits to something that it has not computed, and opens exactly that."""
+    about = (TERMS.id, order.round, EVE.public, order.segment)
+    return replace(said, blind=blind(judge.key, *about, GUESS))
+
+
+def good_anyway(judge: Judge, order: Any, said: Any) -> Any:
+    about = (TERMS.id, order.round, EVE.public, order.segment)
+    verdict = resigned(
+        judge, said.verdict, finding=Finding.HOLDS, excess=0, result=blind(judge.key, *about, GUESS).digest
+    )
+    return replace(said, border=GUESS, verdict=verdict)
+
+
+GUESS = Border(ROUND, 1, 1, BORDER_OF_ANOTHER, BORDER_OF_ANOTHER, NIL)
+
+
+def test_a_verifier_that_guesses_that_work_holds_earns_nothing(scene: Any) -> None:
+    """It trained nothing again, and says what is nearly always true. A second one had exactly what was claimed."""
+    firsts: list[First] = []
+
+    def prepare(run: Run) -> None:
+        firsts.append(First(run, wire.AUDIT, guessed))
+        for judge in run.judges:
+            judge.twists[wire.JUDGE] = lambda judge, order, said: (
+                good_anyway(judge, order, said) if judge.key.public == firsts[0].liar else said
+            )
+
+    run = scene(prepare)
+    liar = firsts[0].liar
+    assert liar is not None
+    stands(run)
+    assert verdicts(run) == [(other_than(liar), Finding.HOLDS)]
+    honest = {v.verdict.node for v in run.audited[ROUND].verdicts}
+    assert honest == {key.public for key in (EVE, *HONEST)}
+
+
+def test_verifiers_of_other_machines_are_both_paid_for_work_that_holds(scene: Any) -> None:
+    """Nobody had exactly what was claimed, and both measured it: neither is taken for one that guesses."""
+
+    def prepare(run: Run) -> None:
+        for judge in run.judges:
+            judge.twists[wire.AUDIT] = guessed
+            judge.twists[wire.JUDGE] = good_anyway
+
+    run = scene(prepare)
+    stands(run)
+    both = sorted(key.public for key in VERIFIERS)
+    assert verdicts(run) == [(verifier, Finding.HOLDS) for verifier in both]
 
 
 # Replies

@@ -410,6 +410,7 @@ def test_no_reply_makes_the_coordinator_stumble(tmp_path: Path, method: str) -> 
         run.eve.obey = obey  # type: ignore[method-assign]
         coordinator = await run.go()
         coordinator._journal = Journal(tmp_path / "later.jsonl", 0.0)
+        coordinator._chronicle._journal = coordinator._journal
         work = {
             wire.TRAIN: coordinator._train,
             wire.REVEAL: coordinator._reveal,
@@ -444,6 +445,7 @@ async def replies(
     state = replace(coordinator._state, round=0, members=(eve,), commitments={eve: _commitment(coordinator)})
     coordinator._state = state
     coordinator._flagged.set()  # the checks of the round have spoken
+    coordinator._audits._opened[0, eve] = None  # what a closed round had opened is forgotten
     extra = ((),) if method == wire.MERGE else ()
     for body in bodies:
         coordinator._dial = _always(Canned(body))  # type: ignore[assignment]

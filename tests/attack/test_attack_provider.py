@@ -107,8 +107,20 @@ def test_a_lease_is_not_taken_over_by_whoever_proposes_the_same_job(against: Any
     async def attack(scene: Scene) -> None:
         await scene.begin()
         for party in (scene.fellow, scene.stranger):
-            assert await scene.refused(party, wire.PROPOSE, PROPOSAL) == "FF-APP-046"
+            assert await scene.refused(party, wire.PROPOSE, PROPOSAL) == "FF-APP-094"
             assert await scene.refused(party, wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "FF-APP-041"
+
+    against(attack)
+
+
+def test_a_stranger_cannot_propose_a_job_in_its_requesters_name(against: Any) -> None:
+    """The offer would bind the node to a lease whose orders only the stranger may give."""
+
+    async def attack(scene: Scene) -> None:
+        for party in (scene.fellow, scene.stranger):
+            assert await scene.refused(party, wire.PROPOSE, PROPOSAL) == "FF-APP-094"
+            assert scene.provider._slot is None
+        assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"
 
     against(attack)
 
@@ -117,8 +129,9 @@ def test_a_second_job_is_refused_while_the_first_is_leased(against: Any) -> None
     async def attack(scene: Scene) -> None:
         await scene.begin()
         other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
-        for party in (scene.home, scene.stranger):
-            assert await scene.refused(party, wire.PROPOSE, other) == "FF-APP-046"
+        assert await scene.order(wire.PROPOSE, other) == "FF-APP-046"
+        theirs = replace(PROPOSAL, terms=replace(TERMS, requester=STRANGER.public))
+        assert await scene.refused(scene.stranger, wire.PROPOSE, theirs) == "FF-APP-046"
         assert await scene.order(wire.PROPOSE, PROPOSAL) == "ok"  # the same again: the same lease
 
     against(attack)
@@ -163,7 +176,7 @@ def test_a_proposal_that_does_not_hold_is_refused_and_takes_no_slot(
     against: Any, proposal: wire.Proposal, code: str
 ) -> None:
     async def attack(scene: Scene) -> None:
-        assert await scene.refused(scene.stranger, wire.PROPOSE, proposal) == code
+        assert await scene.order(wire.PROPOSE, proposal) == code
         assert scene.provider._slot is None
 
     against(attack)
@@ -178,7 +191,7 @@ def test_when_no_worker_can_be_started_the_slot_is_free_again(
     async def attack(scene: Scene) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(role, "start_worker", fail)
-            assert await scene.refused(scene.stranger, wire.PROPOSE, PROPOSAL) == "FF-HOST-001"
+            assert await scene.order(wire.PROPOSE, PROPOSAL) == "FF-HOST-001"
         assert scene.provider._slot is None
 
     against(attack)
@@ -438,8 +451,8 @@ def test_ending_one_job_leaves_the_private_state_of_another(against: Any) -> Non
         vault = Vault(scene.provider._folder / "private", bytes(32))
         vault.save("0123456789abcdef-000003", b"of a job that may be resumed here")
         other = replace(PROPOSAL, terms=replace(TERMS, dataset=digest(NS_OBJECT, b"another")))
-        assert await scene.refused(scene.stranger, wire.PROPOSE, other) == "ok"
-        assert await scene.refused(scene.stranger, wire.END, wire.End(other.terms.id)) == "ok"
+        assert await scene.order(wire.PROPOSE, other) == "ok"
+        assert await scene.order(wire.END, wire.End(other.terms.id)) == "ok"
         assert vault.names() == ["0123456789abcdef-000003"]
         vault.drop("0123456789abcdef-000003")
 

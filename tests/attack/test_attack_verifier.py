@@ -177,7 +177,8 @@ def test_a_verifier_neither_trains_nor_takes_objects(against: Any) -> None:
         }.items():
             assert await scene.order(method, message) == "FF-APP-043"
         assert await scene.order(objects.BEGIN, seal(JOB_KEY, b"x")[0]) == "FF-APP-039"
-        assert await scene.refused(scene.stranger, wire.PROPOSE, PROPOSAL) == "FF-APP-085"  # to train
+        assert await scene.order(wire.PROPOSE, PROPOSAL) == "FF-APP-085"  # to train
+        assert await scene.refused(scene.stranger, wire.PROPOSE, scene.proposal) == "FF-APP-094"
 
     against(attack)
 

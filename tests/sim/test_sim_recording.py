@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from sim_ledger import STAKE, Died, MemoryLedger
 
+from farflung.app.archive import accepted_by_round
 from farflung.app.audits import evidence_file
 from farflung.app.recording import Recorder
 from farflung.core.codec import encode
@@ -108,7 +109,7 @@ class Story:
     def recorder(self) -> Recorder:
         """A new session's."""
         maker: Any = Recorder
-        log = type("Log", (), {"records": self.records})
+        log = type("Log", (), {"records": self.records, "accepted": accepted_by_round(self.records)})
         made: Recorder = maker(self.ledger, self.terms, log, self.evidence, len(VERIFIERS), self)
         return made
 

@@ -39,7 +39,7 @@ def run(
     set: Mapping[str, object] | None = None,
     callbacks: Sequence[Callback] = (),
     out: str | Path | None = None,
-    compare: bool = False,
+    baseline: bool | None = None,
     cheat: str | None = None,
 ) -> Run:
     """Trains a job on a network of processes on this computer.
@@ -50,14 +50,14 @@ def run(
     preset `local` is asked for, and nobody cheats otherwise.
     Raises farflung.core.errors.FarflungError with a code, a cause and a hint.
     """
-    resolved, identity = asking.resolve(_job(spec), preset, _flags(set), cheat=cheat)
+    resolved, identity = asking.resolve(_job(spec), preset, _flags(set), cheat=cheat, baseline=baseline)
     root = asking.new_root(Path(out) if out is not None else None, resolved.spec.name)
 
     def watch(event: AnyEvent, _: Timeline) -> None:
         for callback in callbacks:
             callback(event)
 
-    return Run(root, running.start(root, resolved, identity, [watch], compare=compare))
+    return Run(root, running.start(root, resolved, identity, [watch]))
 
 
 def plan(

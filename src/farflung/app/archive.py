@@ -39,15 +39,13 @@ class RunLog:
         self._key, self._chain = key, LogChain()
         self._file = AppendLog(path, "run.log")
         self.records: list[Record] = [self._chain.check(data, key.public) for data in self._file.records]
+        self.accepted = accepted_by_round(self.records)  # round → its accept set; grows with the log
 
     def write(self, record: Record) -> None:
         """Appends a record; durable on return."""
         self._file.append(self._chain.extend(self._key, record))
         self.records.append(record)
-
-    def accepted(self, round: int) -> tuple[Contribution, ...]:
-        """The accept set of a round."""
-        return accepted_by_round(self.records)[round]
+        self.accepted.update(accepted_by_round([record]))
 
     def close(self) -> None:
         """Closes the file."""

@@ -40,12 +40,14 @@ def resolve(
     flags: Mapping[str, str],
     base: Path | None = None,
     cheat: str | None = None,
+    baseline: bool | None = None,
 ) -> tuple[Resolved, Identity]:
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
     Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat). Relative paths in the job start from the
     file's folder, else from `base`. `cheat` names what one of the providers does instead of its work (job.cheats);
     None: it skips its work in the run that shows what audits are for, and nobody cheats in a run of your own.
+    `baseline`: whether one machine is trained on the same tokens to compare with; None: only in that first run.
     """
     text = read_job(job) if isinstance(job, Path) else job
     name = job.name if isinstance(job, Path) else "the given text"
@@ -53,9 +55,9 @@ def resolve(
     environment = {k: v for k, v in os.environ.items() if k.startswith("FARFLUNG_") and k not in _OURS}
     resolved = load(text, preset=preset, flags=flags, environment=environment, origin_name=name)
     whole = "\n".join(show.lines(resolved)) + "\n"
+    is_shown = job is None and preset == SHOWN
     if cheat is None:
-        is_shown = job is None and preset == SHOWN and resolved.spec.is_audited
-        cheat = cheats.DEFAULT if is_shown else cheats.HONEST
+        cheat = cheats.DEFAULT if is_shown and resolved.spec.is_audited else cheats.HONEST
     elif cheat not in cheats.KINDS:
         raise UsageError(
             "FF-APP-019",
@@ -63,7 +65,8 @@ def resolve(
             cause=f"there are {', '.join(cheats.KINDS)}",
             hint=f"farflung run --cheat {cheats.DEFAULT}",
         )
-    return resolved, Identity(folders.FORMAT, time.time(), whole, str(start.resolve()), cheat)
+    compares = is_shown if baseline is None else baseline
+    return resolved, Identity(folders.FORMAT, time.time(), whole, str(start.resolve()), cheat, compares)
 
 
 def resolve_again(folder: RunFolder) -> Resolved:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from farflung.app import wire
-from farflung.app.archive import Archive, Held, accepted_by_round
+from farflung.app.archive import Archive, Held, RunLog
 from farflung.app.journal import Emitter
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -31,17 +31,20 @@ from farflung.job.spec import Terms
 from farflung.ledger.tx import Finding, SignedVerdict, is_verdict_signed
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
-from farflung.train.roundlog import Audited, Committed, Contribution, Record
+from farflung.train.roundlog import Audited, Commitment, Committed, Contribution
 from farflung.train.trace import are_opened
 from farflung.verify import sample
+from farflung.verify.audit import is_same
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.evidence import Evidence, Testimony
 from farflung.verify.judge import DAMNING, WHOLE, conclude, needs_another, quorum_of
+from farflung.verify.opening import read_border
 from farflung.verify.tally import Tally, rerun_tokens
 
 OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the coordinator
 TRY_AGAIN_SECONDS: Final = 0.5
-TRIES: Final = 240  # of all verifiers in turn, before the run gives up
+GIVE_UP_SECONDS: Final = 900.0  # for which verifiers are asked in turn, before the run gives up
+VERIFIER_SECONDS: Final = 180.0  # within which a verifier answers; then the next one is asked
 
 NO_ANSWER: Final = "FF-NET-047"
 WORKER_GONE: Final = ("FF-APP-049", "FF-TRAIN-090")  # a death, and no refusal
@@ -73,34 +76,40 @@ class Audits:
         terms: Terms,
         seats: Sequence[PeerId],
         verifiers: Sequence[PeerId],
-        records: Sequence[Record],
+        log: RunLog,
         archive: Archive,
         evidence: Path,
         dial: Dial,
         rehire: Callable[[PeerId], Awaitable[None]],
         journal: Emitter,
     ) -> None:
-        """`rehire(verifier)`: brings a verifier that died back into its lease. `records` grows with the log."""
+        """`rehire(verifier)`: brings a verifier that died back into its lease."""
         self._chain, self._terms, self._seats, self._verifiers = chain, terms, seats, tuple(verifiers)
-        self._records, self._archive, self._evidence = records, archive, evidence
+        self._log, self._archive, self._evidence = log, archive, evidence
         self._dial, self._rehire, self._journal = dial, rehire, journal
         self._opened: dict[tuple[int, PeerId], wire.SegmentOpened | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
-        self._discredited = _discredited(terms, records, len(self._verifiers))
+        self._discredited = _discredited(terms, log, len(self._verifiers))
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
 
     # The draw
 
     def drawn(self, round: int) -> dict[PeerId, sample.Drawn]:
         """Whose contribution to a committed round is audited, by the draw and by the flags known so far."""
-        committed = next(r for r in reversed(self._records) if isinstance(r, Committed) and r.round == round)
-        before = accepted_by_round(self._records)
-        counts = [(c.peer, sample.standing(before, round, c.peer)) for c in committed.commitments]
-        beacon = sample.beacon(self._terms.id, round, committed.commitments)
-        spec = self._terms.spec
+        spec, commitments = self._terms.spec, self._commitments(round)
+        probation = spec.audit.probation
+        counts = [
+            (c.peer, sample.standing(self._log.accepted, round, c.peer, probation)) for c in commitments
+        ]
+        beacon = sample.beacon(self._terms.id, round, commitments)
         flags = self._flags.get(round, {})
         return {d.peer: d for d in sample.draw(spec.audit, len(spec.borders) - 1, beacon, counts, flags)}
+
+    def _commitments(self, round: int) -> tuple[Commitment, ...]:
+        """Of a round that was committed: it lies near the end of the log."""
+        records = reversed(self._log.records)
+        return next(r.commitments for r in records if isinstance(r, Committed) and r.round == round)
 
     def flag(self, round: int, flags: dict[PeerId, str]) -> None:
         """What the submission checks suspect in the accepted payloads of a round."""
@@ -128,6 +137,12 @@ class Audits:
             # It is there and opens nothing: its work counts, verifiers ask it themselves, and say that it withholds.
             self._opened[round, peer] = None
 
+    async def close(self) -> None:
+        """Gives up what is under way for verifiers that died."""
+        for task in self._returning.values():
+            task.cancel()
+        await asyncio.gather(*self._returning.values(), return_exceptions=True)
+
     def exclude(self, peer: PeerId) -> None:
         """The peer is out: what is still drawn of its work is not judged any more."""
         self._excluded.add(peer)
@@ -136,14 +151,15 @@ class Audits:
 
     async def see_through(self, round: int) -> tuple[SignedVerdict, ...]:
         """All verdicts of a round; node and verifier ascend."""
-        accepted = accepted_by_round(self._records)[round]
+        accepted = self._log.accepted[round]
         drawn = self.drawn(round)
         cases = [Case(round, c, drawn[c.peer]) for c in accepted if c.peer in drawn]
         if not cases:
             return ()
-        public = await asyncio.to_thread(self._archive.show, round, self._terms, self._records)
+        public = await asyncio.to_thread(self._archive.show, round, self._terms, self._log.records)
         found = await asyncio.gather(*(self._one(case, public) for case in cases))
         self._archive.hide(round)
+        self._opened = {place: opened for place, opened in self._opened.items() if place[0] > round}
         verdicts = [said for each in found for said in each]
         return tuple(sorted(verdicts, key=lambda s: (s.verdict.node, s.verdict.verifier)))
 
@@ -153,9 +169,11 @@ class Audits:
         quorum, said = quorum_of(len(self._verifiers)), dict[PeerId, Said]()
         while case.contribution.peer not in self._excluded:
             verdicts = [s.testimony.verdict.verdict for s in said.values()]
-            if verdicts and not needs_another(verdicts, quorum):
+            is_guess = len(said) < quorum and any(_is_unmatched(s, case) for s in said.values())
+            if verdicts and not is_guess and not needs_another(verdicts, quorum):
                 break
             said.update([await self._next(case, order, said)])
+        said = _confirmed(said, case)
         testimonies = [said[v].testimony for v in sorted(said)]
         if testimonies and case.contribution.peer not in self._excluded:
             self._conclude(case, order, [said[v] for v in sorted(said)], time.monotonic() - began)
@@ -165,15 +183,14 @@ class Audits:
         self, case: Case, order: wire.AuditOrder, said: dict[PeerId, Said]
     ) -> tuple[PeerId, Said]:
         """The next verifier's part. One that cannot be reached is passed over, and asked again when it is back."""
-        committed = next(r for r in self._records if isinstance(r, Committed) and r.round == case.round)
-        beacon = sample.beacon(self._terms.id, case.round, committed.commitments)
+        beacon = sample.beacon(self._terms.id, case.round, self._commitments(case.round))
         ring = sample.verifier_order(beacon, case.contribution.peer, self._verifiers)
         ring = tuple(v for v in ring if v not in said)
         last: FarflungError | None = None
-        for _ in range(TRIES):
-            for verifier in sorted(
-                ring, key=lambda v: v in self._discredited
-            ):  # stable: the drawn order otherwise
+        until = time.monotonic() + GIVE_UP_SECONDS
+        while time.monotonic() < until:
+            # The sort is stable: among the others the drawn order stays.
+            for verifier in sorted(ring, key=lambda v: v in self._discredited):
                 try:
                     return verifier, await self._ask(verifier, case, order)
                 except FarflungError as error:
@@ -204,7 +221,7 @@ class Audits:
         about = (self._terms.id, round, c.peer, segment)
         connection = await self._dial(verifier)
         answer = decode(
-            await connection.call(wire.AUDIT, encode(order), timeout=None),
+            await connection.call(wire.AUDIT, encode(order), timeout=VERIFIER_SECONDS),
             wire.AuditAnswer,
             limits.CONTROL_BYTES,
         )
@@ -217,7 +234,7 @@ class Audits:
             raise VerificationError("FF-APP-090", "a verifier's commitment is not its own")
         revealed = await self._reveal(case, answer.blind)
         request = wire.AuditReveal(self._terms.id, round, c.peer, segment, revealed)
-        data = await connection.call(wire.JUDGE, encode(request), timeout=None)
+        data = await connection.call(wire.JUDGE, encode(request), timeout=VERIFIER_SECONDS)
         judged = decode(data, wire.Judged, limits.CONTROL_BYTES)
         if not opens(answer.blind, *about, judged.border, judged.nonce):
             raise VerificationError("FF-APP-090", "a verifier opens another result than it had committed to")
@@ -255,7 +272,7 @@ class Audits:
 
     def _order(self, case: Case, public: Held) -> wire.AuditOrder:
         c = case.contribution
-        earlier = accepted_by_round(self._records).get(case.round - 1, ())
+        earlier = self._log.accepted.get(case.round - 1, ())
         before = next((e.trace for e in earlier if e.peer == c.peer), ZERO_HASH)
         return wire.AuditOrder(
             self._terms.id,
@@ -292,7 +309,6 @@ class Audits:
 
     def _keep(self, case: Case, order: wire.AuditOrder, said: list[Said]) -> None:
         """Writes the evidence; durable on return, and before the verdicts are logged."""
-        committed = next(r for r in self._records if isinstance(r, Committed) and r.round == case.round)
         revealed = next((s.revealed for s in said if s.revealed is not None), None)
         shown = (*((order.opened.start,) if order.opened else ()), *(revealed.leaves if revealed else ()))
         trace, segments = case.contribution.trace, len(self._terms.spec.borders) - 1
@@ -305,7 +321,7 @@ class Audits:
             self._terms.id,
             case.round,
             case.contribution,
-            committed.commitments,
+            self._commitments(case.round),
             case.drawn.segment,
             case.drawn.flagged,
             leaves,
@@ -317,12 +333,32 @@ class Audits:
         write_atomic(path, encode(evidence), "run.evidence")
 
 
-def _discredited(terms: Terms, records: Sequence[Record], verifiers: int) -> set[PeerId]:
+def _is_unmatched(said: Said, case: Case) -> bool:
+    """Whether a verifier finds good what did not come out alike for it: of another class of machine, or a guess."""
+    testimony = said.testimony
+    if testimony.verdict.verdict.finding is not Finding.HOLDS:
+        return False
+    leaves = said.revealed.leaves if said.revealed is not None else ()
+    end = next((leaf for leaf in leaves if leaf.index == case.drawn.segment + 1), None)
+    try:
+        return end is None or not is_same(testimony.borders[0], read_border(end))
+    except ProtocolError:
+        return True
+
+
+def _confirmed(said: dict[PeerId, Said], case: Case) -> dict[PeerId, Said]:
+    """Without those who guessed, where another had exactly what was claimed: a guess earns nothing."""
+    matched = {v: s for v, s in said.items() if not _is_unmatched(s, case)}
+    is_exact = any(s.testimony.verdict.verdict.finding is Finding.HOLDS for s in matched.values())
+    return matched if is_exact else said
+
+
+def _discredited(terms: Terms, log: RunLog, verifiers: int) -> set[PeerId]:
     """Verifiers that accused falsely, as the log tells it."""
-    accepted, tally = accepted_by_round(records), Tally(terms.spec, verifiers)
-    for record in records:
+    tally = Tally(terms.spec, verifiers)
+    for record in log.records:
         if isinstance(record, Audited):
-            tally.add(accepted[record.round], record)
+            tally.add(log.accepted[record.round], record)
     return set(tally.discredited)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from farflung.app import objects, wire
 from farflung.app.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
 from farflung.app.audits import Audits
+from farflung.app.chronicle import Chronicle
 from farflung.app.failing import as_failure
 from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
@@ -22,7 +23,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError, VerificationError
-from farflung.core.events import Left, Reexecuted, RoundClosed
+from farflung.core.events import Left, Reexecuted
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
@@ -85,8 +86,7 @@ class Coordinator:
         self._last_error: FarflungError | None = None
         self._failure: FarflungError | None = None
         self._resumed_round = state.round if state.phase is rounds.Phase.TRAIN else -1
-        self._opened_at = time.monotonic()
-        self._last_in = ""
+        self._chronicle = Chronicle(journal, terms.spec.rounds)
         self._finished: Finished | None = None
 
     def lose(self, peer: PeerId, reason: str, *, may_return: bool = True) -> None:
@@ -133,6 +133,7 @@ class Coordinator:
                 if self._failure is not None:
                     raise as_failure(self._failure)
                 self._state, effects = rounds.step(self._state, event)
+                self._chronicle.see(self._state)
                 for effect in effects:
                     self._carry_out(effect)
         finally:
@@ -224,7 +225,7 @@ class Coordinator:
     async def _catch_up(self, peer: PeerId, round: int) -> None:
         """Lets a peer that came while a round was open merge what was closed since."""
         while (held := self._held.get(peer, round)) < round:
-            shares = tuple(self._archive.share(c) for c in self._log.accepted(held))
+            shares = tuple(self._archive.share(c) for c in self._log.accepted[held])
             await self._ask(peer, wire.MERGE, encode(wire.MergeRound(self._terms.id, held, shares)))
             self._held[peer] = held + 1
 
@@ -243,7 +244,7 @@ class Coordinator:
         if round == self._resumed_round and not promise.was_stored:
             self._journal.emit(Reexecuted(peer=peer.hex(), round=round))
         self._promises[peer] = promise
-        self._last_in = peer.hex()
+        self._chronicle.arrived(round, peer, "train")
         self.post(rounds.GotCommitment(round, promise.commitment))
 
     def _replica_of(self, peer: PeerId) -> PeerId:
@@ -274,6 +275,7 @@ class Coordinator:
         await self._inspection.check(Check(round, self._public.root(self._terms.layout), c, said, payload))
         await self._patiently(peer, lambda: self._audits.open(round, peer))
         self._shares[peer] = share
+        self._chronicle.arrived(round, peer, "reveal")
         self.post(rounds.GotContribution(round, c))
 
     def _unsaid(self, c: Contribution) -> Statement:
@@ -314,6 +316,7 @@ class Coordinator:
         if not is_root_signed(peer, merged.signature, self._terms.id, round, merged.root):
             raise VerificationError("FF-APP-056", "a root is not signed by the peer that sent it")
         self._held[peer] = round + 1
+        self._chronicle.arrived(round, peer, "merge")
         self.post(rounds.GotRoot(round, peer, merged.root, merged.signature))
 
     async def _merge_own(self, round: int, accepted: tuple[Contribution, ...]) -> None:
@@ -338,7 +341,7 @@ class Coordinator:
     async def _see_through(self, round: int) -> None:
         if not self._audits.is_flagged(round):
             root = roots_by_round(self._log.records)[round]
-            self._audits.flag(round, await self._flags(round, root, self._log.accepted(round)))
+            self._audits.flag(round, await self._flags(round, root, self._log.accepted[round]))
         self.post(rounds.GotVerdicts(round, await self._audits.see_through(round)))
 
     def _report(self, closed: Closed, accepted: tuple[Contribution, ...]) -> None:
@@ -352,24 +355,7 @@ class Coordinator:
             or now_round == spec.rounds
         ):
             self._archive.save_state(self._public, self._terms)
-        now = time.monotonic()
-        promises = [self._promises[c.peer] for c in accepted if c.peer in self._promises]
-        losses = [x for p in promises for x in p.losses]
-        self._journal.emit(
-            RoundClosed(
-                round=closed.round,
-                rounds=self._terms.spec.rounds,
-                peers=len(accepted),
-                loss=sum(losses) / len(losses) if losses else 0.0,
-                tokens=sum(c.weight for c in accepted),
-                root=closed.root.hex(),
-                waited_for=self._last_in,
-                seconds=now - self._opened_at,
-                train_seconds=max((p.seconds for p in promises), default=0.0),
-                sync_bytes=0,  # the supervisor knows what all processes have sent
-            )
-        )
-        self._opened_at = now
+        self._chronicle.closed(closed, accepted, self._promises)
         self._promises, self._shares = {}, {}
         self._on_closed(self._public)
 

@@ -7,7 +7,6 @@ of its own job. Every step first looks at what is done already, so that all of i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 
@@ -17,15 +16,14 @@ from farflung.app import objects, wire
 from farflung.app.archive import Archive, RunLog, roots_by_round
 from farflung.app.artefact import model_file, model_hash
 from farflung.app.audits import WORKER_GONE, Audits
-from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator
+from farflung.app.coordinator import Coordinator
+from farflung.app.crew import RETURN_SECONDS, Crew
 from farflung.app.failing import as_failure, is_lost_line
 from farflung.app.folder import RunFolder
 from farflung.app.hiring import (
     Asks,
     Budget,
-    Starter,
     Supplies,
-    again,
     all_ready,
     hire,
     read_asks,
@@ -35,16 +33,14 @@ from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.preparation import module_source
-from farflung.app.reaching import reach
 from farflung.app.recording import Recorder
-from farflung.core.codec import encode
 from farflung.core.crypto import NS_JOB_KEY, SigningKey
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError
+from farflung.core.errors import FarflungError, PolicyError, RunError
 from farflung.core.events import Funded, Settled
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.job.spec import Terms
-from farflung.ledger.rows import NOBODY, JobRow, JobState
+from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, Role
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
@@ -57,9 +53,6 @@ from farflung.train.roundlog import Finished, Opened
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 
-RETURN_SECONDS = 0.25  # between tries to bring a member back
-RETURN_TRIES = 1200
-RELAY_SECONDS = 8.0  # a member behind a relay that died is waited for so long
 ALONE_SECONDS = 60.0  # for which members that all died at once are waited for
 ALONE_TIMES = 3  # that one round may cost all members their lives: then it is the work that kills them
 
@@ -98,24 +91,22 @@ class Requester:
         self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)
         self.log = RunLog(folder.rounds_file, key)
         self._inspection = Inspection(folder.root, terms)
-        self._addresses: dict[PeerId, wire.Address] = {}
         self._coordinator: Coordinator | None = None
-        self._returning: dict[PeerId, asyncio.Task[None]] = {}
-        self._barred: set[PeerId] = set()
+        self._recording: Recorder | None = None
         self._asks: Asks | None = None
-        self._stop_asked, self.counter = False, Counter()
+        self._stop_asked = False
+        self.counter = Counter()
         self.endpoint = Endpoint(key, self._serve, self.counter, port=port)
+        self._crew = Crew(key.public, terms, self._job_key, self.endpoint, self._supplies, journal)
 
     async def open(self) -> None:
         """Starts to listen."""
         host, port = await self.endpoint.start()
-        self._addresses[self._key.public] = wire.Address(self._key.public, host, port)
+        self._crew.know([wire.Address(self._key.public, host, port)])
 
     async def close(self) -> None:
         """Closes the network side, the checker and the log."""
-        for task in self._returning.values():
-            task.cancel()
-        await asyncio.gather(*self._returning.values(), return_exceptions=True)
+        await self._crew.rest()
         self._inspection.close()
         await self.endpoint.close()
         self.log.close()
@@ -134,25 +125,19 @@ class Requester:
     def back(self, peer: PeerId) -> None:
         """A provider that died was started again: it is brought back now."""
         if self._coordinator is None or self._coordinator.may_join(peer):
-            self._bring_back(peer)
+            self._crew.bring_back(peer)
 
     async def _serve(self, connection: Connection, method: str, body: bytes) -> bytes:
         """Members of the job fetch data, public state and payloads here, and leave replicas."""
-        if connection.peer not in self._addresses:
+        if not self._crew.is_member(connection.peer):
             raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
         return self._shelf.serve(connection.peer, method, body)
-
-    async def dial(self, peer: PeerId) -> Connection:
-        """A connection to a provider of the job."""
-        address = self._addresses.get(peer)
-        if address is None:
-            raise NetworkError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
-        return await reach(self.endpoint, address)
 
     async def run(self, ledger: LedgerClient, directory: Connection, budget: Budget) -> Outcome:
         """The job, from its funding or from wherever its log ends, to its settlement."""
         await self._fund(ledger, budget)
         self._ledger, self._budget = ledger, self._with_audits(budget)
+        self._crew.hire(ledger, self._budget)
         finished, public = await self._to_end(directory)
         await (await self._recorder()).catch_up()
         return await self._settle(ledger, finished, public)
@@ -189,10 +174,15 @@ class Requester:
         return msgspec.structs.replace(budget, audit_units=units)
 
     async def _recorder(self) -> Recorder:
-        leases = await self._ledger.leases(self._terms.id)
-        verifiers = sum(lease.role is Role.AUDIT for lease in leases)
-        evidence = self._folder.evidence
-        return Recorder(self._ledger, self._terms, self.log, evidence, verifiers, self._journal)
+        """The one of this process, so that it tells of everything once; first asked for when leases are there."""
+        if self._recording is None:
+            leases = await self._ledger.leases(self._terms.id)
+            verifiers = sum(lease.role is Role.AUDIT for lease in leases)
+            evidence = self._folder.evidence
+            self._recording = Recorder(
+                self._ledger, self._terms, self.log, evidence, verifiers, self._journal
+            )
+        return self._recording
 
     async def _fund(self, ledger: LedgerClient, budget: Budget) -> None:
         spec = self._terms.spec
@@ -219,27 +209,23 @@ class Requester:
         self, directory: Connection, state: rounds.State, public: PublicState
     ) -> rounds.State:
         """Members with data and public state, verifiers with data. Members that do not come count as lost."""
-        for task in self._returning.values():
-            task.cancel()
+        await self._crew.rest()
         if self._asks is None:
             self._asks = await read_asks(self._ledger, directory)
-        asks = self._asks
-        self._addresses.update(asks.addresses)
-        hired = await hire(self._ledger, self._terms, self._budget, asks, self.dial, self._journal)
+        crew, asks = self._crew, self._asks
+        crew.know(asks.addresses.values())
+        hired = await hire(self._ledger, self._terms, self._budget, asks, crew.dial, self._journal)
         leases = await self._ledger.leases(self._terms.id)
         seats = [lease.node for lease in leases if lease.role is Role.TRAIN]
         verifiers = tuple(sorted(lease.node for lease in leases if lease.role is Role.AUDIT))
-        self._barred |= state.excluded
-        known = {*seats, *verifiers, self._key.public} - self._barred
-        self._addresses = {p: a for p, a in self._addresses.items() if p in known}
-        self._starter = Starter(self._terms, seats, self.dial, self._journal, self._job_key)
-        self._starter.members, self._starter.verifiers = tuple(self._addresses.values()), verifiers
+        crew.barred |= state.excluded
+        crew.gather(seats, verifiers)
         supplies, replay = self._supplies(public)
         root = public.root(self._terms.layout)
         wanted = [
-            p for p in hired.members if p not in self._barred and (not state.members or p in state.members)
+            p for p in hired.members if p not in crew.barred and (not state.members or p in state.members)
         ]
-        start = self._starter
+        start = crew.starter
         work = {p: start.member(p, hired.keys[p], supplies, replay, root) for p in wanted}
         helpers = {p: start.verifier(p, hired.keys[p], supplies) for p in hired.verifiers}
         (ready, error), _ = await asyncio.gather(
@@ -251,8 +237,8 @@ class Requester:
         state = msgspec.structs.replace(state, members=state.members or tuple(ready))
         for peer in missing:
             state, _ = rounds.step(state, rounds.Lost(peer))
-        for peer in set(seats) - set(ready) - self._barred:
-            self._bring_back(peer)
+        for peer in set(seats) - set(ready):
+            crew.bring_back(peer)
         return state
 
     def _supplies(self, public: PublicState) -> tuple[Supplies, tuple[wire.PastRound, ...]]:
@@ -271,10 +257,11 @@ class Requester:
     ) -> tuple[Finished, PublicState]:
         def closed(after: PublicState) -> None:
             recorder.wake()
-            for c in self.log.accepted(after.round - 1):
+            for c in self.log.accepted[after.round - 1]:
                 self._shelf.keep(c.object)
             self._on_closed(after, self.counter.sent)
 
+        audits = self._audits()
         coordinator = self._coordinator = Coordinator(
             self._key,
             self._terms,
@@ -282,14 +269,15 @@ class Requester:
             self.archive,
             state,
             public,
-            self._audits(),
+            audits,
             self._inspection,
-            self.dial,
+            self._crew.dial,
             self._journal,
             closed,
-            self._member_lost,
-            self._patience,
+            self._crew.lost,
+            self._crew.patience,
         )
+        self._crew.follow(coordinator)
         if self._stop_asked:
             coordinator.post(rounds.Stop())
         recorder.wake()
@@ -298,68 +286,22 @@ class Requester:
             return await coordinator.run()
         finally:
             recording.cancel()
-            await asyncio.gather(recording, return_exceptions=True)
+            await asyncio.gather(recording, audits.close(), return_exceptions=True)
 
     def _audits(self) -> Audits:
+        crew = self._crew
         return Audits(
             self._ledger.chain,
             self._terms,
-            self._starter.seats,
-            self._starter.verifiers,
-            self.log.records,
+            crew.starter.seats,
+            crew.starter.verifiers,
+            self.log,
             self.archive,
             self._folder.evidence,
-            self.dial,
-            self._rehire,
+            crew.dial,
+            lambda verifier: crew.rehire(verifier, self.archive.state(0, self._terms, self.log.records)),
             self._journal,
         )
-
-    def _patience(self, peer: PeerId) -> float:
-        """A relay that died is back within seconds; a peer that listens itself has no such excuse."""
-        address = self._addresses.get(peer)
-        return RELAY_SECONDS if address is not None and address.relay != NOBODY else PATIENCE_SECONDS
-
-    # Members and verifiers that come and go
-
-    def _member_lost(self, peer: PeerId, may_return: bool) -> None:
-        if may_return:
-            self._bring_back(peer)
-            return
-        self._barred.add(peer)
-        self._addresses.pop(peer, None)
-        self._starter.members = tuple(self._addresses.values())
-        self._returning[peer] = asyncio.create_task(self._tell_members())
-
-    async def _tell_members(self) -> None:
-        """Whoever is out loses access to objects at all others."""
-        said = encode(wire.Members(self._terms.id, self._starter.members))
-        for peer in [p for p in self._addresses if p != self._key.public]:
-            with contextlib.suppress(FarflungError):
-                await (await self.dial(peer)).call(wire.MEMBERS, said)
-
-    def _bring_back(self, peer: PeerId) -> None:
-        task = self._returning.get(peer)
-        if peer not in self._barred and (task is None or task.done()):
-            self._returning[peer] = asyncio.create_task(self._until_back(peer))
-
-    async def _until_back(self, peer: PeerId) -> None:
-        for _ in range(RETURN_TRIES):
-            await asyncio.sleep(RETURN_SECONDS)
-            if self._coordinator is None or not self._coordinator.may_join(peer):
-                continue
-            with contextlib.suppress(FarflungError):
-                key = await again(self._ledger, self._terms, self._budget, peer, self.dial)
-                public = self._coordinator.public
-                supplies, replay = await asyncio.to_thread(self._supplies, public)
-                await self._starter.member(peer, key, supplies, replay, public.root(self._terms.layout))
-                self._coordinator.join(peer, public.round)
-                return
-
-    async def _rehire(self, verifier: PeerId) -> None:
-        key = await again(self._ledger, self._terms, self._budget, verifier, self.dial)
-        public = self.archive.state(0, self._terms, self.log.records)
-        supplies, _ = await asyncio.to_thread(self._supplies, public)
-        await self._starter.verifier(verifier, key, supplies)
 
     async def _settle(self, ledger: LedgerClient, finished: Finished, public: PublicState) -> Outcome:
         output = self.hand_over(public)
@@ -374,7 +316,7 @@ class Requester:
         job = await self._job(ledger)
         for lease in await ledger.leases(self._terms.id):
             self._journal.emit(Settled(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
-        await self._release()
+        await self._crew.dismiss()
         return Outcome(finished, public, job.paid + job.refunded, job.paid, job.refunded, output)
 
     async def _job(self, ledger: LedgerClient) -> JobRow:
@@ -390,11 +332,3 @@ class Requester:
         data = model_file(self._terms, public)
         write_atomic(self._folder.model_file, data, "run.model")
         return model_hash(data)
-
-    async def _release(self) -> None:
-        """Tells every provider that the lease is over; one that is gone needs no telling."""
-        for peer in self._addresses:
-            if peer != self._key.public:
-                with contextlib.suppress(FarflungError):
-                    connection = await self.dial(peer)
-                    await connection.call(wire.END, encode(wire.End(self._terms.id)))

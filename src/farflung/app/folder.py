@@ -25,6 +25,7 @@ class Identity(msgspec.Struct, frozen=True):
     text: str  # the whole resolved job, as a job file
     base: str  # the folder that relative paths in it start from
     cheat: str = "none"  # what one of the local providers does instead of its work (job.cheats)
+    baseline: bool = False  # whether one machine is trained on the same tokens, to compare with
 
 
 class RunFolder:

@@ -191,7 +191,8 @@ class Starter:
         """`seats` fixes each peer's index in the job."""
         self._terms, self.seats, self._dial, self._journal = terms, seats, dial, journal
         self._job_key = job_key
-        self.members: tuple[wire.Address, ...] = ()
+        self.members: tuple[wire.Address, ...] = ()  # who may fetch and leave objects
+        self.everybody: tuple[wire.Address, ...] = ()  # those that are out included: verifiers may need them
         self.verifiers: tuple[PeerId, ...] = ()
 
     async def member(
@@ -204,7 +205,8 @@ class Starter:
     ) -> None:
         """Brings a provider to the public state under `root`. Raises VerificationError FF-APP-064."""
         began = asyncio.get_running_loop().time()
-        started = await self._start(peer, self.seats.index(peer), lease_key, supplies, replay)
+        seat = self.seats.index(peer)
+        started = await self._start(peer, seat, lease_key, self.members, supplies, replay)
         if started.root != root or started.round != supplies.snapshot_round + len(replay):
             raise VerificationError("FF-APP-064", "a provider holds another public state than the log")
         self._warn(started.warning)
@@ -214,13 +216,14 @@ class Starter:
 
     async def verifier(self, peer: PeerId, lease_key: bytes, supplies: Supplies) -> None:
         """Brings data to a verifier; public states come with the audits."""
-        await self._start(peer, 0, lease_key, supplies, ())
+        await self._start(peer, 0, lease_key, self.everybody, supplies, ())
 
     async def _start(
         self,
         peer: PeerId,
         seat: int,
         lease_key: bytes,
+        members: tuple[wire.Address, ...],
         supplies: Supplies,
         replay: tuple[wire.PastRound, ...],
     ) -> wire.Started:
@@ -229,7 +232,7 @@ class Starter:
             job,
             wrap(lease_key, job, self._job_key),
             seat,
-            self.members,
+            members,
             self.verifiers,
             supplies.dataset,
             supplies.module,

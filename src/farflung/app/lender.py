@@ -150,7 +150,7 @@ class Lender:
 
     def _propose(self, connection: Connection, proposal: wire.Proposal) -> wire.Offered:
         """Takes a job into the free slot if the policy agrees, and signs the offer that binds both sides."""
-        self._judge(proposal)
+        self._judge(connection.peer, proposal)
         job = proposal.terms.id
         if self._slot is None:
             self._take(connection.peer, proposal)
@@ -184,10 +184,12 @@ class Lender:
             )
         return Tenancy(self._key, proposal.terms, self._disk, private, self.dial, size, cheat=self._cheat)
 
-    def _judge(self, proposal: wire.Proposal) -> None:
+    def _judge(self, proposer: PeerId, proposal: wire.Proposal) -> None:
         """The provider's policy: the right ledger, its price, a job that makes sense, memory that is there."""
         if proposal.chain != self._genesis.chain:
             raise PolicyError("FF-APP-044", "the job is on another ledger")
+        if proposal.terms.requester != proposer:
+            raise PolicyError("FF-APP-094", "a job is proposed by its own requester")
         if proposal.role is not self._role:
             raise PolicyError(
                 "FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name

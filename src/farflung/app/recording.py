@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from farflung.app.archive import RunLog, accepted_by_round, roots_by_round
+from farflung.app.archive import RunLog, roots_by_round
 from farflung.app.audits import evidence_file
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
@@ -18,8 +18,9 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import Caught
+from farflung.core.ids import PeerId
 from farflung.job.spec import Terms
-from farflung.ledger.rows import JobState
+from farflung.ledger.rows import JobState, LeaseRow
 from farflung.ledger.tx import Finding, JobSlash, Progress
 from farflung.train.roundlog import Audited, contributions_root
 from farflung.verify.evidence import Evidence, claim_of, evidence_hash
@@ -40,6 +41,7 @@ class Recorder:
     ) -> None:
         self._ledger, self._terms, self._log = ledger, terms, log
         self._evidence, self._verifiers, self._journal = evidence, verifiers, journal
+        self._told: set[PeerId] = set()  # of whose end this process has told
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
 
@@ -60,7 +62,7 @@ class Recorder:
     async def catch_up(self) -> None:
         """Records everything that the ledger does not have; raises RunError FF-APP-068."""
         async with self._turn:
-            roots, accepted = roots_by_round(self._log.records), accepted_by_round(self._log.records)
+            roots, accepted = roots_by_round(self._log.records), self._log.accepted
             tally = Tally(self._terms.spec, self._verifiers)
             job = await self._ledger.job(self._terms.id)
             for audited in self._judged(len(roots) - 1):
@@ -84,17 +86,17 @@ class Recorder:
         return [r for r in self._log.records if isinstance(r, Audited)]
 
     async def _slash(self, guilty: Guilty) -> None:
-        """Takes the stake of a node that is guilty, unless that is done."""
-        leases = {lease.node: lease for lease in await self._ledger.leases(self._terms.id)}
-        lease = leases[guilty.node]
-        if not lease.is_open:
+        """Takes the stake of a node that is guilty, unless that is done; tells of it once, whoever did it."""
+        if guilty.node in self._told:
             return
         evidence = self._read_evidence(evidence_file(self._evidence, guilty.round, guilty.node))
-        named, claim = evidence_hash(evidence), claim_of(evidence)
-        await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
-        leases = {x.node: x for x in await self._ledger.leases(self._terms.id)}
-        taken = leases[guilty.node].slashed
+        named = evidence_hash(evidence)
+        if (await self._lease(guilty.node)).is_open:
+            claim = claim_of(evidence)
+            await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
+        taken = (await self._lease(guilty.node)).slashed
         bounty = taken // 2 // len(guilty.verdicts) * len(guilty.verdicts)
+        self._told.add(guilty.node)
         verdict = guilty.verdicts[0].verdict
         self._journal.emit(
             Caught(
@@ -111,6 +113,9 @@ class Recorder:
             ),
             durable=True,
         )
+
+    async def _lease(self, node: PeerId) -> LeaseRow:
+        return next(x for x in await self._ledger.leases(self._terms.id) if x.node == node)
 
     def _read_evidence(self, path: Path) -> Evidence:
         try:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from farflung.app import closing, preparation
+from farflung.app import closing, history, preparation
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
@@ -68,12 +68,9 @@ class Run:
         identity: Identity,
         resolved: Resolved,
         watchers: Sequence[Watcher],
-        *,
-        compare: bool,
     ) -> None:
         self._folder, self._identity, self._resolved = folder, identity, resolved
         self._spec = resolved.spec
-        self._compare = compare
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
         self._network = Network(self._spec, identity.cheat)
@@ -86,6 +83,8 @@ class Run:
     def _note_session(self) -> None:
         """A run whose events name processes had a session before this one."""
         timeline = self._journal.timeline
+        if timeline.result is None:
+            self._journal.emit(history.began(self._folder, self._spec))
         if timeline.processes and timeline.result is None:
             closed = timeline.last_round.round + 1 if timeline.last_round is not None else 0
             self._journal.emit(events.Resumed(round=closed, session=timeline.sessions + 1))
@@ -157,7 +156,7 @@ class Run:
     def _show_plan(self, layout: Layout) -> None:
         self._plan = advise(self._spec, layout, self._folder.dataset_file.stat().st_size, machine())
         if self._journal.timeline.plan is None:
-            self._journal.emit(self._plan.event(self._folder.name))
+            self._journal.emit(self._plan.event(self._folder.name, baseline=self._identity.baseline))
 
     async def _with_network(self, layout: Layout | None) -> events.Result:
         worker = self._processes.start_own_worker()
@@ -175,12 +174,15 @@ class Run:
         ending = await self._conclude(prepared)
         loss = await self._score(scorer, outcome.rounds, self._last_state(outcome))
         took = time.monotonic() - self._began  # the baseline is not part of the job
-        baseline = await self._baseline(scorer, initial) if self._compare else None
+        baseline = await self._baseline(scorer, initial, outcome)
         await self._processes.stop()  # so that the last bytes are counted
         self._journal.emit(report_usage("supervisor"))
         self._compare_with_plan(outcome, took)
         losses = Losses(loss, loss_start, prepared.ready.loss_unigram, baseline)
         result = self._result(outcome, prepared.terms.layout, losses, ending)
+        repeated = history.repeated(self._folder, self._journal.timeline, result)
+        if repeated is not None:
+            self._journal.emit(repeated)
         self._journal.emit(result, durable=True)
         if outcome.reason == REASON_STOPPED:
             raise self._stopped(outcome)
@@ -266,10 +268,10 @@ class Run:
             hint=f"the model so far is {self._folder.model_file}",
         )
 
-    async def _baseline(self, scorer: Scorer, initial: bytes) -> float:
-        score = await scorer.baseline(initial, self._spec.network.providers, self._spec.evaluate.final_tokens)
-        self._journal.emit(events.Baseline(loss=score.loss, steps=score.steps, seconds=score.seconds))
-        return score.loss
+    async def _baseline(self, scorer: Scorer, initial: bytes, outcome: Outcome) -> float | None:
+        """One machine's loss, where it was asked for and the run trained on all of its tokens."""
+        is_whole = outcome.rounds == self._spec.rounds
+        return await scorer.baseline(initial) if self._identity.baseline and is_whole else None
 
     def _compare_with_plan(self, outcome: Outcome, took: float) -> None:
         timeline = self._journal.timeline
@@ -291,34 +293,30 @@ class Run:
             self._journal.emit(row)
 
 
-def start(
-    root: Path, resolved: Resolved, identity: Identity, watchers: Sequence[Watcher], *, compare: bool = False
-) -> events.Result:
+def start(root: Path, resolved: Resolved, identity: Identity, watchers: Sequence[Watcher]) -> events.Result:
     """Creates a run's folder and runs it to its end."""
     folder = folders.create(root, identity)
     try:
-        return _to_end(folder, identity, resolved, watchers, compare)
+        return _to_end(folder, identity, resolved, watchers)
     except (SpecError, PolicyError):
         if not folder.terms_file.exists():
             shutil.rmtree(root)  # nothing was begun: the corrected command may use the same place
         raise
 
 
-def resume(
-    folder: RunFolder, resolved: Resolved, watchers: Sequence[Watcher], *, compare: bool = False
-) -> events.Result:
+def resume(folder: RunFolder, resolved: Resolved, watchers: Sequence[Watcher]) -> events.Result:
     """Goes on with a run from its log."""
     folder.lock()
-    return _to_end(folder, folder.read_identity(), resolved, watchers, compare)
+    return _to_end(folder, folder.read_identity(), resolved, watchers)
 
 
 def _to_end(
-    folder: RunFolder, identity: Identity, resolved: Resolved, watchers: Sequence[Watcher], compare: bool
+    folder: RunFolder, identity: Identity, resolved: Resolved, watchers: Sequence[Watcher]
 ) -> events.Result:
     """Runs in a loop of its own; where one runs already (a notebook), in a thread beside it."""
 
     def body() -> events.Result:
-        return asyncio.run(Run(folder, identity, resolved, watchers, compare=compare).execute())
+        return asyncio.run(Run(folder, identity, resolved, watchers).execute())
 
     try:
         asyncio.get_running_loop()

@@ -1,17 +1,34 @@
 """What happened, as frozen structs: screens, JSON, reports and the event log are renderings of these alone.
 
 Events are for people and machines that watch; they enter no root. `at` is seconds since the run was created.
+FORMAT counts what readers must know: fields and events may be added under one number, none is removed or changed.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+FORMAT: Final = 1
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=False):
     """Base of all events."""
 
     at: float = 0.0
+
+
+class Began(Event, frozen=True, tag="began"):
+    """A session of a run starts. `format` is FORMAT; versions as packages name them."""
+
+    run: str
+    name: str
+    seed: int
+    version: str
+    python: str
+    torch: str
+    format: int = FORMAT
 
 
 class Planned(Event, frozen=True, tag="plan"):
@@ -33,6 +50,10 @@ class Planned(Event, frozen=True, tag="plan"):
     escrow: int
     data_bytes: int
     sync: str
+    cores: int = 0  # of this computer, which all local workers share; 0: not told
+    baseline_seconds: float = (
+        0.0  # that one machine will take on the same tokens, after the run; 0: none will
+    )
 
 
 class ProcessStarted(Event, frozen=True, tag="process"):
@@ -66,6 +87,27 @@ class Joined(Event, frozen=True, tag="joined"):
     peer: str
     round: int
     replayed: int
+    seconds: float
+
+
+class RoundOpened(Event, frozen=True, tag="opened"):
+    """The members of a round are asked to train. `waited`: seconds since the round before closed, for its audits."""
+
+    round: int
+    rounds: int
+    peers: tuple[str, ...]
+    waited: float
+
+
+class Arrived(Event, frozen=True, tag="arrived"):
+    """What a member owes to one phase of a round has come, `seconds` after the round was opened.
+
+    `phase`: train (its commitment), reveal (its payload is here, replicated and checked), merge (its signed root).
+    """
+
+    round: int
+    peer: str
+    phase: str
     seconds: float
 
 
@@ -208,6 +250,23 @@ class Baseline(Event, frozen=True, tag="baseline"):
     seconds: float
 
 
+class BaselineScored(Event, frozen=True, tag="baseline-scored"):
+    """One machine on the same tokens is under way: held-out loss after `step` of `steps`, `tokens` trained so far."""
+
+    step: int
+    steps: int
+    tokens: int
+    loss: float
+    seconds: float
+
+
+class Repeated(Event, frozen=True, tag="repeated"):
+    """The same job was run here before, under the same versions. `differs` names what came out otherwise: nothing."""
+
+    run: str
+    differs: tuple[str, ...]
+
+
 class Warned(Event, frozen=True, tag="warning"):
     """Something a person should know; the run goes on."""
 
@@ -263,11 +322,14 @@ class Result(Event, frozen=True, tag="result"):
 
 
 AnyEvent = (
-    Planned
+    Began
+    | Planned
     | ProcessStarted
     | Matched
     | Funded
     | Joined
+    | RoundOpened
+    | Arrived
     | RoundClosed
     | Evaluated
     | Reexecuted
@@ -283,6 +345,8 @@ AnyEvent = (
     | Left
     | Compared
     | Baseline
+    | BaselineScored
+    | Repeated
     | Warned
     | Failed
     | Result

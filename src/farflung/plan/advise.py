@@ -10,12 +10,12 @@ from farflung.compress import registry
 from farflung.core.errors import PolicyError
 from farflung.core.events import Planned
 from farflung.core.layout import Layout
-from farflung.core.units import Bytes, Tokens, format_bytes
+from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
 from farflung.job.spec import JobSpec
 from farflung.plan.machine import Machine
 from farflung.plan.memory import Memory, memory
 from farflung.plan.price import Price, price
-from farflung.plan.time import Duration, duration
+from farflung.plan.time import Duration, alone_seconds, duration
 from farflung.plan.traffic import Traffic, traffic
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
@@ -32,9 +32,14 @@ class Plan(msgspec.Struct, frozen=True):
     memory: Memory
     duration: Duration
     price: Price
+    cores: int
+    alone: Seconds  # that one machine takes to train on all members' tokens
 
-    def event(self, run: str, at: float = 0.0) -> Planned:
-        """The plan as the first event of run folder `run`; `memory_bytes` is one worker's peak."""
+    def event(self, run: str, at: float = 0.0, *, baseline: bool = False) -> Planned:
+        """The plan of run folder `run` as an event; `memory_bytes` is one worker's peak.
+
+        `baseline`: one machine will be trained on the same tokens when the run is over.
+        """
         spec = self.spec
         return Planned(
             at=at,
@@ -54,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True):
             escrow=self.price.escrow,
             data_bytes=self.data_bytes,
             sync=describe_sync(spec),
+            cores=self.cores,
+            baseline_seconds=self.alone if baseline else 0.0,
         )
 
 
@@ -89,6 +96,8 @@ def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) 
         memory=need,
         duration=duration(spec, layout, sent, machine),
         price=cost,
+        cores=machine.cores,
+        alone=alone_seconds(spec, layout, machine),
     )
 
 

@@ -88,6 +88,12 @@ def start_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> float:
     return START_NETWORK + started + PROFILE + trained
 
 
+def alone_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
+    """One machine that trains on all members' tokens in one thread, and is judged as often as the run."""
+    flop = train_flop(spec, layout) + forward_flop(spec, layout) * evaluated_tokens(spec)
+    return Seconds(flop / (machine.flops_per_core * EFFICIENCY))
+
+
 def audit_work(spec: JobSpec, layout: Layout, traffic: Traffic, rate: float) -> float:
     """Core-seconds of all audits that are expected: segments trained again at `rate` FLOP/s, and moved states."""
     count = audits.expected(spec).count

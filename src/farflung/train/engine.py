@@ -48,6 +48,7 @@ class Engine:
         self._public: PublicState | None = None
         self._inner = InnerState()
         self._made: Round | None = None
+        self._alone: local.Alone | None = None
 
     def handle(self, request: messages.Request) -> messages.Reply:
         """Answers one request; raises FarflungError, and then holds what it held before."""
@@ -199,15 +200,23 @@ class Engine:
         return messages.Score(loss, tokens, 0, self._clock() - began)
 
     def baseline(self, request: messages.Baseline) -> messages.Score:
-        """One machine, the members' batches joined, the same schedule and number of steps; then its loss."""
+        """One machine, the members' batches joined, the same schedule and number of steps; then its loss.
+
+        Raises RunError FF-TRAIN-080 when none was started.
+        """
         job = self._setup_done()
         began = self._clock()
-        start = snapshot.unpack(request.snapshot, job.model.layout)
-        params = local.baseline(
-            job.model, job.spec, job.data.train, start.params, request.members, self._pulse
+        if request.snapshot:
+            start = snapshot.unpack(request.snapshot, job.model.layout)
+            self._alone = local.alone(job.model, job.spec, start.params)
+        if self._alone is None:
+            raise _out_of_order("no machine was started alone")
+        until = min(request.until, job.spec.steps)
+        self._alone = local.baseline(
+            job.model, job.spec, job.data.train, self._alone, request.members, until, self._pulse
         )
-        loss, tokens = self._score(job, params, request.tokens)
-        return messages.Score(loss, tokens, job.spec.steps, self._clock() - began)
+        loss, tokens = self._score(job, self._alone.params, request.tokens)
+        return messages.Score(loss, tokens, self._alone.step, self._clock() - began)
 
     def _score(self, job: Job, params: Float32, limit: int) -> tuple[float, int]:
         x_NT, y_NT = local.tensors(order.windows(job.data.heldout, job.spec.model.context, limit))

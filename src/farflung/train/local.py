@@ -91,20 +91,34 @@ def leg(
     return Leg(end, tuple(losses), largest)
 
 
-def baseline(
-    model: Model, spec: JobSpec, tokens: Tokens, params: Float32, members: int, pulse: Pulse
-) -> Float32:
-    """One machine on the union of the members' batches, as many steps as each of them made. Returns its weights."""
+class Alone(NamedTuple):
+    """One machine that trains on what all members are given: its weights, and its optimizer after `step` steps."""
+
+    step: int
+    params: Float32
+    optimizer: OptimState
+
+
+def alone(model: Model, spec: JobSpec, params: Float32) -> Alone:
+    """One machine before its first step."""
     model.put(params)
-    optimizer = optim.fresh(spec.optimizer, model.params)
-    for done in range(spec.steps):
+    return Alone(0, params, optim.fresh(spec.optimizer, model.params))
+
+
+def baseline(
+    model: Model, spec: JobSpec, tokens: Tokens, at: Alone, members: int, until: int, pulse: Pulse
+) -> Alone:
+    """One machine on the union of the members' batches, up to step `until` of as many as each of them makes."""
+    model.put(at.params)
+    optimizer = at.optimizer
+    for done in range(at.step, until):
         pulse()
         round, step = divmod(done, spec.sync.steps)
         seed(spec, round, members, step)
         each = [order.batch(tokens, spec, round, member, step) for member in range(members)]
         batch = np.concatenate([x for x, _ in each]), np.concatenate([y for _, y in each])
         _, _, optimizer = _step(model, spec, tensors(batch), optimizer, done)
-    return model.take()
+    return Alone(max(at.step, until), model.take(), optimizer)
 
 
 def _step(

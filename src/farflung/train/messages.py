@@ -114,10 +114,14 @@ class Evaluate(Wire, frozen=True, tag="evaluate"):
 
 
 class Baseline(Wire, frozen=True, tag="baseline"):
-    """Train one machine on the same tokens as `members` peers did in the whole run, then evaluate."""
+    """Train one machine up to step `until` on the tokens that `members` peers are given, then evaluate.
+
+    It goes on from where the last such request ended; a `snapshot` that is not empty starts it anew from there.
+    """
 
     snapshot: bytes
     members: int
+    until: int
     tokens: int
 
 

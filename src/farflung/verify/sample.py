@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from farflung.core import limits
 from farflung.core.claims import number
 from farflung.core.crypto import NS_DRAW, digest
 from farflung.core.ids import Hash, PeerId
@@ -40,13 +41,15 @@ def beacon(job: Hash, round: int, commitments: Iterable[Commitment]) -> Hash:
     return digest(NS_DRAW, b"round", job, number(round), *promises)
 
 
-def standing(accepted: Mapping[int, Sequence[Contribution]], round: int, peer: PeerId) -> int:
-    """Contributions of a peer that were accepted in a row, up to the round before this one.
+def standing(
+    accepted: Mapping[int, Sequence[Contribution]], round: int, peer: PeerId, most: int = limits.ROUNDS
+) -> int:
+    """Contributions of a peer that were accepted in a row, up to the round before this one; `most` ends the count.
 
     Who was away begins anew: a peer that dies whenever it is drawn is on probation whenever it returns.
     """
     count = 0
-    while round - count > 0 and any(c.peer == peer for c in accepted.get(round - count - 1, ())):
+    while count < min(round, most) and any(c.peer == peer for c in accepted.get(round - count - 1, ())):
         count += 1
     return count
 

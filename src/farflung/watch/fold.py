@@ -22,6 +22,35 @@ _V = TypeVar("_V")
 
 
 Segment = tuple[int, str, int]  # round, peer, segment: what one audit is about
+PHASES: Final = ("train", "reveal", "merge")  # of a round, in order (core.events.Arrived)
+
+
+class Waiting(Struct, frozen=True):
+    """Whom an open round waits for: `late` of its `members` owe what ends `phase`; `seconds` since the last one came.
+
+    `seconds` is None while nobody has come: then all are at work, and nobody is late.
+    """
+
+    phase: str
+    late: tuple[str, ...]
+    members: int
+    since: float | None  # `at` of the last arrival in this phase
+
+
+class Lane(Struct, frozen=True):
+    """One member's part of a closed round, in seconds since the round was opened; None: it left before.
+
+    It computes until `trained`, waits for the others until `shown_from`, sends until `shown`, waits until
+    `merged_from`, merges until `merged`, and waits until `end`.
+    """
+
+    peer: str
+    trained: float | None
+    shown_from: float
+    shown: float | None
+    merged_from: float
+    merged: float | None
+    end: float
 
 
 class Stage(StrEnum):
@@ -42,12 +71,19 @@ class Timeline(Struct, frozen=True):
 
     at: float = 0.0
     stage: Stage = Stage.PLAN
+    began: events.Began | None = None
     plan: events.Planned | None = None
     processes: Mapping[str, events.ProcessStarted] = _NOTHING  # by name
     matched: events.Matched | None = None
     funded: events.Funded | None = None
     joined: Mapping[str, int] = _NOTHING  # round at which each peer joined last
     rounds: Mapping[int, events.RoundClosed] = _NOTHING
+    opened: events.RoundOpened | None = None  # the round that was opened last
+    openings: Mapping[int, events.RoundOpened] = _NOTHING
+    arrivals: Mapping[int, Mapping[tuple[str, str], events.Arrived]] = (
+        _NOTHING  # by round, then peer and phase
+    )
+    sent_at: Mapping[int, BytesBy] = _NOTHING  # sent by all so far, when the round closed
     losses: Mapping[int, float] = _NOTHING  # held-out loss by round
     traffic: Mapping[tuple[int, str], BytesBy] = _NOTHING  # most that was seen, by session and process
     usage: Mapping[str, events.Usage] = _NOTHING  # largest peak by process
@@ -61,6 +97,8 @@ class Timeline(Struct, frozen=True):
     reexecuted: Mapping[str, int] = _NOTHING  # contributions computed again, by peer
     sessions: int = 1
     baseline: events.Baseline | None = None
+    baseline_scores: tuple[events.BaselineScored, ...] = ()
+    repeated: events.Repeated | None = None
     compared: tuple[events.Compared, ...] = ()
     warnings: tuple[events.Warned, ...] = ()
     failed: events.Failed | None = None
@@ -88,6 +126,51 @@ class Timeline(Struct, frozen=True):
         return self.rounds[max(self.rounds)] if self.rounds else None
 
     @property
+    def waiting(self) -> Waiting | None:
+        """Whom the open round waits for; None between rounds, and before the first."""
+        opened = self.opened
+        if opened is None or opened.round in self.rounds:
+            return None
+        gone = {left.peer for left in self.left if left.at >= opened.at}
+        members = [peer for peer in opened.peers if peer not in gone]
+        seen = self.arrivals.get(opened.round, _NOTHING)
+        for phase in PHASES:
+            came = [seen[peer, phase].at for peer in members if (peer, phase) in seen]
+            if len(came) < len(members):
+                late = tuple(peer for peer in members if (peer, phase) not in seen)
+                return Waiting(phase, late, len(members), max(came, default=None))
+        return None
+
+    def lanes(self, round: int) -> tuple[Lane, ...]:
+        """What each member did in a closed round; empty for a round that was not seen opening and closing."""
+        opened, closed = self.openings.get(round), self.rounds.get(round)
+        if opened is None or closed is None:
+            return ()
+        seen = self.arrivals.get(round, _NOTHING)
+        ends = {
+            phase: max((a.seconds for (_, p), a in seen.items() if p == phase), default=0.0)
+            for phase in PHASES
+        }
+
+        def came(peer: str, phase: str) -> float | None:
+            arrived = seen.get((peer, phase))
+            return None if arrived is None else arrived.seconds
+
+        end = max(closed.seconds - opened.waited, ends["merge"])
+        return tuple(
+            Lane(
+                peer,
+                came(peer, "train"),
+                ends["train"],
+                came(peer, "reveal"),
+                ends["reveal"],
+                came(peer, "merge"),
+                end,
+            )
+            for peer in opened.peers
+        )
+
+    @property
     def verifiers(self) -> tuple[str, ...]:
         """Who has repeated work of others so far, in a fixed order."""
         return tuple(sorted({verifier for audit in self.audits.values() for verifier in audit.verifiers}))
@@ -110,6 +193,8 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
     """The timeline after `event`."""
     t = replace(timeline, at=max(timeline.at, event.at))
     match event:
+        case events.Began():
+            return replace(t, began=event)
         case events.Planned():
             return replace(t, plan=event, stage=Stage.PLAN)
         case events.ProcessStarted():
@@ -144,8 +229,16 @@ def _train(t: Timeline, event: AnyEvent) -> Timeline:
     match event:
         case events.Joined():
             return replace(t, joined=_with(t.joined, event.peer, event.round))
+        case events.RoundOpened():
+            arrivals = _with(t.arrivals, event.round, _NOTHING)  # a coordinator that took over asks again
+            openings = _with(t.openings, event.round, event)
+            return replace(t, opened=event, openings=openings, arrivals=arrivals, stage=Stage.TRAIN)
+        case events.Arrived():
+            seen = _with(t.arrivals.get(event.round, _NOTHING), (event.peer, event.phase), event)
+            return replace(t, arrivals=_with(t.arrivals, event.round, seen))
         case events.RoundClosed():
-            return replace(t, rounds=_with(t.rounds, event.round, event), stage=Stage.TRAIN)
+            sent_at = _with(t.sent_at, event.round, t.bytes_by())
+            return replace(t, rounds=_with(t.rounds, event.round, event), sent_at=sent_at, stage=Stage.TRAIN)
         case events.Evaluated():
             return replace(t, losses=_with(t.losses, event.round, event.loss))
         case events.Reexecuted():
@@ -154,6 +247,10 @@ def _train(t: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, left=(*t.left, event))
         case events.Baseline():
             return replace(t, baseline=event)
+        case events.BaselineScored():
+            return replace(t, baseline_scores=(*t.baseline_scores, event))
+        case events.Repeated():
+            return replace(t, repeated=event)
     return t
 
 

@@ -49,7 +49,6 @@ _SET = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", hel
 _SEED = click.option("--seed", type=int, help="Seed of weights, data order and local keys.")
 _ROUNDS = click.option("--rounds", type=int, help="How often the peers agree.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per event on stdout.")
-_COMPARE = click.option("--compare", is_flag=True, help="Also train one machine on the same tokens.")
 
 
 @click.command(epilog="Example: farflung run job.toml --rounds 12 --json")
@@ -64,7 +63,11 @@ _COMPARE = click.option("--compare", is_flag=True, help="Also train one machine 
     type=click.Choice(cheats.KINDS),
     help="What one drawn provider does instead of its work. Default: skip without JOB, else none.",
 )
-@_COMPARE
+@click.option(
+    "--baseline/--no-baseline",
+    default=None,
+    help="Also train one machine on the same tokens. Default: only without JOB.",
+)
 @_JSON
 def run(
     job: Path | None,
@@ -74,23 +77,24 @@ def run(
     rounds: int | None,
     out: Path | None,
     cheat: str | None,
-    compare: bool,
+    baseline: bool | None,
     as_json: bool,
 ) -> None:
     """Train a job on a network of processes on this computer, and settle it.
 
     JOB is a TOML file; without it, a small GPT learns Python's own standard library. It spends test credits only.
     """
-    resolved, identity = asking.resolve(job, preset, _flags(settings, seed, rounds), cheat=cheat)
+    resolved, identity = asking.resolve(
+        job, preset, _flags(settings, seed, rounds), cheat=cheat, baseline=baseline
+    )
     root = asking.new_root(out, resolved.spec.name)
-    running.start(root, resolved, identity, [_watcher(as_json)], compare=compare)
+    running.start(root, resolved, identity, [_watcher(as_json)])
 
 
 @click.command(epilog="Example: farflung resume")
 @click.argument("name", metavar="[RUN]", required=False)
-@_COMPARE
 @_JSON
-def resume(name: str | None, compare: bool, as_json: bool) -> None:
+def resume(name: str | None, as_json: bool) -> None:
     """Go on with a run that was stopped or killed. RUN: its name or folder; the newest by default."""
     found = folder.find(asking.runs_folder(), name)
     watcher = _watcher(as_json)
@@ -98,7 +102,7 @@ def resume(name: str | None, compare: bool, as_json: bool) -> None:
     if done.result is not None:
         watcher(done.result, done)  # there is nothing left to do: say how it ended
         return
-    running.resume(found, asking.resolve_again(found), [watcher], compare=compare)
+    running.resume(found, asking.resolve_again(found), [watcher])
 
 
 @click.command(epilog="Example: farflung plan job.toml --show-config")

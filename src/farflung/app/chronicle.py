@@ -1,0 +1,65 @@
+"""What those who watch are told of rounds: when each opened, when each member's part came, how it closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from farflung.app import wire
+from farflung.app.journal import Emitter
+from farflung.core.events import Arrived, RoundClosed, RoundOpened
+from farflung.core.ids import PeerId
+from farflung.train import rounds
+from farflung.train.roundlog import Closed, Contribution
+
+
+class Chronicle:
+    """Emits the events of rounds, with seconds since each was opened."""
+
+    def __init__(self, journal: Emitter, total: int) -> None:
+        self._journal, self._total = journal, total
+        self._closed_at = self._opened_at = time.monotonic()
+        self._opened = -1
+        self._last_in = ""
+
+    def see(self, state: rounds.State) -> None:
+        """Tells once of each round whose members are asked to train."""
+        if state.phase is not rounds.Phase.TRAIN or state.round == self._opened or not state.in_round:
+            return
+        self._opened, self._opened_at = state.round, time.monotonic()
+        peers = tuple(peer.hex() for peer in sorted(state.in_round))
+        waited = self._opened_at - self._closed_at
+        self._journal.emit(RoundOpened(round=state.round, rounds=self._total, peers=peers, waited=waited))
+
+    def arrived(self, round: int, peer: PeerId, phase: str) -> None:
+        """A member's part of one phase is here."""
+        if phase == "train":
+            self._last_in = peer.hex()
+        seconds = time.monotonic() - self._opened_at
+        self._journal.emit(Arrived(round=round, peer=peer.hex(), phase=phase, seconds=seconds))
+
+    def closed(
+        self,
+        closed: Closed,
+        accepted: tuple[Contribution, ...],
+        promises: Mapping[PeerId, wire.Promise],
+    ) -> None:
+        """The round is over. Losses and training times are what the members state."""
+        now = time.monotonic()
+        said = [promises[c.peer] for c in accepted if c.peer in promises]
+        losses = [x for p in said for x in p.losses]
+        self._journal.emit(
+            RoundClosed(
+                round=closed.round,
+                rounds=self._total,
+                peers=len(accepted),
+                loss=sum(losses) / len(losses) if losses else 0.0,
+                tokens=sum(c.weight for c in accepted),
+                root=closed.root.hex(),
+                waited_for=self._last_in,
+                seconds=now - self._closed_at,
+                train_seconds=max((p.seconds for p in said), default=0.0),
+                sync_bytes=0,  # the supervisor knows what all processes have sent
+            )
+        )
+        self._closed_at = now

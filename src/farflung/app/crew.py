@@ -1,0 +1,164 @@
+"""Who works on a job: where each is reached, who is out, and who died and is being brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from farflung.app import wire
+from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator
+from farflung.app.failing import is_lost_line
+from farflung.app.hiring import Budget, Starter, Supplies, again
+from farflung.app.journal import Emitter
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.reaching import reach
+from farflung.core.codec import encode
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.events import Warned
+from farflung.core.ids import PeerId
+from farflung.job.spec import Terms
+from farflung.ledger.rows import NOBODY
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.train.snapshot import PublicState
+
+RETURN_SECONDS: Final = 0.25  # between tries to bring a member back
+RETURN_TRIES: Final = 1200
+REFUSALS: Final = 5  # of a member that is there again: then it stays away
+RELAY_SECONDS: Final = 8.0  # a member behind a relay that died is waited for so long
+
+SuppliesOf = Callable[[PublicState], tuple[Supplies, tuple[wire.PastRound, ...]]]
+
+
+class Crew:
+    """The nodes of one job, as its requester reaches them."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        terms: Terms,
+        job_key: bytes,
+        endpoint: Endpoint,
+        supplies: SuppliesOf,
+        journal: Emitter,
+    ) -> None:
+        self._me, self._terms, self._job_key, self._endpoint = me, terms, job_key, endpoint
+        self._supplies, self._journal = supplies, journal
+        self._addresses: dict[PeerId, wire.Address] = {}
+        self._returning: dict[PeerId, asyncio.Task[None]] = {}
+        self._telling: set[asyncio.Task[None]] = set()
+        self._coordinator: Coordinator | None = None
+        self.barred: set[PeerId] = set()  # broke the rules: they serve what they owe, and get nothing
+        self.starter = Starter(terms, (), self.dial, journal, job_key)
+
+    def hire(self, ledger: LedgerClient, budget: Budget) -> None:
+        """With whom and for how much leases are renewed."""
+        self._ledger, self._budget = ledger, budget
+
+    def know(self, addresses: Iterable[wire.Address]) -> None:
+        """Where nodes can be reached."""
+        self._addresses.update({a.peer: a for a in addresses})
+
+    def gather(self, seats: list[PeerId], verifiers: tuple[PeerId, ...]) -> None:
+        """These work on the job, nobody else; `seats` fixes each provider's index in it."""
+        known = {*seats, *verifiers, self._me}
+        self._addresses = {p: a for p, a in self._addresses.items() if p in known}
+        self.starter = Starter(self._terms, seats, self.dial, self._journal, self._job_key)
+        self.starter.verifiers = verifiers
+        self._list_members()
+
+    def follow(self, coordinator: Coordinator) -> None:
+        """Members that return are counted by this coordinator from now on."""
+        self._coordinator = coordinator
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether a peer may fetch from the requester and leave objects with it."""
+        return peer in self._addresses and peer not in self.barred
+
+    async def dial(self, peer: PeerId) -> Connection:
+        """A connection to a node of the job."""
+        address = self._addresses.get(peer)
+        if address is None:
+            raise NetworkError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
+        return await reach(self._endpoint, address)
+
+    def patience(self, peer: PeerId) -> float:
+        """A relay that died is back within seconds; a peer that listens itself has no such excuse."""
+        address = self._addresses.get(peer)
+        return RELAY_SECONDS if address is not None and address.relay != NOBODY else PATIENCE_SECONDS
+
+    def lost(self, peer: PeerId, may_return: bool) -> None:
+        """A member is gone: who died is brought back; who broke the rules loses access to objects everywhere."""
+        if may_return:
+            self.bring_back(peer)
+            return
+        self.barred.add(peer)
+        self._list_members()
+        task = asyncio.create_task(self._tell_members())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    def _list_members(self) -> None:
+        everybody = tuple(self._addresses.values())
+        self.starter.everybody = everybody
+        self.starter.members = tuple(a for a in everybody if a.peer not in self.barred)
+
+    async def _tell_members(self) -> None:
+        """Verifiers go on to know who is out: its earlier work may still be under audit."""
+        for peer in [p for p in self._addresses if p != self._me]:
+            is_verifier = peer in self.starter.verifiers
+            known = self.starter.everybody if is_verifier else self.starter.members
+            with contextlib.suppress(FarflungError):  # who is away is told when it is started again
+                said = encode(wire.Members(self._terms.id, known))
+                await (await self.dial(peer)).call(wire.MEMBERS, said)
+
+    def bring_back(self, peer: PeerId) -> None:
+        """Lets a member that died take part again, as soon as it can."""
+        task = self._returning.get(peer)
+        if peer not in self.barred and (task is None or task.done()):
+            self._returning[peer] = asyncio.create_task(self._until_back(peer))
+
+    async def _until_back(self, peer: PeerId) -> None:
+        refusals = 0
+        for _ in range(RETURN_TRIES):
+            await asyncio.sleep(RETURN_SECONDS)
+            if self._coordinator is None or not self._coordinator.may_join(peer):
+                continue
+            try:
+                await self._bring_once(peer, self._coordinator)
+                return
+            except FarflungError as error:
+                refusals += not is_lost_line(error)
+                if refusals >= REFUSALS:
+                    told = f"{peer[:4].hex()} stays away: {error.code} {error.message}"
+                    self._journal.emit(Warned(code="FF-APP-095", message=told[:300]))
+                    return
+
+    async def _bring_once(self, peer: PeerId, coordinator: Coordinator) -> None:
+        key = await again(self._ledger, self._terms, self._budget, peer, self.dial)
+        public = coordinator.public
+        supplies, replay = await asyncio.to_thread(self._supplies, public)
+        await self.starter.member(peer, key, supplies, replay, public.root(self._terms.layout))
+        coordinator.join(peer, public.round)
+
+    async def rehire(self, verifier: PeerId, public: PublicState) -> None:
+        """Brings a verifier that died back into its lease."""
+        key = await again(self._ledger, self._terms, self._budget, verifier, self.dial)
+        supplies, _ = await asyncio.to_thread(self._supplies, public)
+        await self.starter.verifier(verifier, key, supplies)
+
+    async def dismiss(self) -> None:
+        """Tells every node that the lease is over; one that is gone needs no telling."""
+        for peer in [p for p in self._addresses if p != self._me]:
+            with contextlib.suppress(FarflungError):
+                connection = await self.dial(peer)
+                await connection.call(wire.END, encode(wire.End(self._terms.id)))
+
+    async def rest(self) -> None:
+        """Gives up bringing anybody back."""
+        tasks = [*self._returning.values(), *self._telling]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,66 @@
+"""What a run has to do with the runs before it: under which versions it began, and whether it repeats one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from collections.abc import Iterator
+from typing import Final
+
+import farflung
+from farflung.app import folder as folders
+from farflung.app.folder import RunFolder
+from farflung.app.journal import read_timeline
+from farflung.core import events
+from farflung.core.errors import FarflungError
+from farflung.job.spec import JobSpec
+from farflung.watch.fold import Timeline
+
+# One seed gives these, whatever the machine was busy with.
+SAME: Final = ("model_hash", "ledger_root", "loss", "paid")
+
+
+def began(folder: RunFolder, spec: JobSpec) -> events.Began:
+    """The first event of a session."""
+    return events.Began(
+        run=folder.name,
+        name=spec.name,
+        seed=spec.seed,
+        version=farflung.__version__,
+        python=platform.python_version(),
+        torch=importlib.metadata.version("torch"),
+    )
+
+
+def repeated(folder: RunFolder, timeline: Timeline, result: events.Result) -> events.Repeated | None:
+    """Whether the newest finished run of the same job beside this one ended alike; None where there is none.
+
+    The same job: equal terms (so data and module too), the same cheat, rounds, and versions.
+    """
+    for earlier, past in _alike(folder, timeline):
+        if past.rounds == result.rounds:
+            differs = tuple(name for name in SAME if getattr(past, name) != getattr(result, name))
+            return events.Repeated(run=earlier.name, differs=differs)
+    return None
+
+
+def _alike(folder: RunFolder, timeline: Timeline) -> Iterator[tuple[RunFolder, events.Result]]:
+    """Finished runs of the same job under the same versions, newest first."""
+    terms, cheat = folder.terms_file.read_bytes(), folder.read_identity().cheat
+    for earlier in reversed(folders.all_runs(folder.root.parent)):
+        try:
+            is_same = (
+                earlier.root.resolve() != folder.root.resolve()
+                and earlier.read_identity().cheat == cheat
+                and earlier.terms_file.read_bytes() == terms
+            )
+            past = read_timeline(earlier) if is_same else Timeline()
+        except (OSError, FarflungError):
+            continue  # a damaged run is no reason for this one to fail
+        if past.result is not None and _versions(past) == _versions(timeline):
+            yield earlier, past.result
+
+
+def _versions(timeline: Timeline) -> tuple[str, str, str] | None:
+    began = timeline.began
+    return None if began is None else (began.version, began.python, began.torch)

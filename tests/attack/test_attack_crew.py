@@ -1,0 +1,81 @@
+"""Who is out keeps owing what it had committed to: members forget it, verifiers and the requester do not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from attack_world import JOB_KEY, MEMBERS, REQUESTER, TERMS, VERIFIERS, within
+
+from farflung.app import crew as module
+from farflung.app import wire
+from farflung.app.crew import Crew
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.ids import PeerId
+
+EVERYBODY = [key.public for key in (REQUESTER, *MEMBERS, *VERIFIERS)]
+EVE = MEMBERS[2].public
+
+
+class Line:
+    """A connection that takes every call, and notes it."""
+
+    def __init__(self, peer: PeerId, said: list[tuple[PeerId, str, bytes]]) -> None:
+        self._peer, self._said = peer, said
+
+    async def call(self, method: str, body: bytes, **_: Any) -> bytes:
+        self._said.append((self._peer, method, body))
+        return b""
+
+
+def manned(monkeypatch: pytest.MonkeyPatch, said: list[tuple[PeerId, str, bytes]]) -> Crew:
+    async def reach(_endpoint: Any, address: wire.Address) -> Any:
+        return Line(address.peer, said)
+
+    monkeypatch.setattr(module, "reach", reach)
+    nothing = cast(Any, None)
+    crew = Crew(REQUESTER.public, TERMS, JOB_KEY, nothing, nothing, nothing)
+    crew.know(wire.Address(peer, "127.0.0.1", 1) for peer in EVERYBODY)
+    crew.gather([key.public for key in MEMBERS], tuple(key.public for key in VERIFIERS))
+    return crew
+
+
+def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Were it forgotten everywhere, its earlier work would look withheld, or its false work go unseen."""
+    said: list[tuple[PeerId, str, bytes]] = []
+
+    async def test() -> None:
+        crew = manned(monkeypatch, said)
+        assert crew.is_member(EVE)
+        crew.lost(EVE, may_return=False)
+        await asyncio.gather(*crew._telling)
+        assert not crew.is_member(EVE)  # it fetches nothing more
+        await crew.dial(EVE)  # and still opens what it owes
+        assert EVE in {a.peer for a in crew.starter.everybody}  # so verifiers that are brought back know it
+        assert EVE not in {a.peer for a in crew.starter.members}
+
+    within(10, test)
+    told = {
+        peer: {a.peer for a in decode(body, wire.Members, limits.CONTROL_BYTES).members}
+        for peer, method, body in said
+        if method == wire.MEMBERS
+    }
+    assert all(EVE in told[key.public] for key in VERIFIERS)
+    assert all(EVE not in told[key.public] for key in MEMBERS)
+
+
+def test_who_is_barred_is_not_brought_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        crew = manned(monkeypatch, [])
+        crew.lost(EVE, may_return=False)
+        crew.bring_back(EVE)
+        assert crew._returning == {}
+        crew.bring_back(MEMBERS[0].public)
+        assert list(crew._returning) == [MEMBERS[0].public]
+        await crew.rest()
+
+    within(10, test)
