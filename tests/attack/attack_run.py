@@ -140,8 +140,7 @@ class Judge(Party):
     def __init__(self, key: SigningKey, folder: Path) -> None:
         super().__init__(key, folder / "store")
         self.worker = Worker(key)
-        private = folder / "private"
-        self.tenancy = AuditTenancy(key, CHAIN, TERMS, self.disk, private, self.dial, dataset_bytes=10**6)
+        self.tenancy = AuditTenancy(key, CHAIN, TERMS, self.disk, self.dial, dataset_bytes=10**6)
         self.shelf = self.tenancy.shelf
         self.places: dict[PeerId, wire.Address] = {}
         self.twists: dict[str, Callable[[Judge, Any, Any], Any]] = {}

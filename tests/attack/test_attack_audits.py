@@ -13,7 +13,7 @@ import pytest
 from attack_run import CHAIN, EVE, HONEST, ORDERS, ROUND, Hostile, Judge, Run, Twist, ledger_of
 from attack_world import SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
 
-from farflung.app import auditing, audits, wire
+from farflung.app import auditing, audits, owing, wire
 from farflung.app import coordinator as role
 from farflung.app.recording import Recorder
 from farflung.core import limits
@@ -25,10 +25,11 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
-from farflung.train.roundlog import Accepted, Audited
-from farflung.train.trace import Border
-from farflung.verify.blind import blind
+from farflung.train.roundlog import Accepted, Audited, Contribution
+from farflung.train.trace import Border, Leaf
+from farflung.verify.blind import Blind, blind
 from farflung.verify.evidence import Evidence, evidence_fault, evidence_hash
+from farflung.verify.judge import EXCESS_CAP
 from farflung.verify.tally import Tally
 
 replace = msgspec.structs.replace
@@ -42,7 +43,7 @@ async def _a_few_times(ask: Callable[[], Awaitable[Any]]) -> Any:
     for _ in range(3):
         with contextlib.suppress(NetworkError, VerificationError):
             return await ask()
-    raise auditing.WithheldError("FF-APP-088", "a committed state is withheld")
+    raise owing.WithheldError("FF-APP-088", "a committed state is withheld")
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
     monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
     monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
     monkeypatch.setattr(audits, "GIVE_UP_SECONDS", 10.0)
-    monkeypatch.setattr(auditing, "_patiently", _a_few_times)
+    monkeypatch.setattr(owing, "patiently", _a_few_times)
 
     def run(prepare: Callable[[Run], None]) -> Run:
         async def test() -> None:
@@ -253,6 +254,53 @@ def test_a_member_that_shows_other_leaves_is_caught(scene: Any, twist: Twist) ->
     caught(scene(twisted(unveil=twist)), Finding.FALSE)
 
 
+# What is too large to be passed on, logged or kept
+
+
+HUGE = bytes(limits.OPENING_BYTES)
+
+
+def test_an_opening_that_is_too_large_to_be_passed_on_is_none(scene: Any) -> None:
+    """The order that brings it to a verifier would not fit in a message: nobody could ever judge the peer."""
+
+    def bloated(_eve: Hostile, _order: Any, said: wire.SegmentOpened) -> wire.SegmentOpened:
+        return replace(said, start=replace(said.start, data=HUGE))
+
+    caught(scene(twisted(open=bloated)), Finding.WITHHELD)
+
+
+def test_an_end_that_is_too_large_to_be_passed_on_is_none(scene: Any) -> None:
+    def bloated(_eve: Hostile, _order: Any, said: wire.SegmentRevealed) -> wire.SegmentRevealed:
+        return replace(said, leaves=(replace(said.leaves[0], data=HUGE), *said.leaves[1:]))
+
+    caught(scene(twisted(unveil=bloated)), Finding.WITHHELD)
+
+
+def test_evidence_that_its_reader_would_not_take_is_cut_down() -> None:
+    """Whoever was found guilty would keep its stake, and the run could not be resumed."""
+    leaf = Leaf(0, HUGE, ())
+    state = Manifest(NIL, 1, (NIL,) * 50_000)
+    c = Contribution(EVE.public, 1, NIL, NIL, NIL, NIL, "none")
+    small = Evidence(TERMS.id, 0, c, (), 0, "", (leaf,), (state,), ())
+    assert decode(audits._encoded(small), Evidence, limits.CONTROL_BYTES) == small
+    for states, leaves, kept in (((state,) * 3, (leaf,) * 3, (leaf,) * 3), ((state,) * 3, (leaf,) * 5, ())):
+        told = audits._encoded(replace(small, states=states, leaves=leaves))
+        assert decode(told, Evidence, limits.CONTROL_BYTES) == replace(small, states=(), leaves=kept)
+
+
+def test_evidence_is_written_as_its_reader_takes_it(scene: Any) -> None:
+    run = scene(lambda _: None)
+    judge = next(j for j in run.judges if any(m == wire.AUDIT for m, *_ in j.said))
+    order = next(order for m, order, _ in judge.said if m == wire.AUDIT)
+    c = order.contribution
+    case = audits.Case(order.round, c, audits.sample.Drawn(c.peer, order.segment))
+    state = Manifest(NIL, 1, (NIL,) * 150_000)
+    run.audits._keep(case, replace(order, opened=replace(order.opened, state=state)), [])
+    found = evidence(run)
+    assert (found.contribution, found.states) == (c, ())
+    assert [leaf.index for leaf in found.leaves] == [order.segment]
+
+
 def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> None:
     """It trains on somebody else's data, and is honest about what came out."""
 
@@ -349,6 +397,12 @@ BORDER_OF_ANOTHER = digest("test/another border")
         (wire.AUDIT, lambda j, o, said: "what?"),
         (wire.JUDGE, lambda j, o, said: replace(said, nonce=NIL)),
         (wire.JUDGE, lambda j, o, said: replace(said, border=replace(said.border, params=BORDER_OF_ANOTHER))),
+        (wire.JUDGE, lambda j, o, said: replace(said, nonce=Hash(HUGE))),
+        (wire.JUDGE, judged(finding=Finding.FALSE, excess=2000)),
+        (wire.JUDGE, judged(finding=Finding.FALSE, excess=EXCESS_CAP + 1)),
+        (wire.JUDGE, judged(finding=Finding.UNPAID, excess=2001)),
+        (wire.JUDGE, judged(finding=Finding.WITHHELD, excess=1)),
+        (wire.JUDGE, judged(excess=-1)),
         (wire.JUDGE, judged(node=HONEST[0].public)),
         (wire.JUDGE, judged(result=NIL)),
         (wire.JUDGE, judged(round=ROUND - 1)),
@@ -373,6 +427,12 @@ BORDER_OF_ANOTHER = digest("test/another border")
         "babbles after the run",
         "another nonce",
         "another result",
+        "a giant nonce",
+        "false within what is not punished",
+        "false beyond any distance",
+        "unpaid beyond its bound",
+        "withheld by a distance",
+        "a negative distance",
         "another node",
         "another result in the verdict",
         "another round",
@@ -462,6 +522,33 @@ def test_a_verifier_that_guesses_that_work_holds_earns_nothing(scene: Any) -> No
     assert verdicts(run) == [(other_than(liar), Finding.HOLDS)]
     honest = {v.verdict.node for v in run.audited[ROUND].verdicts}
     assert honest == {key.public for key in (EVE, *HONEST)}
+
+
+def test_a_verifier_whose_result_is_too_large_to_be_kept_is_passed_over(scene: Any) -> None:
+    """It committed to it, and opens it: only its size is wrong. Evidence with it could not be read again."""
+    giant = replace(GUESS, params=Hash(bytes(limits.MIB)))
+    firsts: list[First] = []
+
+    def about(judge: Judge, order: Any) -> Blind:
+        return blind(judge.key, TERMS.id, order.round, EVE.public, order.segment, giant)
+
+    def bloated(judge: Judge, order: Any, said: Any) -> Any:
+        if judge.key.public != firsts[0].liar:
+            return said
+        verdict = resigned(judge, said.verdict, result=about(judge, order).digest)
+        return replace(said, border=giant, verdict=verdict)
+
+    def prepare(run: Run) -> None:
+        promise = First(run, wire.AUDIT, lambda j, o, said: replace(said, blind=about(j, o)))
+        firsts.append(promise)
+        for judge in run.judges:
+            judge.twists[wire.JUDGE] = bloated
+
+    run = scene(prepare)
+    liar = firsts[0].liar
+    assert liar is not None
+    assert verdicts(run) == [(other_than(liar), Finding.HOLDS)]
+    assert run.rehired == [liar]  # as one that may have died
 
 
 def test_verifiers_of_other_machines_are_both_paid_for_work_that_holds(scene: Any) -> None:

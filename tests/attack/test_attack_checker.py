@@ -157,6 +157,7 @@ def test_nobody_is_refused_for_a_checker_that_others_have_worn_out(play: Any) ->
         scene.kills = lambda request, asked: is_of(MEMBERS[1])(request) and asked > 1  # the setup
         await scene.honest(MEMBERS[1])
         assert len(scene.processes) == 2
+        assert scene.processes[1].desk._seen[0].keys() == set(ALL[:2])  # it is to compare them
         assert await scene.inspection.conclude(0, ALL[:2]) == {}
 
     play(story)

@@ -204,20 +204,26 @@ def test_a_payload_that_is_not_the_committed_one(attacked: Any, fields: dict[str
     attacked("FF-APP-054", reveal=changed(**fields))
 
 
-def test_a_nonce_longer_than_the_log_takes_though_committed(attacked: Any) -> None:
+@pytest.mark.parametrize("field", ["nonce", "trace"])
+def test_a_value_longer_than_the_log_takes_though_committed(attacked: Any, field: str) -> None:
     from farflung.core.crypto import NS_ACK
-    from farflung.verify.commitments import commitment_digest
+    from farflung.verify.commitments import commitment_digest, nonce_of
 
-    nonce, number = Hash(bytes(3_900_000)), ROUND.to_bytes(8, "little")
+    giant, number = Hash(bytes(3_900_000)), ROUND.to_bytes(8, "little")
 
     def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
         payload, trace = payload_hash(eve.worker.payload(ROUND)), eve.worker.trace_of(b"").root
-        place = (TERMS.id, EVE.public, ROUND)
+        place, nonce = (TERMS.id, EVE.public, ROUND), nonce_of(EVE, TERMS.id, ROUND)
+        trace, nonce = (giant, nonce) if field == "trace" else (trace, giant)
         promise = commitment_digest(*place, payload, SPEC.round_tokens, trace, nonce)
         signature = EVE.sign(NS_ACK, TERMS.id, number, promise)
         return replace(said, commitment=replace(said.commitment, digest=promise, signature=signature))
 
-    attacked("FF-APP-054", train=train, reveal=changed(nonce=nonce))
+    attacked("FF-APP-054", train=train, reveal=changed(**{field: giant}))
+
+
+def test_a_name_of_a_sandbox_longer_than_the_log_takes(attacked: Any) -> None:
+    attacked("FF-APP-054", reveal=changed(sandbox="x" * 3_900_000))
 
 
 def test_another_payload_than_the_committed_one_in_a_sound_object(attacked: Any) -> None:

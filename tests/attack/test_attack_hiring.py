@@ -22,7 +22,19 @@ from attack_world import (
 )
 
 from farflung.app import wire
-from farflung.app.hiring import WARNING_CHARACTERS, Asks, Budget, Hired, Starter, Supplies, all_ready, hire
+from farflung.app.directory import Advertisement, advertise
+from farflung.app.directory import Listing as Listed
+from farflung.app.hiring import (
+    WARNING_CHARACTERS,
+    Asks,
+    Budget,
+    Hired,
+    Starter,
+    Supplies,
+    all_ready,
+    hire,
+    read_asks,
+)
 from farflung.app.journal import Journal
 from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core.codec import decode, encode
@@ -30,8 +42,10 @@ from farflung.core.crypto import SigningKey
 from farflung.core.events import AnyEvent, Joined, Left, Warned
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
+from farflung.ledger.rows import NodeRow
 from farflung.ledger.tx import JobSchedule, Offer, Role, SignedOffer, sign_offer
 from farflung.market.offer import Capabilities, Listing
+from farflung.net.endpoints import EndpointRecord
 from farflung.net.io.connection import Connection
 
 replace = msgspec.structs.replace
@@ -120,6 +134,53 @@ class Scene:
 
     def reasons(self) -> list[tuple[str, str]]:
         return [(event.peer, event.reason.split()[0]) for event in self.events if isinstance(event, Left)]
+
+
+class Directory:
+    """A connection to the ledger, which lists nodes and knows what each asks."""
+
+    def __init__(self, *listed: Advertisement) -> None:
+        self._listing = encode(Listed(listed))
+
+    async def call(self, _method: str, _body: bytes) -> bytes:
+        return self._listing
+
+    async def nodes(self) -> list[NodeRow]:
+        return [NodeRow(key.public, HASH, 5, 1000, 0, 0, 0, 0) for key in MEMBERS]
+
+
+HASH = Hash(bytes(32))
+
+
+def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any) -> Advertisement:
+    return advertise(key, EndpointRecord(key.public, host, port, 1, **more), FACTS)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        replace(said_at(EVE), signature=bytes(64)),
+        replace(said_at(EVE), endpoint=EndpointRecord(MEMBERS[0].public, "127.0.0.1", 2, 2)),
+        said_at(EVE, host=""),
+        said_at(EVE, host="a b"),
+        said_at(EVE, host="x" * 300),
+        said_at(EVE, port=0),
+        said_at(EVE, port=-1),
+        said_at(EVE, port=1 << 16),
+        said_at(EVE, relay=EVE.public),
+        said_at(EVE, relay=PeerId(b"short")),
+    ],
+    ids=["unsigned", "another's", "no host", "blank", "long", "zero", "negative", "far", "itself", "no key"],
+)
+def test_one_bad_advertisement_keeps_nobody_else_from_being_hired(bad: Advertisement) -> None:
+    async def read() -> None:
+        directory: Any = Directory(bad, *(said_at(key) for key in HONEST))
+        asks = await read_asks(directory, directory)
+        assert asks.addresses.keys() == {key.public for key in HONEST}
+        assert [ask.peer for ask in asks.of[Role.TRAIN]] == [key.public for key in HONEST]
+        assert all((a.host, a.port) == ("127.0.0.1", 1) for a in asks.addresses.values())
+
+    within(10, read)
 
 
 def _asks(nodes: list[Node]) -> list[Listing]:

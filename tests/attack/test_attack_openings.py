@@ -82,7 +82,8 @@ def test_a_segment_that_a_round_does_not_have_is_not_opened(against: Any, segmen
         await trained(scene)
         before = scene.provider._disk.size()
         code = await scene.order(wire.OPEN, wire.OpenSegment(TERMS.id, 0, segment))
-        assert code.startswith(("FF-TRAIN-08", "FF-CORE-02"))
+        assert code in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
+        assert "OpenSegment" not in scene.process.worker.asked  # looked at before anything is computed
         unveil = wire.RevealSegment(TERMS.id, 0, segment, replace(said_by(VERIFIERS[0])))
         assert await scene.order(wire.UNVEIL, unveil) in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
         assert scene.provider._disk.size() == before
@@ -100,10 +101,28 @@ def test_private_state_is_opened_to_nobody_but_requester_and_verifiers(against: 
             assert await scene.refused(party, wire.OPEN, order) == "FF-APP-041"
             unveil = wire.RevealSegment(TERMS.id, 0, 1, said_by(VERIFIERS[0], segment=1))
             assert await scene.refused(party, wire.UNVEIL, unveil) == "FF-APP-041"
+        assert await scene.refused(scene.verifier, wire.OPEN, order) == "FF-APP-084"
         assert "OpenSegment" not in scene.process.worker.asked
+        await scene.opened(0, 1)
         assert await scene.refused(scene.verifier, wire.OPEN, order) == "ok"
         for method in (wire.TRAIN, wire.MERGE, wire.MEMBERS, wire.END, wire.START):
             assert await scene.refused(scene.verifier, method, b"") == "FF-APP-041"
+
+    against(attack)
+
+
+def test_a_verifier_sees_the_drawn_segment_and_chooses_none(against: Any) -> None:
+    """Were its order to open another one, it would know more than its audit is to show; nor does it wait its turn."""
+
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        opened = await scene.opened(0, 0)
+        other = wire.OpenSegment(TERMS.id, 0, 1)
+        assert await scene.refused(scene.verifier, wire.OPEN, other) == "FF-APP-084"
+        assert scene.process.worker.asked.count("OpenSegment") == 1
+        async with scene.provider._tenancy.turn:  # type: ignore[union-attr]  # an order is under way
+            data = await scene.call(scene.verifier, wire.OPEN, encode(replace(other, segment=0)))
+        assert decode(data, wire.SegmentOpened, 10**6) == opened
 
     against(attack)
 

@@ -18,6 +18,7 @@ from attack_world import (
     OPTIMIZER,
     REQUESTER,
     SEGMENTS,
+    SPEC,
     TERMS,
     VERIFIERS,
     hostile_bodies,
@@ -27,13 +28,13 @@ from attack_world import (
     within,
 )
 
-from farflung.app import auditing, objects, wire
+from farflung.app import auditing, objects, owing, wire
 from farflung.app import lender as role
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger.tx import Finding, Role, SignedVerdict, is_verdict_signed
 from farflung.store.objects import Manifest, seal
-from farflung.train import segments, snapshot
+from farflung.train import messages, segments, snapshot
 from farflung.train.segments import BorderState
 from farflung.verify.blind import Blind, blind, is_blind, opens
 
@@ -90,7 +91,7 @@ class Audited(Scene):
     async def withheld(self, order: wire.AuditOrder) -> None:
         """It waits no longer than this for what nobody serves; the honest are waited for as ever."""
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(auditing, "WITHHOLD_SECONDS", 0.3)
+            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
             assert await self.finding(order) is Finding.WITHHELD
 
     async def finding(self, order: wire.AuditOrder) -> Finding:
@@ -123,8 +124,8 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
     monkeypatch.setattr(role, "capabilities", lambda *_: FACTS)
     monkeypatch.setattr(role, "report", lambda *_args, **_facts: None)
     monkeypatch.setattr(role, "start_worker", lambda *_: Process(V))
-    monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 5.0)
-    monkeypatch.setattr(auditing, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 5.0)
+    monkeypatch.setattr(owing, "PATIENCE_SECONDS", 0.05)
 
     def run(attack: Any) -> None:
         async def test() -> None:
@@ -141,7 +142,7 @@ def against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], 
                 assert judged.verdict.verdict.result == answer.blind.digest
                 assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
                 assert list((scene.provider._folder / "store").iterdir()) == []
-                assert list((scene.provider._folder / "private").iterdir()) == []
+                assert not (scene.provider._folder / "private").exists()  # a verifier keeps no secrets
 
         within(20, test)
 
@@ -187,8 +188,9 @@ def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) 
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
         wrong = {
             "FF-TRAIN-073": [replace(order, root=NIL), replace(order, root=Hash(b""))],
-            "FF-TRAIN-072": [replace(order, round=r) for r in (-1, 1, 1 << 40, (1 << 63) - 1)],
+            "FF-TRAIN-072": [replace(order, round=1)],
             "FF-APP-057": [
+                *(replace(order, round=r) for r in (-1, SPEC.rounds, 1 << 40, (1 << 63) - 1)),
                 *(replace(order, segment=s) for s in (-1, SEGMENTS, 1 << 40, -(1 << 63))),
                 replace(order, job=NIL),
             ],
@@ -203,6 +205,150 @@ def test_an_order_that_does_not_fit_is_refused_and_accuses_nobody(against: Any) 
             for bad in orders:
                 assert await scene.order(wire.AUDIT, bad) == code
         assert "Rerun" not in scene.process.worker.asked
+
+    against(attack)
+
+
+def silent(code: str) -> Any:
+    """A line on which nobody is reached."""
+
+    async def dial(_peer: Any) -> Any:
+        raise owing.NetworkError(code, "nobody there")
+
+    return dial
+
+
+def test_a_verifier_that_reaches_nobody_accuses_nobody(against: Any) -> None:
+    """Its own line is dead: the coordinator hears a code, and asks another verifier."""
+
+    async def attack(scene: Scene, order: wire.AuditOrder) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
+            patched.setattr(scene.provider._tenancy._debts, "_dial", silent("FF-NET-043"))  # type: ignore[union-attr]
+            assert await scene.order(wire.AUDIT, replace(order, opened=None)) == "FF-APP-098"
+
+    against(attack)
+
+
+def test_a_peer_that_is_away_while_the_requester_answers_has_withheld(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        debts = scene.provider._tenancy._debts  # type: ignore[union-attr]
+        honest = debts._dial
+
+        async def dial(peer: Any) -> Any:
+            return await (silent("FF-NET-043") if peer == FELLOW.public else honest)(peer)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(debts, "_dial", dial)
+            await scene.withheld(replace(order, opened=None))
+
+    against(attack)
+
+
+@pytest.mark.parametrize(("others", "is_accused"), [(1, False), (0, True)])
+def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(
+    against: Any, others: int, is_accused: bool
+) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        debts = scene.provider._tenancy._debts  # type: ignore[union-attr]
+        honest = debts._dial
+
+        async def dial(peer: Any) -> Any:
+            return await (silent("FF-NET-070") if peer == FELLOW.public else honest)(peer)
+
+        behind = [FELLOW.public, *(key.public for key in VERIFIERS[:others])]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(debts, "_dial", dial)
+            patched.setattr(debts, "_relays", dict.fromkeys(behind, Hash(b"r" * 32)))
+            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
+            answer = await scene.order(wire.AUDIT, replace(order, opened=None))
+            assert answer == ("ok" if is_accused else "FF-APP-098")
+
+    against(attack)
+
+
+def test_a_peer_whose_address_nobody_has_told_is_not_accused(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        known = dict(scene.provider._addresses)
+        del scene.provider._addresses[FELLOW.public]
+        fellow = scene.provider.endpoint.connection(FELLOW.public)
+        assert fellow is None  # nothing stands that could be used instead
+        assert await scene.order(wire.AUDIT, replace(order, opened=None)) == "FF-APP-047"
+        scene.provider._addresses = known
+
+    against(attack)
+
+
+def test_a_state_is_not_withheld_by_a_peer_whose_address_nobody_has_told(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        worker = scene.process.worker
+
+        def elsewhere(reply: messages.Reran) -> messages.Reran:
+            return replace(reply, border=replace(reply.border, params=NIL))
+
+        worker.bends[messages.Rerun] = elsewhere  # so that the claimed end must be fetched
+        said = (await scene.run(order)).blind
+        assert said is not None
+        known = scene.provider._addresses.pop(FELLOW.public)
+        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, said)
+        shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
+        asked = wire.AuditReveal(TERMS.id, 0, FELLOW.public, order.segment, shown)
+        assert await scene.order(wire.JUDGE, asked) == "FF-APP-047"
+        scene.provider._addresses[FELLOW.public] = known
+        worker.bends.clear()
+        scene.provider._tenancy._held.clear()  # type: ignore[union-attr]
+
+    against(attack)
+
+
+@pytest.mark.parametrize(
+    "code", ["FF-TRAIN-050", "FF-TRAIN-090", "FF-TRAIN-091", "FF-CORE-050", "FF-HOST-001"]
+)
+def test_a_verifiers_own_broken_worker_is_no_peers_fault(against: Any, code: str) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        worker = scene.process.worker
+
+        def fail(_reply: Any) -> Any:
+            raise auditing.RunError(code, "something here does not work")
+
+        for message in (messages.Rerun, messages.Reencode):
+            worker.bends[message] = fail
+            if message is messages.Rerun:
+                assert await scene.order(wire.AUDIT, order) == code
+            else:
+                said = (await scene.run(order)).blind
+                assert said is not None
+                asked = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, order.segment, None)
+                assert await scene.order(wire.JUDGE, asked) == code
+            del worker.bends[message]
+
+    against(attack)
+
+
+@pytest.mark.parametrize("code", auditing.BLAMED)
+def test_a_state_that_no_work_can_go_on_from_is_false(against: Any, code: str) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        def fail(_reply: Any) -> Any:
+            raise auditing.RunError(code, "this state is none")
+
+        scene.process.worker.bends[messages.Rerun] = fail
+        assert await scene.finding(order) is Finding.FALSE
+        scene.process.worker.bends.clear()
+
+    against(attack)
+
+
+def test_a_verifier_holds_no_more_audits_than_two_rounds_can_have(against: Any) -> None:
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        tenancy = scene.provider._tenancy
+        assert isinstance(tenancy, auditing.AuditTenancy)
+        assert await scene.order(wire.AUDIT, order) == "ok"
+        (held,) = tenancy._held.values()
+        most = auditing.ROUNDS_HELD * SPEC.network.providers
+        tenancy._held = {(0, Hash(bytes([i]) * 32), 0): held for i in range(5 * most)}  # type: ignore[misc]
+        assert await scene.order(wire.AUDIT, order) == "ok"
+        assert len(tenancy._held) == most
+        assert (0, order.contribution.peer, order.segment) in tenancy._held
 
     against(attack)
 
@@ -328,7 +474,7 @@ def test_a_peer_that_answers_a_verifier_with_nothing_of_use_withholds(against: A
         assert answer.blind is not None
         request = wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, None)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(auditing, "WITHHOLD_SECONDS", 0.3)
+            patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
             data = await scene.call(scene.home, wire.JUDGE, encode(request))
         judged = decode(data, wire.Judged, 10**6)
         assert about(judged.verdict, order) is Finding.WITHHELD
@@ -403,7 +549,7 @@ def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.Monk
             wire.MEMBERS: wire.Members(NIL, scene.start.members),
             wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, said),
         }
-        monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 0.1)
+        monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 0.1)
         for party in (scene.home, scene.stranger):
             for seed, (method, message) in enumerate(messages.items()):
                 for body in hostile_bodies(encode(message), seed, 4):
@@ -414,7 +560,7 @@ def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.Monk
                 if len(body) < 10**5:
                     await scene.refused(scene.home, message_method, body)
         assert await scene.order(wire.START, scene.start) == "ok"
-        monkeypatch.setattr(auditing, "WITHHOLD_SECONDS", 5.0)
+        monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 5.0)
 
     against(attack)
 

@@ -1,4 +1,4 @@
-"""`farflung check` tells the tier, what it leaves open, why no stronger one is used, and what root sees."""
+"""`farflung check` tells the sandbox tier, what it leaves open, why no stronger one is used, and what root sees."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from farflung.app.cli import checking
 from farflung.host import sandbox
+from farflung.host.io import doctor as probing
 from farflung.host.io import tiers
 
 
@@ -18,24 +19,55 @@ def _without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "probe", why.__getitem__)
     monkeypatch.setattr(tiers, "facts", lambda: sandbox.Facts(True, frozenset(), True))
     monkeypatch.delenv(tiers.VARIABLE, raising=False)
+    whole = probing.probes  # the other probes have tests of their own
+    monkeypatch.setattr(
+        probing, "probes", lambda runs, port: [one for one in whole(runs, port) if one.name == "sandbox"]
+    )
+
+
+def below(lines: list[str], word: str) -> list[str]:
+    """What stands behind `word` below a finding, put together again where it was broken."""
+    found: list[str] = []
+    last = ""
+    for line in lines:
+        head, text = line[: checking.INDENT].strip(), line[checking.INDENT :]
+        if head == word:
+            found.append(text)
+        elif not line.strip():
+            break  # the summary
+        elif not head and last == word:
+            found[-1] += " " + text
+        last = head or last
+    return found
 
 
 def test_check_tells_people_what_is_open_and_what_would_help() -> None:
     lines = CliRunner().invoke(checking.check).stdout.splitlines()
-    assert lines[0].startswith("ok    sandbox   Landlock + seccomp")
-    for gap in sandbox.tier("landlock", tiers.facts()).gaps:
-        assert f"      open      {gap}" in lines
-    assert "--    bwrap     not used: bubblewrap is not installed" in lines
-    assert "      try       apt-get install bubblewrap" in lines
-    assert sum("      sees      " in line for line in lines) == len(checking.ROOT_SEES)
+    assert lines[0].startswith("ok       sandbox    Landlock + seccomp")
+    assert below(lines, "open") == list(sandbox.tier("landlock", tiers.facts()).gaps)
+    assert below(lines, "bwrap") == ["not used: bubblewrap is not installed"]
+    assert below(lines, "try") == ["apt-get install bubblewrap"]
+    assert below(lines, "sees") == list(checking.ROOT_SEES)
 
 
 def test_the_weakest_tier_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tiers.VARIABLE, "limits")
-    text = CliRunner().invoke(checking.check).stdout
-    assert text.startswith("warn  sandbox   resource limits")
-    assert "landlock  not used: works, but FARFLUNG_SANDBOX names limits" in text
-    assert "try       unset FARFLUNG_SANDBOX" in text
+    done = CliRunner().invoke(checking.check)
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 0
+    assert lines[0].startswith("warn     sandbox    resource limits")
+    assert below(lines, "landlock") == ["not used: works, but FARFLUNG_SANDBOX names limits"]
+    assert f"unset {tiers.VARIABLE}" in below(lines, "try")
+
+
+def test_a_tier_that_does_not_work_fails_with_its_code_and_is_never_replaced_by_a_weaker_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(tiers.VARIABLE, "bwrap")
+    done = CliRunner().invoke(checking.check)
+    assert done.exit_code == 1
+    assert "fails    sandbox    FF-HOST-004: the sandbox tier bwrap does not work here" in done.stdout
+    assert "0 ok, 0 slow, 1 fails (sandbox)" in done.stdout
 
 
 def test_check_speaks_json() -> None:

@@ -10,6 +10,7 @@ from net_relays import A, B, C, R, echo, hidden, pair, relay, run, tapped, until
 
 from farflung.core import limits
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError
+from farflung.net import tls
 from farflung.net.counters import Counter
 from farflung.net.io.circuit import CAN_SPLICE, Circuit
 from farflung.net.io.connection import Connection
@@ -496,5 +497,26 @@ def test_a_relay_serves_attachments_and_nothing_else() -> None:
                     await connection.call(method, body)
             assert not server._attached
             await a.close()
+
+    run(test)
+
+
+def test_a_stranger_that_cannot_be_taken_in_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket was accepted: left open, each would hold a descriptor for ever."""
+
+    kept: list[socket.socket] = []  # else it is the collector that closes it
+
+    async def fail(stranger: socket.socket, _first: bytes) -> None:
+        kept.append(stranger)
+        raise OSError("no transport can be made")
+
+    async def test() -> None:
+        async with relay() as server:
+            monkeypatch.setattr(server._endpoint, "adopt", fail)
+            reader, writer = await asyncio.open_connection(*server.address)
+            writer.write(tls.MAGIC)
+            async with asyncio.timeout(5):
+                assert await reader.read() == b""
+            writer.close()
 
     run(test)

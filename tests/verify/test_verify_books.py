@@ -343,6 +343,14 @@ def test_a_tensor_of_another_shape_is_refused() -> None:
     refused(Story({"model": lie}), "FF-CORE-041")
 
 
+@pytest.mark.parametrize(
+    "said", [None, {}, {"farflung": "{}"}, {"farflung": '{"context":9,"format":1,"kind":"module"}'}]
+)
+def test_a_model_that_says_it_is_another_is_refused_although_the_ledger_names_it(said: Any) -> None:
+    lie = lambda data: safetensors.numpy.save(safetensors.numpy.load(data), said)  # noqa: E731
+    refused(Story({"model": lie}), "FF-VERI-044")
+
+
 def test_a_model_that_cannot_be_read_is_refused() -> None:
     refused(Story({"model": lambda data: data[:-1]}), "FF-VERI-040")
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import safetensors.numpy
 
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_EVIDENCE, NS_OBJECT, NS_OUTPUT, NS_STATE, SigningKey, digest, local_key
@@ -31,7 +30,7 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, lease_key
 from farflung.ledger.tx import Finding, Role, SignedVerdict, Verdict, sign_verdict
-from farflung.train import messages, snapshot
+from farflung.train import card, messages, snapshot
 from farflung.train.roundlog import (
     Accepted,
     Audited,
@@ -111,9 +110,7 @@ class Story:
         self.records: list[Record] = []
         self.out: frozenset[PeerId] = frozenset()
         self.work()
-        self.model: bytes = self.told(
-            "model", safetensors.numpy.save(dict(layout.unflatten(self.public.params)))
-        )
+        self.model: bytes = self.told("model", card.write(self.terms, self.public))
         self.chain = Chain(self.genesis, VALIDATOR)
         self.book()
 

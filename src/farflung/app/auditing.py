@@ -4,7 +4,9 @@
     audit.judge   only now is the peer's claim here: compare, encode again, sign a verdict
 
 The verifier holds no state of the job but its data: it may die between the two, and gives the same result again. What
-it cannot fetch from the peer, though it asks itself and waits, is withheld, and it says so under its signature.
+it cannot fetch from the peer, though it asks itself and waits, is withheld, and it says so under its signature. Its
+own trouble is nobody's fault: a line that is dead for everybody, or a worker that fails, ends an audit without a
+verdict, and the coordinator asks another verifier.
 """
 
 from __future__ import annotations
@@ -12,20 +14,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from farflung.app import objects, wire
+from farflung.app.owing import Debts, WithheldError
 from farflung.app.scoring import Worker
-from farflung.app.tenancy import order
-from farflung.app.vault import Vault
-from farflung.app.wrapping import KEY_BYTES
+from farflung.app.wire import order
 from farflung.core import limits
-from farflung.core.codec import decode, encode
-from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
 from farflung.core.errors import (
-    FarflungError,
-    NetworkError,
     PolicyError,
     ProtocolError,
     RunError,
@@ -47,18 +45,19 @@ from farflung.verify import opening
 from farflung.verify.blind import Blind, blind, nonce_of
 from farflung.verify.judge import EXCESS_CAP, Found
 
-WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had committed to
+ROUNDS_HELD: Final = 2  # of audits: the round that is judged, and the one before
+BLAMED: Final = (  # what the worker says of a state that no honest peer can have gone on from
+    "FF-TRAIN-058",
+    "FF-TRAIN-062",
+    "FF-TRAIN-070",
+    "FF-TRAIN-071",
+    "FF-TRAIN-082",
+    "FF-COMP-020",
+)
 
-PATIENCE_SECONDS: Final = 0.3  # between tries: a peer that died is back within seconds, and owes what it owed
-
-AnswerT = TypeVar("AnswerT")
 ReplyT = TypeVar("ReplyT", bound=messages.Reply)
 
 Place = tuple[int, PeerId, int]  # round, node, segment
-
-
-class WithheldError(FarflungError):
-    """The peer does not serve what it had committed to."""
 
 
 class Held(NamedTuple):
@@ -81,20 +80,18 @@ class AuditTenancy:
         chain: Hash,
         terms: Terms,
         disk: Disk,
-        folder: Path,
         dial: Callable[[PeerId], Awaitable[Connection]],
         dataset_bytes: int,
     ) -> None:
-        """`folder` holds what it committed to, sealed."""
         self._key, self._chain, self._terms, self._disk = key, chain, terms, disk
-        self._folder, self._dial, self._dataset_bytes = folder, dial, dataset_bytes
-        self._vault = Vault(folder, bytes(KEY_BYTES))
+        self._dial, self._dataset_bytes = dial, dataset_bytes
         self.shelf = objects.Shelf(disk, 0)  # nobody leaves anything with a verifier
         self._job_key = b""
         self._requester = key.public
         self._worker: Worker | None = None
         self._held: dict[Place, Held] = {}
         self._fetched: set[Hash] = set()
+        self._debts = Debts(key.public, dial)
         self.members: frozenset[PeerId] = frozenset()
         self.sandbox = ""
         self.turn = asyncio.Lock()
@@ -110,6 +107,7 @@ class AuditTenancy:
         """Brings the data here and sets the worker up."""
         self._requester = requester
         self.admit(frozenset(a.peer for a in start.members) | {requester})
+        self._debts.know(requester, start.members)
         done = wire.Started(start.snapshot_round, ZERO_HASH, 0, "")
         if worker is self._worker and job_key == self._job_key:
             return done
@@ -122,7 +120,6 @@ class AuditTenancy:
         if not is_terms or not is_module:
             raise VerificationError("FF-APP-058", "a start does not keep to the job's terms")
         self._job_key, self._worker = job_key, worker
-        self._vault = Vault(self._folder, derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
         dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
         module = await self._object(start.module, (requester,), Kind.JOIN)
         setup = messages.Setup(self._terms.spec, dataset, module, start.member, self._key.public)
@@ -143,6 +140,10 @@ class AuditTenancy:
         """Nobody audits a verifier."""
         return False
 
+    def recall(self, method: str, body: bytes) -> bytes:
+        """Raises ProtocolError FF-APP-043: a verifier has nothing that is audited."""
+        raise ProtocolError("FF-APP-043", f"a verifier does not serve {method[:40]!r}")
+
     async def obey(self, method: str, body: bytes) -> bytes:
         """Carries out one order of the requester."""
         match method:
@@ -158,7 +159,8 @@ class AuditTenancy:
         known = self._held.get((asked.round, node, asked.segment))
         if known is not None and known.order == asked:
             return wire.AuditAnswer(known.blind, None)
-        if not 0 <= asked.segment < len(self._terms.spec.borders) - 1:
+        spec = self._terms.spec
+        if not (0 <= asked.round < spec.rounds and 0 <= asked.segment < len(spec.borders) - 1):
             raise PolicyError(
                 "FF-APP-057", "an order does not fit where the lease stands", cause="no such segment"
             )
@@ -182,7 +184,6 @@ class AuditTenancy:
             return wire.AuditAnswer(None, self._verdict(asked, Found(Finding.FALSE, EXCESS_CAP), ZERO_HASH))
         opened, state, audit = run
         said = blind(self._key, self.job, asked.round, node, asked.segment, audit.mine.border)
-        self._vault.save(self._name(asked), encode((said, audit.mine.border)))
         self._held[asked.round, node, asked.segment] = Held(asked, opened, audit, state, packed, said)
         return wire.AuditAnswer(said, None)
 
@@ -207,7 +208,7 @@ class AuditTenancy:
                 messages.Rerun(packed, asked.member, asked.segment, state), messages.Reran
             )
         except RunError as error:
-            if not error.code.startswith("FF-TRAIN-0") or error.code in ("FF-TRAIN-090", "FF-TRAIN-099"):
+            if error.code not in BLAMED:
                 raise  # our own worker's trouble
             return None
         at_start = segments.unpack(state, spec.optimizer, layout, asked.round)
@@ -280,7 +281,7 @@ class AuditTenancy:
             request = messages.Reencode(held.snapshot, held.order.contribution.peer, last)
             return await self._ask(request, messages.Reencoded)
         except RunError as error:
-            if error.code in ("FF-TRAIN-090", "FF-TRAIN-099"):
+            if error.code not in BLAMED:
                 raise
             return None
 
@@ -298,14 +299,16 @@ class AuditTenancy:
         body = encode(wire.RevealSegment(self.job, asked.round, asked.segment, held.blind))
         return await self._ask_peer(asked.contribution.peer, wire.UNVEIL, body, wire.SegmentRevealed)
 
-    async def _ask_peer(self, peer: PeerId, method: str, body: bytes, kind: type[AnswerT]) -> AnswerT:
+    async def _ask_peer(
+        self, peer: PeerId, method: str, body: bytes, kind: type[wire.OpeningT]
+    ) -> wire.OpeningT:
         """The peer's answer; one that cannot be read is none."""
 
-        async def ask() -> AnswerT:
-            data = await (await self._dial(peer)).call(method, body, timeout=None)
-            return decode(data, kind, limits.CONTROL_BYTES)
+        async def ask() -> wire.OpeningT:
+            data = await (await self._debts.reach(peer)).call(method, body, timeout=None)
+            return wire.read_opening(data, kind)
 
-        return await _patiently(ask)
+        return await self._debts.paid(peer, ask)
 
     async def _from_peer(self, manifest: Manifest, peer: PeerId) -> bytes:
         """A state that the peer had committed to; raises WithheldError."""
@@ -314,7 +317,12 @@ class AuditTenancy:
             raise WithheldError(
                 "FF-APP-088", "a committed state is withheld", cause="it is larger than any state"
             )
-        return await _patiently(lambda: self._fetch(manifest, peer))
+
+        async def ask() -> bytes:
+            await self._debts.reach(peer)
+            return await self._fetch(manifest, peer)
+
+        return await self._debts.paid(peer, ask)
 
     async def _fetch(self, manifest: Manifest, source: PeerId) -> bytes:
         self._fetched.add(manifest.id)
@@ -335,38 +343,16 @@ class AuditTenancy:
         return reply
 
     def _forget(self, round: int) -> None:
-        """What belongs to rounds before the last one is judged, or will be ordered again."""
-        old = [place for place in self._held if place[0] < round - 1]
-        for place in old:
-            self._vault.drop(self._name(self._held.pop(place).order))
-        if old:
-            keep = {m.id for h in self._held.values() for m in (h.order.snapshot, h.opened.state)}
-            for object_id in self._fetched - keep:
-                self._disk.delete(object_id)
-            self._fetched &= keep
-
-    def _name(self, asked: wire.AuditOrder) -> str:
-        node = asked.contribution.peer[:4].hex()
-        return f"{self.job[:8].hex()}-{asked.round:06d}-{node}-{asked.segment:03d}"
+        """What belongs to rounds before the last one is judged, or will be ordered again; so will what is too much."""
+        held = {place: each for place, each in self._held.items() if place[0] >= round - 1}
+        most = ROUNDS_HELD * self._terms.spec.network.providers
+        self._held = dict(list(held.items())[-most + 1 :]) if len(held) >= most else held
+        keep = {m.id for h in self._held.values() for m in (h.order.snapshot, h.opened.state)}
+        for object_id in self._fetched - keep:
+            self._disk.delete(object_id)
+        self._fetched &= keep
 
     def end(self) -> None:
         """Deletes what the job left on this disk."""
-        for name in self._vault.names():
-            self._vault.drop(name)
+        self._held.clear()
         self.shelf.clear()
-
-
-async def _patiently(ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
-    """What a peer owes, asked again until its time is over. A line that broke or an agent that restarts is no lie."""
-    last: BaseException | None = None
-    try:
-        async with asyncio.timeout(WITHHOLD_SECONDS):
-            while True:
-                try:
-                    return await ask()
-                except (NetworkError, VerificationError) as error:
-                    last = error
-                await asyncio.sleep(PATIENCE_SECONDS)
-    except TimeoutError:
-        cause = f"within {WITHHOLD_SECONDS:.0f} s: {last}"[:300]
-        raise WithheldError("FF-APP-088", "a committed state is withheld", cause=cause) from None

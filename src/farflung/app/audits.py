@@ -18,12 +18,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from farflung.app import wire
 from farflung.app.archive import Archive, Held, RunLog
 from farflung.app.journal import Emitter
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError, VerificationError
+from farflung.core.errors import (
+    FarflungError,
+    NetworkError,
+    PolicyError,
+    ProtocolError,
+    RunError,
+    VerificationError,
+)
 from farflung.core.events import AuditConcluded, Drawn
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable import write_atomic
@@ -35,6 +44,7 @@ from farflung.train.roundlog import Audited, Commitment, Committed, Contribution
 from farflung.train.trace import are_opened
 from farflung.verify import sample
 from farflung.verify.audit import is_same
+from farflung.verify.audits import is_sound
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.evidence import Evidence, Testimony
 from farflung.verify.judge import DAMNING, WHOLE, conclude, needs_another, quorum_of
@@ -129,7 +139,7 @@ class Audits:
         connection = await self._dial(peer)
         try:
             data = await connection.call(wire.OPEN, encode(request), timeout=OPEN_SECONDS)
-            self._opened[round, peer] = decode(data, wire.SegmentOpened, limits.CONTROL_BYTES)
+            self._opened[round, peer] = wire.read_opening(data, wire.SegmentOpened)
         except NetworkError as error:
             is_there = isinstance(error, RemoteError | ProtocolError) or error.code == NO_ANSWER
             if not is_there or error.code in WORKER_GONE:
@@ -223,7 +233,7 @@ class Audits:
         answer = decode(
             await connection.call(wire.AUDIT, encode(order), timeout=VERIFIER_SECONDS),
             wire.AuditAnswer,
-            limits.CONTROL_BYTES,
+            limits.VERDICT_BYTES,
         )
         if answer.verdict is not None:
             if answer.verdict.verdict.finding not in DAMNING:
@@ -235,7 +245,7 @@ class Audits:
         revealed = await self._reveal(case, answer.blind)
         request = wire.AuditReveal(self._terms.id, round, c.peer, segment, revealed)
         data = await connection.call(wire.JUDGE, encode(request), timeout=VERIFIER_SECONDS)
-        judged = decode(data, wire.Judged, limits.CONTROL_BYTES)
+        judged = decode(data, wire.Judged, limits.VERDICT_BYTES)
         if not opens(answer.blind, *about, judged.border, judged.nonce):
             raise VerificationError("FF-APP-090", "a verifier opens another result than it had committed to")
         self._check(judged.verdict, verifier, case, answer.blind.digest)
@@ -248,8 +258,8 @@ class Audits:
         try:
             connection = await self._dial(case.contribution.peer)
             data = await connection.call(wire.UNVEIL, encode(request), timeout=OPEN_SECONDS)
-            return decode(data, wire.SegmentRevealed, limits.CONTROL_BYTES)
-        except NetworkError:
+            return wire.read_opening(data, wire.SegmentRevealed)
+        except (NetworkError, PolicyError):  # of another session, perhaps: nobody says where it is
             return None
 
     def _check(self, signed: SignedVerdict, verifier: PeerId, case: Case, result: Hash) -> None:
@@ -265,9 +275,10 @@ class Audits:
             verifier,
             result,
         )
-        if told != asked or not is_verdict_signed(signed):
+        if told != asked or not is_verdict_signed(signed) or not is_sound(v):
             raise VerificationError(
-                "FF-APP-090", "a verdict is of another audit, or not signed by its verifier"
+                "FF-APP-090",
+                "a verdict is of another audit, contradicts itself, or is not signed by its verifier",
             )
 
     def _order(self, case: Case, public: Held) -> wire.AuditOrder:
@@ -330,7 +341,14 @@ class Audits:
         )
         self._evidence.mkdir(mode=0o700, exist_ok=True)
         path = evidence_file(self._evidence, case.round, case.contribution.peer)
-        write_atomic(path, encode(evidence), "run.evidence")
+        write_atomic(path, _encoded(evidence), "run.evidence")
+
+
+def _encoded(evidence: Evidence) -> bytes:
+    """No larger than its reader takes, or nobody could ever be slashed: without states, at worst without leaves."""
+    bare = replace(evidence, states=())
+    each = (encode(told) for told in (evidence, bare, replace(bare, leaves=())))
+    return next(data for data in each if len(data) <= limits.CONTROL_BYTES)
 
 
 def _is_unmatched(said: Said, case: Case) -> bool:

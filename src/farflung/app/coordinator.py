@@ -1,7 +1,8 @@
-"""The coordinator's shell: carries out the effects of `train.rounds` over the network, the log and the ledger.
+"""The coordinator's shell: carries out the effects of `train.rounds` over the network and the log.
 
-It holds no state that the log does not: killed at any moment, the next coordinator replays the log and asks the
-same questions again, and the members answer with the same bits.
+What it knows beyond the log (what members stated, opened, and hold) it can ask for again: killed at any moment, the
+next coordinator replays the log and asks the same questions, and the members answer with the same bits. The ledger is
+told by app.recording, from the log alone.
 """
 
 from __future__ import annotations
@@ -257,7 +258,8 @@ class Coordinator:
         c = share.contribution
         is_whole = (
             0 < c.weight <= self._terms.spec.round_tokens
-            and len(c.nonce) == ID_BYTES
+            and len(c.nonce) == len(c.trace) == ID_BYTES  # the log takes no record of any size
+            and len(c.sandbox) <= limits.SANDBOX_CHARACTERS
             and opens(c, self._state.commitments[peer], self._terms.id, round)
             and share.manifest.id == c.object
         )

@@ -15,7 +15,7 @@ from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.reaching import reach
 from farflung.core.codec import encode
-from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import Warned
 from farflung.core.ids import PeerId
 from farflung.job.spec import Terms
@@ -81,7 +81,7 @@ class Crew:
         """A connection to a node of the job."""
         address = self._addresses.get(peer)
         if address is None:
-            raise NetworkError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
+            raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
         return await reach(self._endpoint, address)
 
     def patience(self, peer: PeerId) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from farflung.core.codec import Wire, decode, encode
@@ -11,7 +12,7 @@ from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import PeerId, Signature
 from farflung.ledger.tx import Role
 from farflung.market.offer import Capabilities
-from farflung.net.endpoints import EndpointRecord
+from farflung.net.endpoints import EndpointRecord, check_values
 
 PUBLISH = "directory.publish"
 LIST = "directory.list"
@@ -35,7 +36,10 @@ def advertise(
 
 
 def check_advertisement(advertisement: Advertisement, peer: PeerId) -> None:
-    """Raises VerificationError FF-APP-032 unless the peer speaks of itself and signed it."""
+    """Raises VerificationError FF-APP-032 unless the peer speaks of itself and signed it, ProtocolError FF-NET-060
+    when it names no place.
+    """
+    check_values(advertisement.endpoint)
     said = encode((advertisement.endpoint, advertisement.capabilities, advertisement.role))
     is_own = advertisement.endpoint.peer == peer
     if not is_own or not is_signed(peer, advertisement.signature, NS_ENDPOINT, said):
@@ -53,9 +57,14 @@ def read_directory(path: Path, size: int) -> tuple[Advertisement, ...]:
 
     The file is a convenience: without it, or when it is damaged, every node is unlisted until it publishes again.
     """
-    found: list[Advertisement] = []
     with contextlib.suppress(OSError, FarflungError):
-        for advertisement in decode(path.read_bytes(), Listing, size).advertisements:
+        return tuple(sound(decode(path.read_bytes(), Listing, size)))
+    return ()
+
+
+def sound(listing: Listing) -> Iterator[Advertisement]:
+    """Those that can be believed: one bad advertisement takes no other with it."""
+    for advertisement in listing.advertisements:
+        with contextlib.suppress(FarflungError):
             check_advertisement(advertisement, advertisement.endpoint.peer)
-            found.append(advertisement)
-    return tuple(found)
+            yield advertisement

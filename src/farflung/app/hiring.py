@@ -11,7 +11,7 @@ import msgspec
 from farflung.app import wire
 from farflung.app.archive import Archive, accepted_by_round
 from farflung.app.coordinator import Dial
-from farflung.app.directory import LIST, Listing, check_advertisement
+from farflung.app.directory import LIST, Listing, sound
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.wrapping import is_lease_key_signed, wrap
@@ -75,9 +75,8 @@ async def read_asks(ledger: LedgerClient, directory: Connection) -> Asks:
     nodes = {node.node: node for node in await ledger.nodes()}
     of: dict[Role, list[Ask]] = {role: [] for role in Role}
     addresses = {}
-    for advertisement in listing.advertisements:
+    for advertisement in sound(listing):
         record = advertisement.endpoint
-        check_advertisement(advertisement, record.peer)
         addresses[record.peer] = wire.Address(record.peer, record.host, record.port, record.relay)
         if (node := nodes.get(record.peer)) is not None:
             price, stake = Credits(node.unit_price), Credits(node.free)

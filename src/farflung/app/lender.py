@@ -19,7 +19,8 @@ from farflung.app.directory import PUBLISH, advertise
 from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.reaching import reach
-from farflung.app.tenancy import Tenancy, order
+from farflung.app.tenancy import Tenancy
+from farflung.app.wire import order
 from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -96,12 +97,17 @@ class Lender:
             return encode(self._propose(connection, decode(body, wire.Proposal, limits.CONTROL_BYTES)))
         past = self._past
         if past is not None and method in FOR_VERIFIERS and self._may_order(connection.peer, method, past):
-            return await past.obey(method, body)
+            is_requester = connection.peer == self._requester
+            return await past.obey(method, body) if is_requester else past.recall(method, body)
         if past is not None and method == wire.END and connection.peer == self._requester:
             self._end(order(past.job, body, wire.End).job)
             return b""
         if self._tenancy is None or not self._may_order(connection.peer, method, self._tenancy):
             raise PolicyError("FF-APP-041", f"{method[:40]!r} is for the requester of a lease on this node")
+        if method == wire.UNVEIL or connection.peer != self._requester:
+            return self._tenancy.recall(
+                method, body
+            )  # on the disk already: it waits for no order, and gives none
         return await self._order(connection, self._tenancy, method, body)
 
     def _may_order(self, peer: PeerId, method: str, tenancy: Tenancy | AuditTenancy) -> bool:
@@ -138,8 +144,6 @@ class Lender:
     async def _carry_out(
         self, connection: Connection, tenancy: Tenancy | AuditTenancy, method: str, body: bytes
     ) -> bytes:
-        if method == wire.UNVEIL:  # on the disk already: it waits for no worker
-            return await tenancy.obey(method, body)
         async with tenancy.turn:
             if method == wire.START:
                 return encode(await self._start(connection, tenancy, order(tenancy.job, body, wire.Start)))
@@ -177,11 +181,10 @@ class Lender:
             raise
 
     def _tenancy_for(self, proposal: wire.Proposal) -> Tenancy | AuditTenancy:
-        private, size = self._folder / "private", proposal.dataset_bytes
+        size = proposal.dataset_bytes
         if self._role is Role.AUDIT:
-            return AuditTenancy(
-                self._key, proposal.chain, proposal.terms, self._disk, private, self.dial, size
-            )
+            return AuditTenancy(self._key, proposal.chain, proposal.terms, self._disk, self.dial, size)
+        private = self._folder / "private"
         return Tenancy(self._key, proposal.terms, self._disk, private, self.dial, size, cheat=self._cheat)
 
     def _judge(self, proposer: PeerId, proposal: wire.Proposal) -> None:
@@ -296,8 +299,8 @@ class Lender:
     async def dial(self, peer: PeerId) -> Connection:
         """A connection to a fellow member, directly or through its relay, or the one on which the requester came."""
         address = self._addresses.get(peer)
-        if address is None:
-            raise NetworkError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
+        if address is None:  # not that peer's fault
+            raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
         return await reach(self.endpoint, address)
 
     def _end(self, job: Hash) -> None:

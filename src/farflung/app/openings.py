@@ -8,7 +8,7 @@ the same. What the segment ended with is shown only to a verifier that has commi
 from __future__ import annotations
 
 from farflung.app.vault import Vault
-from farflung.app.wire import RevealSegment, SegmentOpened, SegmentRevealed
+from farflung.app.wire import OpenSegment, RevealSegment, SegmentOpened, SegmentRevealed
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import SigningKey
@@ -41,7 +41,9 @@ class Openings:
         self._known: dict[tuple[int, int], Opening] = {}
 
     def find(self, round: int, segment: int) -> Opening | None:
-        """An opening that was made before, if it is still kept."""
+        """An opening that was made before, if it is still kept. Raises PolicyError FF-APP-084: no such segment."""
+        if not (0 <= segment < self._segments and 0 <= round < limits.ROUNDS):
+            raise _not_open(round, segment)
         known = self._known.get((round, segment))
         if known is None:
             try:
@@ -68,12 +70,20 @@ class Openings:
         self._known[round, segment] = opening
         return opened
 
+    def repeat(self, request: OpenSegment) -> SegmentOpened:
+        """What was opened already, for a verifier: were it to choose, its audit would not be blind for long."""
+        return self._known_of(request).opened
+
+    def _known_of(self, request: OpenSegment | RevealSegment) -> Opening:
+        opening = self.find(request.round, request.segment)
+        if opening is None:
+            raise _not_open(request.round, request.segment)
+        return opening
+
     def reveal(self, request: RevealSegment, verifiers: frozenset[PeerId]) -> SegmentRevealed:
         """What came out of a segment, for a verifier of the job that has committed to its own result."""
         said, node = request.blind, self._key.public
-        opening = self.find(request.round, request.segment)
-        if opening is None:
-            raise PolicyError("FF-APP-084", f"segment {request.segment} of round {request.round} is not open")
+        opening = self._known_of(request)
         is_due = said.verifier in verifiers and is_blind(
             said, self._job, request.round, node, request.segment
         )
@@ -113,3 +123,7 @@ class Openings:
         manifest, chunks = seal(self._job_key, state)
         self._disk.put(manifest, chunks)
         return manifest
+
+
+def _not_open(round: int, segment: int) -> PolicyError:
+    return PolicyError("FF-APP-084", f"segment {segment} of round {round} is not open")

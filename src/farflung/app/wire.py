@@ -20,7 +20,11 @@ audit.judge     AuditReveal     Judged            it has compared
 
 from __future__ import annotations
 
-from farflung.core.codec import Wire
+from typing import TypeVar
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.job.spec import Terms
 from farflung.ledger.rows import NOBODY
@@ -216,7 +220,7 @@ class AuditOrder(Wire, frozen=True):
 
 
 class AuditAnswer(Wire, frozen=True):
-    """The verifier's commitment, which is on its disk; or its verdict at once: nothing, or nothing true, was opened."""
+    """The verifier's commitment, always the same; or its verdict at once: nothing, or nothing true, was opened."""
 
     blind: Blind | None
     verdict: SignedVerdict | None
@@ -251,3 +255,43 @@ class End(Wire, frozen=True):
     """The lease is over: the worker may go, and what was stored for the job may be deleted."""
 
     job: Hash
+
+
+OrderT = TypeVar(
+    "OrderT",
+    Start,
+    TrainRound,
+    RevealRound,
+    MergeRound,
+    OpenSegment,
+    RevealSegment,
+    AuditOrder,
+    AuditReveal,
+    Members,
+    End,
+)
+OpeningT = TypeVar("OpeningT", SegmentOpened, SegmentRevealed)
+
+
+def order(job: Hash, body: bytes, kind: type[OrderT]) -> OrderT:
+    """An order of the lease's job; raises PolicyError FF-APP-057."""
+    said = decode(body, kind, limits.CONTROL_BYTES)
+    if said.job != job:
+        raise PolicyError("FF-APP-057", "an order does not fit where the lease stands", cause="another job")
+    return said
+
+
+def read_opening(data: bytes, kind: type[OpeningT]) -> OpeningT:
+    """What a peer shows of its work. Raises ProtocolError, FF-APP-097 when it is larger than anybody can pass on.
+
+    A peer may have committed to leaves of any size: what proves nothing more for being large is not taken in.
+    """
+    said = decode(data, kind, limits.OPENED_BYTES)
+    size = len(encode(said.leaves if isinstance(said, SegmentRevealed) else (said.start, said.before)))
+    if size > limits.OPENING_BYTES:
+        raise ProtocolError(
+            "FF-APP-097",
+            "what a peer opens is too large",
+            cause=f"{size} bytes of leaves, the limit is {limits.OPENING_BYTES}",
+        )
+    return said

@@ -34,6 +34,17 @@ TENSOR_DIMENSIONS: Final = 8
 ELEMENTS: Final = 1 << 36  # scalars in one model
 PAYLOAD_BYTES: Final = 8 << 30
 
+SANDBOX_CHARACTERS: Final = 32  # of the name of a sandbox tier
+
+# Audits
+OPENING_BYTES: Final = (
+    MIB  # leaves with their paths that a peer shows at a time: losses of some 100,000 steps
+)
+OPENED_BYTES: Final = (
+    3 * MIB
+)  # with manifests; the order that brings it to a verifier has to fit in a control message
+VERDICT_BYTES: Final = 4 * KIB  # what a verifier answers: a promise, or a border and a verdict
+
 # Ledger
 TX_BYTES: Final = 256 * KIB
 TX_OPS: Final = 64

@@ -45,7 +45,7 @@ class SignedRecord(Wire, frozen=True):
 
 def sign_record(key: SigningKey, record: EndpointRecord) -> SignedRecord:
     """Signs a record of the key's own. Raises ProtocolError FF-NET-060 for values that no reader accepts."""
-    _check_values(record)
+    check_values(record)
     if record.peer != key.public:
         raise _refuse("it names another key than the one that signs")
     return SignedRecord(record, key.sign(NS_ENDPOINT, encode(record)))
@@ -53,7 +53,7 @@ def sign_record(key: SigningKey, record: EndpointRecord) -> SignedRecord:
 
 def check_record(signed: SignedRecord) -> EndpointRecord:
     """The record, if its own peer signed it. Raises ProtocolError FF-NET-060, VerificationError FF-CORE-030."""
-    _check_values(signed.record)
+    check_values(signed.record)
     if len(signed.signature) != SIGNATURE_BYTES:
         raise VerificationError("FF-CORE-030", "wrong signature", cause="it has another length")
     check_signed(signed.record.peer, signed.signature, NS_ENDPOINT, encode(signed.record))
@@ -70,7 +70,8 @@ def newest(old: EndpointRecord | None, new: EndpointRecord) -> EndpointRecord:
     return new if old is None or new.sequence > old.sequence else old
 
 
-def _check_values(record: EndpointRecord) -> None:
+def check_values(record: EndpointRecord) -> None:
+    """Raises ProtocolError FF-NET-060 for a record that names no place, whoever signed it."""
     host = record.host
     if len(record.peer) != ID_BYTES or len(record.relay) != ID_BYTES:
         raise _refuse("a key has 32 bytes")

@@ -1,15 +1,17 @@
 """Rounds: who contributes, what is accepted, and when public state moves on.
 
-Theory. A round passes through three phases, and a record closes each; the record is on disk before the next
+Theory. A round passes through these phases, and a record closes each; the record is on disk before the next
 phase's first message leaves. Whatever happens between two records is repeated after a crash and gives the same
 bits, because peers keep what they computed before they say that they have it.
 
     phase       waits for                        closed by          then
     TRAIN       every live member's commitment   Committed          payloads are shown
     REVEAL      every live member's payload      Accepted           everybody merges
-    MERGE       every live member's root         Closed             the ledger hears of it; next round
+    MERGE       every live member's root         Closed             its audits begin
+    AUDIT       verdicts on the round before     Audited            the ledger hears of that round; next round
 
-Audits run beside the next round, and are written at a fixed place: those of round r after Closed(r + 1), before the
+Without audits Closed ends the round, and the ledger hears of it at once. Audits run beside the next round, and are
+written at a fixed place: those of round r after Closed(r + 1), before the
 round after it opens; at the end of a run all of them. So whom they find false leaves at a place of the log that no
 timing decides.
 

@@ -87,7 +87,7 @@ class Audits:
         told = (verdict.chain, verdict.job, verdict.round, verdict.node, verdict.segment, verdict.trace)
         is_theirs = verdict.verifier in self._verifiers and is_verdict_signed(signed)
         require(is_theirs, "FF-VERI-037", f"no verifier of the job signed a verdict of round {round}")
-        is_about = told == place and _is_sound(verdict)
+        is_about = told == place and is_sound(verdict)
         require(
             is_about,
             "FF-VERI-038",
@@ -104,7 +104,10 @@ class Audits:
             require(is_enough, "FF-VERI-043", f"too few verifiers accuse {node[:4].hex()}")
 
 
-def _is_sound(verdict: Verdict) -> bool:
-    """Whether the finding follows from the excess, and whoever found work good had trained it again."""
+def is_sound(verdict: Verdict) -> bool:
+    """Whether the finding follows from the excess, and whoever found work good had trained it again.
+
+    The ledger's law asks for the same of what it punishes: a verdict that it would refuse must not reach the log.
+    """
     is_accusing = verdict.finding in (Finding.FALSE, Finding.WITHHELD)
     return verdict.excess in EXCESSES[verdict.finding] and (is_accusing or verdict.result != ZERO_HASH)

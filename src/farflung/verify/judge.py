@@ -70,7 +70,9 @@ def finding_of(excess: int, *, encoding_ok: bool, statistics_ok: bool, chain_ok:
 
 
 class Concluded(NamedTuple):
-    """What the verdicts on one contribution come to: whom of its verifiers one pays, and whom one asks no more."""
+    """What the verdicts on one contribution come to: whom of its verifiers one pays, and whom, having accused what
+    another found good, one does not pay for it and asks last from then on.
+    """
 
     finding: Finding
     honoured: tuple[PeerId, ...]

@@ -25,6 +25,7 @@ from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import Terms
 from farflung.ledger.block import Genesis
+from farflung.train import card
 from farflung.train.roundlog import Entry, Finished, Opened, Record, read_log
 from farflung.train.snapshot import PublicState
 from farflung.verify import books
@@ -92,7 +93,7 @@ def _records(exported: Exported, terms: Terms) -> list[Record]:
 
 
 def _model(data: bytes, terms: Terms, public: PublicState) -> Hash:
-    """The model file holds the final public state, float32 and bit for bit; returns its digest."""
+    """The model file holds the final public state, float32 and bit for bit, and says what it is; returns its digest."""
     try:
         tensors = safetensors.numpy.load(data)
     except Exception as error:  # the library raises its own untyped errors
@@ -104,4 +105,6 @@ def _model(data: bytes, terms: Terms, public: PublicState) -> Hash:
     flat = terms.layout.flatten(tensors) if is_same else public.params[:0]
     is_public = flat.tobytes() == public.params.tobytes()
     require(is_public, "FF-VERI-041", "the model file is not the public state at the end of the log")
+    is_named = card.read_text(data) == card.text(card.of(terms, public.round))
+    require(is_named, "FF-VERI-044", "the model file describes another model than the terms")
     return digest(NS_OUTPUT, data)

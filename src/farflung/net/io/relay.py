@@ -171,8 +171,8 @@ class RelayServer:
             async with asyncio.timeout(self._handshake_seconds):
                 magic = await _exactly(stranger, len(tls.MAGIC))
                 if magic == tls.MAGIC:
-                    is_ours = False
                     await self._endpoint.adopt(stranger, magic)
+                    is_ours = False  # not before: an adoption that fails has taken nothing
                 elif magic == tickets.MAGIC:
                     is_ours = not await self._hear(stranger, magic)
         except (TimeoutError, OSError, EOFError):

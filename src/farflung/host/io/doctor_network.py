@@ -1,0 +1,146 @@
+"""Measures the loopback with a connection as farflung's own are: TCP, the hello in clear, TLS 1.3 between two keys."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import socket
+import statistics
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError
+from farflung.core.limits import KIB, MIB
+from farflung.host.io.doctor_places import broken
+from farflung.host.readings import Broken, Loopback, Missed, Port, Ports
+from farflung.net.io.credentials import FileCredentials
+from farflung.net.tls import Session
+
+HOST: Final = "127.0.0.1"
+SENT: Final = 8 * MIB
+PIECE: Final = 256 * KIB
+TURNS: Final = 30
+TIMEOUT: Final = 3.0  # seconds that one end waits for the other
+PORTS: Final = 16  # listeners of the default run: 13 of them
+RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+class _End:
+    """One end of a connection, in the calling thread."""
+
+    def __init__(self, link: socket.socket, session: Session) -> None:
+        self._link, self._session, self._plain = link, session, bytearray()
+        link.settimeout(TIMEOUT)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def shake(self) -> None:
+        """Until the other's key is proved, and this end has said what it must."""
+        self._flush()
+        while not self._session.is_ready:
+            self._take()
+
+    def send(self, data: bytes) -> None:
+        self._session.send(data)
+        self._flush()
+
+    def receive(self, count: int) -> bytes:
+        while len(self._plain) < count:
+            self._take()
+        data = bytes(self._plain[:count])
+        del self._plain[:count]
+        return data
+
+    def _take(self) -> None:
+        data = self._link.recv(PIECE)
+        if not data:
+            raise ConnectionError("the other end closed the connection")
+        self._plain += b"".join(self._session.receive(data))
+        self._flush()
+
+    def _flush(self) -> None:
+        self._link.sendall(self._session.outgoing())
+
+
+def _answer(listener: socket.socket, key: FileCredentials) -> None:
+    """The other end: gives each byte back, then takes the rest and says so."""
+    with contextlib.closing(key), contextlib.suppress(OSError, FarflungError):
+        link, _ = listener.accept()
+        with link:
+            end = _End(link, Session.server(key))
+            end.shake()
+            for _ in range(TURNS):
+                end.send(end.receive(1))
+            end.receive(SENT)
+            end.send(b"x")
+
+
+def loopback() -> Loopback:
+    """Connects to itself, says hello, plays some bytes to and fro, sends a few MB."""
+    here, there = SigningKey(b"\1" * 32), SigningKey(b"\2" * 32)  # they protect nothing
+    mine, theirs = FileCredentials(here), FileCredentials(there)
+    try:
+        with socket.create_server((HOST, 0)) as listener:
+            listener.settimeout(TIMEOUT)
+            threading.Thread(target=_answer, args=(listener, theirs), daemon=True).start()
+            start = time.perf_counter()
+            with socket.create_connection(listener.getsockname(), TIMEOUT) as link:
+                end = _End(link, Session.client(mine, there.public))
+                end.shake()
+                shaken = time.perf_counter() - start
+                turns = [_turn(end) for _ in range(TURNS)]
+                start = time.perf_counter()
+                for _ in range(SENT // PIECE):
+                    end.send(bytes(PIECE))
+                end.receive(1)
+                rate = SENT / max(1e-9, time.perf_counter() - start)
+    except (OSError, FarflungError) as error:
+        return Loopback(broken=_words(error))
+    finally:
+        mine.close()
+    return Loopback(shaken, statistics.median(turns), rate)
+
+
+def _turn(end: _End) -> float:
+    start = time.perf_counter()
+    end.send(b"x")
+    end.receive(1)
+    return time.perf_counter() - start
+
+
+def _words(error: OSError | FarflungError) -> Broken:
+    if isinstance(error, FarflungError):
+        return Broken(0, f"{error.message}: {error.cause}" if error.cause else error.message)
+    if isinstance(error, TimeoutError):
+        return Broken(0, f"no answer within {TIMEOUT:.0f} s")
+    return broken(error)
+
+
+def ports() -> Ports | Missed:
+    """Listens on some free ports at once."""
+    numbers: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        numbers = [int(word) for word in re.split(r"\s+", RANGE.read_text("ascii").strip())]
+    first, last = numbers if len(numbers) == 2 else (0, 0)
+    held = 0
+    with contextlib.ExitStack() as open_ports:
+        try:
+            for held in range(1, PORTS + 1):  # noqa: B007
+                open_ports.enter_context(socket.create_server((HOST, 0)))
+        except OSError as error:
+            held -= 1
+            if error.errno == errno.EMFILE:
+                return Missed("this process may not open as many files", "ulimit -n 1024")
+    return Ports(first, last, PORTS, held)
+
+
+def port(number: int) -> Port:
+    """Listens on one port, and lets it go."""
+    try:
+        socket.create_server((HOST, number)).close()
+    except OSError as error:
+        return Port(number, broken(error))
+    return Port(number)

@@ -1,0 +1,227 @@
+"""What `farflung check` measures of a computer, as data: one struct a probe.
+
+`host.io.doctor*` fills them, `host.doctor` judges them. Bytes, seconds and bytes per second throughout.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.host.sandbox import Tier
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """A probe that found nothing out, why, and what to do about that. Never the same as a good reading."""
+
+    why: str
+    step: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A probe that met an error of ours, which has its own code, cause and next step."""
+
+    code: str
+    message: str
+    cause: str
+    hint: str
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """What the operating system said instead of doing it: its number (0: none of its own) and its words."""
+
+    number: int
+    words: str
+
+
+class Python(msgspec.Struct, frozen=True):
+    """The interpreter that runs farflung."""
+
+    version: tuple[int, int, int]
+    implementation: str
+    bits: int
+
+
+class Libraries(msgspec.Struct, frozen=True):
+    """What farflung's own metadata asks for: (name, version wanted, version found; "" is none)."""
+
+    wanted: tuple[tuple[str, str, str], ...]
+
+
+class Torch(msgspec.Struct, frozen=True):
+    """PyTorch in a process of its own. `error` is the last thing that it said when it did not come up."""
+
+    version: str = ""
+    load_seconds: float = 0.0
+    is_exact: bool = False  # products of whole numbers are exact, as float32 can hold them
+    is_repeated: bool = False  # the same product twice gives the same bits
+    has_onednn: bool = False
+    threads: int = 0  # as a worker has them
+    error: str = ""
+    has_python_path: bool = False  # PYTHONPATH is set, which may hide the installed one
+
+
+class Speed(msgspec.Struct, frozen=True):
+    """float32 FLOP/s of one core, as `host.io.probe.sgemm_flops` measures them."""
+
+    flops: float
+
+
+class Cores(msgspec.Struct, frozen=True):
+    """Cores that may be used here (affinity, container), that the machine has, and its load of the last minute."""
+
+    usable: int
+    present: int
+    load: float
+
+
+class MemoryLeft(msgspec.Struct, frozen=True):
+    """Memory of the machine, what a run may take of it now, and the container's bound (0: none)."""
+
+    total: int
+    usable: int
+    bound: int
+
+
+class Disk(msgspec.Struct, frozen=True):
+    """The disk under `folder`: room, and how long it takes until written data is safe."""
+
+    folder: str
+    free: int
+    rate: float = 0.0  # of a few MB, fsync included
+    sync: float = 0.0  # of one fsync of a small record, median
+    broken: Broken | None = None
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """Whether a file can be made where runs, or temporary files, go. `variable` moves that place.
+
+    `ignored`: what the variable names, where that is not used because it cannot be.
+    """
+
+    path: str
+    variable: str
+    exists: bool = True
+    broken: Broken | None = None
+    ignored: str = ""
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """The wall clock against all that is at hand without asking anybody."""
+
+    now: float  # since the epoch
+    window: float  # over which it was watched
+    jump: float  # wall minus monotonic over that window
+    file_skew: float | None  # a new file's time minus the clock; None: could not be had
+    since_package: float | None  # the clock minus the newest file of this package
+    is_kept: bool | None  # the kernel says that a time service keeps it; None: it does not say
+
+
+class Loopback(msgspec.Struct, frozen=True):
+    """A connection of farflung's own kind from this process to itself."""
+
+    handshake: float = 0.0  # connect, and TLS until both ends are ready
+    round_trip: float = 0.0  # median of one byte, there and back
+    rate: float = 0.0
+    broken: Broken | None = None
+
+
+class Ports(msgspec.Struct, frozen=True):
+    """Ports that the system hands out by itself (first and last; 0, 0: it does not say); how many were had at once."""
+
+    first: int
+    last: int
+    asked: int
+    bound: int
+
+
+class Port(msgspec.Struct, frozen=True):
+    """One port on 127.0.0.1 that somebody wants to use."""
+
+    number: int
+    broken: Broken | None = None
+
+
+class Files(msgspec.Struct, frozen=True):
+    """RLIMIT_NOFILE, and how many descriptors this process holds. -1: no limit."""
+
+    soft: int
+    hard: int
+
+
+class Processes(msgspec.Struct, frozen=True):
+    """RLIMIT_NPROC with what the user has running, and the container's bound with its own count. -1: no limit."""
+
+    soft: int
+    running: int
+    bound: int
+    inside: int
+    hard: int = -1
+
+
+class Data(msgspec.Struct, frozen=True):
+    """The default run's data: Python's own library."""
+
+    files: int
+    size: int
+
+
+class Random(msgspec.Struct, frozen=True):
+    """Whether the system's generator is seeded: keys come from it."""
+
+    is_ready: bool
+
+
+class Terminal(msgspec.Struct, frozen=True):
+    """Where text goes. `columns` is 0 where it goes to no terminal."""
+
+    columns: int
+    encoding: str
+    names: str  # encoding of file names
+
+
+class Extras(msgspec.Struct, frozen=True):
+    """Optional parts: (name, version; "" is not installed)."""
+
+    parts: tuple[tuple[str, str], ...]
+
+
+class TierSeen(msgspec.Struct, frozen=True):
+    """One sandbox tier on this machine: why it does not work ("" if it does), and the command that would help."""
+
+    tier: Tier
+    why: str
+    command: str
+
+
+class Sandbox(msgspec.Struct, frozen=True):
+    """The tier that workers get ("" with `refused`), all tiers strongest first, and the variable that names one."""
+
+    chosen: str
+    tiers: tuple[TierSeen, ...]
+    variable: str
+    refused: Refused | None = None
+
+
+Reading = (
+    Missed
+    | Refused
+    | Python
+    | Libraries
+    | Torch
+    | Speed
+    | Cores
+    | MemoryLeft
+    | Disk
+    | Folder
+    | Clock
+    | Loopback
+    | Ports
+    | Port
+    | Files
+    | Processes
+    | Data
+    | Random
+    | Terminal
+    | Extras
+    | Sandbox
+)

@@ -1,0 +1,92 @@
+"""A provider that cheats in a whole network of real processes: it is drawn, caught, slashed, and shown to a reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_trees import Farflung
+
+from farflung.app.audits import evidence_file
+from farflung.app.local import cheater_of
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.ids import PeerId
+from farflung.job.spec import JobSpec, Terms
+from farflung.verify.evidence import Evidence, evidence_fault, evidence_hash
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+
+SETTINGS = (
+    "network.providers=3",
+    "network.verifiers=2",
+    "audit.rate=1.0",
+    "audit.segments=1",  # whichever is drawn: no segment of the cheater's is honest
+)
+FIRST = 1  # the round in which a cheat begins
+
+
+@pytest.fixture(scope="module")
+def cheated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Any]:
+    """The command, and a finished run in which one of three providers makes every second step only."""
+    command = Farflung(tmp_path_factory.mktemp("cheated") / "runs")
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
+    ended = command("run", "--preset", "tiny", "--json", "--cheat", "skip", *settings)
+    assert ended.code == 0, ended.errors
+    return command, ended
+
+
+def folder(cheated: tuple[Farflung, Any]) -> Path:
+    command, ended = cheated
+    return command.runs / ended.result["run"]
+
+
+def spec_of(run: Path) -> JobSpec:
+    return decode((run / "terms.bin").read_bytes(), Terms, limits.LOG_RECORD_BYTES).spec
+
+
+def test_the_one_that_was_drawn_to_cheat_is_caught_and_nobody_else(cheated: tuple[Farflung, Any]) -> None:
+    _, ended = cheated
+    (caught,) = [e for e in ended.events if e["event"] == "caught"]  # told once
+    name = f"provider-{cheater_of(spec_of(folder(cheated)))}"
+    assert caught["peer"] == next(e["peer"] for e in ended.events if e.get("name") == name and e["peer"])
+    assert caught["round"] == FIRST
+    assert ended.result["caught"] == [caught["peer"]]
+    assert {e["peer"] for e in ended.events if e["event"] == "left"} == {caught["peer"]}
+    found = [e for e in ended.events if e["event"] == "audit"]
+    accused = [e for e in found if e["finding"] != "holds"]
+    assert [(e["peer"], e["round"], e["finding"]) for e in accused] == [(caught["peer"], FIRST, "false")]
+    assert len(accused[0]["verifiers"]) == 2
+
+
+def test_no_credit_is_lost_and_the_cheater_is_paid_nothing(cheated: tuple[Farflung, Any]) -> None:
+    _, ended = cheated
+    result = ended.result
+    assert result["sum"] == 0
+    (cheater,) = result["caught"]
+    paid = {e["peer"]: e["paid"] for e in ended.events if e["event"] == "settled"}
+    assert paid.pop(cheater) == 0
+    assert len(paid) == 4
+    assert all(amount > 0 for amount in paid.values())
+    assert result["slashed"] > 0
+    assert result["slashed"] == result["bounty"] + result["burnt"]
+    assert result["burnt"] >= result["bounty"]
+
+
+def test_what_was_opened_is_kept_under_the_hash_that_the_ledger_names(cheated: tuple[Farflung, Any]) -> None:
+    _, ended = cheated
+    (caught,) = [e for e in ended.events if e["event"] == "caught"]
+    run, peer = folder(cheated), PeerId(bytes.fromhex(caught["peer"]))
+    path = evidence_file(run / "evidence", caught["round"], peer)
+    assert list((run / "evidence").iterdir()) == [path]
+    evidence = decode(path.read_bytes(), Evidence, limits.CONTROL_BYTES)
+    assert evidence_hash(evidence).hex() == caught["evidence"]
+    assert evidence_fault(evidence, spec_of(run)) == ""
+
+
+def test_a_second_reader_finds_the_same_draws_verdicts_and_payments(cheated: tuple[Farflung, Any]) -> None:
+    command, ended = cheated
+    checked = command("verify-run", ended.result["run"], "--json")
+    assert checked.code == 0, checked.errors
+    assert checked.events[0]["paid"] == ended.result["paid"]
