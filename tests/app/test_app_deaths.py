@@ -87,6 +87,21 @@ def test_a_provider_that_is_killed_is_lost_on_evidence_and_comes_back(farflung: 
     assert farflung("verify-run", result["run"]).code == 0
 
 
+def test_a_worker_that_is_killed_while_it_trains_is_told_of_and_the_run_ends_well(farflung: Farflung) -> None:
+    ended = run_with_deaths(farflung, ["provider-1 worker"], *LONG)
+    result = ended.result
+    assert (result["rounds"], result["sum"]) == (14, 0)
+    assert result["caught"] == []
+    provider = next(e["peer"] for e in told(ended, "process") if e["name"] == "provider-1")
+    what_was_done = [e for e in told(ended, "left") if e["peer"] == provider] + told(ended, "restarted")
+    assert what_was_done, "nobody was told"
+    workers = [e for e in told(ended, "process") if e["name"] == "provider-1 worker"]
+    assert len(workers) == 2
+    units = {event["peer"]: event["units"] for event in told(ended, "settled")}
+    assert units[provider] > 0
+    assert farflung("verify-run", result["run"]).code == 0
+
+
 def assert_bytes_are_not_forgotten(ended: Ended, name: str) -> None:
     """What a process sent before it died is counted on."""
     counts = [event for event in told(ended, "traffic") if event["process"] == name]

@@ -137,10 +137,13 @@ def test_the_second_reader_finds_one_flipped_bit_anywhere(
 
 
 def test_another_folder_gives_the_same_bits_and_another_seed_gives_others(tiny: Any, farflung: Any) -> None:
-    _, ended = tiny
-    again = farflung(
-        "run", "--preset", "tiny", "--json", "--out", str(farflung.runs / "else where" / "x")
-    ).result
+    command, ended = tiny
+    elsewhere = farflung.runs / "else where"
+    shutil.copytree(command.runs / ended.result["run"], elsewhere / "first")
+    second = farflung("run", "--preset", "tiny", "--json", "--out", str(elsewhere / "x"))
+    again = second.result
+    said = [event for event in second.events if event["event"] == "repeated"]
+    assert [(event["run"], event["differs"]) for event in said] == [("first", [])]
     assert (again["model_hash"], again["ledger_root"]) == (
         ended.result["model_hash"],
         ended.result["ledger_root"],
