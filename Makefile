@@ -18,13 +18,13 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/farflung run $(ARGS)
 
-# Lint, types, import contracts, then all tests that need neither root nor hours.
+# Lint, types, import contracts, then all tests that need neither root, nor a browser, nor patience: .ci/run adds those.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not soak and not netns" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
 
 # Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times.
 soak: setup
@@ -35,8 +35,10 @@ bench: setup
 	$(BIN)/python bench/run.py $(ARGS)
 	$(BIN)/python bench/strangers.py $(ARGS)
 
+# The pages, in docs/_build/html; a warning is an error.
 docs: setup
-	$(BIN)/pytest tests/docs $(ARGS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/sphinx-build -q -n -W --keep-going -b html docs docs/_build/html $(ARGS)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis docs/_build

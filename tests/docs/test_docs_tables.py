@@ -1,0 +1,125 @@
+"""Tables of the documentation against the source: settings, environment variables, verbs, exit codes, fragments.
+
+The page of all settings is written by `FARFLUNG_BLESS=1 python -m pytest tests/docs/test_docs_tables.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from farflung.app.cli.main import VERBS
+from farflung.core import errors
+from farflung.job.keys import KEYS, Key
+from farflung.job.show import ABOUT
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+SETTINGS = DOCS / "settings.md"
+VARIABLE = re.compile(r"_?FARFLUNG_[A-Z_]+[A-Z]")
+EXAMPLES_IN_WORDS = {"FARFLUNG_KEY", "FARFLUNG_SECTION_KEY"}  # stand for any of them in a message
+
+HEAD = """\
+# All settings
+
+Every key of a job file, with what it is when you do not name it. The same list for your own job, with where each value
+came from: `farflung plan --show-config`; as a file to begin with: `farflung init`.
+
+One value for one run: `--set sync.steps=20`. From the environment: `FARFLUNG_SYNC_STEPS=20`, and so on: the key in
+capitals, with `_` for the dot. A flag wins over the environment, the environment over the file, the file over
+`--preset`.
+"""
+
+
+def rows(page: Path) -> Iterator[list[str]]:
+    """The cells of each table row, heads and rules left out."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        is_head = after.startswith("|---")
+        if line.startswith("|") and not line.startswith("|---") and not is_head:
+            yield [cell.strip() for cell in line.replace("\\|", "\0").strip("|").split("|")]
+
+
+def shown(value: Any) -> str:
+    """A default as one writes it in TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def about(key: Key) -> str:
+    """What a key is for, and which words it takes."""
+    text = ABOUT[key.dotted]
+    choices = get_args(key.kind) if get_origin(key.kind) is Literal else ()
+    if choices and not all(choice in text for choice in choices):
+        text += ": " + ", ".join(f"`{choice}`" for choice in choices)
+    return text.replace("|", "\\|")
+
+
+def settings() -> str:
+    """The page of all settings."""
+    parts, section = [HEAD], None
+    for key in KEYS.values():
+        if key.section != section:
+            section = key.section
+            title = f"`[{section}]`" if section else "At the top"
+            parts.append(f"\n## {title}\n\n| key | default | what |\n|---|---|---|\n")
+        parts.append(f"| `{key.name}` | `{shown(key.default)}` | {about(key)} |\n")
+    return "".join(parts)
+
+
+def test_the_page_of_settings_is_what_the_source_says() -> None:
+    if os.environ.get("FARFLUNG_BLESS"):
+        SETTINGS.write_text(settings(), encoding="utf-8")
+    assert SETTINGS.read_text(encoding="utf-8") == settings()
+
+
+def test_every_default_that_the_other_pages_name_is_the_real_one() -> None:
+    seen = set()
+    for page in (DOCS / "train.md",):
+        for cells in rows(page):
+            key = KEYS.get(cells[0].strip("`"))
+            if key is not None:
+                seen.add(key.dotted)
+                assert cells[1] == f"`{shown(key.default)}`", f"{page.name}: {key.dotted}"
+    assert {"rounds", "sync.steps", "audit.rate"} <= seen
+
+
+def variables_of_the_source() -> set[str]:
+    """What the program reads from its environment, apart from the settings of a job."""
+    found = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        found |= set(VARIABLE.findall(path.read_text(encoding="utf-8")))
+    return found - {key.variable for key in KEYS.values()} - EXAMPLES_IN_WORDS
+
+
+def test_the_environment_variables_listed_are_those_of_the_source() -> None:
+    listed = {cells[0].strip("`") for cells in rows(DOCS / "operate.md") if "FARFLUNG_" in cells[0]}
+    assert listed == variables_of_the_source()
+
+
+def test_the_verbs_listed_are_those_of_the_program() -> None:
+    listed = [cells[0].strip("`") for cells in rows(DOCS / "cli.md")]
+    assert sorted(listed) == sorted(VERBS)
+
+
+def test_the_exit_codes_listed_are_those_of_the_error_tree() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if hasattr(kind, "exit_code")]
+    listed = {int(cells[0]) for cells in rows(DOCS / "operate.md") if cells[0].isdigit()}
+    assert listed == {kind.exit_code for kind in kinds} | {0, 130}
+
+
+@pytest.mark.parametrize("kind", ["changes", "docs/decisions", "docs/protocol", "docs/concepts"])
+def test_every_page_has_a_place_among_the_others(kind: str) -> None:
+    """Fragments in the page of changes, all others in a table of contents."""
+    places = [DOCS / "changelog.md", DOCS / "index.md", *DOCS.glob("*/index.md")]
+    text = "".join(place.read_text(encoding="utf-8") for place in places)
+    names = {path.stem for path in (ROOT / kind).glob("*.md")} - {"README", "index"}
+    assert {name for name in names if name not in text} == set()
