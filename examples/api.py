@@ -1,4 +1,4 @@
-"""farflung from Python: a callback that hears every event, and the model in your hands at the end.
+"""farflung from Python: a plan, a callback that hears every event, and the run in your hands at the end.
 
     python examples/api.py [KEY=VALUE ...]         for example: python examples/api.py rounds=6 sync.steps=5
 
@@ -6,8 +6,6 @@ Runs go below FARFLUNG_RUNS, or `runs` in the current folder.
 """
 
 import sys
-
-import safetensors.torch
 
 import farflung
 from farflung.core.events import AnyEvent, RoundClosed, Settled
@@ -30,11 +28,15 @@ def main() -> None:
 
     run = farflung.run(preset="tiny", set=changes, callbacks=[show])
 
-    tensors = safetensors.torch.load_file(run.folder / "model.safetensors")
-    parameters = sum(tensor.numel() for tensor in tensors.values())
-    events = sum(1 for _ in run.events())
-    print(f"{parameters} parameters, held-out loss {run.result.loss:.3f} nats a token, {events} events")
+    print(run.metrics)  # pandas.DataFrame(run.metrics) takes it as it is
+    model = run.model()  # a torch.nn.Module, with the weights that were handed over
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{parameters} parameters, held-out loss {run.result.loss:.3f} nats a token")
+    print(f"it writes: {run.sample('def ', tokens=20)!r}")
     print(f"paid {run.result.paid}, refunded {run.result.refunded}, sum {run.result.sum}")
+    found = run.verify()  # recomputes the run from its log; raises at the first thing that is not true
+    print(f"recomputed: {found.merges} merges, {found.signatures} signatures, model {found.model_hash[:16]}")
+    print(f"again later: farflung.load({run.name!r})")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ layer, one prediction. What farflung asks of a module:
 
 - a function without arguments returns it; its file needs no other file,
 - `module(x_BT, y_BT)` takes int64 tokens and returns one finite scalar: the loss,
-- parameters are float32 and are all trained; buffers stay constant (LayerNorm is fine, BatchNorm is not).
+- parameters are float32 and are all trained; buffers stay constant (LayerNorm is fine, BatchNorm is not),
+- a method `logits(x_BT)` where it is to write text (`farflung sample`).
 
 Shapes: B sequences, T tokens, D channels of an embedding, H hidden channels, V tokens of the vocabulary.
 """
@@ -27,13 +28,17 @@ class Windowed(nn.Module):
         self.norm = nn.LayerNorm(hidden)
         self.head = nn.Linear(hidden, vocabulary)
 
-    def forward(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token; y is x one place later."""
+    def logits(self, x_BT: Tensor) -> Tensor:
+        """A score for each next token, (B, T, V). Training does not need it; `farflung sample` does."""
         x_BDT = self.embed(x_BT).transpose(1, 2)
         past_BDT = functional.pad(x_BDT, (WINDOW - 1, 0))  # nothing from the future
         hidden_BTH = torch.tanh(self.norm(self.mix(past_BDT).transpose(1, 2)))
-        logits_BTV = self.head(hidden_BTH)
-        return functional.cross_entropy(logits_BTV.flatten(0, 1), y_BT.flatten())
+        scores_BTV: Tensor = self.head(hidden_BTH)
+        return scores_BTV
+
+    def forward(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token; y is x one place later."""
+        return functional.cross_entropy(self.logits(x_BT).flatten(0, 1), y_BT.flatten())
 
 
 def build() -> nn.Module:

@@ -3,18 +3,24 @@
 import farflung
 run = farflung.run("job.toml", callbacks=[print])
 print(run.result.loss, run.folder / "model.safetensors")
+run.metrics                 # in a notebook: a table; for pandas: pandas.DataFrame(run.metrics)
+model = run.model()         # a torch.nn.Module
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "plan", "run"]
+__all__ = ["Run", "__version__", "callbacks", "load", "plan", "run"]
 
 if TYPE_CHECKING:
-    from farflung.app.api import Run, plan, run
+    from inspect import Signature
+
+    from farflung import callbacks
+    from farflung.app.api import Run, load, plan, run
 
 
 class _PlanPackage(ModuleType):
@@ -25,13 +31,24 @@ class _PlanPackage(ModuleType):
 
         return api.plan(*arguments, **named)
 
+    @property
+    def __signature__(self) -> Signature:
+        """What editors and notebooks show of the function."""
+        from inspect import signature
+
+        from farflung.app import api
+
+        return signature(api.plan)
+
 
 def __getattr__(name: str) -> Any:
     """`farflung.run` and its like are loaded when they are first used: importing the package stays cheap."""
-    if name in ("Run", "run"):
+    if name in ("Run", "load", "run"):
         from farflung.app import api
 
         return getattr(api, name)
+    if name == "callbacks":
+        return import_module("farflung.callbacks")
     raise AttributeError(f"module 'farflung' has no attribute {name!r}")
 
 

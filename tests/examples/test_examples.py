@@ -1,10 +1,12 @@
-"""Every example runs as it is written, with smaller settings; and so do the README's job and its Python."""
+"""Every example runs as it is written, with smaller settings; and so do the README's commands and its Python."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ SMALL = {
     "evaluate.tokens": "1024",
     "evaluate.final_tokens": "1024",
 }
+ENVIRONMENT = {f"FARFLUNG_{key.upper().replace('.', '_')}": value for key, value in SMALL.items()}
 CLI = ("-m", "farflung.app.cli.main")
 
 
@@ -69,6 +72,8 @@ def test_an_example_job_trains_and_settles(name: str, tmp_path: Path) -> None:
     assert result["sum"] == 0
     assert result["loss"] < result["loss_start"]
     assert (tmp_path / "runs" / result["run"] / "model.safetensors").is_file()
+    text = python(tmp_path, *CLI, "sample", result["run"], "--prompt", "def ", "--tokens", "8")
+    assert text.startswith("def ")
 
 
 def test_the_python_api_says_what_happens_and_hands_over_the_model(tmp_path: Path) -> None:
@@ -76,6 +81,19 @@ def test_the_python_api_says_what_happens_and_hands_over_the_model(tmp_path: Pat
     assert re.search(r"^round 2 of 2: loss \d", out, re.MULTILINE)
     assert len(re.findall(r"earned \d+ micro-credits", out)) == 3  # two providers and their verifier
     assert "sum 0" in out
+    assert "it writes: " in out
+    assert re.search(r"^recomputed: \d+ merges", out, re.MULTILINE)
+
+
+def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
+    out = python(tmp_path, str(EXAMPLES / "callbacks.py"), "rounds=2", "sync.steps=2")
+    assert re.search(r"^round 2/2: \d+ tokens, \d+ bytes to agree", out, re.MULTILINE)
+    assert "holds" in out
+    assert "stored model.safetensors after 2 rounds" in out
+    assert "best held-out loss" in out
+    (run,) = (tmp_path / "runs").iterdir()
+    has_tensorboard = importlib.util.find_spec("tensorboard") is not None
+    assert bool(list(run.glob("tensorboard/events.*"))) is has_tensorboard
 
 
 def test_a_network_that_was_killed_resumes_to_the_same_model(tmp_path: Path) -> None:
@@ -83,17 +101,20 @@ def test_a_network_that_was_killed_resumes_to_the_same_model(tmp_path: Path) -> 
     assert "the same model, ledger and pay" in out.splitlines()
 
 
-def test_the_readmes_job_and_python_run_as_written(tmp_path: Path) -> None:
-    """README's TOML as job.toml on a small text, then README's Python; only sizes come from the environment."""
-    text = README.read_text(encoding="utf-8")
-    (toml,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (path,) = re.findall(r'^path = "(.+?)"', toml, re.MULTILINE)
-    (tmp_path / "job.toml").write_text(toml, encoding="utf-8")
-    (tmp_path / path).mkdir()
-    for number, source in enumerate([README, *sorted((ROOT / "docs").glob("*.md"))]):
-        (tmp_path / path / f"{number}.txt").write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
-    small = {f"FARFLUNG_{key.upper().replace('.', '_')}": value for key, value in SMALL.items()}
-    python(tmp_path, "-c", code, **small)
+def test_the_readmes_python_runs_as_written(tmp_path: Path) -> None:
+    """Only sizes come from the environment."""
+    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    python(tmp_path, "-c", code, **ENVIRONMENT)
     (model,) = (tmp_path / "runs").glob("*/model.safetensors")
     assert model.stat().st_size > 0
+
+
+def test_the_readmes_commands_run_in_their_order_as_written(tmp_path: Path) -> None:
+    """From a job that `init` wrote to a text, an export and a second reader; only sizes come from the environment."""
+    lines = re.findall(r"^    (farflung .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    verbs = [shlex.split(line, comments=True)[1:] for line in lines]
+    assert [words[0] for words in verbs[:3]] == ["init", "plan", "run"]
+    said = {words[0]: python(tmp_path, *CLI, *words, **ENVIRONMENT) for words in verbs}
+    assert said["sample"].startswith("import ")
+    assert "Verify" in said["verify-run"]
+    assert (tmp_path / "job.toml").is_file()

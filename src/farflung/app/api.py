@@ -1,35 +1,225 @@
-"""The Python API: `farflung.run(spec, callbacks=[…])` and `farflung.plan(spec)`."""
+"""The Python API: `farflung.plan(spec)`, `farflung.run(spec, callbacks=[…])`, `farflung.load(name)`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from farflung.app import asking, preparation, running
-from farflung.core.errors import SpecError
-from farflung.core.events import AnyEvent, Planned, Result
+from farflung.app import asking, folder, handed, preparation, running
+from farflung.app.callbacks import Callback, Callbacks, Watch
+from farflung.app.folder import Identity, RunFolder
+from farflung.app.handed import Handed
+from farflung.app.journal import read_timeline
+from farflung.app.view import notebook
+from farflung.core import events
+from farflung.core.errors import RunError, SpecError
+from farflung.core.events import AnyEvent, Result
 from farflung.host.io.probe import machine
 from farflung.job import dataset
 from farflung.job.io.read import read_dataset
+from farflung.job.load import Resolved
+from farflung.job.spec import JobSpec
 from farflung.plan.advise import advise
-from farflung.watch.fold import Timeline
+from farflung.watch import tables
+from farflung.watch.fold import Timeline, fold
 from farflung.watch.io import eventlog
+from farflung.watch.tables import Table
 
-Callback = Callable[[AnyEvent], None]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from farflung.verify.report import Report
+
+
+class Plan(events.Planned, frozen=True, tag="plan"):
+    """What a run will take. Bytes are of all members together; money is in micro-credits, time in seconds.
+
+    `sync_bytes` to agree on weights, against `ring_bytes` that a bf16 ring all-reduce of the same steps would send;
+    `memory_bytes` is one worker's peak; `price` is the most that is paid, `escrow` what is locked for it.
+    """
+
+    def __repr__(self) -> str:
+        return notebook.text(notebook.plan_rows(fold(Timeline(), self)))
+
+    def _repr_html_(self) -> str:
+        return notebook.screen_html(notebook.plan_rows(fold(Timeline(), self)))
 
 
 class Run:
-    """A finished run: its result, its events, its folder."""
+    """A run in its folder: finished, stopped, or still going on in another process.
 
-    def __init__(self, folder: Path, result: Result) -> None:
-        self.folder, self.result = folder, result
+    Tables and figures are read from the run's event log; of a run that goes on, as it stands when they are asked for.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        """Opens the run in `folder`. Raises RunError FF-APP-011 where there is none."""
+        self._files = RunFolder(Path(folder))
+        self._files.read_identity()
+        self._final: Timeline | None = None
 
     def __repr__(self) -> str:
-        return f"Run({self.folder.name!r}, loss={self.result.loss:.3f}, rounds={self.result.rounds})"
+        timeline = self.timeline
+        done = timeline.result
+        if done is not None:
+            return f"Run({self.name!r}, loss={done.loss:.3f}, rounds={done.rounds})"
+        return f"Run({self.name!r}, {self.state}, rounds={len(timeline.rounds)})"
+
+    def _repr_html_(self) -> str:
+        return notebook.run_html(self.name, self.timeline)
+
+    @property
+    def name(self) -> str:
+        """What `farflung status` calls it: the name of its folder."""
+        return self._files.name
+
+    @property
+    def folder(self) -> Path:
+        """Where everything of this run lies (docs/architecture.md, "Files of a run")."""
+        return self._files.root
+
+    @property
+    def report(self) -> Path:
+        """The run's report as one HTML page; written when it is asked for first, and again while the run goes on.
+
+        Raises RunError FF-APP-155 where it cannot be written.
+        """
+        from farflung.app.view import report  # matplotlib takes a second to load
+
+        written = self.folder / report.FILE
+        return written if self._final is not None and written.exists() else report.write(self._files)
+
+    @property
+    def state(self) -> str:
+        """`running`, `finished`, `failed` or `interrupted`."""
+        if self._files.owner() is not None:
+            return "running"
+        timeline = self.timeline
+        if timeline.result is not None:
+            return "finished"
+        return "failed" if timeline.failed is not None else "interrupted"
+
+    @property
+    def timeline(self) -> Timeline:
+        """All that its events say, folded into one frozen value (farflung.watch.fold)."""
+        if self._final is not None:
+            return self._final
+        timeline = read_timeline(self._files)
+        if timeline.result is not None:
+            self._final = timeline
+        return timeline
 
     def events(self) -> Iterator[AnyEvent]:
-        """All events, in order."""
-        return eventlog.read(self.folder / "events.jsonl")
+        """All events (farflung.core.events), in order."""
+        path = self._files.events_file
+        return eventlog.read(path) if path.exists() else iter(())
+
+    @property
+    def result(self) -> Result:
+        """Losses in nats per token, bytes as sent at the sockets, money in micro-credits, hashes in hex.
+
+        Raises RunError FF-APP-188 while there is none.
+        """
+        found = self.timeline.result
+        if found is None:
+            raise RunError(
+                "FF-APP-188",
+                f"run {self.name} has no result",
+                cause=f"it is {self.state}",
+                hint=f"farflung resume {self.folder}",
+            )
+        return found
+
+    @property
+    def metrics(self) -> Table:
+        """One row for each round: round, tokens, seconds, losses, bytes, peers, root. `.units` explains each column.
+
+        `pandas.DataFrame(run.metrics)` takes it as it is; so does `polars.DataFrame`.
+        """
+        return tables.rounds(self.timeline)
+
+    @property
+    def audits(self) -> Table:
+        """One row for each audited segment: whose work, by whom repeated, and what was found."""
+        return tables.audits(self.timeline)
+
+    @property
+    def payments(self) -> Table:
+        """One row for each provider and verifier: accepted tokens, what the ledger paid, what it took."""
+        return tables.payments(self.timeline)
+
+    def model(self) -> nn.Module:
+        """The trained model in eval mode, with the weights that were handed over: float32 on the CPU.
+
+        The built-in GPT is made from the model file alone; a model of your own from the source in the run's folder,
+        which runs in this process. Call it as `model(x_BT, y_BT)` with int64 tokens for the mean loss.
+        Raises RunError FF-APP-160 (no model yet), FF-APP-161, UsageError FF-TRAIN-100 and -101 (no model file),
+        VerificationError FF-APP-162 (not the file on the ledger), FF-TRAIN-102 (tensors do not fit).
+        """
+        import torch
+
+        from farflung.train import card
+        from farflung.train import model as models
+
+        found = self._handed()
+        with torch.random.fork_rng(devices=[]):  # building draws numbers: yours stay as they are
+            model = models.build(JobSpec(model=found.card.model), found.source)
+        model.put(card.flat(found.card, model.layout, found.tensors))
+        return model.module.eval()
+
+    def sample(
+        self,
+        prompt: str = "",
+        tokens: int = 200,
+        *,
+        temperature: float = 0.8,
+        top_k: int = 0,
+        top_p: float = 0.95,
+        seed: int = 1,
+    ) -> str:
+        """The prompt, and `tokens` tokens that the trained model writes after it; the same seed, the same text.
+
+        temperature: 0 takes the likeliest token each time. top_k: draw from the k likeliest, 0 from all.
+        top_p: draw from the likeliest that together hold this share. As `farflung sample`, from the model file alone.
+        Raises what `model` raises, UsageError FF-APP-171 (no such prompt), FF-TRAIN-103 (no such option),
+        RunError FF-TRAIN-105 (a model of your own without a method `logits`), PolicyError FF-APP-172 (no text).
+        """
+        import torch
+
+        from farflung.app.cli import using
+        from farflung.app.telling import ask
+        from farflung.train import sampling
+        from farflung.train.questions import Sample, Told
+
+        found = self._handed()
+        start = using.prompt_tokens(prompt, found)
+        sampling.Options(temperature, top_k, top_p).check()
+        asked = Sample(found.data, found.source, start, tokens, temperature, top_k, top_p, seed)
+        threads = torch.get_num_threads()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                told = [answer.token for answer in ask(found, asked) if isinstance(answer, Told)]
+        finally:
+            torch.set_num_threads(threads)  # asking takes one, for the same sums in the same order
+        return prompt + "".join(using.as_text(told))
+
+    def _handed(self) -> Handed:
+        found = handed.open_model(str(self.folder))
+        handed.on_ledger(self._files, found.data)
+        return found
+
+    def verify(self) -> Report:
+        """Recomputes the run from its exported log alone: merges, roots, signatures, blocks, receipts.
+
+        Counts what was found true (farflung.verify.report). Raises VerificationError at the first statement that
+        does not hold, RunError FF-APP-080 where the run has no complete export.
+        """
+        from farflung.app.export import read_export
+        from farflung.app.local import genesis_of
+        from farflung.verify.reader import verify_run
+
+        chain = genesis_of(asking.resolve_again(self._files).spec).chain
+        return verify_run(read_export(self._files), chain)
 
 
 def run(
@@ -37,27 +227,38 @@ def run(
     *,
     preset: str = "local",
     set: Mapping[str, object] | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback | Watch] = (),
     out: str | Path | None = None,
-    baseline: bool | None = None,
     cheat: str | None = None,
+    baseline: bool | None = None,
+    display: bool = True,
 ) -> Run:
-    """Trains a job on a network of processes on this computer.
+    """Trains a job on a network of processes on this computer, settles it, and returns the finished run.
 
-    `spec` is the path of a job file (Path, or text that ends in `.toml`), a job file's text, or None for the preset
-    alone; `set` overrides single values by dotted key (`{"sync.steps": 20}`). Each callback gets every event.
-    `cheat` names what one drawn provider does instead of its work; by default one skips it when nothing but the
-    preset `local` is asked for, and nobody cheats otherwise.
+    spec: path of a job file (Path, or text that ends in `.toml`), a job file's text, or None for the preset alone.
+    preset: what unnamed values start from: "local" or "tiny".
+    set: single values by dotted key, over all else: `{"sync.steps": 20}`.
+    callbacks: objects of `farflung.callbacks.Callback`, or functions that get every event; called in this thread.
+    out: the run's folder; None: a new one below `runs`, or below FARFLUNG_RUNS.
+    cheat: what one drawn provider does instead of its work, "none" for nobody. None: it skips its work when nothing
+        but the preset "local" is asked for, and nobody cheats otherwise.
+    baseline: whether one machine trains on the same tokens, to compare with. None: as for `cheat`.
+    display: whether a notebook shows the run as it goes on. Elsewhere nothing is shown: print what you want to see.
+
+    Ctrl-C, or the stop button of a notebook, finishes the open round and settles; once more stops at once. Either
+    way RunStoppedError is raised, and `farflung.load()` opens what there is.
     Raises farflung.core.errors.FarflungError with a code, a cause and a hint.
     """
-    resolved, identity = asking.resolve(_job(spec), preset, _flags(set), cheat=cheat, baseline=baseline)
+    resolved, identity = _resolved(spec, preset, set, cheat=cheat, baseline=baseline)
     root = asking.new_root(Path(out) if out is not None else None, resolved.spec.name)
-
-    def watch(event: AnyEvent, _: Timeline) -> None:
-        for callback in callbacks:
-            callback(event)
-
-    return Run(root, running.start(root, resolved, identity, [watch]))
+    hooks = Callbacks(root, callbacks)
+    if display and notebook.kernel() is not None:
+        hooks.add(notebook.Live(identity.created))
+    try:
+        running.start(root, resolved, identity, [hooks])
+    finally:
+        hooks.close()
+    return Run(root)
 
 
 def plan(
@@ -65,24 +266,45 @@ def plan(
     *,
     preset: str = "local",
     set: Mapping[str, object] | None = None,
-) -> Planned:
-    """What a job will take: bytes, memory, seconds, price. Nothing is started. Built-in models only."""
-    resolved, identity = asking.resolve(_job(spec), preset, _flags(set))
+    baseline: bool | None = None,
+) -> Plan:
+    """What a job will take: bytes, memory, seconds, price. Nothing is started, nothing is spent.
+
+    Arguments as in `farflung.run`. Raises SpecError FF-APP-016 for a model of your own, whose size is known once it
+    is built, and PolicyError FF-PLAN-0xx for a job that cannot run here.
+    """
+    resolved, identity = _resolved(spec, preset, set, baseline=baseline)
     layout = preparation.known_layout(resolved.spec)
     if layout is None:
         raise SpecError(
             "FF-APP-016", "a module's size is known once it is built", hint="`farflung.run` plans it first"
         )
     data = read_dataset(resolved.spec.data, resolved.spec.model, Path(identity.base))
-    return advise(resolved.spec, layout, len(dataset.pack(data)), machine()).event("")
+    said = advise(resolved.spec, layout, len(dataset.pack(data)), machine())
+    event = said.event("", baseline=identity.baseline)
+    return Plan(**{name: getattr(event, name) for name in event.__struct_fields__})
 
 
-def _job(spec: str | Path | None) -> Path | str | None:
-    return Path(spec) if isinstance(spec, str) and spec.endswith(".toml") and "\n" not in spec else spec
+def load(name: str | Path | None = None) -> Run:
+    """An earlier run, by its name or its folder; the newest one without a name.
+
+    Raises UsageError FF-APP-014 when there is no such run.
+    """
+    return Run(folder.find(asking.runs_folder(), None if name is None else str(name)).root)
 
 
-def _flags(values: Mapping[str, object] | None) -> dict[str, str]:
-    return {
+def _resolved(
+    spec: str | Path | None,
+    preset: str,
+    values: Mapping[str, object] | None,
+    *,
+    cheat: str | None = None,
+    baseline: bool | None = None,
+) -> tuple[Resolved, Identity]:
+    flags = {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (values or {}).items()
     }
+    is_path = isinstance(spec, str) and spec.endswith(".toml") and "\n" not in spec
+    job = Path(spec) if isinstance(spec, str) and is_path else spec
+    return asking.resolve(job, preset, flags, cheat=cheat, baseline=baseline)

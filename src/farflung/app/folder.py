@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import fcntl
 import os
 from pathlib import Path
@@ -141,6 +142,12 @@ class RunFolder:
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         self._lock = handle
 
+    def unlock(self) -> None:
+        """Lets go of the run: another process, or this one again, may work on it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     async def lock_coordinator(self) -> None:
         """Takes the run log for this process: there is one coordinator at a time, whoever supervises it.
 
@@ -255,10 +262,13 @@ def find(base: Path, name: str | None) -> RunFolder:
         for root in (base / name, Path(name)):
             if (root / "run.json").is_file():
                 return RunFolder(root)
-    known = ", ".join(r.name for r in runs[-5:]) or "none"
+    known = ", ".join(r.name for r in runs[-3:]) or "none"
+    near = difflib.get_close_matches(name or "", [r.name for r in runs], 1, 0.5)
     raise UsageError(
         "FF-APP-014",
-        f"no run {name!r}" if name else "no run yet",
-        cause=f"runs in {base}: {known}",
-        hint="start one with `farflung run`",
+        f"no run {name[:100]!r}" if name else "no run yet",
+        cause=f"runs in {base}: {'' if len(runs) <= 3 else '..., '}{known}",
+        hint=f"did you mean {near[0]}? `farflung status` lists all"
+        if near
+        else "start one with `farflung run`",
     )

@@ -12,13 +12,12 @@ import shutil
 import signal
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from farflung.app import closing, history, preparation
+from farflung.app import beside, closing, history, preparation
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
@@ -118,17 +117,19 @@ class Run:
         """First Ctrl-C: finish the round and settle. Second, or SIGTERM: stop now."""
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.add_signal_handler(signal.SIGINT, self._interrupt)
-            loop.add_signal_handler(signal.SIGTERM, self._cancel)
+            loop.add_signal_handler(signal.SIGINT, self.interrupt)
+            loop.add_signal_handler(signal.SIGTERM, self.cancel)
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """The open round is finished and settled; where none is open, or asked again: stops now."""
         if not self._processes.ask_to_stop():
-            self._cancel()
+            self.cancel()
             return
         text = "the round that is open will be finished and settled; once more stops now"
         self._journal.emit(events.Warned(code="FF-APP-131", message=text))
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Stops now; the run can be resumed."""
         if self._main is not None:
             self._main.cancel()
 
@@ -314,13 +315,17 @@ def _to_end(
     folder: RunFolder, identity: Identity, resolved: Resolved, watchers: Sequence[Watcher]
 ) -> events.Result:
     """Runs in a loop of its own; where one runs already (a notebook), in a thread beside it."""
-
-    def body() -> events.Result:
+    try:
+        if _is_in_loop():
+            return beside.run(lambda ours: Run(folder, identity, resolved, ours), watchers)
         return asyncio.run(Run(folder, identity, resolved, watchers).execute())
+    finally:
+        folder.unlock()
 
+
+def _is_in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return body()
-    with ThreadPoolExecutor(1) as beside:
-        return beside.submit(body).result()
+        return False
+    return True

@@ -15,6 +15,11 @@ Codes are `FF-<PACKAGE>-<NUMBER>`, are never re-used, and are listed in `docs/er
 from __future__ import annotations
 
 
+def _printable(text: str) -> str:
+    """A cause may quote a peer or a user's own code: nothing in it moves a cursor or begins a line."""
+    return "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
 class FarflungError(Exception):
     """The root of the tree. `code`, `cause` and `hint` are what a person sees; `exit_code` ends the process."""
 
@@ -34,7 +39,11 @@ class FarflungError(Exception):
             head.append(f"  cause: {self.cause}")
         if self.hint:
             head.append(f"  try:   {self.hint}")
-        return head
+        return [_printable(line) for line in head]
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        return self.lines()
 
 
 class UsageError(FarflungError):

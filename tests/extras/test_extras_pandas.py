@@ -1,0 +1,51 @@
+"""Tables of a run as pandas takes them: no conversion, and types that one can compute with."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from farflung.core import events
+from farflung.watch import tables
+from farflung.watch.fold import Timeline, fold
+
+pandas = pytest.importorskip("pandas", reason="pip install 'farflung[notebook]'")
+
+pytestmark = pytest.mark.extra
+
+PEER = "a1" * 32
+
+
+def timeline(rounds: int) -> Timeline:
+    t = Timeline()
+    for round in range(rounds):
+        closed = events.RoundClosed(
+            at=float(round), round=round, rounds=rounds, peers=2, loss=5.0 - round, tokens=100, root="00" * 32,
+            waited_for=PEER, seconds=1.5, train_seconds=1.0, sync_bytes=10 * round,
+        )  # fmt: skip
+        t = fold(t, closed)
+    return fold(t, events.Evaluated(round=rounds, loss=2.5, tokens=64))
+
+
+def test_metrics_are_a_data_frame_with_numbers_to_compute_with() -> None:
+    frame = pandas.DataFrame(tables.rounds(timeline(3))).set_index("round")
+    assert frame.shape == (3, len(tables.ROUNDS) - 1)
+    assert frame["tokens"].tolist() == [100, 200, 300]
+    assert frame["loss"].min() == 3.0
+    assert frame["heldout_loss"].count() == 1
+    assert math.isnan(frame["heldout_loss"].iloc[0])
+    assert frame.dtypes[["tokens", "sync_bytes", "peers"]].astype(str).unique().tolist() == ["int64"]
+
+
+def test_a_run_without_rounds_is_an_empty_frame_with_all_columns() -> None:
+    frame = pandas.DataFrame(tables.rounds(Timeline()))
+    assert frame.empty
+    assert list(frame.columns) == list(tables.ROUNDS)
+
+
+def test_audits_and_payments_are_frames_as_well() -> None:
+    t = fold(timeline(1), events.Drawn(round=0, peer=PEER, segment=1))
+    t = fold(t, events.Settled(peer=PEER, units=100, paid=100))
+    assert pandas.DataFrame(tables.audits(t))["peer"].tolist() == [PEER]
+    assert pandas.DataFrame(tables.payments(t))["paid"].sum() == 100
