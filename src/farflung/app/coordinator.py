@@ -134,9 +134,9 @@ class Coordinator:
                 if self._failure is not None:
                     raise as_failure(self._failure)
                 self._state, effects = rounds.step(self._state, event)
-                self._chronicle.see(self._state)
                 for effect in effects:
                     self._carry_out(effect)
+                self._chronicle.see(self._state)  # after the report of the round before, if that is among them
         finally:
             for task in self._tasks:
                 task.cancel()

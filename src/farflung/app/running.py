@@ -28,6 +28,7 @@ from farflung.app.local import Network
 from farflung.app.network import Processes
 from farflung.app.preparation import Prepared
 from farflung.app.scoring import Scorer
+from farflung.app.view import report
 from farflung.core import events
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
 from farflung.core.events import AnyEvent
@@ -95,9 +96,11 @@ class Run:
             return done
         self._main = asyncio.current_task()
         self._catch_signals()
+        is_over = True
         try:
             return await self._through()
         except asyncio.CancelledError:
+            is_over = False
             raise RunStoppedError(
                 "FF-APP-130",
                 f"run {self._folder.name} was stopped",
@@ -111,6 +114,8 @@ class Run:
             self._journal.emit(said, durable=True)
             raise
         finally:
+            if is_over:  # who stops now does not wait for a page
+                report.keep(self._folder, self._journal)
             self._journal.close()
 
     def _catch_signals(self) -> None:

@@ -1,0 +1,310 @@
+"""`report.html`: a run as one page that is complete in itself, to be read, printed and passed on.
+
+It holds no script and asks for nothing; it names neither paths nor addresses. The same events give the same bytes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
+
+from farflung.app.folder import RunFolder
+from farflung.app.journal import Emitter, read_timeline
+from farflung.app.view import balances, charts, grids, tale
+from farflung.app.view.drawing import Chart
+from farflung.core import events
+from farflung.core.errors import RunError
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes, format_count, format_seconds
+from farflung.plan.compare import HIGH, LOW
+from farflung.watch import series
+from farflung.watch.fold import Timeline
+from farflung.watch.series import PlanRow, Strip
+from farflung.watch.sharing import share
+
+if TYPE_CHECKING:
+    import jinja2
+
+FILE: Final = "report.html"
+SECTIONS: Final = ("Plan", "Network", "Train", "Verify", "Settle", "Result")
+_HERE: Final = Path(__file__).parent
+
+
+class State(Struct, frozen=True):
+    """How a run stands: a word, a sign that differs in shape, and what the word means."""
+
+    word: str
+    sign: str
+    tone: str
+    means: str
+
+
+class Tile(Struct, frozen=True):
+    """One key figure."""
+
+    name: str
+    value: str
+    note: str
+    tone: str = ""
+
+
+FINISHED: Final = State("finished", "●", "good", "All rounds are done, and everybody is paid.")
+STOPPED: Final = State(
+    "stopped", "■", "warn", "A person ended it: the open round was finished, and everybody is paid."
+)
+FAILED: Final = State("failed", "▲", "bad", "It ended in an error.")
+RUNNING: Final = State("still running", "◌", "info", "This page shows how far it was when it was written.")
+INTERRUPTED: Final = State(
+    "interrupted", "◆", "warn", "No process works on it; what was logged stays, and it can go on."
+)
+
+
+def state_of(t: Timeline, *, is_owned: bool) -> State:
+    """Where the run stands, from its events and from whether a process works on it."""
+    if t.result is not None:
+        planned = t.plan.rounds if t.plan is not None else t.result.rounds
+        return FINISHED if t.result.rounds >= planned else STOPPED
+    if t.failed is not None:
+        return FAILED
+    return RUNNING if is_owned else INTERRUPTED
+
+
+def write(folder: RunFolder, out: Path | None = None, *, is_over: bool = False) -> Path:
+    """Writes the report of a run, finished or not; raises RunError FF-APP-155 where it cannot be written.
+
+    `is_over`: nobody works on the run any more, whoever still holds its lock.
+    """
+    path = out if out is not None else folder.root / FILE
+    created = folder.read_identity().created
+    text = render(
+        read_timeline(folder), folder.name, created, is_owned=not is_over and folder.owner() is not None
+    )
+    try:
+        _replace(path, text.encode())
+    except OSError as error:
+        raise RunError(
+            "FF-APP-155",
+            "the report cannot be written",
+            cause=error.strerror or str(error),
+            hint=f"farflung report {shlex.quote(folder.name)} --out report.html",
+        ) from error
+    return path
+
+
+def keep(folder: RunFolder, journal: Emitter) -> None:
+    """Writes the report at the end of a run; what goes wrong there is told, and does the run no harm."""
+    try:
+        write(folder, is_over=True)
+    except Exception as error:  # the boundary: a view of a run is never a reason for the run to fail
+        said = f"the report was not written: {error}"
+        hint = f"farflung report {shlex.quote(folder.name)}"
+        journal.emit(events.Warned(code="FF-APP-156", message=said, hint=hint))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whoever reads sees the old page or the new one. It can always be made again, so it need not outlive a crash."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def render(t: Timeline, name: str, created: float, *, is_owned: bool) -> str:
+    """The page. `created`: seconds since the epoch, shown in UTC so that it says the same everywhere."""
+    page = _environment().get_template("report.html.j2")
+    return page.render(facts(t, name, created, is_owned=is_owned))
+
+
+def facts(t: Timeline, name: str, created: float, *, is_owned: bool) -> dict[str, Any]:
+    """All that the page shows."""
+    names = series.names(t)
+    curves, sent, found = series.losses(t), series.sent(t), series.audits(t)
+    strips = series.strips(t)
+    rows = series.shares(strips)
+    order = charts.in_order((row.peer for row in rows), names)
+    money = series.money(t)
+    paid = charts.in_order((pay.peer for pay in money.pays), names)
+    when = datetime.datetime.fromtimestamp(created, datetime.UTC)
+    seconds = t.result.seconds if t.result is not None else t.at
+    return {
+        "t": t,
+        "name": share(name, 120),
+        "run": shlex.quote(share(name, 120)),
+        "state": state_of(t, is_owned=is_owned),
+        "when": f"{when:%-d %B %Y, %H:%M} UTC",
+        "when_iso": f"{when:%Y-%m-%dT%H:%M:%SZ}",
+        "seconds": seconds,
+        "version": t.began.version if t.began is not None else "",
+        "short": tale.short(t, curves, sent, found),
+        "tiles": tiles(t),
+        "names": names,
+        "curves": curves,
+        "sent": sent,
+        "strips": charts_rounds(strips),
+        "shares": tuple(sorted(rows, key=lambda row: order.index(row.peer))),
+        "waiting": tale.waiting(series.slowest(rows), rows, names) if rows else "",
+        "audits": found,
+        "stories": tale.stories(t, names),
+        "money": money,
+        "pays": sorted(money.pays, key=lambda pay: paid.index(pay.peer)),
+        "planned": series.planned(t),
+        "members": members(t),
+        "marks": series.marks(t),
+        "charts": _charts(t, names),
+        "low": LOW,
+        "high": HIGH,
+        "kinds": charts.KINDS,
+        "sections": SECTIONS,
+        "parts": series.PARTS,
+        "grid_rounds": grids.GRID_ROUNDS,
+        "css": (_HERE / "report.css").read_text(),
+    }
+
+
+def charts_rounds(strips: tuple[Strip, ...]) -> list[Strip]:
+    """The strips that the lane chart shows, for the table beside it."""
+    return grids.last_rounds(strips, grids.ROUNDS_WIDE)
+
+
+def members(t: Timeline) -> tuple[str, ...]:
+    """Everybody who was hired, joined or was opened a round for."""
+    hired = t.matched.peers if t.matched is not None else ()
+    opened = {peer for opening in t.openings.values() for peer in opening.peers}
+    return tuple(charts.in_order({*hired, *t.joined, *opened}, series.names(t)))
+
+
+def _charts(t: Timeline, names: dict[str, str]) -> dict[str, Chart]:
+    """The charts for which there are numbers."""
+    curves, marks, found = series.losses(t), series.marks(t), series.audits(t)
+    strips, sent, money, rows = series.strips(t), series.sent(t), series.money(t), series.planned(t)
+    names = {peer: share(name, 24) for peer, name in names.items()}
+    made: dict[str, Chart] = {}
+    if curves.train or len(curves.held_out) > 1:
+        for axis, over in zip(charts.AXES, ("tokens", "bytes sent", "time"), strict=True):
+            said = tale.loss_described(curves, over)
+            made[f"loss-{axis}"] = charts.loss(curves, marks, axis, names, said)
+    if sent.total:
+        made["sent"] = charts.sent(sent, tale.sent_described(sent))
+    if strips:
+        late = series.slowest(series.shares(strips))
+        made["lanes"] = grids.lanes(strips, names, tale.lanes_described(strips, late))
+    if found.rows and found.cells:
+        made["audits"] = grids.audits(found, names, tale.audits_described(found))
+    if balances.flows(money, names):
+        made["money"] = balances.settlement(money, names, tale.money_described(money))
+    if rows:
+        made["plan"] = balances.plan(rows, tale.plan_described(rows))
+    return made
+
+
+def tiles(t: Timeline) -> tuple[Tile, ...]:
+    """The key figures that there are, each with what it is compared with."""
+    return tuple(
+        tile for tile in (_loss(t), _gap(t), _bytes(t), _audited(t), _paid(t), _sum(t)) if tile is not None
+    )
+
+
+def _loss(t: Timeline) -> Tile | None:
+    if not t.losses:
+        return None
+    last = t.losses[max(t.losses)]
+    start = t.losses.get(0)
+    note = f"nats per token; {start:.3f} at the start" if start is not None else "nats per token"
+    return Tile("Held-out loss", f"{last:.3f}", note)
+
+
+def _gap(t: Timeline) -> Tile | None:
+    if t.baseline is None or not t.losses:
+        return None
+    gap = t.losses[max(t.losses)] - t.baseline.loss
+    return Tile(
+        "Against one machine",
+        f"{gap:+.3f}",
+        f"it reached {t.baseline.loss:.3f} on the same tokens",
+    )
+
+
+def _bytes(t: Timeline) -> Tile | None:
+    sent = series.sent(t)
+    if sent.times is None:
+        return None
+    note = f"{format_bytes(sent.total)} with everything; a bf16 ring all-reduce would send {format_bytes(sent.ring)}"
+    return Tile(
+        "Sent to agree", format_bytes(sent.agreeing), f"{note}, {tale.times(sent.times)} as much (computed)"
+    )
+
+
+def _audited(t: Timeline) -> Tile | None:
+    found = series.audits(t)
+    if not found.concluded:
+        return None
+    caught = len(t.caught)
+    note = f"{tale.many(caught, 'provider')} caught" if caught else "nobody was caught"
+    return Tile("Segments audited", f"{found.concluded}", note)
+
+
+def _paid(t: Timeline) -> Tile | None:
+    money = series.money(t)
+    if not money.escrow:
+        return None
+    rest = (
+        f"{format_credits(money.refunded)} refunded"
+        if money.refunded is not None
+        else f"{format_credits(money.held)} still in escrow"
+    )
+    return Tile(
+        "Credits paid", format_credits(money.paid), f"of {format_credits(money.escrow)} in escrow; {rest}"
+    )
+
+
+def _sum(t: Timeline) -> Tile | None:
+    if t.result is None:
+        return None
+    note = "no money was made or lost" if t.result.sum == 0 else "micro-credits: money is not conserved"
+    return Tile("Sum of all money", f"{t.result.sum}", note, "" if t.result.sum == 0 else "bad")
+
+
+def amount(row: PlanRow, value: float) -> str:
+    """A planned or measured value with its unit."""
+    match row.unit:
+        case "B":
+            return format_bytes(value)
+        case "s":
+            return format_seconds(value)
+        case "micro-credits":
+            return f"{format_credits(round(value))} credits"
+    return f"{value:.4g} {share(row.unit, 20)}".rstrip()
+
+
+def _environment() -> jinja2.Environment:
+    """Everything that is shown is escaped; a name that is not there is an error, not an empty place."""
+    import jinja2
+    from markupsafe import Markup
+
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(
+        credits=format_credits,
+        bytes=format_bytes,
+        count=format_count,
+        secs=format_seconds,
+        share=share,
+        many=tale.many,
+        times=tale.times,
+        excess=tale.excess,
+        drawn=lambda piece: Markup(piece),  # noqa: S704 - made by app.view.drawing, which escapes what it writes
+    )
+    env.globals.update(amount=amount, person=tale.person, label=charts.label)
+    return env
