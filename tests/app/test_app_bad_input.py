@@ -89,13 +89,13 @@ def test_data_that_is_missing_empty_or_binary_is_refused(
         (here / "data.txt").write_bytes(content)
     ended = farflung(*TINY, "--set", "data.path=data.txt")
     ended.refusal(code, USAGE)
-    assert {event["event"] for event in ended.events} <= {"error"}  # no process
+    assert {event["event"] for event in ended.events} <= {"began", "error"}  # no process
 
 
 def test_a_budget_below_the_price_is_refused_before_anything_starts(farflung: Farflung) -> None:
     ended = farflung(*TINY, "--set", "budget=0.001", "--set", "audit.probation=1", "--set", "audit.rate=0.25")
     assert 'set budget = "0.001344"' in ended.refusal("FF-PLAN-001", POLICY)
-    assert {event["event"] for event in ended.events} <= {"error"}
+    assert {event["event"] for event in ended.events} <= {"began", "error"}
 
 
 def test_a_module_that_is_not_there_is_refused(farflung: Farflung, here: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from farflung.core.errors import RunError
 from farflung.core.events import Evaluated, to_json
-from farflung.watch.io.eventlog import EventLog, read
+from farflung.watch.io.eventlog import LINE_BYTES, EventLog, Follower, read
 
 FIRST = [Evaluated(at=float(i), round=i, loss=1.5, tokens=10) for i in range(3)]
 
@@ -105,3 +105,22 @@ def test_a_kill_at_each_failpoint_leaves_whole_events_only(tmp_path: Path, point
     )
     EventLog(path).close()
     assert path.read_bytes() == b"".join(to_json(event).encode() + b"\n" for event in kept)
+
+
+def test_a_follower_reads_what_was_added_and_waits_for_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    follower = Follower(path)
+    assert follower.new() == []  # there is no file yet
+    lines = [to_json(event).encode() + b"\n" for event in FIRST]
+    path.write_bytes(lines[0] + lines[1][:9])
+    assert follower.new() == FIRST[:1]
+    assert follower.new() == []
+    path.write_bytes(b"".join(lines))
+    assert follower.new() == FIRST[1:]
+
+
+def test_a_follower_passes_over_what_is_no_event(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    line = to_json(FIRST[0]).encode() + b"\n"
+    path.write_bytes(b"{}\n" + b"x" * (LINE_BYTES + 5) + b"\n" + line)
+    assert Follower(path).new() == FIRST[:1]

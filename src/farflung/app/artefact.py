@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import safetensors.numpy
-
 from farflung.core.crypto import NS_OUTPUT, digest
 from farflung.core.ids import Hash
 from farflung.job.spec import Terms
+from farflung.train import card
 from farflung.train.snapshot import PublicState
 
 
 def model_file(terms: Terms, public: PublicState) -> bytes:
-    """The trained tensors as a safetensors file: the same state gives the same bytes."""
-    return bytes(safetensors.numpy.save(dict(terms.layout.unflatten(public.params))))
+    """The trained tensors and what is needed to use them, as safetensors: the same state gives the same bytes."""
+    return card.write(terms, public)
 
 
 def model_hash(data: bytes) -> Hash:

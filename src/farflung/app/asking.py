@@ -30,8 +30,17 @@ SHOWN = "local"  # the preset that shows everything, a caught cheater included
 
 
 def runs_folder() -> Path:
-    """Where runs are kept: FARFLUNG_RUNS, or `runs` in the current folder."""
-    return Path(os.environ.get("FARFLUNG_RUNS", "runs"))
+    """Where runs are kept: FARFLUNG_RUNS, or `runs` in the current folder. Raises UsageError FF-APP-173 (no folder)."""
+    found = Path(os.environ.get("FARFLUNG_RUNS") or "runs")
+    if found.exists() and not found.is_dir():
+        raise UsageError(
+            "FF-APP-173",
+            f"{found} is not a folder",
+            cause="runs are kept in it"
+            + (": FARFLUNG_RUNS names it" if "FARFLUNG_RUNS" in os.environ else ""),
+            hint="set FARFLUNG_RUNS to a folder, or unset it: export FARFLUNG_RUNS=runs",
+        )
+    return found
 
 
 def resolve(

@@ -113,6 +113,22 @@ def split_files(files: Sequence[File], heldout: float) -> Dataset:
     fits, the smallest is. Each side is joined in the order of names, whatever the order of `files`.
     Raises SpecError FF-JOB-020 (nothing in them), FF-JOB-021 (not text).
     """
+    full = _texts(files)
+    if len(full) == 1:
+        return split_tokens(np.frombuffer(full[0][1], np.uint8), heldout)
+    chosen = _heldout_names(full, heldout)
+    return Dataset(
+        _joined([data for name, data in full if name not in chosen]),
+        _joined([data for name, data in full if name in chosen]),
+    )
+
+
+def joined_files(files: Sequence[File]) -> Tokens:
+    """Byte tokens of text files in the order of names, none held out. Raises SpecError FF-JOB-020, -021."""
+    return _joined([data for _, data in _texts(files)])
+
+
+def _texts(files: Sequence[File]) -> list[File]:
     full = sorted(file for file in files if file[1])
     if len({name for name, _ in full}) != len(full):
         raise ValueError("two files have one name")
@@ -126,13 +142,7 @@ def split_files(files: Sequence[File], heldout: float) -> Dataset:
             )
     if not full:
         raise _empty()
-    if len(full) == 1:
-        return split_tokens(np.frombuffer(full[0][1], np.uint8), heldout)
-    chosen = _heldout_names(full, heldout)
-    return Dataset(
-        _joined([data for name, data in full if name not in chosen]),
-        _joined([data for name, data in full if name in chosen]),
-    )
+    return full
 
 
 def limited(files: Sequence[File], limit: int) -> list[File]:

@@ -6,7 +6,8 @@ where every value came from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 import msgspec
@@ -97,14 +98,23 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[_Said]:
     for variable, value in sorted(environment.items()):
         if variable in named:
             yield _Said(named[variable], value, variable, True)
-        elif variable.startswith(heads):
-            guess = nearest(variable, named)
+        elif (guess := _meant(variable, named)) or variable.startswith(heads):
             raise SpecError(
                 "FF-JOB-001",
                 f"unknown variable {variable[:80]}",
-                cause="FARFLUNG_SECTION_KEY must name a key of that section",
+                cause="FARFLUNG_KEY and FARFLUNG_SECTION_KEY must name keys of a job",
                 hint=f"did you mean {guess}?" if guess else "unset it",
             )
+
+
+def _meant(variable: str, named: Iterable[str]) -> str:
+    """The variable of ours that was probably meant, or ''. What all begin with alike is no likeness."""
+    head = "FARFLUNG_"
+    if not variable.startswith(head):
+        return ""
+    ours = [name.removeprefix(head) for name in named]
+    found = difflib.get_close_matches(variable.removeprefix(head)[:100], ours, 1, 0.7)
+    return head + found[0] if found else ""
 
 
 def _known(said: _Said) -> Key:

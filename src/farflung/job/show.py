@@ -74,17 +74,18 @@ def example() -> str:
 def _document(spec: JobSpec, remark: Callable[[str], str]) -> list[str]:
     rows: list[str] = []
     section = ""
-    width = max(len(key.name) + len(_toml(value_of(spec, dotted))) for dotted, key in KEYS.items()) + 3
+    width = max(len(key.name) + len(toml_value(value_of(spec, dotted))) for dotted, key in KEYS.items()) + 3
     for dotted, key in KEYS.items():
         if key.section != section:
             section = key.section
             rows += ["", f"[{section}]"]
-        pair = f"{key.name} = {_toml(value_of(spec, dotted))}"
+        pair = f"{key.name} = {toml_value(value_of(spec, dotted))}"
         rows.append(f"{pair.ljust(min(width, 40))}   # {remark(dotted)}")
     return rows
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML writes it."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,6 +1,6 @@
 """Events as plain lines for a pipe or a log file: the stage first, numbers with units, at most 100 columns.
 
-Lines say what the events say and no more. Text that came from elsewhere is cut and stripped of control characters.
+Lines say what the events say and no more, in the words of the screen (watch.words).
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch.fold import Timeline
+from farflung.watch import words
+from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
 STAGE_COLUMNS: Final = 9
 WHY_COLUMNS: Final = 40  # for the reason why a peer was caught, in the result
-HOLDS: Final = "holds"  # the finding of an audit of honest work
 
 
 def clean(text: str, size: int = COLUMNS - STAGE_COLUMNS) -> str:
-    """At most `size` printable characters of `text`."""
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return shown if len(shown) <= size else shown[: size - 1] + "…"
+    """At most `size` columns of what prints of `text`."""
+    return words.clean(text, size)
 
 
 def say(stage: str, *parts: str, between: str = "; ") -> list[str]:
     """Lines that start with `stage` and hold the non-empty parts in order; a part is cut, never broken."""
     rows: list[str] = []
     for part in [clean(part) for part in parts if part]:
-        if rows and STAGE_COLUMNS + len(rows[-1]) + len(between) + len(part) <= COLUMNS:
+        if rows and STAGE_COLUMNS + words.columns_of(rows[-1] + between + part) <= COLUMNS:
             rows[-1] += between + part
         else:
             rows.append(part)
@@ -39,33 +38,35 @@ def say(stage: str, *parts: str, between: str = "; ") -> list[str]:
 def lines(event: AnyEvent, timeline: Timeline) -> list[str]:
     """The lines for `event`, where `timeline` already holds it; none for mere counters."""
     match event:
+        case events.Began():
+            return _began(event)
         case events.Planned():
             return _planned(event)
         case events.ProcessStarted():
-            peer = f", peer {event.peer[:8]}" if event.peer else ""
+            peer = f", peer {words.peer(event.peer)}" if event.peer else ""
             return say("Network", f"{event.name} is up (pid {event.pid}{peer})")
         case events.Matched():
             return _matched(event)
         case events.Funded():
-            escrow, stakes = format_credits(event.escrow), format_credits(event.stakes)
-            return say("Network", f"job {event.job[:8]}: {escrow} credits in escrow, {stakes} at stake")
+            escrow, stakes = words.credits_of(event.escrow), format_credits(event.stakes)
+            return say("Network", f"job {words.peer(event.job)}: {escrow} in escrow, {stakes} at stake")
         case events.Resumed():
             return say("Network", f"session {event.session}: the run goes on from round {event.round}")
         case events.Sandboxed():
             return _sandboxed(event)
         case events.Restarted():
-            took = format_seconds(event.seconds)
-            return say(timeline.stage, f"{event.name} is up again after {took}", event.why)
+            return say(timeline.stage, words.restarted(event))
         case events.Settled():
-            paid = format_credits(event.paid)
-            return say("Settle", f"{event.peer[:8]} is paid {paid} credits for {event.units} accepted tokens")
+            return say("Settle", words.settled(event, timeline))
         case events.Compared():
-            return _compared(event)
+            return say("Result", words.compared(event))
+        case events.Repeated():
+            return say("Result", words.repeated(event))
         case events.Warned():
-            return say(timeline.stage, f"warning[{event.code}]: {event.message}", _try(event.hint))
+            return say(timeline.stage, words.warned(event), _try(event.hint))
         case events.Failed():
             cause = f"cause: {event.cause}" if event.cause else ""
-            return say(timeline.stage, f"error[{event.code}]: {event.message}", cause, _try(event.hint))
+            return say(timeline.stage, words.failed(event), cause, _try(event.hint))
         case events.Result():
             return _result(event, timeline)
     return _verify(event, timeline) or _train(event, timeline)
@@ -75,28 +76,23 @@ def _try(hint: str) -> str:
     return f"try: {hint}" if hint else ""
 
 
-def _times(large: float, small: float) -> str:
-    return f"{large / small:.3g} times" if small > 0 else "no multiple of"
+def _began(event: events.Began) -> list[str]:
+    made = f"Python {event.python}, PyTorch {event.torch}"
+    return [
+        *say("farflung", f"{event.version}  {words.WHERE[0]}"),
+        *say("Plan", f"run {event.run}", f"job {event.name}", f"seed {event.seed}", made),
+    ]
 
 
 def _planned(event: events.Planned) -> list[str]:
-    shape = f"{event.rounds} rounds of {event.sync}: {event.steps} steps each"
-    sync, ring = format_bytes(event.sync_bytes), format_bytes(event.ring_bytes)
-    more = f", {_times(event.ring_bytes, event.sync_bytes)} as much" if event.ring_bytes else ""
-    price, escrow = format_credits(event.price), format_credits(event.escrow)
+    room = f"{format_bytes(event.memory_bytes)} a worker, {format_bytes(event.data_bytes)} of data"
+    alone = f"then one machine {format_seconds(event.baseline_seconds)}" if event.baseline_seconds else ""
     return [
-        *say("Plan", f"{event.name}: {event.model}", f"{format_count(event.parameters)} parameters"),
-        *say("Plan", shape, f"{format_count(event.tokens)} tokens by {event.peers} providers"),
-        *say("Plan", f"{sync} to agree; a bf16 ring all-reduce would send {ring}{more}"),
-        *say(
-            "Plan",
-            f"{format_bytes(event.memory_bytes)} a worker",
-            f"{format_bytes(event.data_bytes)} of data",
-        ),
-        *say(
-            "Plan", f"about {format_seconds(event.seconds)}", f"at most {price} credits, {escrow} in escrow"
-        ),
-        *say("Plan", f"run folder {event.run}" if event.run else ""),
+        *say("Plan", words.shape(event), words.schedule(event)),
+        *say("Plan", *words.agreement(event)),
+        *say("Plan", *words.traffic(event)),
+        *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
+        *say("Plan", words.price(event)),
     ]
 
 
@@ -117,99 +113,80 @@ def _train(event: AnyEvent, timeline: Timeline) -> list[str]:
         case events.Joined():
             replayed = f", {event.replayed} rounds replayed" if event.replayed else ""
             took = format_seconds(event.seconds)
-            return say("Network", f"{event.peer[:8]} joined at round {event.round} in {took}{replayed}")
+            return say(
+                "Network", f"{words.peer(event.peer)} joined at round {event.round} in {took}{replayed}"
+            )
+        case events.RoundOpened() if event.round - 1 in timeline.rounds:
+            is_long = event.waited >= words.TELLING_SECONDS
+            return say("Train", _waited(event)) if is_long else []
+        case events.Arrived():
+            return _late(event, timeline)
         case events.RoundClosed():
             return _round(event, timeline)
         case events.Evaluated():
             seen = format_count(event.tokens)
             return say("Train", f"held-out loss {event.loss:.3f} before round {event.round} ({seen} tokens)")
         case events.Reexecuted():
-            return say("Train", f"{event.peer[:8]} computed its part of round {event.round} again")
+            return say("Train", f"{words.peer(event.peer)} computed its part of round {event.round} again")
         case events.Left():
-            return say(timeline.stage, f"{event.peer[:8]} left: {event.reason}")
+            return say(timeline.stage, words.left(event, timeline))
         case events.Baseline():
-            took = format_seconds(event.seconds)
-            return say("Train", f"one machine, {event.steps} steps in {took}: loss {event.loss:.3f}")
+            return say("Train", words.baseline_end(event))
+        case events.BaselineScored():
+            return say("Train", words.baseline_step(event))
     return []
+
+
+def _waited(event: events.RoundOpened) -> str:
+    audits = f"the audits of round {event.round - 1}"
+    return f"round {event.round} opened after {format_seconds(event.waited)} of waiting for {audits}"
+
+
+def _late(event: events.Arrived, timeline: Timeline) -> list[str]:
+    """A line for the one for whom all others waited, where that was long; `timeline` holds its arrival."""
+    opened = timeline.opened
+    seen = timeline.arrivals.get(event.round, {})
+    others = [a.seconds for (who, phase), a in seen.items() if phase == event.phase and who != event.peer]
+    if opened is None or opened.round != event.round or len(others) + 1 < len(opened.peers) or not others:
+        return []
+    behind = event.seconds - max(others)
+    if behind < words.TELLING_SECONDS or event.phase not in PHASES:
+        return []
+    did = words.DID[event.phase]
+    return say("Train", f"{words.peer(event.peer)} {did} {format_seconds(behind)} after the others")
 
 
 def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
     """Audits make no noise while the work holds."""
     match event:
         case events.Drawn() if event.flagged:
-            return say(
-                "Verify", f"{event.peer[:8]}'s part of round {event.round} is audited: {event.flagged}"
-            )
-        case events.AuditConcluded() if event.finding != HOLDS:
-            what = f"{event.peer[:8]}, round {event.round}, segment {event.segment}: {event.finding}"
-            return say("Verify", what, _excess(event), _seen_by(event))
+            whose = f"{words.peer(event.peer)}'s part of round {event.round}"
+            return say("Verify", f"{whose} is audited: {event.flagged}")
+        case events.AuditConcluded() if event.finding != words.HOLDS:
+            what = f"{words.peer(event.peer)}, round {event.round}, segment {event.segment}: {event.finding}"
+            return say("Verify", what, words.excess(event), words.repeated_by(event))
         case events.Caught():
-            return _caught(event, timeline)
+            evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
+            lost = f"{words.caught_price(event)} ({words.bounties(event.bounty, event.burnt)})"
+            return [
+                *say("Verify", words.caught_claim(event, timeline)),
+                *say("Verify", lost, evidence),
+            ]
     return []
-
-
-def _excess(audit: events.AuditConcluded) -> str:
-    if audit.excess <= 0:
-        return ""
-    size = f"{audit.excess:,.0f}" if audit.excess >= 100 else f"{audit.excess:.3g}"
-    return f"{size} times the tolerance"
-
-
-def _seen_by(audit: events.AuditConcluded) -> str:
-    return f"repeated by {', '.join(verifier[:8] for verifier in audit.verifiers[:4])}"
-
-
-def _caught(event: events.Caught, timeline: Timeline) -> list[str]:
-    """Who, what, by how much; then what it cost, and where the money went."""
-    audit = timeline.audits.get((event.round, event.peer, event.segment))
-    place = f"round {event.round}, segment {event.segment}"
-    excess = _excess(audit) if audit is not None else ""
-    lost, bounty, burnt = (format_credits(part) for part in (event.slashed, event.bounty, event.burnt))
-    cost = f"it loses {lost} credits ({bounty} to the verifiers, {burnt} burnt)"
-    evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
-    return [
-        *say("Verify", f"{event.peer[:8]} is caught and out: {event.why} ({place})", excess),
-        *say("Verify", cost, evidence),
-    ]
 
 
 def _round(event: events.RoundClosed, timeline: Timeline) -> list[str]:
     left, plan = timeline.seconds_left, timeline.plan
     width = len(str(event.rounds))
-    rate = format_count(event.tokens / event.seconds) if event.seconds > 0 else "?"
     parts = (
-        f"round {event.round + 1:>{width}}/{event.rounds}",
+        f"{len(timeline.rounds):>{width}}/{event.rounds} rounds",
         f"loss {event.loss:.3f}",
-        f"{rate} tokens/s",
+        words.speed(event),
         f"sync {format_bytes(event.sync_bytes)}",
         f"{event.peers} of {plan.peers} peers" if plan is not None and event.peers < plan.peers else "",
-        f"{_clock(left)} left" if left is not None else "",
-        f"waited for {event.waited_for[:8]}" if event.waited_for else "",
+        f"{words.clock(left)} left" if left is not None else "",
     )
     return say("Train", *parts, between="  ")
-
-
-def _clock(seconds: float) -> str:
-    """`2:05`, for a column that keeps its width."""
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02d}"
-
-
-def _amount(value: float, unit: str) -> str:
-    match unit:
-        case "B":
-            return format_bytes(value)
-        case "s":
-            return format_seconds(value)
-        case "micro-credits":
-            return f"{format_credits(round(value))} credits"
-    return f"{value:.4g} {unit}".rstrip()
-
-
-def _compared(event: events.Compared) -> list[str]:
-    planned, measured = _amount(event.planned, event.unit), _amount(event.measured, event.unit)
-    share = f"{event.measured / event.planned:.2f} of the plan" if event.planned > 0 else "not planned"
-    return say("Result", f"{event.quantity}: planned {planned}, measured {measured} ({share})")
 
 
 def _result(event: events.Result, timeline: Timeline) -> list[str]:
@@ -220,7 +197,7 @@ def _result(event: events.Result, timeline: Timeline) -> list[str]:
         *say("Result", *_losses(event)),
         *_sent(event),
         *say("Result", *_money(event)),
-        *say("Result", took, again, *[f"{gone.peer[:8]} left: {gone.reason}" for gone in timeline.left[:8]]),
+        *say("Result", took, again, *[words.left(gone, timeline) for gone in timeline.left[:8]]),
         *say("Result", f"model  {event.model_hash}"),
         *say("Result", f"ledger {event.ledger_root}"),
         *say("Result", f"folder {event.run}"),
@@ -240,32 +217,18 @@ def _verified(event: events.Result, timeline: Timeline) -> list[str]:
 
 
 def _losses(event: events.Result) -> tuple[str, ...]:
-    side = "below" if event.loss < event.loss_unigram else "not below"
-    parts = [
-        f"held-out loss {event.loss:.3f} nats a token, {event.loss_start:.3f} at the start",
-        f"{side} the unigram entropy of {event.loss_unigram:.3f}",
-    ]
-    if event.loss_baseline is not None:
-        gap = event.loss - event.loss_baseline
-        parts.append(f"one machine on the same tokens: {event.loss_baseline:.3f} (gap {gap:+.3f})")
-    return tuple(parts)
+    loss = f"held-out loss {event.loss:.3f} nats a token, {event.loss_start:.3f} at the start"
+    return (loss, words.unigram(event), words.gap(event))
 
 
 def _sent(event: events.Result) -> list[str]:
-    by, ring = event.bytes_by, event.bytes_ring_bf16
-    kinds = ", ".join(f"{name} {format_bytes(getattr(by, name))}" for name in by.__struct_fields__)
-    share = f"{_times(ring, by.sync + by.control)} sync + control" if ring else ""
-    yardstick = f"a bf16 ring all-reduce: {format_bytes(ring)}" + (f", {share}" if share else "")
-    return say("Result", f"sent {format_bytes(event.bytes_sent)} ({kinds})", yardstick)
+    own, ring = words.sent_ring(event)
+    whole = f"sent {format_bytes(event.bytes_sent)} ({words.kinds(event.bytes_by)})"
+    return [*say("Result", whole), *say("Result", own, ring)]
 
 
 def _money(event: events.Result) -> tuple[str, ...]:
-    parts = (("paid", event.paid), ("slashed", event.slashed), ("refunded", event.refunded))
+    parts = (("paid", event.paid), ("slashed", event.slashed), ("returned", event.refunded))
     text = ", ".join(f"{name} {format_credits(value)}" for name, value in parts)
-    bounty, burnt = format_credits(event.bounty), format_credits(event.burnt)
-    slashed = f"of what was slashed {bounty} to the verifiers, {burnt} burnt" if event.slashed else ""
-    return (
-        f"{text} credits",
-        slashed,
-        f"sum {event.sum}" + ("" if event.sum == 0 else ": money is not conserved"),
-    )
+    slashed = f"of what was slashed {words.bounties(event.bounty, event.burnt)}" if event.slashed else ""
+    return (f"{text} credits", slashed, words.conserved(event.sum))

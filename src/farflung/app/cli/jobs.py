@@ -9,27 +9,16 @@ import click
 import msgspec
 
 from farflung.app import asking, folder, preparation, running
-from farflung.app.journal import Watcher, read_timeline
-from farflung.core.events import AnyEvent, Failed, to_json
+from farflung.app.cli.completing import job_files, keys_to_set, presets, run_names
+from farflung.app.cli.showing import watcher
+from farflung.app.journal import read_timeline
+from farflung.core.events import to_json
 from farflung.host.io.probe import machine
 from farflung.job import cheats, dataset, show
 from farflung.job.io.read import read_dataset
 from farflung.plan.advise import advise
 from farflung.watch.fold import Timeline
 from farflung.watch.text import lines
-
-
-def _watcher(as_json: bool) -> Watcher:
-    """Prints each event, as an object or as lines. An error is no line here: it ends the command, on stderr."""
-
-    def show_event(event: AnyEvent, timeline: Timeline) -> None:
-        if isinstance(event, Failed) and not as_json:
-            return
-        for line in [to_json(event)] if as_json else lines(event, timeline):
-            sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-
-    return show_event
 
 
 def _flags(settings: tuple[str, ...], seed: int | None, rounds: int | None) -> dict[str, str]:
@@ -43,9 +32,24 @@ def _flags(settings: tuple[str, ...], seed: int | None, rounds: int | None) -> d
     return {**flags, **{key: str(value) for key, value in named.items() if value is not None}}
 
 
-_JOB = click.argument("job", required=False, type=click.Path(dir_okay=False, path_type=Path))
-_PRESET = click.option("--preset", default="local", show_default=True, help="What unnamed values start from.")
-_SET = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one value of the job.")
+_JOB = click.argument(
+    "job", required=False, type=click.Path(dir_okay=False, path_type=Path), shell_complete=job_files
+)
+_PRESET = click.option(
+    "--preset",
+    default="local",
+    show_default=True,
+    shell_complete=presets,
+    help="What unnamed values start from.",
+)
+_SET = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=keys_to_set,
+    help="Set one value of the job.",
+)
 _SEED = click.option("--seed", type=int, help="Seed of weights, data order and local keys.")
 _ROUNDS = click.option("--rounds", type=int, help="How often the peers agree.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per event on stdout.")
@@ -88,21 +92,26 @@ def run(
         job, preset, _flags(settings, seed, rounds), cheat=cheat, baseline=baseline
     )
     root = asking.new_root(out, resolved.spec.name)
-    running.start(root, resolved, identity, [_watcher(as_json)])
+    with watcher(as_json) as see:
+        running.start(root, resolved, identity, [see])
 
 
 @click.command(epilog="Example: farflung resume")
-@click.argument("name", metavar="[RUN]", required=False)
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
 @_JSON
 def resume(name: str | None, as_json: bool) -> None:
-    """Go on with a run that was stopped or killed. RUN: its name or folder; the newest by default."""
+    """Go on with a run that was stopped or killed.
+
+    RUN: its name or folder; the newest by default. Nothing that was logged is computed again.
+    """
     found = folder.find(asking.runs_folder(), name)
-    watcher = _watcher(as_json)
     done = read_timeline(found)
-    if done.result is not None:
-        watcher(done.result, done)  # there is nothing left to do: say how it ended
-        return
-    running.resume(found, asking.resolve_again(found), [watcher])
+    with watcher(as_json) as see:
+        if done.result is not None:
+            sys.stderr.write(f"run {found.name} is finished; this is how it ended\n")
+            see(done.result, done)
+            return
+        running.resume(found, asking.resolve_again(found), [see])
 
 
 @click.command(epilog="Example: farflung plan job.toml --show-config")

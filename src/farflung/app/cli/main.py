@@ -4,28 +4,82 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
-from farflung.core.errors import FarflungError, UsageError
+import farflung
+from farflung.core.errors import FarflungError, RunError, UsageError
 
-# verb → module and command. Modules are imported when their verb is used, so that `--help` stays quick.
-VERBS: Mapping[str, str] = {
-    "run": "farflung.app.cli.jobs:run",
-    "resume": "farflung.app.cli.jobs:resume",
-    "plan": "farflung.app.cli.jobs:plan",
-    "stop": "farflung.app.cli.looking:stop",
-    "status": "farflung.app.cli.looking:status",
-    "verify-run": "farflung.app.cli.looking:verify_run",
-    "check": "farflung.app.cli.checking:check",
-    "receipt": "farflung.app.cli.receipts:receipt",
-    "relay": "farflung.app.cli.relaying:relay",
-    "version": "farflung.app.cli.looking:version",
+LINE = 400  # the longest line of an error
+
+
+class Verb(NamedTuple):
+    """A verb as the root's help shows it. `place` is imported when the verb is used, so that `--help` stays quick."""
+
+    group: str
+    place: str
+    about: str
+
+
+VERBS: Mapping[str, Verb] = {
+    "init": Verb("Start", "making:init", "Write an example job that runs as it is"),
+    "plan": Verb("", "jobs:plan", "Say what a job will take before anything is spent"),
+    "run": Verb("", "jobs:run", "Train a job on a network of processes on this computer"),
+    "status": Verb("Follow", "looking:status", "Show all runs, or one"),
+    "watch": Verb("", "watching:watch", "Watch a run, live or again"),
+    "report": Verb("", "reporting:report", "Write a run's report as one HTML page"),
+    "stop": Verb("", "looking:stop", "Let a run finish its round and settle"),
+    "resume": Verb("", "jobs:resume", "Go on with a run that was stopped or killed"),
+    "fetch": Verb("Use", "fetching:fetch", "Copy a finished run's model and receipt"),
+    "sample": Verb("", "using:sample", "Write text with a trained model"),
+    "eval": Verb("", "using:evaluate", "Measure a trained model on unseen text"),
+    "export": Verb("", "fetching:export", "Write a model for other programs"),
+    "verify-run": Verb("Trust", "looking:verify_run", "Recompute a finished run from its log alone"),
+    "receipt": Verb("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
+    "check": Verb("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
+    "relay": Verb("", "relaying:relay", "Forward bytes between peers behind routers"),
+    "version": Verb("", "looking:version", "Print versions"),
+    "completion": Verb("", "completing:completion", "Print what makes your shell complete all this"),
+}
+
+# Words of other tools, and of those who think aloud, for our verbs.
+MEANT: Mapping[str, str] = {
+    "train": "run",
+    "start": "run",
+    "new": "init",
+    "create": "init",
+    "dryrun": "plan",
+    "estimate": "plan",
+    "ls": "status",
+    "list": "status",
+    "ps": "status",
+    "logs": "watch",
+    "show": "watch",
+    "replay": "watch",
+    "kill": "stop",
+    "cancel": "stop",
+    "continue": "resume",
+    "download": "fetch",
+    "get": "fetch",
+    "generate": "sample",
+    "evaluate": "eval",
+    "test": "eval",
+    "convert": "export",
+    "verify": "verify-run",
+    "doctor": "check",
+    "help": "--help",
+}
+LATER: Mapping[str, str] = {
+    "lend": "providers are started by `farflung run` on this computer; what can be lent to others is a relay",
+    "provide": "providers are started by `farflung run` on this computer; what can be lent to others is a relay",
+    "ledger": "each run has a ledger of its own",
 }
 
 
@@ -38,25 +92,53 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The verb's command, or None."""
-        place = VERBS.get(cmd_name)
-        if place is None:
+        verb = VERBS.get(cmd_name)
+        if verb is None:
             return None
-        module, _, name = place.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name)
+        module, _, name = verb.place.partition(":")
+        command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs and options, without importing a verb."""
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        found = [CompletionItem(n, help=v.about) for n, v in VERBS.items() if n.startswith(incomplete)]
+        return [*found, *options]
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One screen: what this is, and each verb on a line, by what one does with it."""
+        formatter.write("Train PyTorch models on computers that belong to different people, and settle.\n\n")
+        formatter.write("Usage: farflung [-v] VERB [ARGUMENTS]        farflung VERB --help says more\n\n")
+        for name, verb in VERBS.items():
+            formatter.write(f"  {verb.group:<8} {name:<11} {verb.about}\n")
+        formatter.write("Example: farflung run --preset tiny\n")
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        """Adds the nearest verb to click's own message."""
+        """Says what was meant by a verb that is none."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], VERBS, 1)
-            meant = f" Did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"no verb {args[0]!r}.{meant}", ctx) from error
+            said = args[0][:60]
+            if said in LATER:
+                raise UsageError(
+                    "FF-APP-002", f"{said!r} is no verb yet", cause=LATER[said], hint="farflung --help"
+                ) from error
+            near = difflib.get_close_matches(said.lower(), [*VERBS, *MEANT], 1)
+            meant = MEANT.get(near[0], near[0]) if near else "--help"
+            guess = f" Did you mean {meant!r}?" if near else ""
+            raise UsageError(
+                "FF-APP-001",
+                f"no verb {said!r}.{guess}",
+                cause=f"verbs are {', '.join(VERBS)}"
+                if not near
+                else "it is written farflung VERB [ARGUMENTS]",
+                hint=f"farflung {meant}" + (" --help" if near and meant != "--help" else ""),
+            ) from error
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
+@click.version_option(farflung.__version__, message="farflung %(version)s")
 def cli(verbose: bool) -> None:
     """Train PyTorch models by rounds on computers that belong to different people, and settle what was accepted.
 
@@ -66,27 +148,53 @@ def cli(verbose: bool) -> None:
         os.environ["FARFLUNG_DEBUG"] = "1"
 
 
-def _misread(error: click.UsageError) -> UsageError:
+def _misread(error: click.UsageError, words: Sequence[str]) -> UsageError:
     """A command line that click cannot read, in the words of every other error."""
-    context = error.ctx
+    context = error.ctx or _context(words)
     verb = context.command_path if context is not None else "farflung"
     usage = context.get_usage().removeprefix("Usage: ") if context is not None else "farflung VERB"
-    message = error.format_message().rstrip(".")
-    return UsageError("FF-APP-001", message, cause=f"it is written {usage}", hint=f"{verb} --help")
+    message = " ".join(error.format_message().rstrip(".").split())
+    return UsageError("FF-APP-001", message[:300], cause=f"it is written {usage}", hint=f"{verb} --help")
+
+
+def _context(words: Sequence[str]) -> click.Context | None:
+    """The verb that a command line is of, where click does not say it."""
+    root = click.Context(cli, info_name="farflung")
+    named = next((word for word in words if word in VERBS), None)
+    command = cli.get_command(root, named) if named else None
+    return click.Context(command, parent=root, info_name=named) if command else None
+
+
+def _not_possible(error: OSError) -> RunError:
+    """What the system refused and nobody nearer to it had words for: a full disk, a folder without permission."""
+    reason = error.strerror or str(error) or type(error).__name__
+    where = f"{error.filename}: " if error.filename else ""
+    return RunError(
+        "FF-APP-003",
+        f"the system refuses: {reason}",
+        cause=f"{where}{type(error).__name__}",
+        hint="see that the folder is yours and that there is room: farflung check",
+    )
 
 
 def _refuse(error: FarflungError) -> NoReturn:
     if os.environ.get("FARFLUNG_DEBUG"):
         traceback.print_exc()
-    sys.stderr.write("\n".join(error.lines()) + "\n")
+    sys.stderr.write("".join(f"{line[:LINE]}\n" for line in error.lines()))
     sys.exit(error.exit_code)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
+    words = list(arguments) if arguments is not None else sys.argv[1:]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="backslashreplace"
+            )  # a terminal that lacks a character still gets the rest
     try:
         cli.main(
-            args=list(arguments) if arguments is not None else None,
+            args=words,
             prog_name="farflung",
             standalone_mode=False,
         )
@@ -98,20 +206,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         sys.exit(2)
     except click.UsageError as error:
-        _refuse(_misread(error))
+        _refuse(_misread(error, words))
     except FarflungError as error:
         _refuse(error)
     except BrokenPipeError:
         os._exit(1)  # whoever read our lines is gone; there is nobody left to tell
+    except OSError as error:
+        _refuse(_not_possible(error))
     except Exception as error:  # the task's boundary: a person gets lines, not a traceback
-        if os.environ.get("FARFLUNG_DEBUG"):
-            traceback.print_exc()
-        sys.stderr.write(
-            f"error[FF-APP-099]: {type(error).__name__}: {error}\n"
-            "  cause: this is a mistake in farflung itself\n"
-            "  try:   the same command with `farflung -v ...`, and report what it prints\n"
+        _refuse(
+            RunError(
+                "FF-APP-099",
+                f"{type(error).__name__}: {error}",
+                cause="this is a mistake in farflung itself",
+                hint="the same command with `farflung -v ...`, and report what it prints",
+            )
         )
-        sys.exit(1)
 
 
 if __name__ == "__main__":

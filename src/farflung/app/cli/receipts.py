@@ -35,12 +35,12 @@ def _hash(ctx: click.Context, param: click.Parameter, value: str | None) -> Hash
     return Hash(found)
 
 
-@click.group()
+@click.group(epilog="Example: farflung receipt verify requester.receipt")
 def receipt() -> None:
     """Check what a ledger paid, from a receipt file alone."""
 
 
-@receipt.command(epilog="Example: farflung receipt verify provider-1.receipt --genesis 57d8cc40…")
+@receipt.command(epilog="Example: farflung receipt verify provider-1.receipt")
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--genesis", metavar="HASH", callback=_hash, help="The ledger's genesis, known from elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import SpecError
-from farflung.job.dataset import Dataset, File, check_dataset, is_text, limited, split_files, split_tokens
+from farflung.job.dataset import (
+    Dataset,
+    File,
+    check_dataset,
+    is_text,
+    joined_files,
+    limited,
+    split_files,
+    split_tokens,
+)
 from farflung.job.module import check_source, parse_name
 from farflung.job.spec import DataSpec, ModelSpec
 from farflung.job.tokens import HEAD_BYTES, bad_tokens, find_tokens, narrowed
@@ -28,11 +37,24 @@ _STDLIB_SKIPPED: Final = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 )
 _SITE_FILES: Final = frozenset({"sitecustomize.py", "usercustomize.py"})  # of the installation, not of Python
+_OTHER_JOBS: Final[Mapping[str, str]] = {  # what is taken for a job file, and why it is none
+    ".py": "it is Python; a job is a TOML file that names it as model.module",
+    ".json": "a job is written in TOML, not in JSON",
+    ".yaml": "a job is written in TOML, not in YAML",
+    ".yml": "a job is written in TOML, not in YAML",
+}
 _GENERATED_HEAD: Final = 400  # bytes in which a generated file says so
 
 
 def read_job(path: Path) -> str:
     """The text of a job file. Raises SpecError FF-JOB-003, 010, 011, 012."""
+    if path.suffix in _OTHER_JOBS:
+        raise SpecError(
+            "FF-JOB-003",
+            f"{path.name} is not a job file",
+            cause=_OTHER_JOBS[path.suffix],
+            hint="farflung init" + (" --model module" if path.suffix == ".py" else " job.toml"),
+        )
     data = _read(path, limits.SPEC_BYTES)
     try:
         return data.decode("utf-8-sig")
@@ -62,6 +84,18 @@ def read_dataset(data: DataSpec, model: ModelSpec, base: Path) -> Dataset:
         dataset = split_files(limited(files, data.limit), data.heldout)
     check_dataset(dataset, model)
     return dataset
+
+
+def read_tokens(path: Path, model: ModelSpec) -> NDArray[Any]:
+    """All tokens of a text file, a folder of them or a token file, none held out: to measure a model on.
+
+    Raises SpecError FF-JOB-010 to 012 (cannot be read), FF-JOB-020 to 024 (cannot be used).
+    """
+    if path.suffix in (".npy", ".safetensors"):
+        loaded = _npy(path) if path.suffix == ".npy" else _safetensors(path)
+        return narrowed(path.name, loaded, model.vocabulary)
+    files = folder_files(path) if path.is_dir() else [(path.name, _read(path, limits.DATA_BYTES))]
+    return narrowed(path.name, joined_files(files), model.vocabulary)
 
 
 def read_module(module: str, base: Path) -> tuple[bytes, str]:

@@ -60,13 +60,16 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(Block(spec.width, spec.heads) for _ in range(spec.layers))
         self.norm = nn.LayerNorm(spec.width)
 
-    def forward(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
-        """Mean loss of predicting `y_BT` from `x_BT`; T is at most the context."""
+    def logits(self, x_BT: Tensor) -> Tensor:
+        """(B, T) tokens → (B, T, V): how likely each token is to come next; T is at most the context."""
         x_BTD = self.embed(x_BT) + self.position.weight[: x_BT.shape[1]]
         for block in self.blocks:
             x_BTD = block(x_BTD)
-        logits_BTV = functional.linear(self.norm(x_BTD), self.embed.weight)
-        return functional.cross_entropy(logits_BTV.flatten(0, 1), y_BT.flatten())
+        return functional.linear(self.norm(x_BTD), self.embed.weight)
+
+    def forward(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """Mean loss of predicting `y_BT` from `x_BT`; T is at most the context."""
+        return functional.cross_entropy(self.logits(x_BT).flatten(0, 1), y_BT.flatten())
 
 
 def build(spec: ModelSpec) -> GPT:

@@ -71,6 +71,26 @@ def _whole(path: Path) -> Iterator[tuple[AnyEvent, int]]:
                 yield from_json(line), place
 
 
+class Follower:
+    """Reads a log that another process is writing, and goes on where it was; never changes the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._place = path, 0
+
+    def new(self) -> list[AnyEvent]:
+        """The whole events that were added since the last call; none while there is no file."""
+        found = []
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+            file.seek(self._place)
+            while line := file.readline(LINE_BYTES):
+                if not line.endswith(b"\n") and len(line) < LINE_BYTES:
+                    break  # its writer is not done
+                self._place += len(line)
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+                    found.append(from_json(line))
+        return found
+
+
 def read(path: Path) -> Iterator[AnyEvent]:
     """The whole events of a log that another process may still be writing; does not change the file."""
     for event, _ in _whole(path):

@@ -1,0 +1,210 @@
+"""Verbs that use a handed-over model: `sample` writes text with it, `eval` measures it."""
+
+from __future__ import annotations
+
+import codecs
+import math
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+import numpy as np
+
+from farflung.app import asking, handed
+from farflung.app.cli.completing import run_names
+from farflung.app.handed import Handed
+from farflung.app.journal import read_timeline
+from farflung.app.telling import ask
+from farflung.core import limits
+from farflung.core.errors import PolicyError, UsageError
+from farflung.core.units import format_count
+from farflung.job import dataset
+from farflung.job.io.read import read_tokens
+from farflung.train import questions
+
+PROMPT_BYTES: Final = 64 * limits.KIB
+START: Final = "\n"  # what an empty prompt stands for: text begins after a line's end
+TOKENS: Final = 1 << 20
+_KEPT: Final = "\n\t"
+_JOINERS: Final = "\u200c\u200d"  # parts of words and of emoji
+_PICTURES: Final = 0x2400  # visible pictures of the control characters
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+
+
+def harmless(text: str) -> str:
+    """Text that a terminal only shows: controls become their pictures, marks that turn text around become U+FFFD."""
+
+    def shown(char: str) -> str:
+        if char in _KEPT or char in _JOINERS or unicodedata.category(char) not in ("Cc", "Cf", "Co", "Cs"):
+            return char
+        code = ord(char)
+        return chr(_PICTURES + code) if code < 32 else "\u2421" if code == 127 else "\ufffd"
+
+    return "".join(map(shown, text))
+
+
+def as_text(tokens: Iterable[int]) -> Iterator[str]:
+    """Bytes as harmless text, each character as soon as it is whole."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for token in tokens:
+        yield harmless(decoder.decode(bytes([token])))
+    yield harmless(decoder.decode(b"", final=True))
+
+
+def prompt_tokens(text: str, held: Handed) -> tuple[int, ...]:
+    """A prompt as tokens. Raises UsageError FF-APP-171, PolicyError FF-APP-172."""
+    if held.card.tokens != "bytes":
+        raise PolicyError(
+            "FF-APP-172",
+            "this model writes numbers, not text",
+            cause="it was trained on tokens from a .npy or .safetensors file; what they mean is not known here",
+            hint="farflung export --format hf, and use it with the tokenizer that made the tokens",
+        )
+    data = (text or START).encode("utf-8", "surrogateescape")
+    if len(data) > PROMPT_BYTES:
+        raise UsageError(
+            "FF-APP-171",
+            f"the prompt is too long: {len(data)} bytes",
+            cause=f"a prompt has at most {PROMPT_BYTES} bytes, and the model sees the last {held.card.context}",
+            hint="give the end of it",
+        )
+    if max(data) >= held.card.vocabulary:
+        raise UsageError(
+            "FF-APP-171",
+            f"the prompt has a byte {max(data)} that the model does not know",
+            cause=f"its vocabulary ends at {held.card.vocabulary - 1}",
+            hint="write the prompt without that character",
+        )
+    if len(data) > held.card.context:
+        sys.stderr.write(
+            f"note: the model sees the last {held.card.context} of the prompt's {len(data)} bytes\n"
+        )
+    return tuple(data)
+
+
+@click.command(epilog='Example: farflung sample --prompt "def " --tokens 300')
+@click.argument("what", metavar="[RUN|FILE]", required=False, shell_complete=run_names)
+@click.option("--prompt", default="", help="The text to go on from.")
+@click.option("--tokens", type=click.IntRange(1, TOKENS), default=200, show_default=True, help="How many.")
+@click.option("--temperature", type=float, default=0.8, show_default=True, help="0: always the likeliest.")
+@click.option(
+    "--top-k", type=int, default=0, show_default=True, help="Draw from the K likeliest; 0: from all."
+)
+@click.option(
+    "--top-p",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Draw from the likeliest that hold this share.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 63) - 1),
+    default=1,
+    show_default=True,
+    help="The same seed, the same text.",
+)
+@_JSON
+def sample(
+    what: str | None,
+    prompt: str,
+    tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Write text with a trained model, from its handed-over file alone.
+
+    RUN is a run's name or folder, FILE what `farflung fetch` wrote; the newest finished run by default.
+    """
+    held = handed.open_model(what)
+    start = prompt_tokens(prompt, held)
+    from farflung.train import (  # torch takes seconds to load: what can be said is said before
+        sampling,
+    )
+
+    sampling.Options(temperature, top_k, top_p).check()
+    request = questions.Sample(held.data, held.source, start, tokens, temperature, top_k, top_p, seed)
+    stream = (a.token for a in ask(held, request) if isinstance(a, questions.Told))
+    if as_json:
+        written = list(stream)
+        facts = {
+            "prompt": prompt,
+            "text": harmless(bytes(written).decode("utf-8", "replace")),
+            "tokens": written,
+            "seed": seed,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "job": held.card.job,
+        }
+        sys.stdout.write(msgspec.json.encode(facts).decode() + "\n")
+        return
+    sys.stdout.write(harmless(prompt))
+    for text in as_text(stream):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+
+
+@click.command("eval", epilog="Example: farflung eval --data other.txt")
+@click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Another text. Default: the run's own held-out part."
+)
+@click.option(
+    "--tokens", type=click.IntRange(2), help="How many at most. Default: as many as the run measured."
+)
+@_JSON
+def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: bool) -> None:
+    """Measure a finished run's model on text that it has not seen.
+
+    RUN: its name or folder; the newest by default. Says loss, bits per byte, and how often the likeliest byte came.
+    """
+    run = handed.finished(name)
+    held = handed.open_model(str(run.root))
+    spec = asking.resolve_again(run).spec
+    if data is not None:
+        measured_on, ours = str(data), read_tokens(data, held.card.model)
+    else:
+        packed = handed.read_file(run.dataset_file, limits.DATA_BYTES)
+        measured_on, ours = "the run's held-out part", dataset.unpack(packed).heldout
+    limit = tokens or spec.evaluate.final_tokens
+    packed_tokens = np.ascontiguousarray(ours[: limit + 1], questions.PACKED).tobytes()
+    (found,) = ask(held, questions.Judge(held.data, held.source, packed_tokens, limit))
+    assert isinstance(found, questions.Judged)
+    result = read_timeline(run).result
+    own = result.loss if result and data is None and limit == spec.evaluate.final_tokens else None
+    facts = {
+        "run": run.name,
+        "data": measured_on,
+        "tokens": found.tokens,
+        "loss": found.loss,
+        "bits_per_token": found.loss / math.log(2),
+        "accuracy": found.accuracy,
+        "unit": "byte" if held.card.tokens == "bytes" else "token",
+        "loss_of_run": own,
+    }
+    text = [msgspec.json.encode(facts).decode()] if as_json else _words(facts)
+    sys.stdout.write("\n".join(text) + "\n")
+
+
+def _words(facts: dict[str, Any]) -> list[str]:
+    unit = facts["unit"]
+    same = {True: "; the run's own figure", False: ""}[facts["loss_of_run"] == facts["loss"]]
+    if facts["loss_of_run"] not in (None, facts["loss"]):
+        same = f"; the run itself measured {facts['loss_of_run']:.6f}"
+    lines = [
+        f"Data      {facts['data']}, {format_count(facts['tokens'])} tokens",
+        f"Loss      {facts['loss']:.4f} nats per token{same}",
+        f"          {facts['bits_per_token']:.4f} bits per {unit}",
+    ]
+    if facts["accuracy"] is None:
+        return [*lines, "Accuracy  not measured: the model has no method logits(x_BT)"]
+    return [*lines, f"Accuracy  {100 * facts['accuracy']:.1f} % of {unit}s were the likeliest"]

@@ -1,0 +1,172 @@
+"""A model that was handed over: found by its run, its folder or its file, and held against the ledger's record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from numpy.typing import NDArray
+
+from farflung.app import asking, folder
+from farflung.app.artefact import model_hash
+from farflung.app.folder import RunFolder
+from farflung.app.journal import read_timeline
+from farflung.app.local import genesis_of
+from farflung.core import limits
+from farflung.core.crypto import NS_OBJECT, digest
+from farflung.core.errors import RunError, UsageError, VerificationError
+from farflung.core.ids import ZERO_HASH
+from farflung.core.io.durable import write_atomic
+from farflung.ledger.receipt_file import MAGIC, check_receipt_file, read_receipt_file
+from farflung.ledger.rows import JobRow
+from farflung.train import card
+from farflung.train.card import Card
+
+MODEL: Final = "model.safetensors"
+MODULE: Final = "module.py"
+
+
+class Handed(NamedTuple):
+    """A model file with its bytes, and the source of the module beside it (b"" for the built-in GPT)."""
+
+    path: Path
+    data: bytes
+    card: Card
+    tensors: Mapping[str, NDArray[Any]]
+    source: bytes
+    run: RunFolder | None
+
+
+def open_model(what: str | None) -> Handed:
+    """The model of a run (by name or folder; None: the newest finished one), of a fetched folder, or of a file.
+
+    Raises UsageError FF-APP-014 (no such run), FF-TRAIN-100 and -101 (no such file), RunError FF-APP-160 (the run is
+    not finished), FF-APP-161 (cannot be read), VerificationError FF-APP-165 (another source beside it).
+    """
+    path = Path(what) if what is not None else None
+    if path is not None and path.is_dir() and not (path / "run.json").is_file() and (path / MODEL).is_file():
+        path = path / MODEL
+    if path is not None and path.is_file():
+        return _read(path, None)
+    run = finished(what)
+    return _read(run.model_file, run)
+
+
+def finished(name: str | None) -> RunFolder:
+    """A finished run; without a name the newest. Raises UsageError FF-APP-014, RunError FF-APP-160."""
+    base = asking.runs_folder()
+    if name is None:
+        done = [run for run in folder.all_runs(base) if run.model_file.is_file() and run.owner() is None]
+        if done:
+            return done[-1]
+    run = folder.find(base, name)
+    if not run.model_file.is_file() or read_timeline(run).result is None:
+        is_running = run.owner() is not None
+        raise RunError(
+            "FF-APP-160",
+            f"run {run.name} has no model yet",
+            cause="it is running" if is_running else "it was stopped before its end",
+            hint=f"farflung {'watch' if is_running else 'resume'} {run.name}",
+        )
+    return run
+
+
+def _read(path: Path, run: RunFolder | None) -> Handed:
+    data = read_file(path, limits.PIPE_BYTES)
+    said, tensors = card.read(data)
+    beside = path.parent / MODULE
+    source = _source(beside, said) if said.kind == "module" else b""
+    return Handed(path, data, said, tensors, source, run)
+
+
+def _source(path: Path, said: Card) -> bytes:
+    """The source of a model of the user's own. Raises RunError FF-APP-161, VerificationError FF-APP-165 (another)."""
+    source = read_file(path, limits.MODULE_BYTES)
+    if digest(NS_OBJECT, source).hex() != said.source:
+        raise VerificationError(
+            "FF-APP-165",
+            f"{path} is not the source that this model was trained with",
+            cause=f"the model names the one whose hash is {said.source[:16]}...",
+            hint="restore it from a copy, or fetch the model again with `farflung fetch`",
+        )
+    return source
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """A file of at most `limit` bytes; raises RunError FF-APP-161."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        cause = f"it has more than {limit} bytes" if len(data) > limit else ""
+    except OSError as error:
+        data, cause = b"", error.strerror or str(error)
+    if cause:
+        raise RunError(
+            "FF-APP-161",
+            f"cannot read {path}",
+            cause=cause,
+            hint="see that the file is there and yours to read",
+        )
+    return data
+
+
+class Recorded(NamedTuple):
+    """A model's hash, and whether the ledger names it: a job that ended before its first round has no model there."""
+
+    model: str
+    is_named: bool
+
+
+def on_ledger(run: RunFolder, data: bytes) -> Recorded:
+    """The hash of a run's model file, compared with what the ledger recorded, by the run's own receipt.
+
+    Raises VerificationError FF-APP-162 (another file than the recorded one), FF-LEDG-07x (the receipt does not hold).
+    """
+    said = model_hash(data)
+    held = read_receipt_file(read_file(receipt_of(run), len(MAGIC) + limits.RECEIPT_FILE_BYTES))
+    rows = check_receipt_file(held, genesis_of(asking.resolve_again(run).spec).chain)
+    jobs = [row for row in rows if isinstance(row, JobRow) and row.requester == held.party]
+    recorded = {row.output for row in jobs} - {ZERO_HASH}
+    if recorded and said not in recorded:
+        raise VerificationError(
+            "FF-APP-162",
+            f"the model file of run {run.name} is not the one on the ledger",
+            cause=f"its hash is {said.hex()[:16]}..., the ledger says {min(recorded).hex()[:16]}...",
+            hint=f"farflung verify-run {run.name}",
+        )
+    return Recorded(said.hex(), bool(recorded))
+
+
+def receipt_of(run: RunFolder) -> Path:
+    """What the requester of a run keeps as proof of what was paid."""
+    return run.export / "receipts" / "requester.receipt"
+
+
+def check_free(out: Path) -> None:
+    """Raises UsageError FF-APP-163 when `out` is no folder to write into: a file, or not empty."""
+    if (out.is_dir() and not any(out.iterdir())) or not os.path.lexists(out):
+        return
+    raise UsageError(
+        "FF-APP-163",
+        f"{out} is in use",
+        cause="it is a folder that is not empty" if out.is_dir() else "it is a file",
+        hint=f"choose another with --out {out.name or 'model'}-2",
+    )
+
+
+def write_files(out: Path, files: Mapping[str, bytes]) -> None:
+    """Writes whole files into a new or empty folder. Raises UsageError FF-APP-163, RunError FF-APP-164, FF-CORE-050."""
+    try:
+        check_free(out)
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(
+            "FF-APP-164",
+            f"cannot make the folder {out}",
+            cause=error.strerror or str(error),
+            hint="choose another with --out",
+        ) from error
+    for name, data in files.items():
+        write_atomic(out / name, data, "run.fetch")

@@ -1,0 +1,74 @@
+"""Asks a handed-over model: the built-in GPT in this process, a model of the user's own in a sandboxed one."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, cast
+
+from farflung.app.handed import Handed
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import RunError
+from farflung.host.io.process import PYTHON, WorkerProcess, start_worker, tail
+from farflung.train.io import teller
+from farflung.train.io.worker import Channel
+from farflung.train.messages import Broken
+from farflung.train.questions import Answer, Judged, Request, Sample, Told
+
+TOKENS: Final = 256  # a sampled token is a byte
+
+
+def ask(handed: Handed, request: Request) -> Iterator[Answer]:
+    """The model's answers as they come. Raises what train.telling raises, RunError FF-APP-167 (the process ended)."""
+    from farflung.train import telling  # torch takes seconds to load
+
+    if handed.card.kind == "gpt":
+        yield from telling.answers(request)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="farflung-teller-"))
+    log = folder / "teller.log"
+    try:
+        worker = start_worker(folder / "scratch", log, command=(*PYTHON, "-m", teller.MODULE))
+        try:
+            yield from _answers(worker, request, log)
+        finally:
+            worker.socket.close()
+            worker.terminate(0)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _answers(worker: WorkerProcess, request: Request, log: Path) -> Iterator[Answer]:
+    kind = cast(type[Any], Told | Judged | Broken)
+    channel = Channel(worker.socket.fileno(), worker.socket.fileno())
+    left = request.count if isinstance(request, Sample) else 1
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.write(encode(request))
+        while left and (raw := channel.read()) is not None:
+            answer = decode(raw, kind, limits.PIPE_BYTES)
+            if isinstance(answer, Broken):
+                raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
+            if isinstance(answer, Told) is not isinstance(request, Sample) or not _is_possible(answer):
+                raise _ended("it answered what was not asked")
+            left -= 1
+            yield answer
+    if left:
+        raise _ended(tail(log).decode("utf-8", "replace").strip()[-200:] or "it said nothing")
+
+
+def _is_possible(answer: Answer) -> bool:
+    """The process runs somebody's program: what it says is looked at before it is used."""
+    return not isinstance(answer, Told) or 0 <= answer.token < TOKENS
+
+
+def _ended(cause: str) -> RunError:
+    return RunError(
+        "FF-APP-167",
+        "the model's process ended without its answer",
+        cause=cause,
+        hint="see that the model fits into memory, and that its source runs",
+    )

@@ -1,0 +1,213 @@
+"""The lower half of the screen: what audits found, who is paid, and what came out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from farflung.core.events import Caught
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes, format_count
+from farflung.plan.compare import is_off
+from farflung.watch import words
+from farflung.watch.fold import Timeline
+from farflung.watch.progress import DETAIL, FACT, MORE, STORY
+from farflung.watch.rows import WIDE, Row, Span, Style, block, plain
+
+HASH: Final = 12
+ALSO: Final = ("report", "eval", "watch", "verify-run")  # further verbs that take the run
+CELL: Final = 42
+
+
+def _quiet(text: str) -> Span:
+    return Span(text, Style.QUIET)
+
+
+def verify(t: Timeline, columns: int, is_over: bool) -> list[Row]:
+    """How much work was repeated and what was found; a cheater's story in two lines."""
+    rows = block("Verify", _counts(t, is_over), columns, rank=FACT)
+    caught = sorted(t.caught.values(), key=lambda c: c.at)
+    for number, each in enumerate(caught):
+        rank = STORY if number == 0 else DETAIL
+        rows += block("", [Span(words.caught_claim(each, t), Style.BAD)], columns, rank=rank)
+        audit = words.audit_of(each, t)
+        by = words.repeated_by(audit) if audit is not None else ""
+        price = [plain(by), plain(words.caught_price(each))]
+        rows += block("", price, columns, rank=rank + 1, right=_see(t, each))
+    return rows
+
+
+def _see(t: Timeline, caught: Caught) -> tuple[str, ...]:
+    """The command that shows the evidence; with the run's name where there is room."""
+    audit, found = words.audit_of(caught, t), words.disputes(t)
+    if audit is None:
+        return ()
+    place, name = found.index(audit) + 1, words.run_name(t)
+    return (
+        f"farflung watch {name} --dispute {place}".replace("  ", " "),
+        f"farflung watch --dispute {place}",
+    )
+
+
+def _counts(t: Timeline, is_over: bool) -> list[Span]:
+    drawn = len(t.drawn.keys() | t.audits.keys())
+    if not drawn:
+        if t.result is not None:
+            return [plain("no segment was drawn: this job has no audits, or none fell due")]
+        return [
+            _quiet(
+                "nothing was drawn"
+                if is_over
+                else "nothing drawn yet; the draw comes after each round's commitments"
+            )
+        ]
+    held = sum(1 for audit in t.audits.values() if audit.finding == words.HOLDS)
+    other: dict[str, int] = {}
+    for audit in t.audits.values():
+        if audit.finding != words.HOLDS:
+            other[audit.finding] = other.get(audit.finding, 0) + 1
+    still = len(words.open_audits(t))
+    idle = drawn - len(t.audits) - still
+    verifiers = words.many(len(t.verifiers), "verifier")
+    return [
+        plain(words.many(drawn, "segment") + " drawn"),
+        Span(f"{held} {'holds' if held == 1 else 'hold'}", Style.GOOD),
+        *[
+            Span(f"{count} {words.clean(name, 12)}", Style.BAD if name == words.FALSE else Style.CARE)
+            for name, count in sorted(other.items())
+        ],
+        *([_quiet(f"{still} open")] if still else []),
+        *([_quiet(f"{idle} dropped with its peer")] if idle else []),
+        plain(f"repeated by {verifiers}" if t.verifiers else ""),
+    ]
+
+
+def settle(t: Timeline, columns: int, is_over: bool) -> list[Row]:
+    """Who was paid; what was slashed and came back; that money is conserved."""
+    if not t.settled:
+        text = "nobody was paid yet" if is_over else "when all rounds are closed and checked"
+        return block("Settle", [_quiet(text)], columns, rank=FACT)
+    parts = [plain(_paid(t, "provider")), plain(_paid(t, "verifier"))]
+    if t.result is None:
+        slashed = sum(c.slashed for c in t.caught.values())
+        parts += [
+            plain(f"slashed {format_credits(slashed)}" if slashed else ""),
+            _quiet("the sum is proved at the end …"),
+        ]
+        return block("Settle", parts, columns, rank=FACT)
+    money = f"slashed {format_credits(t.result.slashed)}, returned {words.credits_of(t.result.refunded)}"
+    style = Style.GOOD if t.result.sum == 0 else Style.BAD
+    return [
+        *block("Settle", parts, columns, rank=FACT),
+        *block("", [plain(money), Span(words.conserved(t.result.sum), style)], columns, rank=STORY),
+    ]
+
+
+def _paid(t: Timeline, role: str) -> str:
+    """What the peers of one role got, and how many of them got something."""
+    verifiers = {p.peer for p in t.processes.values() if p.role == "verifier" and p.peer} | set(t.verifiers)
+    got = [s.paid for s in t.settled.values() if (s.peer in verifiers) == (role == "verifier")]
+    paid = [each for each in got if each]
+    if not got:
+        return ""
+    whom = (
+        words.many(len(paid), role)
+        if len(paid) == len(got)
+        else f"{len(paid)} of {words.many(len(got), role)}"
+    )
+    return f"paid {words.credits_of(sum(paid))} to {whom}"
+
+
+def result(t: Timeline, columns: int, *, verbose: bool, is_over: bool) -> list[Row]:
+    """What came out, against what, and what one can do with it."""
+    r = t.result
+    if r is None:
+        return _no_result(t, columns, is_over)
+    loss = [Span(f"held-out loss {r.loss:.3f} nats a token", Style.STRONG), plain(words.gap(r))]
+    own, ring = words.sent_ring(r)
+    all_sent = f"sent {format_bytes(r.bytes_sent)} in all"
+    hashes = (
+        f"model {words.clean(r.model_hash[:HASH], HASH)}, ledger {words.clean(r.ledger_root[:HASH], HASH)}"
+    )
+    return [
+        *block("Result", loss, columns, rank=0),
+        *block(
+            "",
+            [plain(f"{r.loss_start:.3f} at the start"), plain(words.unigram(r)), _trained(t)],
+            columns,
+            rank=MORE,
+        ),
+        *block("", [plain(own), plain(ring)], columns, rank=FACT),
+        *block("", [plain(all_sent), _quiet(_largest(t))], columns, rank=DETAIL),
+        *_against_plan(t, columns, verbose),
+        *block("", [plain(hashes), *_again(t)], columns, rank=FACT),
+        *_next(t, columns),
+    ]
+
+
+def _trained(t: Timeline) -> Span:
+    r = t.result
+    return plain(f"{r.rounds} rounds, {format_count(r.tokens)} tokens" if r is not None else "")
+
+
+def _largest(t: Timeline) -> str:
+    """Where the bytes went that were not for agreement."""
+    if t.result is None:
+        return ""
+    by = t.result.bytes_by
+    rest = sorted((("audits", by.audit), ("joining", by.join), ("relayed", by.relay)), key=lambda x: -x[1])
+    return ", ".join(f"{name} {format_bytes(size)}" for name, size in rest if size)
+
+
+def _no_result(t: Timeline, columns: int, is_over: bool) -> list[Row]:
+    name = words.run_name(t)
+    go_on = (f"farflung resume {name}", "farflung resume") if name else ("farflung resume",)
+    if t.failed is not None:
+        said = [Span(words.failed(t.failed), Style.BAD)]
+        return block("Result", said, columns, rank=0)
+    if is_over:
+        return block(
+            "Result", [_quiet("none yet: the run was stopped before its end")], columns, rank=0, right=go_on
+        )
+    planned = t.plan is not None and t.plan.baseline_seconds and t.settled
+    alone = (t.baseline_scores or planned) and t.baseline is None
+    later = (
+        "when the one machine is done"
+        if alone
+        else "is being added up …"
+        if t.settled
+        else "after settlement"
+    )
+    return block("Result", [_quiet(later)], columns, rank=FACT)
+
+
+def _against_plan(t: Timeline, columns: int, verbose: bool) -> list[Row]:
+    """The whole table when it was asked for, else only what lies outside 0.8 to 1.25 of the plan."""
+    if not t.compared:
+        return []
+    if not verbose:
+        off = words.off_plan(t.compared)
+        if off:
+            return block("", [Span(f"not as planned: {off}", Style.CARE)], columns, rank=FACT)
+        return block("", [Span("all within 0.8 to 1.25 of the plan", Style.GOOD)], columns, rank=DETAIL)
+    width = CELL if columns >= WIDE else 0
+    cells = [
+        Span(f"{words.against(row):<{width}}", Style.CARE if is_off(row) else Style.PLAIN)
+        for row in t.compared
+    ]
+    return block("Measured", cells, columns, rank=STORY)
+
+
+def _again(t: Timeline) -> list[Span]:
+    if t.repeated is None:
+        return []
+    style = Style.CARE if t.repeated.differs else Style.GOOD
+    return [Span(words.repeated(t.repeated), style)]
+
+
+def _next(t: Timeline, columns: int) -> list[Row]:
+    """What to do now."""
+    name = words.run_name(t)
+    if not name:
+        return []
+    also = "also: " + ", ".join(ALSO)
+    return block("Next", [Span(f"farflung sample {name}", Style.MARK), _quiet(also)], columns, rank=FACT)

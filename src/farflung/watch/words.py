@@ -1,0 +1,379 @@
+"""How a fact is said: the one place where events become words, so that the screen and the plain lines cannot disagree.
+
+Text that came from elsewhere passes `clean`: no control characters, nothing that moves a cursor, a width that is known.
+Rounds are named as in the event log, from 0; progress counts the rounds that are closed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Final
+
+from farflung.core import events
+from farflung.core.events import BytesBy
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
+from farflung.plan.compare import is_off, ratio
+from farflung.watch.fold import Timeline, Waiting
+
+HOLDS: Final = "holds"  # the finding of an audit of honest work
+FALSE: Final = "false"
+SHORT: Final = 8  # digits of a key or hash that are enough for the eye
+WHERE: Final = (
+    "a network of strangers on this computer; nothing leaves it",
+    "strangers on this computer; nothing leaves it",
+)
+TELLING_SECONDS: Final = 2.0  # who comes so much later than all others is named
+OWES: Final = {"train": "to train", "reveal": "to send a payload", "merge": "to merge"}
+DONE: Final = {"train": "trained", "reveal": "sent a payload", "merge": "merged"}
+FEW: Final = 2  # so many who are late are named
+DID: Final = {"train": "trained", "reveal": "had sent its payload", "merge": "merged"}
+
+
+def columns_of(text: str) -> int:
+    """Cells that cleaned `text` takes on a terminal: East Asian wide characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _shown(char: str) -> str:
+    is_joined = unicodedata.category(char) in (
+        "Mn",
+        "Me",
+        "Mc",
+        "Cf",
+        "Lm",
+        "Sk",
+    )  # width depends on neighbours
+    return "?" if (is_joined and ord(char) > 127) or not char.isprintable() else char
+
+
+def clean(text: str, size: int) -> str:
+    """`text` without what does not print, cut to `size` columns."""
+    if text.isascii() and text.isprintable():
+        return text if len(text) <= size else text[: max(0, size - 1)] + "…"[: max(0, size)]
+    whole = "".join(_shown(c) for c in text[: 4 * max(size, 1)])
+    if columns_of(whole) <= size:
+        return whole
+    kept = ""
+    for char in whole:
+        if columns_of(kept + char) > size - 1:
+            break
+        kept += char
+    return kept + "…"[: max(0, size)]
+
+
+def peer(key: str) -> str:
+    """A peer's key as it is shown."""
+    return clean(key[:SHORT], SHORT)
+
+
+def peers(keys: Sequence[str], most: int = 4) -> str:
+    """Some keys and how many more."""
+    more = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(peer(key) for key in keys[:most]) + more
+
+
+def many(count: int, noun: str) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def credits_of(amount: int) -> str:
+    """An amount with its unit."""
+    return f"{format_credits(amount)} credits"
+
+
+def times(large: float, small: float) -> str:
+    """How many times as much."""
+    return f"{large / small:.3g} times" if small > 0 else "no multiple of"
+
+
+def clock(seconds: float) -> str:
+    """`2:05`, for a column that keeps its width."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def amount(value: float, unit: str) -> str:
+    """A planned or measured value in the words of its unit."""
+    match unit:
+        case "B":
+            return format_bytes(value)
+        case "s":
+            return format_seconds(value)
+        case "micro-credits":
+            return credits_of(round(value))
+    return f"{value:.4g} {clean(unit, 20)}".rstrip()
+
+
+def run_name(t: Timeline) -> str:
+    """The name by which a person finds the run again; empty when nobody said."""
+    told = t.result.run if t.result else t.plan.run if t.plan else t.began.run if t.began else ""
+    return clean(told, 60)
+
+
+# Plan
+
+
+def shape(plan: events.Planned) -> str:
+    """What is trained, and how large it is."""
+    return f"{clean(plan.model, 60)}, {format_count(plan.parameters)} parameters"
+
+
+def schedule(plan: events.Planned) -> str:
+    """How often the peers agree."""
+    each = plan.steps // plan.rounds if plan.rounds else 0
+    return f"{many(plan.rounds, 'round')} of {many(each, 'step')}"
+
+
+def agreement(plan: events.Planned) -> tuple[str, str]:
+    """Who agrees by what, and over how much work."""
+    return (
+        f"{many(plan.peers, 'provider')} agree by {clean(plan.sync, 50)}",
+        f"{format_count(plan.tokens)} tokens",
+    )
+
+
+def traffic(plan: events.Planned) -> tuple[str, str]:
+    """The bytes to agree, and the yardstick beside them: computed, never run."""
+    ring = _ring(plan.ring_bytes, plan.sync_bytes)
+    return f"{format_bytes(plan.sync_bytes)} to agree", ring
+
+
+def _ring(ring: int, own: int) -> str:
+    if not ring:
+        return ""
+    return f"a bf16 ring all-reduce: {format_bytes(ring)}, {times(ring, own)} as much (computed, not run)"
+
+
+def price(plan: events.Planned) -> str:
+    """What the job may cost, and what is locked for it."""
+    return f"at most {credits_of(plan.price)}, {format_credits(plan.escrow)} locked"
+
+
+# Train
+
+
+def speed(closed: events.RoundClosed) -> str:
+    """Tokens a second that the accepted work of a round makes."""
+    return f"{format_count(closed.tokens / closed.seconds)} tokens/s" if closed.seconds > 0 else "? tokens/s"
+
+
+def total(by: BytesBy) -> int:
+    """Bytes of all kinds."""
+    return by.sync + by.audit + by.join + by.control + by.relay
+
+
+def send_rate(t: Timeline) -> str:
+    """What all processes together sent during the round that closed last; empty before the second."""
+    last = t.last_round
+    if last is None or last.seconds <= 0 or last.round - 1 not in t.sent_at:
+        return ""
+    sent = total(t.sent_at[last.round]) - total(t.sent_at[last.round - 1])
+    return f"sends {format_rate(8 * max(0, sent) / last.seconds)}"
+
+
+def wait(waiting: Waiting, now: float, cores: int) -> str:
+    """Whom the open round waits for and since when, or why all take their time."""
+    count, late = waiting.members, waiting.late
+    if waiting.since is None:
+        if waiting.phase != "train":
+            return f"waiting for all {count} {OWES[waiting.phase]}"
+        shared = f": they share {many(cores, 'core')}" if 0 < cores < count else ""
+        return f"{many(count, 'worker')} train{shared}" if count != 1 else "1 worker trains"
+    behind = max(0.0, now - waiting.since)
+    if len(late) > FEW:
+        came = count - len(late)
+        return f"{came} of {count} {'has' if came == 1 else 'have'} {DONE[waiting.phase]}, the last {behind:.1f} s ago"
+    return f"waiting for {peers(late, FEW)} {OWES[waiting.phase]}: {behind:.1f} s after the others"
+
+
+def open_audits(t: Timeline) -> tuple[int, ...]:
+    """Rounds of the drawn segments without a finding, in order. Nobody looks further into who was caught."""
+    return tuple(sorted(key[0] for key in t.drawn if key not in t.audits and key[1] not in t.caught))
+
+
+def audits_wait(rounds: Sequence[int]) -> str:
+    """Why the next round does not open yet."""
+    return f"the audits of round {rounds[0]} are not over: {len(rounds)} open"
+
+
+def restarted(event: events.Restarted) -> str:
+    """Who died, on what evidence, and what was done."""
+    name, why = clean(event.name, 30), clean(event.why, 60)
+    return f"{name} died ({why}); started again after {format_seconds(event.seconds)}"
+
+
+def left(event: events.Left, t: Timeline) -> str:
+    """Who is gone, on what evidence, and what that means."""
+    return f"{peer(event.peer)} left: {clean(event.reason, 60)}; {_since(event, t)}"
+
+
+def _since(event: events.Left, t: Timeline) -> str:
+    """Whether it came back."""
+    back = t.joined.get(event.peer, 0)
+    opened = t.openings.get(back)
+    is_back = back > 0 and opened is not None and opened.at >= event.at
+    return f"it is back from round {back} on" if is_back else "the others go on without it"
+
+
+def incidents(t: Timeline) -> tuple[tuple[str, str], ...]:
+    """Deaths and departures in order of time: who and why, then what came of it. A caught peer's are told elsewhere."""
+    told: list[tuple[float, str, str]] = []
+    gone = [event for event in t.left if event.peer not in t.caught]
+    for again in t.restarted:
+        process = t.processes.get(again.name)
+        own = [e for e in gone if process is not None and e.peer == process.peer and e.at <= again.at]
+        told.append((again.at, restarted(again), _since(own[-1], t) if own else ""))
+        gone = [e for e in gone if e not in own[-1:]]
+    told += [(e.at, f"{peer(e.peer)} left: {clean(e.reason, 60)}", _since(e, t)) for e in gone]
+    return tuple((who, then) for _, who, then in sorted(told))
+
+
+def baseline_step(event: events.BaselineScored) -> str:
+    """Where the one machine stands."""
+    return f"one machine on the same tokens: step {event.step}/{event.steps}, loss {event.loss:.3f}"
+
+
+def baseline_end(event: events.Baseline) -> str:
+    """What the one machine came to."""
+    took = f"{many(event.steps, 'step')} in {format_seconds(event.seconds)}"
+    return f"one machine on the same tokens: {took}, loss {event.loss:.3f}"
+
+
+# Verify
+
+
+def excess(audit: events.AuditConcluded) -> str:
+    """How far the claim lies from what verifiers found; empty when it is the same."""
+    if audit.excess <= 0:
+        return ""
+    size = f"{audit.excess:,.0f}" if audit.excess >= 100 else f"{audit.excess:.3g}"
+    return f"{size} times the tolerance"
+
+
+def repeated_by(audit: events.AuditConcluded) -> str:
+    """Who did the work again."""
+    return f"repeated by {peers(audit.verifiers)}"
+
+
+def audit_of(caught: events.Caught, t: Timeline) -> events.AuditConcluded | None:
+    """The audit that found a peer out."""
+    return t.audits.get((caught.round, caught.peer, caught.segment))
+
+
+def disputes(t: Timeline) -> tuple[events.AuditConcluded, ...]:
+    """Audits that did not simply hold at the first verifier, in the order of their end: `--dispute N` counts these."""
+    found = [a for a in t.audits.values() if a.finding != HOLDS or len(a.verifiers) > 1]
+    return tuple(sorted(found, key=lambda a: (a.at, a.round, a.peer, a.segment)))
+
+
+def caught_claim(caught: events.Caught, t: Timeline) -> str:
+    """Who was found out, over what, and how far off it is."""
+    audit = audit_of(caught, t)
+    off = excess(audit) if audit is not None else ""
+    place = f"segment {caught.segment} of round {caught.round}" + (f", {off}" if off else "")
+    return f"{peer(caught.peer)} is caught: {clean(caught.why, 40)} ({place})"
+
+
+def caught_price(caught: events.Caught) -> str:
+    """What it cost."""
+    return f"it loses {credits_of(caught.slashed)}"
+
+
+def bounties(bounty: int, burnt: int) -> str:
+    """Where slashed money went."""
+    return f"{format_credits(bounty)} to the verifiers, {format_credits(burnt)} burnt"
+
+
+# Settle and Result
+
+
+def settled(event: events.Settled, t: Timeline) -> str:
+    """What a lease paid, and for what."""
+    work = f"{event.units} accepted tokens"
+    if not event.paid and event.peer in t.caught:
+        return f"{peer(event.peer)} is paid nothing: its pay for {work} is forfeited"
+    return f"{peer(event.peer)} is paid {credits_of(event.paid)} for {work}"
+
+
+def conserved(sum: int) -> str:
+    """Whether money was made or lost."""
+    return "sum 0: money is conserved" if sum == 0 else f"sum {sum}: money is not conserved"
+
+
+def gap(result: events.Result) -> str:
+    """One machine's loss on the same tokens, and the gap even when it is bad; empty when it was not run."""
+    if result.loss_baseline is None:
+        return ""
+    apart = result.loss - result.loss_baseline
+    return f"one machine on the same tokens {result.loss_baseline:.3f} (gap {apart:+.3f})"
+
+
+def unigram(result: events.Result) -> str:
+    """The least that training must beat: knowing how often each token occurs."""
+    side = "below" if result.loss < result.loss_unigram else "not below"
+    return f"{side} the unigram entropy of {result.loss_unigram:.3f}"
+
+
+def sent_ring(result: events.Result) -> tuple[str, str]:
+    """The bytes of agreement (sync and control), and the yardstick beside them."""
+    own = result.bytes_by.sync + result.bytes_by.control
+    return f"{format_bytes(own)} to agree", _ring(result.bytes_ring_bf16, own)
+
+
+def kinds(by: BytesBy) -> str:
+    """Bytes by what they were for."""
+    return ", ".join(f"{name} {format_bytes(getattr(by, name))}" for name in by.__struct_fields__)
+
+
+def repeated(event: events.Repeated) -> str:
+    """Whether the same job gave the same bits as the time before."""
+    name = clean(event.run, 50)
+    if not event.differs:
+        return f"same as last time: {name}"
+    return f"not as last time ({name}): {clean(', '.join(event.differs), 60)} differ"
+
+
+def compared(row: events.Compared) -> str:
+    """One planned quantity against the measured one, with the ratio."""
+    planned, measured = amount(row.planned, row.unit), amount(row.measured, row.unit)
+    share = ratio(row)
+    told = f"{share:.2f} of the plan" if share is not None else "not planned"
+    return f"{clean(row.quantity, 20)}: planned {planned}, measured {measured} ({told})"
+
+
+def against(row: events.Compared) -> str:
+    """The same, short: `sync 49.7 MB of 56.7 MB: 0.88 x`."""
+    share = ratio(row)
+    told = f"{share:.2f} x" if share is not None else "not planned"
+    if row.unit == "micro-credits":
+        measured, planned = format_credits(round(row.measured)), format_credits(round(row.planned))
+    else:
+        measured, planned = amount(row.measured, row.unit), amount(row.planned, row.unit)
+    return f"{clean(row.quantity, 14)} {measured} of {planned}: {told}"
+
+
+def off_plan(rows: Sequence[events.Compared]) -> str:
+    """What came out otherwise than planned by more than a quarter, as multiples of the plan; empty: nothing did."""
+    told = []
+    for row in rows:
+        if is_off(row):
+            share = ratio(row)
+            name = clean(row.quantity, 20)
+            told.append(f"{name} {share:.2f} x" if share is not None else f"{name} not planned")
+    return f"{', '.join(told)} the plan" if told else ""
+
+
+def failed(event: events.Failed) -> str:
+    """Why there is no result."""
+    return f"error[{clean(event.code, 16)}]: {clean(event.message, 200)}"
+
+
+def warned(event: events.Warned) -> str:
+    """What a person should know."""
+    return f"warning[{clean(event.code, 16)}]: {clean(event.message, 200)}"

@@ -1,0 +1,31 @@
+"""`farflung stop`: the open round is finished and settled, as after the first Ctrl-C; and what is said meanwhile."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from app_trees import Farflung, stored_events
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("stop")]
+
+
+def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung) -> None:
+    process = farflung.start("run", "--preset", "tiny", "--rounds", "2000", "--set", "budget=10", "--json")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"event":"round"' in line:
+            break
+    run = farflung.newest()
+    assert run is not None
+    (row,) = json.loads(farflung("status", "--json").lines[0])["runs"]
+    assert (row["state"], row["rounds"]) == ("running", 2000)
+    assert "farflung watch" in farflung("sample", run.name).refusal("FF-APP-160", 1)
+    stopping = farflung("stop", "--json")
+    assert json.loads(stopping.lines[0])["run"] == run.name
+    ended = farflung.finish(process)
+    assert "FF-APP-132" in ended.errors
+    assert ended.code == 130
+    assert stored_events(run)[-1]["event"] == "result"
+    assert "it is finished" in farflung("stop", run.name).refusal("FF-APP-015", 2)
+    assert farflung("fetch", "--out", str(run.parent / "got")).code == 0

@@ -1,0 +1,161 @@
+"""All verbs: a help that fits a screen with one example, `--json`, and no surprise in the root's list."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from app_models import finished_run
+from click.testing import CliRunner
+
+from farflung.app.cli import looking
+from farflung.app.cli.main import LATER, MEANT, VERBS, cli, main
+
+ROWS, COLUMNS = 24, 80
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command by what is typed for it, groups included."""
+    root = click.Context(cli)
+    for name in cli.list_commands(root):
+        command = cli.get_command(root, name)
+        assert command is not None, name
+        yield name, command
+        if isinstance(command, click.Group):
+            for inner in command.list_commands(root):
+                found = command.get_command(root, inner)
+                assert found is not None
+                yield f"{name} {inner}", found
+
+
+ALL = dict(commands())
+LEAVES = {name: command for name, command in ALL.items() if not isinstance(command, click.Group)}
+
+
+def help_of(name: str) -> list[str]:
+    ended = CliRunner().invoke(cli, [*name.split(), "--help"], terminal_width=COLUMNS, prog_name="farflung")
+    assert ended.exit_code == 0, ended.output
+    return ended.output.splitlines()
+
+
+@pytest.mark.parametrize("name", ["", *ALL])
+def test_a_help_fits_a_screen_and_has_one_example(name: str) -> None:
+    shown = help_of(name)
+    assert len(shown) <= ROWS - 1, f"{len(shown)} lines, and a prompt comes below"
+    assert max(map(len, shown)) <= COLUMNS
+    examples = [line for line in shown if "Example:" in line]
+    assert len(examples) == 1, examples
+    assert f"Example: farflung {name}".rstrip() in examples[0]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_an_example_is_a_command_line_that_is_understood(name: str) -> None:
+    (line,) = [line for line in help_of(name) if "Example:" in line]
+    words = shlex.split(line.partition("Example: farflung ")[2].partition(" >> ")[0])
+    words = words[len(name.split()) :]
+    command = ALL[name]
+    if isinstance(command, click.Group):
+        inner, *words = words
+        command = ALL[f"{name} {inner}"]
+    for option in command.params:  # a file of an example need not be here
+        if isinstance(option.type, click.Path):
+            option.type.exists = False
+    assert command.make_context(name, list(words)) is not None
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_verb_speaks_json(name: str) -> None:
+    options = [option for param in LEAVES[name].params for option in param.opts]
+    assert "--json" in options
+    assert inspect.getdoc(LEAVES[name].callback)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_wrong_option_of_any_verb_is_exit_status_2_and_leads_to_its_help(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([*name.split(), "--nonsense"])
+    assert left.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("error[FF-APP-001]: No such option '--nonsense'")
+    assert f"try:   farflung {name} --help" in told.err
+
+
+def test_the_root_lists_every_verb_once_by_what_one_does_with_it() -> None:
+    shown = help_of("")
+    groups = [verb.group for verb in VERBS.values() if verb.group]
+    assert groups == ["Start", "Follow", "Use", "Trust", "Machine"]
+    for name, verb in VERBS.items():
+        (line,) = [line for line in shown if line[11:].startswith(f"{name} ")]
+        assert line.endswith(verb.about)
+
+
+def test_words_of_other_tools_lead_to_verbs_that_are_there() -> None:
+    assert set(MEANT.values()) - {"--help"} <= set(VERBS)
+    assert not (set(MEANT) | set(LATER)) & set(VERBS)
+
+
+def test_the_version_is_told_as_other_programs_tell_it(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--version"])
+    assert re.fullmatch(r"farflung \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_without_a_verb_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert left.value.code == 2
+    assert "Example: farflung run" in capsys.readouterr().err
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "runs"
+    monkeypatch.setenv("FARFLUNG_RUNS", str(root))
+    return root
+
+
+def test_status_fits_100_columns_whatever_a_run_is_called(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished_run(runs, "short")
+    finished_run(runs, "n" * 90, is_done=False)
+    main(["status"])
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 3
+    assert max(map(len, shown)) <= 100
+    assert shown[1].split()[:2] == ["short", "finished"]
+    assert shown[2].split()[1] == "interrupted"
+    main(["status", "--json"])
+    rows = json.loads(capsys.readouterr().out)["runs"]
+    assert [row["run"] for row in rows] == ["short", "n" * 90]
+
+
+def test_status_of_one_run_says_where_it_lies_what_it_is_and_what_to_do(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = finished_run(runs, "small")
+    main(["status", "small"])
+    told = capsys.readouterr().out
+    for wanted in (
+        str(run.root),
+        "1 layer, width 16, 2 heads, context 24",
+        "farflung sample small",
+        "cd" * 32,
+    ):
+        assert wanted in told
+    main(["status", "small", "--json"])
+    (said,) = json.loads(capsys.readouterr().out)["runs"]
+    assert said["next"] == [f"farflung {verb} small" for verb in looking.NEXT["finished"]]
+
+
+def test_no_run_is_said_and_is_no_error(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["status", "--json"])
+    assert json.loads(capsys.readouterr().out) == {"runs": []}

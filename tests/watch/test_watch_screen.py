@@ -1,0 +1,278 @@
+"""The screen is a function: whatever is in the log, it fits, it shows no control character, and it never fails."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from test_watch_fold import AUDIT, CAUGHT, PEERS, PLANNED, RESULT, STORY, closed, told
+from watch_events import STORIES
+
+from farflung.core import events
+from farflung.core.events import AnyEvent
+from farflung.watch import words
+from farflung.watch.detail import dispute_facts, dispute_rows, lane_bar, round_facts, round_rows
+from farflung.watch.fold import Timeline, fold
+from farflung.watch.rows import Row, Span, block, fit, plain
+from farflung.watch.screen import COLUMNS, FINISHING, ROWS, View, screen
+from farflung.watch.text import lines
+
+BEGAN = events.Began(run="runs/1", name="local", seed=1, version="0.1.0", python="3.12", torch="2.9")
+
+
+def shown(timeline: Timeline, **how: object) -> str:
+    view = View(**{"now": timeline.at, **how})  # type: ignore[arg-type]
+    return "\n".join(row.text for row in screen(timeline, view))
+
+
+def opened(round: int, at: float = 0.0, waited: float = 0.0) -> events.RoundOpened:
+    return events.RoundOpened(at=at, round=round, rounds=24, peers=PEERS, waited=waited)
+
+
+def came(peer: str, seconds: float, phase: str = "train", round: int = 0) -> events.Arrived:
+    return events.Arrived(at=100.0 + seconds, round=round, peer=peer, phase=phase, seconds=seconds)
+
+
+def check(rows: tuple[Row, ...] | list[Row], columns: int, height: int) -> None:
+    assert len(rows) <= height
+    for row in rows:
+        assert all(c.isprintable() for c in row.text), ascii(row.text)
+        assert words.columns_of(row.text) <= columns, row.text
+        if row.text.isascii():
+            assert cell_len(row.text) <= columns
+
+
+@given(
+    story=STORIES,
+    columns=st.integers(1, 140),
+    height=st.integers(1, 30),
+    now=st.floats(-10.0, 1000.0),
+    verbose=st.booleans(),
+    is_over=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_log_gives_at_most_the_rows_and_columns_that_there_are(
+    story: list[AnyEvent], columns: int, height: int, now: float, verbose: bool, is_over: bool
+) -> None:
+    timeline = told(*story)
+    view = View(now=now, columns=columns, rows=height, verbose=verbose, is_over=is_over)
+    check(screen(timeline, view), min(columns, COLUMNS), min(height, ROWS))
+
+
+@given(story=STORIES)
+@settings(max_examples=40, deadline=None)
+def test_any_log_gives_lines_that_fit_and_details_that_do_not_fail(story: list[AnyEvent]) -> None:
+    timeline = Timeline()
+    for event in story:
+        timeline = fold(timeline, event)
+        for line in lines(event, timeline):
+            assert line.isprintable()
+            assert words.columns_of(line) <= COLUMNS
+    for number in timeline.rounds:
+        check(round_rows(timeline, number, 80), 80, 1000)
+        msgspec.json.encode(round_facts(timeline, number))
+    for number in range(1, len(words.disputes(timeline)) + 1):
+        check(dispute_rows(timeline, number, 80, evidence="e", run="r"), 80, 1000)
+        msgspec.json.encode(dispute_facts(timeline, number, evidence=""))
+
+
+@given(story=STORIES, columns=st.integers(40, 100))
+@settings(max_examples=30, deadline=None)
+def test_a_replay_from_json_gives_the_same_screen(story: list[AnyEvent], columns: int) -> None:
+    again = [events.from_json(events.to_json(event)) for event in story]
+    assert shown(told(*again), columns=columns) == shown(told(*story), columns=columns)
+
+
+def test_blocks_stand_in_the_order_of_a_run() -> None:
+    nouns = ["Plan", "Network", "Train", "Verify", "Settle", "Result"]
+    for count in range(len(STORY) + 1):
+        heads = [row.split(" ")[0] for row in shown(told(*STORY[:count])).splitlines()]
+        assert [head for head in heads if head in nouns] == nouns
+
+
+def test_nothing_that_is_missing_looks_like_a_result() -> None:
+    text = shown(Timeline())
+    for part in ("reading the job", "waits for the plan", "waits for the network", "after settlement"):
+        assert part in text
+    assert "0.000" not in text
+    assert "loss" not in text
+
+
+def test_each_number_has_its_yardstick() -> None:
+    text = shown(told(BEGAN, *STORY, events.Baseline(loss=2.3, steps=360, seconds=60.0), RESULT))
+    assert "a bf16 ring all-reduce: 2.5 GB, 137 times as much (computed, not run)" in text
+    assert "one machine" not in text  # the result knows of none
+    compared = msgspec.structs.replace(RESULT, loss_baseline=2.2)
+    assert "one machine on the same tokens 2.200 (gap +0.300)" in shown(told(BEGAN, *STORY[:-1], compared))
+
+
+def test_the_cheaters_story_is_two_rows_and_the_command() -> None:
+    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    rows = shown(told(BEGAN, PLANNED, drawn, AUDIT, CAUGHT)).splitlines()
+    start = next(i for i, row in enumerate(rows) if "is caught" in row)
+    assert (
+        "04040404 is caught: work found false (segment 2 of round 0, 812 times the tolerance)" in rows[start]
+    )
+    assert "repeated by 01010101, 02020202   it loses 1.536000 credits" in rows[start + 1]
+    assert rows[start + 1].endswith("farflung watch --dispute 1")
+    assert rows[start + 2].startswith("Settle")
+
+
+def test_money_says_that_it_is_conserved_or_that_it_is_not() -> None:
+    paid = events.Settled(peer=PEERS[0], units=5, paid=5)
+    assert "sum 0: money is conserved" in shown(told(paid, RESULT))
+    assert "sum 3: money is not conserved" in shown(told(paid, msgspec.structs.replace(RESULT, sum=3)))
+
+
+def test_the_one_for_whom_all_wait_is_named_and_the_clock_moves_on() -> None:
+    plan = msgspec.structs.replace(PLANNED, cores=2)
+    story = [plan, opened(0, at=100.0)]
+    assert "5 workers train: they share 2 cores" in shown(told(*story))
+    late = told(*story, *[came(peer, 3.0 + i) for i, peer in enumerate(PEERS[:4])])
+    assert "waiting for 05050505 to train: 1.2 s after the others" in shown(late, now=late.at + 1.2)
+    assert "waiting for 05050505 to train: 4.0 s after the others" in shown(late, now=late.at + 4.0)
+    first = told(*story, came(PEERS[0], 3.0))
+    assert "1 of 5 has trained, the last 0.5 s ago" in shown(first, now=first.at + 0.5)
+    done = told(*story, *[came(peer, 3.0) for peer in PEERS], *[came(p, 4.0, "reveal") for p in PEERS[1:]])
+    assert "waiting for 01010101 to send a payload: 0.0 s" in shown(done)
+
+
+def test_open_audits_are_why_the_next_round_waits() -> None:
+    drawn = events.Drawn(round=0, peer=PEERS[0], segment=1)
+    text = shown(told(PLANNED, opened(0), closed(0), drawn))
+    assert "the audits of round 0 are not over: 1 open" in text
+    assert "1 segment drawn   0 hold   1 open" in text
+
+
+def test_a_death_says_who_left_and_what_was_done() -> None:
+    why = "its process was ended by SIGKILL"
+    gone = events.Left(at=5.0, peer=PEERS[1], reason="its connection closed")
+    up = events.ProcessStarted(role="provider", name="provider-1", pid=7, peer=PEERS[1])
+    again = events.Restarted(at=6.0, name="provider-1", why=why, seconds=0.3)
+    story = (PLANNED, up, opened(0), closed(0), gone)
+    assert "02020202 left: its connection closed   the others go on without it" in shown(told(*story))
+    text = shown(told(*story, again))
+    assert f"provider-1 died ({why}); started again after 0.30 s" in text
+    assert "the others go on without it" in text
+    assert "before" not in text  # one death, told once
+    back = (events.Joined(at=7.0, peer=PEERS[1], round=1, replayed=1, seconds=1.0), opened(1, at=8.0))
+    assert "it is back from round 1 on" in shown(told(*story, again, *back))
+    other = events.Restarted(at=9.0, name="ledger", why=why, seconds=0.3)
+    text = shown(told(*story, again, *back, other))
+    assert "ledger died" in text
+    assert "1 more before" in text
+
+
+def test_what_lies_off_the_plan_is_told_by_itself_and_the_table_on_demand() -> None:
+    rows = [
+        events.Compared(quantity="sync", unit="B", planned=100.0, measured=110.0),
+        events.Compared(quantity="time", unit="s", planned=10.0, measured=20.0),
+    ]
+    story = told(*STORY[:-2], *rows, RESULT)
+    assert "not as planned: time 2.00 x the plan" in shown(story)
+    assert "sync 110 B" not in shown(story)
+    table = shown(story, verbose=True)
+    assert "sync 110 B of 100 B: 1.10 x" in table
+    assert "time 20 s of 10 s: 2.00 x" in table
+
+
+def test_a_second_run_says_whether_it_gave_the_same_bits() -> None:
+    same = events.Repeated(run="runs/0", differs=())
+    assert "same as last time: runs/0" in shown(told(*STORY, same))
+    other = events.Repeated(run="runs/0", differs=("model",))
+    assert "not as last time (runs/0): model differ" in shown(told(*STORY, other))
+
+
+def test_one_machine_is_shown_while_it_trains() -> None:
+    plan = msgspec.structs.replace(PLANNED, baseline_seconds=60.0)
+    paid = events.Settled(at=50.0, peer=PEERS[0], units=5, paid=5)
+    story = (plan, opened(0), closed(0), paid)
+    text = shown(told(*story))
+    assert "one machine trains on the same tokens, about 1:00 planned" in text
+    assert "Result   when the one machine is done" in text
+    scored = events.BaselineScored(at=60.0, step=90, steps=360, tokens=9, loss=3.0, seconds=10.0)
+    text = shown(told(*story, scored), now=65.0)
+    assert "one machine on the same tokens: step 90/360, loss 3.000   about 0:25 left" in text
+    over = events.Baseline(loss=2.3, steps=360, seconds=40.0)
+    assert "360 steps in 40 s, loss 2.300" in shown(told(*story, scored, over))
+
+
+def test_ctrl_c_changes_what_the_next_one_does() -> None:
+    asked = events.Warned(code="FF-APP-131", message="the round that is open will be finished and settled")
+    assert "Ctrl-C finishes the round" in shown(told(PLANNED))
+    text = shown(told(PLANNED, opened(0), asked))
+    assert FINISHING[0] in text
+    assert "warning[FF-APP-131]" in text
+
+
+def test_a_run_that_ended_badly_says_so_and_how_to_go_on() -> None:
+    assert "farflung resume" in shown(told(PLANNED, opened(0)), is_over=True)
+    failed = events.Failed(code="FF-APP-002", message="disk full")
+    text = shown(told(PLANNED, failed), is_over=True)
+    assert "error[FF-APP-002]: disk full" in text
+    assert "failed after" in text
+
+
+def test_markup_and_escapes_in_names_stay_text() -> None:
+    plan = msgspec.structs.replace(PLANNED, model="[red]x[/red]\x1b[2J\n")
+    assert "[red]x[/red]?[2J?" in shown(told(plan))
+
+
+def test_the_least_important_rows_go_first_where_there_are_few() -> None:
+    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    story = told(BEGAN, *STORY[:10], drawn, AUDIT, CAUGHT, *STORY[12:-2], RESULT)
+    text = shown(story, rows=10)
+    for part in ("is caught", "held-out loss 2.500 nats", "sum 0"):
+        assert part in text
+    assert "in escrow" not in text
+
+
+def test_a_torn_part_stays_whole_or_goes_whole() -> None:
+    torn = block("", [plain("one two three four five six seven")], 20, rank=5)
+    assert [row.is_torn for row in torn] == [False, *[True] * (len(torn) - 1)]
+    other = Row((Span("other"),), 0)
+    assert fit([other, *torn], len(torn)) == (other,)
+
+
+def test_a_lane_shows_each_part_in_its_place() -> None:
+    merged = [came(peer, 9.0, "merge") for peer in PEERS]
+    shown_at = [came(peer, 6.0, "reveal") for peer in PEERS]
+    trained = [came(peer, 2.0 if peer == PEERS[0] else 4.0) for peer in PEERS]
+    timeline = told(opened(0, at=100.0), *trained, *shown_at, *merged, closed(0, 10.0))
+    first, second, *_ = timeline.lanes(0)
+    assert lane_bar(first, 10) == "██··▓▓▒▒▒·"
+    assert lane_bar(second, 10) == "████▓▓▒▒▒·"
+    rows = [row.text for row in round_rows(timeline, 0, 100)]
+    assert any("01010101" in row and "2.00 s" in row for row in rows)
+
+
+def test_a_dispute_is_told_from_the_draw_to_the_money() -> None:
+    drawn = events.Drawn(at=1.0, round=0, peer=PEERS[3], segment=2)
+    timeline = told(drawn, AUDIT, CAUGHT, events.Settled(peer=PEERS[3], units=9, paid=0))
+    text = "\n".join(row.text for row in dispute_rows(timeline, 1, 100, evidence="evidence/x.bin", run="r1"))
+    for part in (
+        "1 of 1: segment 2 of round 0 by 04040404",
+        "the draw chose it",
+        "false: the claim is off by 812 times the tolerance",
+        f"{PEERS[0]} trained the segment again",
+        "02020202 did the same",
+        "it loses 1.536000 credits",
+        "0.768000 to the verifiers, 0.768000 burnt",
+        "its pay for 9 accepted tokens is forfeited",
+        "evidence/x.bin",
+        f"hash {'0f' * 32}",
+        "farflung verify-run r1",
+    ):
+        assert part in text
+
+
+def test_a_line_names_the_one_who_came_late_and_long_audits() -> None:
+    story = [opened(0, at=100.0), *[came(peer, 3.0) for peer in PEERS[:4]]]
+    late = came(PEERS[4], 6.5)
+    assert lines(late, told(*story, late)) == ["Train    05050505 trained 3.50 s after the others"]
+    quick = came(PEERS[4], 3.5)
+    assert lines(quick, told(*story, quick)) == []
+    again = opened(1, waited=4.0)
+    assert "waiting for the audits of round 0" in lines(again, told(closed(0), again))[0]
+    assert lines(opened(0), told(opened(0))) == []
