@@ -163,7 +163,7 @@ def test_evaluate_disturbs_nothing_and_repeats_exactly(net):
 
 def test_baseline_learns_and_repeats_exactly(net):
     one = net(1)
-    ask = messages.Baseline(one.snapshot(), 2, 12, 64)
+    ask = messages.Baseline(one.snapshot(), 2, 12, 64, 1)
     scores = [one.engines[0].handle(ask) for _ in range(2)]
     start = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
     assert scores[0] == scores[1]
@@ -173,9 +173,9 @@ def test_baseline_learns_and_repeats_exactly(net):
 
 def test_a_baseline_in_pieces_is_the_baseline_in_one(net):
     one = net(1)
-    whole = one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 12, 64))
-    pieces = [one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 5, 64))]
-    pieces += [one.engines[0].handle(messages.Baseline(b"", 2, until, 64)) for until in (5, 9, 99)]
+    whole = one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 12, 64, 1))
+    pieces = [one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 5, 64, 1))]
+    pieces += [one.engines[0].handle(messages.Baseline(b"", 2, until, 64, 1)) for until in (5, 9, 99)]
     assert [piece.steps for piece in pieces] == [5, 5, 9, 12]
     assert pieces[0].loss == pieces[1].loss
     assert (pieces[-1].loss, pieces[-1].steps) == (whole.loss, whole.steps)
@@ -183,7 +183,7 @@ def test_a_baseline_in_pieces_is_the_baseline_in_one(net):
 
 def test_a_baseline_goes_on_from_nothing_but_a_baseline(engine):
     with pytest.raises(RunError, match="out of order"):
-        engine().handle(messages.Baseline(b"", 2, 5, 64))
+        engine().handle(messages.Baseline(b"", 2, 5, 64, 1))
 
 
 def test_baseline_trains_on_the_union_of_the_members_batches(net, monkeypatch):
@@ -192,7 +192,7 @@ def test_baseline_trains_on_the_union_of_the_members_batches(net, monkeypatch):
     one, seen = net(1), []
     original = order.batch
     monkeypatch.setattr(local.order, "batch", lambda *a: seen.append(a[2:]) or original(*a))
-    one.engines[0].handle(messages.Baseline(one.snapshot(), 3, 12, 64))
+    one.engines[0].handle(messages.Baseline(one.snapshot(), 3, 12, 64, 1))
     assert sorted(seen) == sorted(itertools.product(range(4), range(3), range(3)))
 
 

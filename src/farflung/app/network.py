@@ -32,6 +32,7 @@ from farflung.core.events import (
 from farflung.core.ids import PeerId
 from farflung.host.io.probe import sgemm_flops
 from farflung.host.io.process import WorkerProcess, start_worker
+from farflung.host.limits import Limits
 from farflung.train.io.pipe import WorkerPipe
 
 OnEvent = Callable[[AnyEvent, bool], None]
@@ -72,7 +73,8 @@ class Processes:
     def start_own_worker(self) -> WorkerPipe:
         """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
         scratch = self._folder.root / "scratch"
-        self._own_worker = start_worker(scratch, self._folder.root / "worker.log")
+        # all cores: when the others are done it trains the one machine to compare with
+        self._own_worker = start_worker(scratch, self._folder.root / "worker.log", Limits(cores=0))
         tier = self._own_worker.tier
         self._note_tier(tier.name, tier.gaps)
         self._announce("worker", "requester worker", self._own_worker.pid, b"")

@@ -40,6 +40,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.plan.advise import Plan, advise
 from farflung.plan.compare import Measured, compare
+from farflung.plan.time import ALONE_THREADS
 from farflung.plan.traffic import ring_bytes
 from farflung.train.rounds import REASON_STOPPED
 
@@ -277,7 +278,9 @@ class Run:
     async def _baseline(self, scorer: Scorer, initial: bytes, outcome: Outcome) -> float | None:
         """One machine's loss, where it was asked for and the run trained on all of its tokens."""
         is_whole = outcome.rounds == self._spec.rounds
-        return await scorer.baseline(initial) if self._identity.baseline and is_whole else None
+        if not self._identity.baseline or not is_whole or self._plan is None:
+            return None
+        return await scorer.baseline(initial, min(self._plan.cores, ALONE_THREADS))
 
     def _compare_with_plan(self, outcome: Outcome, took: float) -> None:
         timeline = self._journal.timeline

@@ -49,23 +49,27 @@ class Scorer:
         """Held-out loss of a state (train.snapshot form) on the first `tokens` held-out tokens."""
         return await self._ask(messages.Evaluate(packed, tokens))
 
-    async def baseline(self, initial: bytes) -> float:
+    async def baseline(self, initial: bytes, threads: int) -> float:
         """Held-out loss of one machine on the same tokens, from public state in train.snapshot form.
 
         Every few rounds' worth of steps it tells how far that is, with the loss on as many tokens as in a run.
         """
         spec = self._terms.spec
         members, seconds = spec.network.providers, 0.0
+
+        async def train(until: int, tokens: int) -> messages.Score:
+            return await self._ask(messages.Baseline(initial, members, until, tokens, threads))
+
         for rounds in range(spec.evaluate.every, spec.rounds, spec.evaluate.every):
             until = rounds * spec.sync.steps
-            score = await self._ask(messages.Baseline(initial, members, until, spec.evaluate.tokens))
+            score = await train(until, spec.evaluate.tokens)
             initial, seconds = b"", seconds + score.seconds
             trained = rounds * spec.round_tokens * members
             said = BaselineScored(
                 step=until, steps=spec.steps, tokens=trained, loss=score.loss, seconds=seconds
             )
             self._journal.emit(said)
-        last = await self._ask(messages.Baseline(initial, members, spec.steps, spec.evaluate.final_tokens))
+        last = await train(spec.steps, spec.evaluate.final_tokens)
         self._journal.emit(Baseline(loss=last.loss, steps=last.steps, seconds=seconds + last.seconds))
         return last.loss
 

@@ -33,6 +33,8 @@ BORDER: Final = 0.02  # share of training that hashing and keeping the states at
 AUDIT: Final = 0.25  # core-seconds of one audit, whatever its size: messages, Merkle paths, files
 AUDIT_BYTE: Final = 2e-8  # core-seconds to pack, seal, send, fetch, open, hash and write one byte of a state
 ROUND_LATENCY: Final = 0.25  # seconds a round waits for messages, blocks and disks, whatever its size
+ALONE_THREADS: Final = 4  # at most, of one machine that trains alone: small models gain nothing from more
+SECOND_THREAD: Final = 0.5  # of the first thread's work, what each further one adds
 PART_ELEMENT: Final = 5e-9  # core-seconds to decode one payload, per element of public state
 MERGE_ELEMENT: Final = 1.5e-8  # core-seconds to apply, hash and store one element of public state
 DECODE_BYTE: Final = 2e-8  # core-seconds to seal, send, fetch, open and decode one payload byte
@@ -89,9 +91,10 @@ def start_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> float:
 
 
 def alone_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
-    """One machine that trains on all members' tokens in one thread, and is judged as often as the run."""
+    """One machine that trains alone on all members' tokens, and is judged as often as the run."""
     flop = train_flop(spec, layout) + forward_flop(spec, layout) * evaluated_tokens(spec)
-    return Seconds(flop / (machine.flops_per_core * EFFICIENCY))
+    gain = 1.0 + SECOND_THREAD * (min(max(1, machine.cores), ALONE_THREADS) - 1)
+    return Seconds(flop / (machine.flops_per_core * EFFICIENCY * gain))
 
 
 def audit_work(spec: JobSpec, layout: Layout, traffic: Traffic, rate: float) -> float:

@@ -202,7 +202,7 @@ class Engine:
     def baseline(self, request: messages.Baseline) -> messages.Score:
         """One machine, the members' batches joined, the same schedule and number of steps; then its loss.
 
-        Raises RunError FF-TRAIN-080 when none was started.
+        Raises RunError FF-TRAIN-080 when none was started, SpecError FF-TRAIN-063 (threads).
         """
         job = self._setup_done()
         began = self._clock()
@@ -211,6 +211,7 @@ class Engine:
             self._alone = local.alone(job.model, job.spec, start.params)
         if self._alone is None:
             raise _out_of_order("no machine was started alone")
+        torch.set_num_threads(_checked_threads(request.threads))
         until = min(request.until, job.spec.steps)
         self._alone = local.baseline(
             job.model, job.spec, job.data.train, self._alone, request.members, until, self._pulse

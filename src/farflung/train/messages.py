@@ -117,12 +117,14 @@ class Baseline(Wire, frozen=True, tag="baseline"):
     """Train one machine up to step `until` on the tokens that `members` peers are given, then evaluate.
 
     It goes on from where the last such request ended; a `snapshot` that is not empty starts it anew from there.
+    It may use `threads`: nobody repeats it elsewhere, so its last bits are nobody's business.
     """
 
     snapshot: bytes
     members: int
     until: int
     tokens: int
+    threads: int
 
 
 Request = (
