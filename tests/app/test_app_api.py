@@ -37,6 +37,7 @@ def finished(tiny: tuple[Farflung, Ended]) -> ff.Run:
 
 
 @marked
+@pytest.mark.slow
 def test_a_run_inside_a_running_loop_calls_back_in_our_thread_and_hands_over(tmp_path: Path) -> None:
     seen: list[AnyEvent] = []
     threads = set[threading.Thread]()
@@ -116,6 +117,7 @@ def interrupted(folder: Path, where: str, times: int) -> list[str]:
 
 @marked
 @pytest.mark.parametrize("where", ["script", "loop"])
+@pytest.mark.slow
 def test_one_interrupt_finishes_the_round_and_settles(where: str, tmp_path: Path) -> None:
     said = interrupted(tmp_path / "run", where, 1)
     assert said[-2:] == ["FF-APP-132", "finished"]
@@ -127,6 +129,7 @@ def test_one_interrupt_finishes_the_round_and_settles(where: str, tmp_path: Path
 
 
 @marked
+@pytest.mark.slow
 def test_a_second_interrupt_inside_a_loop_ends_the_run_at_once(tmp_path: Path) -> None:
     said = interrupted(tmp_path / "run", "loop", 2)
     assert said[-2:] in (["FF-APP-130", "interrupted"], ["FF-APP-132", "finished"])

@@ -146,6 +146,7 @@ def test_a_module_with_an_impossible_loss_ends_the_run_before_money_moves(
 # Places that are taken
 
 
+@pytest.mark.slow
 def test_a_folder_or_a_run_in_use_is_left_alone(farflung: Farflung, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine" / "letter.txt").write_text("precious")
@@ -203,6 +204,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_too_small_for_a_run_is_said_and_a_larger_one_takes_it_on(
     farflung: Farflung, small_disk: Callable[[str], Path], tiny: Any
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_disk_too_small_for_a_run_is_said_and_a_larger_one_takes_it_on(
     assert outcome(farflung("resume", str(run), "--json").result) == outcome(tiny[1].result)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_while_training_is_said_and_once_there_is_room_the_run_goes_on(
     farflung: Farflung, small_disk: Callable[[str], Path]
 ) -> None:
@@ -282,6 +285,7 @@ def warnings(ended: Ended) -> set[str]:
     return {event["code"] for event in ended.events if event["event"] == "warning"}
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_store_and_stale_snapshot_are_passed_over(
     six: Any, broken: Path, farflung: Farflung
 ) -> None:
@@ -296,6 +300,7 @@ def test_a_damaged_checkpoint_store_and_stale_snapshot_are_passed_over(
     assert {e["replayed"] for e in ended.events if e["event"] == "joined"} == {4}
 
 
+@pytest.mark.slow
 def test_peers_without_a_sound_checkpoint_join_anew_and_a_damaged_snapshot_is_passed_over(
     broken: Path, farflung: Farflung
 ) -> None:
@@ -313,6 +318,7 @@ def test_peers_without_a_sound_checkpoint_join_anew_and_a_damaged_snapshot_is_pa
     assert checked.code == 0, checked.errors
 
 
+@pytest.mark.slow
 def test_a_damaged_run_log_is_refused_and_never_cut(broken: Path, farflung: Farflung) -> None:
     log = broken / "rounds.log"
     damaged = flip(log)
@@ -320,6 +326,7 @@ def test_a_damaged_run_log_is_refused_and_never_cut(broken: Path, farflung: Farf
     assert log.read_bytes() == damaged
 
 
+@pytest.mark.slow
 def test_a_run_log_that_was_altered_is_refused(broken: Path, farflung: Farflung) -> None:
     log = broken / "rounds.log"
     records = [record for record, _ in read_records(log)]
@@ -333,12 +340,14 @@ def test_a_run_log_that_was_altered_is_refused(broken: Path, farflung: Farflung)
 
 
 @pytest.mark.parametrize("name", ["dataset.bin", "snapshots/000000.bin", "terms.bin"])
+@pytest.mark.slow
 def test_a_damaged_input_of_a_run_is_refused(broken: Path, farflung: Farflung, name: str) -> None:
     flip(broken / name)
     ended = farflung("resume")
     assert "restore" in ended.refusal("FF-APP-023", VERIFICATION)
 
 
+@pytest.mark.slow
 def test_a_damaged_ledger_is_refused(broken: Path, farflung: Farflung) -> None:
     path = broken / "ledger" / "chain.db"
     database = sqlite3.connect(path)  # what an orderly end does: all blocks move into the one file

@@ -15,7 +15,7 @@ from app_trees import Ended, Farflung
 from farflung.app.cli.main import main
 from farflung.train import card
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tiny")]
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
 Called = Callable[..., tuple[int, str, str]]
 

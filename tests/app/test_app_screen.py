@@ -220,6 +220,7 @@ def test_a_failure_closes_the_screen_and_is_told_below_it(tmp_path: Path) -> Non
 
 
 @pytest.mark.tree
+@pytest.mark.slow
 def test_a_real_run_is_told_alike_on_the_screen_in_lines_and_in_json(farflung: Farflung) -> None:
     terminal, _ = on_terminal(
         farflung.runs, "run", "--preset", "tiny", "--set", "network.providers=3", columns=100, height=30

@@ -136,6 +136,7 @@ def test_the_second_reader_finds_one_flipped_bit_anywhere(
     assert "Traceback" not in checked.errors
 
 
+@pytest.mark.slow
 def test_another_folder_gives_the_same_bits_and_another_seed_gives_others(tiny: Any, farflung: Any) -> None:
     command, ended = tiny
     elsewhere = farflung.runs / "else where"
@@ -173,6 +174,7 @@ def test_the_first_ctrl_c_finishes_the_round_and_settles(farflung: Any) -> None:
     assert checked.code == 0, checked.errors
 
 
+@pytest.mark.slow
 def test_stop_now_leaves_a_run_that_resumes(farflung: Any) -> None:
     process = farflung.start("run", "--preset", "tiny", "--json", "--set", "sync.steps=40")
     assert process.stdout is not None

@@ -66,6 +66,7 @@ def job(folder: Path, path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.toml")))
+@pytest.mark.slow
 def test_an_example_job_trains_and_settles(name: str, tmp_path: Path) -> None:
     result = job(tmp_path, EXAMPLES / name)
     assert result["rounds"] == 2
@@ -85,6 +86,7 @@ def test_the_python_api_says_what_happens_and_hands_over_the_model(tmp_path: Pat
     assert re.search(r"^recomputed: \d+ merges", out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "callbacks.py"), "rounds=2", "sync.steps=2")
     assert re.search(r"^round 2/2: \d+ tokens, \d+ bytes to agree", out, re.MULTILINE)
@@ -96,11 +98,13 @@ def test_callbacks_hear_rounds_audits_and_checkpoints(tmp_path: Path) -> None:
     assert bool(list(run.glob("tensorboard/events.*"))) is has_tensorboard
 
 
+@pytest.mark.slow
 def test_a_network_that_was_killed_resumes_to_the_same_model(tmp_path: Path) -> None:
     out = python(tmp_path, str(EXAMPLES / "kill_and_resume.py"), "--rounds", "2", "--set", "sync.steps=2")
     assert "the same model, ledger and pay" in out.splitlines()
 
 
+@pytest.mark.slow
 def test_the_readmes_python_runs_as_written(tmp_path: Path) -> None:
     """Only sizes come from the environment."""
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
@@ -109,6 +113,7 @@ def test_the_readmes_python_runs_as_written(tmp_path: Path) -> None:
     assert model.stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_the_readmes_commands_run_in_their_order_as_written(tmp_path: Path) -> None:
     """From a job that `init` wrote to a text, an export and a second reader; only sizes come from the environment."""
     lines = re.findall(r"^    (farflung .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
