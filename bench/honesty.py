@@ -49,7 +49,7 @@ SPEC = JobSpec(
     audit=AuditSpec(segments=4),
 )
 CLASSES = [name for name in profile.CLASSES if name != "base"]
-EACH = SPEC.rounds * (len(SPEC.borders) - 1) * len(CLASSES)  # segments of one seed
+EACH = SPEC.rounds * SPEC.segments * len(CLASSES)  # segments of one seed
 TEXT = 4096  # tokens of training data
 NONCE = digest("bench/nonce/1")
 
@@ -60,10 +60,6 @@ class Audited(NamedTuple):
     kind: str
     found: Found
     differs: bool
-
-    @property
-    def is_accused(self) -> bool:
-        return self.found.finding is not Finding.HOLDS
 
 
 def audited(count: int) -> Iterator[Audited]:
@@ -127,7 +123,7 @@ class _Job:
             for peer, trained in zip(self.peers, made, strict=True):
                 last = peer.ask(messages.OpenSegment(round, 0)).last
                 again = self.bench.ask(messages.Reencode(self.snapshot, peer.key.public, last))
-                for segment in range(len(self.spec.borders) - 1):
+                for segment in range(self.spec.segments):
                     yield self.audit(state, peer, trained, segment, again)
             weight = self.spec.round_tokens
             pairs = zip(self.peers, made, strict=True)
