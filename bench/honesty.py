@@ -28,7 +28,7 @@ from farflung.job.spec import (
     Tolerance,
 )
 from farflung.ledger.tx import Finding
-from farflung.train import messages, profile, segments, snapshot
+from farflung.train import messages, profile, snapshot
 from farflung.train.engine import Engine
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.snapshot import PublicState
@@ -148,11 +148,9 @@ class _Job:
         params = trace.borders[0].params
         place = Place(self.spec, state.round, segment, contribution, params)
         mine = self.bench.ask(messages.Rerun(self.snapshot, peer.member, segment, opened.start))
-        start = segments.unpack(opened.start, self.spec.optimizer, self.layout, state.round)
-        base = state.params if start.params is None else start.params
         border = read_border(trace.opened(segment)[0])
         is_start = chair.is_start(place, self.layout, border, opened.start)
-        audit = chair.Audit(place, self.layout, self.tolerance, border, base, mine)
-        shown = chair.Shown(trace.opened(*needed(place)), opened.end, opened.last)
+        audit = chair.begun(place, self.layout, self.tolerance, border, opened.start, state.params, mine)
+        shown = chair.Shown(trace.opened(*needed(segment, place.segments)), opened.end, opened.last)
         found = chair.judge(audit, shown, again) if is_start else Found(Finding.FALSE, EXCESS_CAP)
         return Audited(peer.kind, found, not chair.is_same(mine.border, trace.borders[segment + 1]))

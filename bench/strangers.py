@@ -26,8 +26,8 @@ from deaths import Death, Watched
 from honesty import CLASSES, audited
 from reporting import Row, at_most, load, show, told
 
-from farflung.ledger.tx import Finding
-from farflung.verify.judge import DAMNING, WHOLE
+from farflung.ledger.tx import DAMNING, Finding
+from farflung.verify.judge import WHOLE
 
 SHARE: Final = 0.15
 WORKER_GAP: Final = 1.5  # seconds

@@ -90,3 +90,4 @@ def test_a_second_reader_finds_the_same_draws_verdicts_and_payments(cheated: tup
     checked = command("verify-run", ended.result["run"], "--json")
     assert checked.code == 0, checked.errors
     assert checked.events[0]["paid"] == ended.result["paid"]
+    assert (checked.events[0]["slashed"], checked.events[0]["evidence"]) == (1, 1)

@@ -82,7 +82,7 @@ FILES = [
     Mistake("run jobs/nul.toml", "FF-JOB-003", USAGE, "nul.toml line 1"),
     Mistake("run jobs/huge.toml", "FF-JOB-012", USAGE, "is too large"),
     Mistake("run jobs/utf16.toml", "FF-JOB-003", USAGE, "save the file as UTF-8"),
-    Mistake("plan jobs/module.toml", "FF-APP-001", USAGE, "farflung run"),
+    Mistake("plan jobs/module.toml", "FF-APP-134", USAGE, "farflung run"),
     Mistake("run jobs/nodata.toml", "FF-JOB-010", USAGE, "is not there"),
     Mistake("run jobs/binary.toml", "FF-JOB-021", USAGE, "is not text"),
     Mistake("init --data nowhere.txt", "FF-JOB-010", USAGE, "nowhere.txt is not there"),
@@ -92,7 +92,7 @@ FILES = [
 ]
 RUNS = [
     Mistake("status samll", "FF-APP-014", USAGE, "did you mean small"),
-    Mistake("resume nothing", "FF-APP-014", USAGE, "farflung run"),
+    Mistake("resume nothing", "FF-APP-014", USAGE, "farflung status"),
     Mistake("stop small", "FF-APP-015", USAGE, "it is finished"),
     Mistake("stop half", "FF-APP-015", USAGE, "farflung resume half"),
     Mistake("verify-run half", "FF-APP-080", VERIFICATION, "farflung resume"),
@@ -116,7 +116,9 @@ RUNS = [
     Mistake("export own", "FF-APP-170", REFUSED, "--format safetensors"),
     Mistake("eval small --data nowhere.txt", "FF-JOB-010", USAGE, "is not there"),
     Mistake("eval small --data noise.bin", "FF-JOB-021", USAGE, "is not text"),
-    Mistake("eval small --data short.txt", "FF-TRAIN-061", USAGE, "context + 1"),
+    Mistake("eval small --data short.txt", "FF-APP-174", USAGE, "a longer text"),
+    Mistake("eval small --tokens 5", "FF-APP-174", USAGE, "farflung eval --tokens "),
+    Mistake("--json status", "FF-APP-001", USAGE, "farflung status --json"),
     Mistake("eval small --tokens 1", "FF-APP-001", USAGE, "--tokens"),
 ]
 VARIABLES = [

@@ -107,7 +107,7 @@ def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
     drawn = set()
     for seed in range(1, 21):
         spec = asking.resolve(f"seed = {seed}", "local", {})[0].spec
-        network = local.Network(spec, "skip")
+        network = local.LocalNetwork(spec, "skip")
         ledger = local.Place(network.keys.validator.public, "127.0.0.1", 1)
         told = [network.provider(i, "/p", ledger, None, 1)["cheat"] for i in range(spec.network.providers)]
         assert told.count("skip") == 1
@@ -121,7 +121,7 @@ def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
 
 def test_the_first_providers_are_told_of_the_relay_and_the_others_are_not() -> None:
     spec = asking.resolve("[network]\nhidden = 2", "local", {})[0].spec
-    network = local.Network(spec)
+    network = local.LocalNetwork(spec)
     ledger, relay = (
         local.Place(k.public, "127.0.0.1", 1) for k in (network.keys.validator, network.keys.relay)
     )
@@ -129,7 +129,7 @@ def test_the_first_providers_are_told_of_the_relay_and_the_others_are_not() -> N
     assert told == [relay.config, relay.config, None, None, None]
     assert len(network.relay()["allow"]) == 1 + 5 + 2
     unaudited = asking.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
-    assert local.Network(unaudited).keys.verifiers == []
+    assert local.LocalNetwork(unaudited).keys.verifiers == []
 
 
 def test_runs_are_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:

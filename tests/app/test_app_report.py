@@ -136,7 +136,9 @@ def test_the_policy_in_the_page_forbids_scripts_and_requests(pages: dict[str, st
         for tag, a in read(pages["whole"]).tags
         if a.get("http-equiv") == "Content-Security-Policy"
     ]
-    assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    assert policies == [
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    ]
 
 
 def test_the_same_events_give_the_same_bytes(pages: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from app_trees import Ended, Farflung
 from farflung.core.events import AnyEvent, to_json
 
 COMMAND = (sys.executable, "-m", "farflung.app.cli.main")
-STAGES = ("farflung", "Plan", "Network", "Train", "Verify", "Settle", "Result")
+STAGES = ("farflung", "Plan", "Network", "Train", "Verify", "Settle", "Result", "Next")
 
 
 def on_terminal(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 from app_trees import Farflung, stored_events
@@ -29,3 +31,34 @@ def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung) ->
     assert stored_events(run)[-1]["event"] == "result"
     assert "it is finished" in farflung("stop", run.name).refusal("FF-APP-015", 2)
     assert farflung("fetch", "--out", str(run.parent / "got")).code == 0
+
+
+def test_ctrl_c_after_the_work_leaves_out_only_the_comparison(farflung: Farflung) -> None:
+    words = ("--preset", "tiny", "--baseline", "--set", "sync.steps=300", "--set", "budget=10", "--json")
+    process = farflung.start("run", *words)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if '"event":"settled"' in line:
+            break
+    os.kill(process.pid, signal.SIGINT)
+    ended = farflung.finish(process)
+    assert ended.code == 0, ended.errors
+    assert ended.result["loss_baseline"] is None
+    assert ended.result["sum"] == 0
+    assert [e["code"] for e in ended.events if e["event"] == "warning"] == ["FF-APP-133"]
+
+
+def test_a_run_whose_lines_nobody_reads_any_more_stops_and_can_be_resumed(farflung: Farflung) -> None:
+    process = farflung.start("run", "--preset", "tiny")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    for line in process.stdout:
+        if line.startswith("Network"):
+            break
+    process.stdout.close()
+    assert process.wait(60) == 130
+    with process.stderr as told:
+        errors = told.read()
+    assert "error[FF-APP-130]" in errors
+    assert "BrokenPipe" not in errors
+    assert farflung("resume").code == 0

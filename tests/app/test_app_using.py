@@ -14,7 +14,7 @@ import pytest
 from app_models import JOB, LETTERS, finished_run
 
 from farflung.app.cli.main import main
-from farflung.app.cli.using import as_text, harmless
+from farflung.app.prompting import as_text, harmless
 from farflung.core.codec import encode
 from farflung.train.questions import Judged, Told
 

@@ -15,7 +15,7 @@ from app_models import finished_run
 from click.testing import CliRunner
 
 from farflung.app.cli import looking
-from farflung.app.cli.main import LATER, MEANT, VERBS, cli, main
+from farflung.app.cli.main import LATER, MEANT, VERBS, Verbs, cli, main
 
 ROWS, COLUMNS = 24, 80
 
@@ -159,3 +159,17 @@ def test_status_of_one_run_says_where_it_lies_what_it_is_and_what_to_do(
 def test_no_run_is_said_and_is_no_error(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["status", "--json"])
     assert json.loads(capsys.readouterr().out) == {"runs": []}
+
+
+def test_the_status_that_a_verb_leaves_with_is_the_process_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    @click.argument("status", type=int)
+    @click.pass_context
+    def leaving(ctx: click.Context, status: int) -> None:
+        ctx.exit(status)
+
+    monkeypatch.setattr(Verbs, "get_command", lambda self, ctx, name: leaving)
+    with pytest.raises(SystemExit) as left:
+        main(["leave", "5"])
+    assert left.value.code == 5
+    main(["leave", "0"])

@@ -40,6 +40,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.events import AnyEvent, AuditConcluded, Left, RoundClosed
 from farflung.core.ids import Hash, PeerId
+from farflung.core.units import Seconds
 from farflung.net.io.connection import Connection
 from farflung.train import rounds
 from farflung.train.roundlog import (
@@ -58,6 +59,7 @@ from farflung.verify.io.checker import Desk
 
 replace = msgspec.structs.replace
 
+PATIENCE = Seconds(90.0)  # with a verifier's answer
 EVE, HONEST = MEMBERS[2], MEMBERS[:2]
 ROUND = 1  # in which the hostile member attacks; round 0 it does as it must
 ORDERS: dict[str, type[Any]] = {
@@ -281,6 +283,7 @@ class Run:
             dial,
             self._rehire,
             self.journal,
+            PATIENCE,
         )
         coordinator = Coordinator(
             REQUESTER,

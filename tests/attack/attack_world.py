@@ -57,7 +57,7 @@ LAYOUT = Layout.of(gpt_shapes(MODEL))
 SYNCED = Sync.of(SYNC)
 BOUND = SYNCED.codec.bound(LAYOUT)
 OPTIMIZER = SPEC.optimizer
-SEGMENTS = len(SPEC.borders) - 1
+SEGMENTS = SPEC.segments
 _LIMITS = tuple((name, (1 << 20,) * len(LAYOUT.tensors)) for name in ("params", "mean", "square"))  # 2^-10
 
 

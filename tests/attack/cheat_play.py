@@ -31,6 +31,7 @@ from farflung.job.spec import (
     SyncSpec,
     Tolerance,
 )
+from farflung.ledger.rules.slash import quorum_of
 from farflung.ledger.tx import Finding, Verdict
 from farflung.train import messages, segments, snapshot
 from farflung.train.engine import Engine
@@ -40,7 +41,7 @@ from farflung.verify import audit as chair
 from farflung.verify import check, sample
 from farflung.verify.blind import Blind, blind
 from farflung.verify.commitments import commit, is_commitment, nonce_of, opens
-from farflung.verify.judge import EXCESS_CAP, Found, conclusions, needs_another, quorum_of
+from farflung.verify.judge import EXCESS_CAP, Found, conclusions, needs_another
 from farflung.verify.opening import Place, needed, read_border, start_fault
 from farflung.verify.tolerance import tolerance_of
 
@@ -187,7 +188,7 @@ class Play:
         ]
         self.flagged[round] = check.flags(self.layout, decoded)
         known = [(p, self.accepted[p]) for p in live]
-        count = len(self.spec.borders) - 1
+        count = self.spec.segments
         drawn = sample.draw(self.spec.audit, count, luck, known, self.flagged[round])
         opened = {d.peer: self.peers[d.peer].ask(messages.OpenSegment(round, d.segment)) for d in drawn}
         self.merge(round, live, trained)
@@ -245,7 +246,7 @@ class Play:
         ran = self.rerun(round, segment, made, before, key)
         if ran is None:
             return Found(Finding.FALSE, EXCESS_CAP), ZERO_HASH
-        leaves = made.trained.trace.opened(*needed(ran.audit.place))
+        leaves = made.trained.trace.opened(*needed(ran.audit.place.segment, ran.audit.place.segments))
         shown = chair.Shown(leaves, made.opened.end, made.opened.last)
         try:
             asked = messages.Reencode(before, made.contribution.peer, shown.last)
@@ -271,9 +272,7 @@ class Play:
             mine = self.bench.ask(messages.Rerun(before, member, segment, start))
         except RunError:
             return None
-        at = segments.unpack(start, self.spec.optimizer, self.layout, round)
-        base = state.params if at.params is None else at.params
-        audit = chair.Audit(place, self.layout, self.limits, border, base, mine)
+        audit = chair.begun(place, self.layout, self.limits, border, start, state.params, mine)
         return Ran(audit, blind(key, JOB, round, made.contribution.peer, segment, mine.border))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from attack_run import CHAIN, EVE, HONEST, ORDERS, ROUND, Hostile, Judge, Run, Twist, ledger_of
+from attack_run import CHAIN, EVE, HONEST, ORDERS, PATIENCE, ROUND, Hostile, Judge, Run, Twist, ledger_of
 from attack_world import SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
 
 from farflung.app import auditing, audits, owing, wire
@@ -180,6 +180,20 @@ def test_a_member_whose_worker_died_before_it_could_open_is_left_out_and_not_acc
     assert run.out == [(EVE.public, True)]  # it may come back
     accepted = next(r for r in run.log.records if isinstance(r, Accepted) and r.round == ROUND)
     assert {c.peer for c in accepted.contributions} == {key.public for key in HONEST}
+
+
+def test_verifiers_are_waited_for_as_long_as_the_plan_says(
+    scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds, call = list[Any](), Connection.call
+
+    async def noted(connection: Connection, asked: str, body: bytes, **about: Any) -> bytes:
+        bounds.extend([about.get("timeout")] if asked in (wire.AUDIT, wire.JUDGE) else [])
+        return await call(connection, asked, body, **about)
+
+    monkeypatch.setattr(Connection, "call", noted)
+    scene(lambda run: None)
+    assert set(bounds) == {PATIENCE}
 
 
 @pytest.mark.parametrize("how", ["refuses", "hangs"])

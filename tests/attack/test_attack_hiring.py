@@ -42,6 +42,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.events import AnyEvent, Joined, Left, Warned
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
+from farflung.core.units import Seconds
 from farflung.ledger.rows import NodeRow
 from farflung.ledger.tx import JobSchedule, Offer, Role, SignedOffer, sign_offer
 from farflung.market.offer import Capabilities, Listing
@@ -54,7 +55,7 @@ CHAIN = Hash(b"c" * 32)
 EVE, HONEST = MEMBERS[2], MEMBERS[:2]
 SPEC = replace(TERMS.spec, network=replace(TERMS.spec.network, providers=len(MEMBERS), verifiers=2))
 JOB = replace(TERMS, spec=SPEC)
-BUDGET = Budget(Credits(10), Credits(10**6), Credits(500), 0, 10**9, 100)
+BUDGET = Budget(Credits(10), Credits(10**6), Credits(500), 0, 10**9, 100, Seconds(180.0))
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
 ROOT = initial().root(LAYOUT)
 

@@ -244,7 +244,7 @@ def test_what_was_opened_is_opened_alike_after_a_crash(against: Any) -> None:
         opened = await scene.opened(0)
         unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
         shown = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
-        scene.provider._tenancy._worker = None  # type: ignore[union-attr]  # as after a restart
+        scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]  # as after a restart
         assert await scene.order(wire.START, scene.start) == "ok"
         assert await scene.opened(0) == opened
         assert await scene.call(scene.home, wire.UNVEIL, encode(unveil)) == shown

@@ -468,7 +468,7 @@ def test_a_promise_whose_payload_was_deleted_is_made_again_from_the_state_before
         result = scene.provider._tenancy._result  # type: ignore[union-attr]
         assert result is not None
         scene.provider._disk.delete(result.manifest.id)
-        scene.provider._tenancy._worker = None  # type: ignore[union-attr]  # as after a restart
+        scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]  # as after a restart
         assert await scene.order(wire.START, scene.start) == "ok"
         assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 0)) == "ok"
         assert scene.process.worker.trained == [0, 1, 1]
@@ -485,7 +485,7 @@ def test_a_provider_that_is_started_again_in_a_round_merges_it_again(
         await scene.begin()
         share = await scene.round(0)
         if is_restarted:
-            scene.provider._tenancy._worker = None  # type: ignore[union-attr]
+            scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]
         assert (
             await scene.order(wire.START, scene.start) == "ok"
         )  # the coordinator crashed before it closed it

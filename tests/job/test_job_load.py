@@ -287,10 +287,7 @@ def test_what_is_shown_loads_to_the_same_job_and_tells_origins():
     assert any(row.startswith("seed = 1 ") and row.endswith("# default") for row in rows)
 
 
-def test_the_example_loads_and_explains_every_key_and_choice():
-    resolved = load(show.example(), origin_name="example")
-    assert resolved.spec == JobSpec()
-    assert all(origin.startswith("example line") for origin in resolved.origins.values())
+def test_every_key_and_choice_is_explained():
     assert set(show.ABOUT) == set(keys())
     for name, key in KEYS.items():
         for choice in get_args(key.kind) if get_origin(key.kind) is Literal else ():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
-from farflung.market.match import Match, Request, describe, match
+from farflung.market.match import Match, Request, match
 from farflung.market.offer import Capabilities, Listing, caps_hash
 
 CAPS = Capabilities(4, 8 << 30, 100 << 30, 10**11, 1, "Linux", "x86_64", "2.7.0")
@@ -83,7 +83,6 @@ def test_the_funnel_says_where_offers_were_lost() -> None:
     listings = [ask(i, 5) for i in range(1, 4)] + [ask(4, 5, memory_bytes=1), ask(5, 101)]
     found = match(request(3, memory_bytes=1 << 30), listings)
     assert found.funnel.text() == "5 offers → 4 memory → 3 price → 3 similar"
-    assert "at 0.000005 a unit (5 offers" in describe(found)
 
 
 RELIEF = [

@@ -87,6 +87,5 @@ def test_no_byte_of_an_encoded_record_can_change() -> None:
 
 def test_a_record_says_whether_to_go_through_a_relay() -> None:
     assert RECORD.relay == DIRECT == bytes(32)
-    assert RECORD.through is None
     hidden = msgspec.structs.replace(RECORD, relay=OTHER.public)
-    assert check_record(sign_record(KEY, hidden)).through == OTHER.public
+    assert check_record(sign_record(KEY, hidden)).relay == OTHER.public

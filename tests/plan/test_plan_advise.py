@@ -26,7 +26,17 @@ from farflung.plan.compare import Measured, compare, is_off, ratio
 from farflung.plan.machine import Machine
 from farflung.plan.memory import AGENT, SHARED, memory
 from farflung.plan.price import audit_units, expected_audits, price, worst_audits
-from farflung.plan.time import BORDER, EFFICIENCY, Duration, duration, evaluated_tokens, train_flop
+from farflung.plan.time import (
+    ANSWER_LEAST,
+    ANSWER_TIMES,
+    BORDER,
+    EFFICIENCY,
+    Duration,
+    answer_seconds,
+    duration,
+    evaluated_tokens,
+    train_flop,
+)
 from farflung.plan.traffic import PUSH, on_wire, ring_bytes, traffic
 
 LAYOUT = Layout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
@@ -38,9 +48,6 @@ class Fixed:
 
     def expect(self, layout: Layout) -> float:
         return 1000.5
-
-    def bound(self, layout: Layout) -> int:
-        return 2000
 
 
 def spec(**changes: object) -> JobSpec:
@@ -293,6 +300,19 @@ def test_audits_take_time_only_where_cores_are_short() -> None:
     assert seconds(1, some).compute == seconds(1, none).compute
 
 
+def test_a_verifier_is_waited_for_as_long_as_the_work_of_a_round_may_take_it() -> None:
+    job = spec()
+    small = answer_seconds(job, LAYOUT, MACHINE)
+    assert small == ANSWER_LEAST
+    slow = msgspec.structs.replace(MACHINE, flops_per_core=1e7)
+    of_15_steps, at_most = train_flop(job, LAYOUT) / job.rounds, 4  # in one of 4 segments
+    segment = of_15_steps * at_most / 15 / (1e7 * EFFICIENCY)
+    assert answer_seconds(job, LAYOUT, slow) == pytest.approx(ANSWER_TIMES * segment)
+    longer = msgspec.structs.replace(job, audit=AuditSpec(1, 0.25, 1))
+    assert answer_seconds(longer, LAYOUT, slow) == pytest.approx(ANSWER_TIMES * segment * 15 / 4)
+    assert advise(job, LAYOUT, 1000, slow).answer == answer_seconds(job, LAYOUT, slow)
+
+
 def test_evaluation_happens_before_the_first_round_every_few_and_at_the_end() -> None:
     job = spec(rounds=9, evaluate=EvaluateSpec(every=4, tokens=10, final_tokens=1000))
     assert evaluated_tokens(job) == 10 * (1 + 2) + 1000
@@ -311,7 +331,6 @@ def test_the_plan_event_holds_the_plan() -> None:
         25 * ROUND + 2 * WORST,
     )
     assert event.memory_bytes == plan.memory.worker
-    assert plan.traffic.payload <= plan.traffic.payload_bound
     assert describe_sync(spec()) == "sparse_loco H=15 topk_2bit 256/4096"
 
 

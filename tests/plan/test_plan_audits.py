@@ -28,9 +28,6 @@ class Fixed:
     def expect(self, layout: Layout) -> float:
         return 1000.0
 
-    def bound(self, layout: Layout) -> int:
-        return 1000
-
 
 def spec(**changes: object) -> JobSpec:
     return msgspec.structs.replace(JobSpec(rounds=12, audit=AuditSpec(4, 0.25, 2)), **changes)

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from sim_ledger import STAKE, Died, MemoryLedger
 
-from farflung.app.archive import accepted_by_round
 from farflung.app.audits import evidence_file
 from farflung.app.recording import Recorder
 from farflung.core.codec import encode
@@ -22,7 +21,16 @@ from farflung.core.layout import Layout, TensorSpec
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, SyncSpec, Terms
 from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.tx import Finding, JobCancel, JobSlash, Progress, SignedVerdict, Verdict, sign_verdict
-from farflung.train.roundlog import Accepted, Audited, Closed, Contribution, Opened, Record, payload_hash
+from farflung.train.roundlog import (
+    Accepted,
+    Audited,
+    Closed,
+    Contribution,
+    Opened,
+    Record,
+    accepted_by_round,
+    payload_hash,
+)
 from farflung.verify.commitments import commit, nonce_of
 from farflung.verify.evidence import Evidence
 from farflung.verify.evidence import Testimony as Said

@@ -20,7 +20,6 @@ def test_one_source_is_asked_for_every_chunk_in_order():
         plan.received(index)
     assert plan.next() is None
     assert plan.is_complete
-    assert not plan.is_stuck
 
 
 def test_questions_are_spread_and_no_window_is_overrun():
@@ -46,7 +45,7 @@ def test_without_sources_the_plan_is_stuck_until_one_is_offered():
     plan = FetchPlan(manifest(2), ["a"], have=[0])
     assert plan.missing == (1,)
     plan.failed("a")
-    assert plan.is_stuck
+    assert not plan.sources
     assert plan.next() is None
     plan.offered("b")
     assert plan.next() == ("b", 1)

@@ -11,7 +11,7 @@ from farflung.core.crypto import NS_CHUNK, digest
 from farflung.core.errors import FarflungError, PolicyError, VerificationError
 from farflung.core.ids import Hash
 from farflung.store import objects
-from farflung.store.objects import Manifest, check_chunk, check_manifest, open_chunk, open_object, seal
+from farflung.store.objects import Manifest, check_chunk, check_manifest, open_object, seal
 
 KEY = bytes(range(32))
 SMALL = 64  # chunk size in these tests, so that objects of many chunks stay cheap
@@ -45,7 +45,6 @@ def test_what_is_sealed_opens_at_every_chunk_border(size):
     check_manifest(manifest)
     assert len(chunks) == -(-size // SMALL)
     assert open_object(KEY, manifest, chunks) == content(size)
-    assert b"".join(open_chunk(KEY, manifest, i, c) for i, c in enumerate(chunks)) == content(size)
 
 
 @given(plain=st.binary(max_size=5 * SMALL), job_key=st.binary(min_size=32, max_size=32))

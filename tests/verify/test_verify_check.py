@@ -23,7 +23,7 @@ from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 from farflung.verify import check
-from farflung.verify.check import Check, CheckerSetup, Statement, decoded, flags, loss_outliers
+from farflung.verify.check import Check, CheckerSetup, Statement, decoded, flags
 from farflung.verify.io.checker import Checker
 
 LAYOUT = Layout.of({"big": (64, 64), "small": (30,)})
@@ -160,13 +160,6 @@ def test_flags_do_not_hang_on_the_order_of_arrival() -> None:
     parts = [part(PEERS[0], change(1)), part(PEERS[1], change(1)), part(PEERS[2], change(2, 9.0))]
     assert flags(LAYOUT, parts) == flags(LAYOUT, parts[::-1])
     assert list(flags(LAYOUT, parts)) == PEERS[:3]
-
-
-def test_a_loss_far_from_the_others_is_told_and_flags_nothing() -> None:
-    losses = {peer: 2.0 + 0.01 * i for i, peer in enumerate(PEERS)}
-    assert loss_outliers(losses) == ()
-    assert loss_outliers({**losses, PEERS[1]: 3.0}) == (PEERS[1],)
-    assert loss_outliers({PEERS[0]: 1.0, PEERS[1]: 9.0}) == ()
 
 
 # The process

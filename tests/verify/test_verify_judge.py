@@ -12,9 +12,10 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.layout import Layout
 from farflung.job.spec import JobSpec, SyncSpec, Tolerance
+from farflung.ledger.rules.slash import quorum_of
 from farflung.ledger.tx import Finding, Verdict, sign_verdict
 from farflung.train.roundlog import Audited, Contribution
-from farflung.verify.judge import EXCESS_CAP, Found, compare, conclude, finding_of, needs_another, quorum_of
+from farflung.verify.judge import EXCESS_CAP, Found, compare, conclude, finding_of, needs_another
 from farflung.verify.tally import Tally, rerun_tokens
 from farflung.verify.tolerance import limit_of, tolerance_of
 
@@ -90,23 +91,22 @@ def test_vectors_that_are_missing_or_too_many_lie_as_far_apart_as_can_be(names: 
 
 
 @pytest.mark.parametrize(
-    ("excess", "encoding", "statistics", "chain", "found"),
+    ("excess", "encoding", "statistics", "found"),
     [
-        (0, True, True, True, Found(HOLDS, 0)),
-        (1000, True, True, True, Found(HOLDS, 1000)),
-        (1001, True, True, True, Found(UNPAID, 1001)),
-        (2000, True, True, True, Found(UNPAID, 2000)),
-        (2001, True, True, True, Found(FALSE, 2001)),
-        (0, False, True, True, Found(FALSE, EXCESS_CAP)),
-        (0, True, True, False, Found(FALSE, EXCESS_CAP)),
-        (0, True, False, True, Found(UNPAID, 0)),
-        (5000, True, False, True, Found(FALSE, 5000)),
+        (0, True, True, Found(HOLDS, 0)),
+        (1000, True, True, Found(HOLDS, 1000)),
+        (1001, True, True, Found(UNPAID, 1001)),
+        (2000, True, True, Found(UNPAID, 2000)),
+        (2001, True, True, Found(FALSE, 2001)),
+        (0, False, True, Found(FALSE, EXCESS_CAP)),
+        (0, True, False, Found(UNPAID, 0)),
+        (5000, True, False, Found(FALSE, 5000)),
     ],
 )
 def test_a_finding_follows_from_what_was_seen(
-    excess: int, encoding: bool, statistics: bool, chain: bool, found: Found
+    excess: int, encoding: bool, statistics: bool, found: Found
 ) -> None:
-    told = finding_of(excess, encoding_ok=encoding, statistics_ok=statistics, chain_ok=chain)
+    told = finding_of(excess, encoding_ok=encoding, statistics_ok=statistics)
     assert told == found
 
 

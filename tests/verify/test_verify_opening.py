@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, local_key
+from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.job.spec import AuditSpec, JobSpec, SyncSpec
+from farflung.core.layout import Layout
+from farflung.job.spec import AuditSpec, JobSpec, SyncSpec, Terms
 from farflung.ledger.tx import Finding, Verdict, sign_verdict
 from farflung.train.roundlog import Contribution
 from farflung.train.trace import Border, Statistics, Trace
@@ -19,12 +21,21 @@ from farflung.verify import evidence as files
 from farflung.verify.blind import blind, nonce_of
 from farflung.verify.commitments import commit
 from farflung.verify.commitments import nonce_of as commit_nonce
-from farflung.verify.evidence import Evidence, claim_of, evidence_fault, evidence_hash
+from farflung.verify.evidence import Evidence, check_evidence, claim_of, evidence_fault, evidence_hash
 from farflung.verify.opening import Ends, Place, are_losses, chain_fault, needed, read_ends, start_fault
+from farflung.verify.report import Report
 from farflung.verify.sample import beacon, segment_of
 
 SPEC = JobSpec(batch=2, sync=SyncSpec(steps=6), audit=AuditSpec(segments=3))
-JOB, CHAIN = digest("test/job/1"), digest("test/chain/1")
+TERMS = Terms(
+    SPEC,
+    digest("test/data/1"),
+    ZERO_HASH,
+    Layout.of({"w": (4,)}),
+    local_key(1, "requester").public,
+    digest("test/state/1"),
+)
+JOB, CHAIN = TERMS.id, digest("test/chain/1")
 KEY, VERIFIER = local_key(1, "peer"), local_key(1, "verifier")
 Alter = Callable[[Border], Border]
 
@@ -62,7 +73,7 @@ def test_an_honest_opening_is_found_true(segment: int) -> None:
     where = place(trace, segment)
     (start,) = trace.opened(segment)
     assert start_fault(where, start) == ""
-    ends = read_ends(where, trace.borders[segment], trace.opened(*needed(where)))
+    ends = read_ends(where, trace.borders[segment], trace.opened(*needed(where.segment, where.segments)))
     assert ends == Ends(trace.borders[segment + 1], trace.borders[3], trace.statistics)
 
 
@@ -128,19 +139,23 @@ def test_committed_ends_that_do_not_follow_from_the_start_are_a_fault(
 ) -> None:
     trace = altered(index, **fields)
     where = place(trace)
-    assert isinstance(read_ends(where, trace.borders[0], trace.opened(*needed(where))), str)
+    assert isinstance(
+        read_ends(where, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str
+    )
 
 
 @pytest.mark.parametrize(("losses", "tokens"), [(5, SPEC.round_tokens), (7, SPEC.round_tokens), (6, 1)])
 def test_statistics_of_another_round_length_are_a_fault(losses: int, tokens: int) -> None:
     trace = traced(borders(), losses, tokens)
     where = place(trace)
-    assert isinstance(read_ends(where, trace.borders[0], trace.opened(*needed(where))), str)
+    assert isinstance(
+        read_ends(where, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str
+    )
 
 
 def test_other_leaves_than_asked_for_are_a_fault() -> None:
     trace = traced(borders())
-    where, shown = place(trace), trace.opened(*needed(place(trace)))
+    where, shown = place(trace), trace.opened(*needed(place(trace).segment, 3))
     for told in (shown[1:], shown[::-1], (*shown, shown[-1]), trace.opened(0, 3, 4, 5)):
         assert isinstance(read_ends(where, trace.borders[0], told), str)
 
@@ -148,14 +163,18 @@ def test_other_leaves_than_asked_for_are_a_fault() -> None:
 def test_ends_that_are_not_under_the_root_are_a_fault() -> None:
     trace, other = traced(borders()), altered(1, params=h("other"))
     where = place(trace)
-    assert isinstance(read_ends(where, trace.borders[0], other.opened(*needed(where))), str)
+    assert isinstance(
+        read_ends(where, trace.borders[0], other.opened(*needed(where.segment, where.segments))), str
+    )
 
 
 def test_a_payload_that_is_not_under_the_root_is_a_fault() -> None:
     trace = traced(borders())
     where = place(trace)
     other = replace(where, contribution=replace(where.contribution, payload=h("another")))
-    assert isinstance(read_ends(other, trace.borders[0], trace.opened(*needed(where))), str)
+    assert isinstance(
+        read_ends(other, trace.borders[0], trace.opened(*needed(where.segment, where.segments))), str
+    )
 
 
 @pytest.mark.parametrize(("factor", "is_same"), [(1.0, True), (1.0009, True), (0.9991, True), (1.002, False)])
@@ -238,3 +257,23 @@ def forged() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("place", range(len(forged())))
 def test_evidence_that_was_altered_does_not_hold(place: int) -> None:
     assert evidence_fault(evidence(**forged()[place]), SPEC)
+
+
+def test_a_second_reader_takes_only_the_evidence_that_the_ledger_names() -> None:
+    told, report = evidence(), Report()
+    accused = {KEY.public: evidence_hash(told)}
+    check_evidence((), accused, TERMS, report)  # not handed on: nothing is said
+    assert report.evidence == 0
+    check_evidence([encode(told)], accused, TERMS, report)
+    assert report.evidence == 1
+    twice = replace(told, flagged="norm")  # found out twice, slashed once
+    check_evidence([encode(told), encode(twice)], accused, TERMS, report)
+    with pytest.raises(VerificationError, match="FF-VERI-046"):
+        check_evidence([encode(twice)], accused, TERMS, report)
+
+
+@pytest.mark.parametrize("changed", [{"segment": 99}, {"job": digest("test/job/2")}])
+def test_a_second_reader_refuses_evidence_that_does_not_hold(changed: dict[str, Any]) -> None:
+    told = evidence(**changed)
+    with pytest.raises(VerificationError, match="FF-VERI-045"):
+        check_evidence([encode(told)], {KEY.public: evidence_hash(told)}, TERMS, Report())

@@ -29,7 +29,7 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, lease_key
-from farflung.ledger.tx import Finding, Role, SignedVerdict, Verdict, sign_verdict
+from farflung.ledger.tx import DAMNING, Finding, Role, SignedVerdict, Verdict, sign_verdict
 from farflung.train import card, messages, snapshot
 from farflung.train.roundlog import (
     Accepted,
@@ -52,7 +52,7 @@ from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 from farflung.verify import sample
 from farflung.verify.commitments import commit, nonce_of, sign_root
-from farflung.verify.judge import DAMNING, EXCESS_CAP, WHOLE
+from farflung.verify.judge import EXCESS_CAP, WHOLE
 from farflung.verify.reader import Exported
 from farflung.verify.tally import Tally
 
@@ -206,7 +206,7 @@ class Story:
         before = [c.peer for r in range(round) for c in self.of_round(Accepted, r).contributions]
         known = [(peer, before.count(peer)) for peer in {c.peer for c in accepted}]
         flagged: dict[PeerId, str] = self.told("flagged", {}, round)
-        return sample.draw(spec.audit, len(spec.borders) - 1, luck, known, flagged)
+        return sample.draw(spec.audit, spec.segments, luck, known, flagged)
 
     def of_round(self, kind: type[Any], round: int) -> Any:
         """The record of a round as it was logged."""

@@ -202,7 +202,7 @@ def test_every_line_fits_and_starts_with_its_stage() -> None:
         timeline = fold(timeline, event)
         for line in lines(event, timeline):
             assert len(line) <= COLUMNS, line
-            assert line.split()[0] in {"Plan", "Network", "Train", "Verify", "Settle", "Result"}
+            assert line.split()[0] in {"Plan", "Network", "Train", "Verify", "Settle", "Result", "Next"}
 
 
 @given(noise=st.text(max_size=400), number=st.integers(0, 2**62), value=st.floats(0, 1e12))
@@ -256,7 +256,7 @@ def test_the_result_block_holds_losses_bytes_money_hashes_and_folder() -> None:
         "sum 0",
         "ab" * 32,
         "cd" * 32,
-        "folder runs/1",
+        "farflung sample runs/1",
         "no segment was audited",
     ):
         assert words in text
@@ -286,7 +286,7 @@ def test_a_cheaters_end_is_told_in_two_lines_and_again_in_the_result() -> None:
         assert words in text
     end = msgspec.structs.replace(RESULT, caught=(PEERS[3],), segments_audited=1, slashed=1_536_000)
     shown_at_the_end = "\n".join(lines(end, told(AUDIT, CAUGHT, end)))
-    assert "1 segments audited by 2 verifiers; caught: 04040404 (work found false)" in shown_at_the_end
+    assert "1 segment audited by 2 verifiers; caught: 04040404 (work found false)" in shown_at_the_end
 
 
 def test_an_audit_makes_no_noise_while_the_work_holds() -> None:

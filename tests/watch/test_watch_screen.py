@@ -194,16 +194,27 @@ def test_one_machine_is_shown_while_it_trains() -> None:
     scored = events.BaselineScored(at=60.0, step=90, steps=360, tokens=9, loss=3.0, seconds=10.0)
     text = shown(told(*story, scored), now=65.0)
     assert "one machine on the same tokens: step 90/360, loss 3.000   about 0:25 left" in text
+    assert "Ctrl-C leaves out the one machine" in text.splitlines()[0]
+    asked = events.Warned(at=66.0, code="FF-APP-133", message="the one machine is left out")
+    assert "when the one machine is done" not in shown(told(*story, scored, asked))
+    assert "one machine was left out, as asked" in shown(told(*story, scored, asked, RESULT))
     over = events.Baseline(loss=2.3, steps=360, seconds=40.0)
     assert "360 steps in 40 s, loss 2.300" in shown(told(*story, scored, over))
 
 
 def test_ctrl_c_changes_what_the_next_one_does() -> None:
     asked = events.Warned(code="FF-APP-131", message="the round that is open will be finished and settled")
-    assert "Ctrl-C finishes the round" in shown(told(PLANNED))
-    text = shown(told(PLANNED, opened(0), asked))
+    requester = events.ProcessStarted(role="requester", name="requester", pid=7, peer=PEERS[0])
+    assert "Ctrl-C stops; resume goes on" in shown(told(PLANNED))  # nobody could finish a round yet
+    assert "Ctrl-C finishes the round" in shown(told(PLANNED, requester))
+    story = (PLANNED, requester, opened(0), asked)
+    text = shown(told(*story))
     assert FINISHING[0] in text
     assert "warning[FF-APP-131]" in text
+    assert "warning[FF-APP-131]" not in shown(told(*story), is_over=True)
+    again = shown(told(*story, events.Resumed(at=9.0, round=0, session=2)))
+    assert "FF-APP-131" not in again
+    assert "Ctrl-C stops; resume goes on" in again
 
 
 def test_a_run_that_ended_badly_says_so_and_how_to_go_on() -> None:
@@ -212,6 +223,40 @@ def test_a_run_that_ended_badly_says_so_and_how_to_go_on() -> None:
     text = shown(told(PLANNED, failed), is_over=True)
     assert "error[FF-APP-002]: disk full" in text
     assert "failed after" in text
+
+
+def test_a_resumed_run_shows_nothing_of_the_network_that_is_gone() -> None:
+    up = [events.ProcessStarted(role="provider", name=f"p{i}", pid=7, peer=PEERS[i]) for i in range(5)]
+    story = (PLANNED, *up, opened(0), closed(0), opened(1, at=5.0), came(PEERS[0], 3.0, round=1))
+    resumed = events.Resumed(at=200.0, round=1, session=2)
+    assert "5 providers up   ready in" in shown(told(*story))
+    text = shown(told(*story, resumed))
+    assert "nobody up yet   starting again, providers: 0 of 5" in text
+    assert "waiting for" not in text
+    assert "has trained" not in text
+    back = [msgspec.structs.replace(one, at=201.0) for one in up]
+    text = shown(told(*story, resumed, *back))
+    assert "5 providers up   going on from round 1" in text
+    text = shown(told(*story, resumed, *back, opened(1, at=204.0)))
+    assert "5 providers up   ready again in 4.00 s" in text
+    assert "5 workers train" in text
+    assert "stopped after 4.00 s, session 2" in shown(
+        told(*story, resumed, *back, opened(1, at=204.0)), is_over=True
+    )
+    early = told(PLANNED, *up, opened(0, at=5.0), resumed)
+    assert "starting providers: 0 of 5" in shown(early)
+
+
+def test_commands_name_the_run_where_it_is_not_the_newest() -> None:
+    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    caught = told(BEGAN, PLANNED, drawn, AUDIT, CAUGHT)
+    assert "farflung watch --dispute 1" in shown(caught)
+    text = shown(caught, run="elsewhere/r1", is_over=True)
+    assert "farflung watch elsewhere/r1 --dispute 1" in text
+    assert text.endswith("farflung resume elsewhere/r1")
+    done = told(*STORY)
+    assert "farflung sample elsewhere/r1" in shown(done, run="elsewhere/r1")
+    assert lines(RESULT, done, "elsewhere/r1")[-1].startswith("Next     farflung sample elsewhere/r1; also:")
 
 
 def test_markup_and_escapes_in_names_stay_text() -> None:

@@ -281,6 +281,7 @@ def test_somebody_who_leaves_before_the_first_round_has_no_place_on_the_curve() 
         ("dial ::1 failed, and 2001:db8::8a2e:370:7334 too", "dial (address) failed, and (address) too"),
         ("tcp://10.0.0.1:99/x and relay.example.org:7000", "(address) and (address)"),
         ("at localhost:8080", "at (address)"),
+        ("asked adas-laptop:4711 and node3:80", "asked (address) and (address)"),
         ("round 3/20 of sparse_loco 768/4096", "round 3/20 of sparse_loco 768/4096"),
         ("its loss: 3.5, at 12:30:05", "its loss: 3.5, at 12:30:05"),
         ("FF-NET-012 and/or version 2.13.0", "FF-NET-012 and/or version 2.13.0"),

@@ -186,13 +186,13 @@ class Run:
         """
         import torch
 
-        from farflung.app.cli import using
+        from farflung.app import prompting
         from farflung.app.telling import ask
         from farflung.train import sampling
         from farflung.train.questions import Sample, Told
 
         found = self._handed()
-        start = using.prompt_tokens(prompt, found)
+        start = prompting.prompt_tokens(prompt, found)
         sampling.Options(temperature, top_k, top_p).check()
         asked = Sample(found.data, found.source, start, tokens, temperature, top_k, top_p, seed)
         threads = torch.get_num_threads()
@@ -201,7 +201,7 @@ class Run:
                 told = [answer.token for answer in ask(found, asked) if isinstance(answer, Told)]
         finally:
             torch.set_num_threads(threads)  # asking takes one, for the same sums in the same order
-        return prompt + "".join(using.as_text(told))
+        return prompt + "".join(prompting.as_text(told))
 
     def _handed(self) -> Handed:
         found = handed.open_model(str(self.folder))

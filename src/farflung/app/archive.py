@@ -16,12 +16,12 @@ from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, open_object, seal
 from farflung.train import messages, snapshot
 from farflung.train.roundlog import (
-    Accepted,
     Closed,
     Contribution,
     LogChain,
     Opened,
     Record,
+    accepted_by_round,
     payload_hash,
 )
 from farflung.train.snapshot import PublicState
@@ -153,8 +153,3 @@ def roots_by_round(records: Sequence[Record]) -> dict[int, Hash]:
         elif isinstance(record, Closed):
             roots[record.round + 1] = record.root
     return roots
-
-
-def accepted_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution, ...]]:
-    """Round → its accept set."""
-    return {r.round: r.contributions for r in records if isinstance(r, Accepted)}

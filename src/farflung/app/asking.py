@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import os
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +34,7 @@ SHOWN = "local"  # the preset that shows everything, a caught cheater included
 def runs_folder() -> Path:
     """Where runs are kept: FARFLUNG_RUNS, or `runs` in the current folder. Raises UsageError FF-APP-173 (no folder)."""
     found = Path(os.environ.get("FARFLUNG_RUNS") or "runs")
-    if found.exists() and not found.is_dir():
+    if not found.is_dir() and _is_in_the_way(found):
         raise UsageError(
             "FF-APP-173",
             f"{found} is not a folder",
@@ -41,6 +43,17 @@ def runs_folder() -> Path:
             hint="set FARFLUNG_RUNS to a folder, or unset it: export FARFLUNG_RUNS=runs",
         )
     return found
+
+
+def _is_in_the_way(path: Path) -> bool:
+    """Whether no folder can be made there: there is something else, a link to nowhere, a circle of links."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return path.is_symlink()
+    except OSError as error:
+        return error.errno == errno.ELOOP  # of all else says whoever makes the folder
+    return True
 
 
 def resolve(
@@ -76,6 +89,24 @@ def resolve(
         )
     compares = is_shown if baseline is None else baseline
     return resolved, Identity(folders.FORMAT, time.time(), whole, str(start.resolve()), cheat, compares)
+
+
+def called(run: RunFolder) -> str:
+    """The word by which a verb finds the run: its name in the runs' folder, else its folder."""
+    is_here = (runs_folder() / run.name).resolve() == run.root.resolve()
+    return shlex.quote(run.name if is_here else str(run.root))
+
+
+def must_be_named(run: RunFolder) -> str:
+    """How commands name the run, where one without a name would take another, or its name would not find it."""
+    word = called(run)
+    others = [
+        other for other in folders.all_runs(runs_folder()) if other.root.resolve() != run.root.resolve()
+    ]
+    is_newest = not run.identity_file.exists() or not any(
+        other.identity_file.stat().st_mtime > run.identity_file.stat().st_mtime for other in others
+    )
+    return "" if word == run.name and is_newest else word
 
 
 def resolve_again(folder: RunFolder) -> Resolved:

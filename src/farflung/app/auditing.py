@@ -13,29 +13,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from farflung.app import objects, wire
 from farflung.app.owing import Debts, WithheldError
-from farflung.app.scoring import Worker
 from farflung.app.wire import order
+from farflung.app.workplace import Worker, Workplace
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import (
-    PolicyError,
-    ProtocolError,
-    RunError,
-    VerificationError,
-)
+from farflung.core.errors import PolicyError, ProtocolError, RunError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict, sign_verdict
-from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, open_object
+from farflung.store.objects import Manifest
 from farflung.train import messages, segments, snapshot
 from farflung.train.inner import VECTORS
 from farflung.train.segments import BorderState
@@ -54,8 +47,6 @@ BLAMED: Final = (  # what the worker says of a state that no honest peer can hav
     "FF-TRAIN-082",
     "FF-COMP-020",
 )
-
-ReplyT = TypeVar("ReplyT", bound=messages.Reply)
 
 Place = tuple[int, PeerId, int]  # round, node, segment
 
@@ -80,15 +71,13 @@ class AuditTenancy:
         chain: Hash,
         terms: Terms,
         disk: Disk,
-        dial: Callable[[PeerId], Awaitable[Connection]],
+        dial: objects.Dial,
         dataset_bytes: int,
     ) -> None:
         self._key, self._chain, self._terms, self._disk = key, chain, terms, disk
-        self._dial, self._dataset_bytes = dial, dataset_bytes
+        self._workplace = Workplace(key.public, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, 0)  # nobody leaves anything with a verifier
-        self._job_key = b""
         self._requester = key.public
-        self._worker: Worker | None = None
         self._held: dict[Place, Held] = {}
         self._fetched: set[Hash] = set()
         self._debts = Debts(key.public, dial)
@@ -108,25 +97,10 @@ class AuditTenancy:
         self._requester = requester
         self.admit(frozenset(a.peer for a in start.members) | {requester})
         self._debts.know(requester, start.members)
-        done = wire.Started(start.snapshot_round, ZERO_HASH, 0, "")
-        if worker is self._worker and job_key == self._job_key:
-            return done
-        is_terms = start.dataset.content == self._terms.dataset and start.dataset.size <= self._dataset_bytes
-        is_module = start.module.size <= limits.MODULE_BYTES and (
-            start.module.size == 0
-            if self._terms.module == ZERO_HASH
-            else start.module.content == self._terms.module
-        )
-        if not is_terms or not is_module:
-            raise VerificationError("FF-APP-058", "a start does not keep to the job's terms")
-        self._job_key, self._worker = job_key, worker
-        dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
-        module = await self._object(start.module, (requester,), Kind.JOIN)
-        setup = messages.Setup(self._terms.spec, dataset, module, start.member, self._key.public)
-        reply = await worker.request(setup)
-        if not isinstance(reply, messages.Ready):
-            raise RunError("FF-APP-037", f"the worker answered {type(reply).__name__} to Setup")
-        return done
+        if not self._workplace.is_set_up(worker, job_key):
+            self._workplace.check(start, job_key, {})
+            await self._workplace.enter(start, job_key, worker, requester)
+        return wire.Started(start.snapshot_round, ZERO_HASH, 0, "")
 
     def admit(self, members: frozenset[PeerId]) -> None:
         """Who is in the job from now on."""
@@ -160,7 +134,7 @@ class AuditTenancy:
         if known is not None and known.order == asked:
             return wire.AuditAnswer(known.blind, None)
         spec = self._terms.spec
-        if not (0 <= asked.round < spec.rounds and 0 <= asked.segment < len(spec.borders) - 1):
+        if not (0 <= asked.round < spec.rounds and 0 <= asked.segment < spec.segments):
             raise PolicyError(
                 "FF-APP-057", "an order does not fit where the lease stands", cause="no such segment"
             )
@@ -196,7 +170,7 @@ class AuditTenancy:
         public: snapshot.PublicState,
     ) -> tuple[wire.SegmentOpened, bytes, chair.Audit] | None:
         """What the segment gives here; None when what was opened cannot be what an honest peer committed to."""
-        layout, spec = self._terms.layout, self._terms.spec
+        layout = self._terms.layout
         if opening.start_fault(place, opened.start) or self._chain_fault(asked, opened):
             return None
         border = opening.read_border(opened.start)
@@ -204,16 +178,15 @@ class AuditTenancy:
         if not chair.is_start(place, layout, border, state):
             return None
         try:
-            reran = await self._ask(
+            reran = await self._workplace.ask(
                 messages.Rerun(packed, asked.member, asked.segment, state), messages.Reran
             )
         except RunError as error:
             if error.code not in BLAMED:
                 raise  # our own worker's trouble
             return None
-        at_start = segments.unpack(state, spec.optimizer, layout, asked.round)
-        base = public.params if at_start.params is None else at_start.params
-        return opened, state, chair.Audit(place, layout, self._terms.tolerance, border, base, reran)
+        audit = chair.begun(place, layout, self._terms.tolerance, border, state, public.params, reran)
+        return opened, state, audit
 
     def _chain_fault(self, asked: wire.AuditOrder, opened: wire.SegmentOpened) -> str:
         """Whether the round goes on from the committed end of the peer's round before it."""
@@ -223,7 +196,7 @@ class AuditTenancy:
             start.optimizer == ZERO_HASH
         )  # it says openly that it lost what it had: no end to go on from
         if asked.segment == 0 and asked.before != ZERO_HASH and not is_fresh:
-            last = len(self._terms.spec.borders) - 1
+            last = self._terms.spec.segments
             leaves = opened.before
             if len(leaves) != 1 or leaves[0].index != last or not are_opened(asked.before, last, leaves):
                 return "the end of the round before is not opened"
@@ -279,7 +252,7 @@ class AuditTenancy:
     async def _reencode(self, held: Held, last: bytes) -> messages.Reencoded | None:
         try:
             request = messages.Reencode(held.snapshot, held.order.contribution.peer, last)
-            return await self._ask(request, messages.Reencoded)
+            return await self._workplace.ask(request, messages.Reencoded)
         except RunError as error:
             if error.code not in BLAMED:
                 raise
@@ -326,21 +299,7 @@ class AuditTenancy:
 
     async def _fetch(self, manifest: Manifest, source: PeerId) -> bytes:
         self._fetched.add(manifest.id)
-        return await self._object(manifest, (source,), Kind.AUDIT)
-
-    async def _object(self, manifest: Manifest, sources: tuple[PeerId, ...], kind: Kind) -> bytes:
-        await objects.fetch(self._disk, manifest, sources, self._dial, kind)
-        chunks = [self._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
-        return open_object(self._job_key, manifest, chunks)
-
-    async def _ask(self, message: messages.Request, kind: type[ReplyT]) -> ReplyT:
-        assert self._worker is not None
-        reply = await self._worker.request(message)
-        if not isinstance(reply, kind):
-            raise RunError(
-                "FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}"
-            )
-        return reply
+        return await self._workplace.bring(manifest, (source,), Kind.AUDIT)
 
     def _forget(self, round: int) -> None:
         """What belongs to rounds before the last one is judged, or will be ordered again; so will what is too much."""

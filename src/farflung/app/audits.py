@@ -36,8 +36,10 @@ from farflung.core.errors import (
 from farflung.core.events import AuditConcluded, Drawn
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable import write_atomic
+from farflung.core.units import Seconds
 from farflung.job.spec import Terms
-from farflung.ledger.tx import Finding, SignedVerdict, is_verdict_signed
+from farflung.ledger.rules.slash import quorum_of
+from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, is_verdict_signed
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
 from farflung.train.roundlog import Audited, Commitment, Committed, Contribution
@@ -47,14 +49,13 @@ from farflung.verify.audit import is_same
 from farflung.verify.audits import is_sound
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.evidence import Evidence, Testimony
-from farflung.verify.judge import DAMNING, WHOLE, conclude, needs_another, quorum_of
+from farflung.verify.judge import WHOLE, conclude, needs_another
 from farflung.verify.opening import read_border
 from farflung.verify.tally import Tally, rerun_tokens
 
 OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the coordinator
 TRY_AGAIN_SECONDS: Final = 0.5
 GIVE_UP_SECONDS: Final = 900.0  # for which verifiers are asked in turn, before the run gives up
-VERIFIER_SECONDS: Final = 180.0  # within which a verifier answers; then the next one is asked
 
 NO_ANSWER: Final = "FF-NET-047"
 WORKER_GONE: Final = ("FF-APP-049", "FF-TRAIN-090")  # a death, and no refusal
@@ -92,11 +93,12 @@ class Audits:
         dial: Dial,
         rehire: Callable[[PeerId], Awaitable[None]],
         journal: Emitter,
+        patience: Seconds,
     ) -> None:
-        """`rehire(verifier)`: brings a verifier that died back into its lease."""
+        """`rehire(verifier)` brings a verifier that died back into its lease; `patience` is had with its answers."""
         self._chain, self._terms, self._seats, self._verifiers = chain, terms, seats, tuple(verifiers)
         self._log, self._archive, self._evidence = log, archive, evidence
-        self._dial, self._rehire, self._journal = dial, rehire, journal
+        self._dial, self._rehire, self._journal, self._patience = dial, rehire, journal, patience
         self._opened: dict[tuple[int, PeerId], wire.SegmentOpened | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
@@ -114,7 +116,7 @@ class Audits:
         ]
         beacon = sample.beacon(self._terms.id, round, commitments)
         flags = self._flags.get(round, {})
-        return {d.peer: d for d in sample.draw(spec.audit, len(spec.borders) - 1, beacon, counts, flags)}
+        return {d.peer: d for d in sample.draw(spec.audit, spec.segments, beacon, counts, flags)}
 
     def _commitments(self, round: int) -> tuple[Commitment, ...]:
         """Of a round that was committed: it lies near the end of the log."""
@@ -231,7 +233,7 @@ class Audits:
         about = (self._terms.id, round, c.peer, segment)
         connection = await self._dial(verifier)
         answer = decode(
-            await connection.call(wire.AUDIT, encode(order), timeout=VERIFIER_SECONDS),
+            await connection.call(wire.AUDIT, encode(order), timeout=self._patience),
             wire.AuditAnswer,
             limits.VERDICT_BYTES,
         )
@@ -244,7 +246,7 @@ class Audits:
             raise VerificationError("FF-APP-090", "a verifier's commitment is not its own")
         revealed = await self._reveal(case, answer.blind)
         request = wire.AuditReveal(self._terms.id, round, c.peer, segment, revealed)
-        data = await connection.call(wire.JUDGE, encode(request), timeout=VERIFIER_SECONDS)
+        data = await connection.call(wire.JUDGE, encode(request), timeout=self._patience)
         judged = decode(data, wire.Judged, limits.VERDICT_BYTES)
         if not opens(answer.blind, *about, judged.border, judged.nonce):
             raise VerificationError("FF-APP-090", "a verifier opens another result than it had committed to")
@@ -322,7 +324,7 @@ class Audits:
         """Writes the evidence; durable on return, and before the verdicts are logged."""
         revealed = next((s.revealed for s in said if s.revealed is not None), None)
         shown = (*((order.opened.start,) if order.opened else ()), *(revealed.leaves if revealed else ()))
-        trace, segments = case.contribution.trace, len(self._terms.spec.borders) - 1
+        trace, segments = case.contribution.trace, self._terms.spec.segments
         leaves = tuple(leaf for leaf in shown if are_opened(trace, segments, [leaf]))  # others prove nothing
         states = (
             *((order.opened.state,) if order.opened else ()),

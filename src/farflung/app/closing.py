@@ -11,7 +11,7 @@ from farflung.app.export import write_export
 from farflung.app.folder import RunFolder
 from farflung.app.leash import Report
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.local import Network
+from farflung.app.local import LocalNetwork
 from farflung.core.crypto import NS_JOB_KEY
 from farflung.core.errors import PolicyError, RunError
 from farflung.job.spec import Terms
@@ -51,7 +51,7 @@ async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
     raise PolicyError("FF-APP-027", f"a supervisor does not serve {method[:40]!r}")
 
 
-async def conclude(folder: RunFolder, network: Network, terms: Terms, ledger: LedgerClient) -> Ending:
+async def conclude(folder: RunFolder, network: LocalNetwork, terms: Terms, ledger: LedgerClient) -> Ending:
     """Receipts of every party, then the export: all blocks are in it."""
     receipts = await _receipts(ledger, terms)
     files = await _receipt_files(ledger, network, terms, receipts)
@@ -78,7 +78,7 @@ async def _receipts(ledger: LedgerClient, terms: Terms) -> list[Receipt]:
 
 
 async def _receipt_files(
-    ledger: LedgerClient, network: Network, terms: Terms, receipts: Sequence[Receipt]
+    ledger: LedgerClient, network: LocalNetwork, terms: Terms, receipts: Sequence[Receipt]
 ) -> dict[str, bytes]:
     """What each party keeps, by name: its own rows and the job's, all of the last block."""
     rows = [(receipt, read_row(receipt)) for receipt in receipts]
@@ -101,7 +101,7 @@ async def _proved(ledger: LedgerClient, table: str, key: bytes) -> Receipt:
     return receipt
 
 
-async def _total_money(ledger: LedgerClient, network: Network) -> int:
+async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
     """All money of the local network after everybody has left: it must be what genesis gave.
 
     What was burnt stays with its node's row for good. A stake that nobody took back is missing here.

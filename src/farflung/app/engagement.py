@@ -301,6 +301,7 @@ class Requester:
             crew.dial,
             lambda verifier: crew.rehire(verifier, self.archive.state(0, self._terms, self.log.records)),
             self._journal,
+            self._budget.answer,
         )
 
     async def _settle(self, ledger: LedgerClient, finished: Finished, public: PublicState) -> Outcome:

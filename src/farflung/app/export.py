@@ -6,7 +6,7 @@ import errno
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from farflung.app.archive import Archive, RunLog, accepted_by_round
+from farflung.app.archive import Archive, RunLog
 from farflung.app.folder import RunFolder
 from farflung.core import limits
 from farflung.core.codec import encode
@@ -15,6 +15,7 @@ from farflung.core.io.durable import read_records, write_atomic
 from farflung.job.spec import Terms
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipts import Receipt
+from farflung.train.roundlog import accepted_by_round
 from farflung.verify.reader import Exported
 
 LABEL = "run.export"
@@ -70,6 +71,9 @@ def read_export(folder: RunFolder) -> Exported:
             receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").glob("*.bin"))),
             payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
             model=_bounded(folder.model_file, limits.PIPE_BYTES),
+            evidence=tuple(
+                _bounded(p, limits.CONTROL_BYTES) for p in sorted((root / "evidence").glob("*.bin"))
+            ),
         )
     except OSError as error:
         raise _missing(folder, error) from error

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from farflung.core import limits
 from farflung.core.errors import RunError, UsageError
 from farflung.core.io.durable import write_atomic
 
 FORMAT = 1
+IDENTITY_BYTES = 4 * limits.SPEC_BYTES
 COORDINATOR_SECONDS = 10.0  # for the coordinator of an earlier session to end
 LOOK_SECONDS = 0.1
 
@@ -199,10 +201,11 @@ class RunFolder:
         return None
 
     def read_identity(self) -> Identity:
-        """Reads run.json; raises RunError FF-APP-011."""
+        """Reads run.json, of IDENTITY_BYTES at most; raises RunError FF-APP-011."""
         try:
-            return msgspec.json.decode(self.identity_file.read_bytes(), type=Identity)
-        except (OSError, msgspec.DecodeError) as error:
+            with self.identity_file.open("rb") as file:
+                return msgspec.json.decode(file.read(IDENTITY_BYTES), type=Identity)
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(
                 "FF-APP-011",
                 f"{self.root} is not a run's folder",
@@ -270,5 +273,7 @@ def find(base: Path, name: str | None) -> RunFolder:
         cause=f"runs in {base}: {'' if len(runs) <= 3 else '..., '}{known}",
         hint=f"did you mean {near[0]}? `farflung status` lists all"
         if near
+        else "`farflung status` lists all"
+        if runs
         else "start one with `farflung run`",
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from numpy.typing import NDArray
 
 from farflung.app import asking, folder
@@ -43,7 +45,8 @@ def open_model(what: str | None) -> Handed:
     """The model of a run (by name or folder; None: the newest finished one), of a fetched folder, or of a file.
 
     Raises UsageError FF-APP-014 (no such run), FF-TRAIN-100 and -101 (no such file), RunError FF-APP-160 (the run is
-    not finished), FF-APP-161 (cannot be read), VerificationError FF-APP-165 (another source beside it).
+    not finished), FF-APP-161 (cannot be read), VerificationError FF-TRAIN-102 (other tensors than it claims),
+    FF-APP-165 (another source beside it).
     """
     path = Path(what) if what is not None else None
     if path is not None and path.is_dir() and not (path / "run.json").is_file() and (path / MODEL).is_file():
@@ -76,6 +79,10 @@ def finished(name: str | None) -> RunFolder:
 def _read(path: Path, run: RunFolder | None) -> Handed:
     data = read_file(path, limits.PIPE_BYTES)
     said, tensors = card.read(data)
+    if said.kind == "gpt":
+        card.fit(
+            said, card.gpt_layout(said), tensors
+        )  # what follows builds it by the sizes that the file claims
     beside = path.parent / MODULE
     source = _source(beside, said) if said.kind == "module" else b""
     return Handed(path, data, said, tensors, source, run)
@@ -95,21 +102,50 @@ def _source(path: Path, said: Card) -> bytes:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """A file of at most `limit` bytes; raises RunError FF-APP-161."""
+    """An ordinary file of at most `limit` bytes; raises RunError FF-APP-161."""
+    data = b""
     try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-        cause = f"it has more than {limit} bytes" if len(data) > limit else ""
+        with os.fdopen(
+            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
+        ) as file:  # a pipe does not make us wait
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                cause = "it is a folder, a pipe or a device"
+            elif status.st_size > limit:
+                cause = f"it has more than {limit} bytes"
+            else:
+                data, cause = file.read(status.st_size), ""  # no more memory than it has bytes
     except OSError as error:
-        data, cause = b"", error.strerror or str(error)
+        cause = error.strerror or str(error)
     if cause:
-        raise RunError(
-            "FF-APP-161",
-            f"cannot read {path}",
-            cause=cause,
-            hint="see that the file is there and yours to read",
-        )
+        raise _unreadable(path, cause)
     return data
+
+
+def _unreadable(path: Path, cause: str) -> RunError:
+    return RunError(
+        "FF-APP-161",
+        f"cannot read {path}",
+        cause=cause,
+        hint="see that the file is there and yours to read",
+    )
+
+
+def settings(run: RunFolder) -> bytes:
+    """The resolved configuration for whoever gets the model: of the data and the source the names, not the folders.
+
+    Raises RunError FF-APP-161.
+    """
+    text = read_file(run.resolved_file, 4 * limits.SPEC_BYTES)
+    try:
+        said = msgspec.json.decode(text)
+        model, data = said["spec"]["model"], said["spec"]["data"]
+        file, colon, function = model["module"].rpartition(":")
+        model["module"] = f"{PurePath(file).name}{colon}{function}"
+        data["path"] = PurePath(data["path"]).name
+        return msgspec.json.format(msgspec.json.encode(said), indent=2)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise _unreadable(run.resolved_file, f"it is damaged: {error}"[:200]) from error
 
 
 class Recorded(NamedTuple):
@@ -157,16 +193,28 @@ def check_free(out: Path) -> None:
 
 
 def write_files(out: Path, files: Mapping[str, bytes]) -> None:
-    """Writes whole files into a new or empty folder. Raises UsageError FF-APP-163, RunError FF-APP-164, FF-CORE-050."""
+    """Writes whole files into a new or empty folder, all or none. Raises UsageError FF-APP-163, RunError FF-APP-164."""
     try:
         check_free(out)
+        is_new = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(
-            "FF-APP-164",
-            f"cannot make the folder {out}",
-            cause=error.strerror or str(error),
-            hint="choose another with --out",
-        ) from error
-    for name, data in files.items():
-        write_atomic(out / name, data, "run.fetch")
+        raise _no_room(out, error.strerror or str(error)) from error
+    try:
+        for name, data in files.items():
+            write_atomic(out / name, data, "run.fetch")
+    except RunError as error:
+        for name in files:
+            (out / name).unlink(missing_ok=True)
+        if is_new:
+            out.rmdir()
+        raise _no_room(out, error.cause) from error
+
+
+def _no_room(out: Path, cause: str) -> RunError:
+    return RunError(
+        "FF-APP-164",
+        f"cannot make the folder {out}",
+        cause=cause,
+        hint="choose another with --out",
+    )

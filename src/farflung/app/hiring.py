@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from farflung.app import wire
-from farflung.app.archive import Archive, accepted_by_round
+from farflung.app.archive import Archive
 from farflung.app.coordinator import Dial
 from farflung.app.directory import LIST, Listing, sound
 from farflung.app.journal import Emitter
@@ -22,19 +22,20 @@ from farflung.core.errors import FarflungError, PolicyError, RunError, Verificat
 from farflung.core.events import Joined, Left, Matched, Warned
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
+from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.tx import JobSchedule, Offer, Role
 from farflung.market import match as market
 from farflung.market.offer import Listing as Ask
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
-from farflung.train.roundlog import Record
+from farflung.train.roundlog import Record, accepted_by_round
 
 WARNING_CHARACTERS = 300  # of what a provider says for people to read
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What the job may cost, and what it asks of each provider. Money in micro-credits."""
+    """What the job may cost, and what it asks of those who work on it. Money in micro-credits."""
 
     unit_price: Credits
     escrow: Credits
@@ -42,6 +43,7 @@ class Budget(msgspec.Struct, frozen=True):
     memory_bytes: int
     deadline: int  # ledger time, ms
     dataset_bytes: int
+    answer: Seconds  # within which a verifier answers (plan.time)
     audit_units: int = 0  # tokens that each verifier may be paid for at most
 
 

@@ -33,6 +33,7 @@ from farflung.host import lease
 from farflung.host.io.probe import capabilities
 from farflung.host.io.process import WorkerProcess, start_worker
 from farflung.host.limits import cpu_bound, limits_for
+from farflung.job.cheats import HONEST
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.ledger.block import Genesis
@@ -72,7 +73,7 @@ class Lender:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._unit_price, self._stake = int(config["unit_price"]), int(config["stake"])
         self._disk = Disk(self._folder / "store", "provider.store")
-        self._cheat = str(config.get("cheat", "none"))
+        self._cheat = str(config.get("cheat", HONEST))
         self._addresses: dict[PeerId, wire.Address] = {}
         self._lease_key = LeaseKey()
         self._requester: PeerId | None = None

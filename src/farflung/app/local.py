@@ -30,16 +30,6 @@ def stake_of(spec: JobSpec) -> Credits:
     return times(parse_credits(spec.unit_price), STAKE_ROUNDS * spec.round_tokens)
 
 
-def hidden_of(spec: JobSpec) -> int:
-    """How many providers are reached through the relay only."""
-    return min(spec.network.hidden, spec.network.providers)
-
-
-def verifiers_of(spec: JobSpec) -> int:
-    """How many verifiers a local network has: none where nothing is ever drawn."""
-    return spec.network.verifiers if spec.is_audited else 0
-
-
 def cheater_of(spec: JobSpec) -> int:
     """Which provider cheats, when one does: drawn, and told to nobody but its own process."""
     drawn = digest(NS_LOCAL_KEY, spec.seed.to_bytes(8, "little"), b"cheater")
@@ -62,7 +52,7 @@ class Keys:
         self.requester = local_key(seed, "requester")
         self.validator = local_key(seed, "validator")
         self.relay = local_key(seed, "relay")
-        self.verifiers = [local_key(seed, "verifier", i) for i in range(verifiers_of(spec))]
+        self.verifiers = [local_key(seed, "verifier", i) for i in range(spec.verifiers)]
         self.providers = [local_key(seed, "provider", i) for i in range(spec.network.providers)]
 
     @property
@@ -90,7 +80,7 @@ class Place:
         self.config: Report = {"peer": peer.hex(), "host": host, "port": port}
 
 
-class Network:
+class LocalNetwork:
     """What each process of a local network is given when it starts (see app.leash: keys included)."""
 
     def __init__(self, spec: JobSpec, cheat: str = HONEST) -> None:
@@ -101,7 +91,7 @@ class Network:
     @property
     def has_relay(self) -> bool:
         """Whether anybody is reached through a relay only."""
-        return hidden_of(self.spec) > 0
+        return self.spec.hidden > 0
 
     def _base(self, name: str, key: SigningKey) -> Report:
         return {"name": name, "key": key.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
@@ -129,7 +119,7 @@ class Network:
 
     def provider(self, index: int, folder: str, ledger: Place, relay: Place | None, flops: int) -> Report:
         """A provider's configuration: the first ones listen at the relay only, and one may cheat."""
-        hidden = relay is not None and index < hidden_of(self.spec)
+        hidden = relay is not None and index < self.spec.hidden
         return {
             **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
             "relay": relay.config if relay is not None and hidden else None,

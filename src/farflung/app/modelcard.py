@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import PurePath
 from typing import Final
@@ -10,6 +11,7 @@ from farflung.core.events import Result
 from farflung.core.units import format_bytes, format_count
 from farflung.job.spec import JobSpec
 from farflung.train.card import Card
+from farflung.watch.sharing import share
 
 _USE: Final = """\
 ## Use
@@ -17,8 +19,8 @@ _USE: Final = """\
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{folder}")
-model = AutoModelForCausalLM.from_pretrained("{folder}")
+tokenizer = AutoTokenizer.from_pretrained({folder})
+model = AutoModelForCausalLM.from_pretrained({folder})
 start = tokenizer("def ", return_tensors="pt")
 print(tokenizer.decode(model.generate(**start, max_new_tokens={half})[0]))
 ```
@@ -32,7 +34,7 @@ answer together must not be longer.
 def readme(card: Card, spec: JobSpec, result: Result, model_hash: str, folder: str, *, is_hf: bool) -> str:
     """The model card, in Markdown. Every figure is of this run; what was not measured is not in it."""
     use = (
-        _USE.format(folder=folder, context=card.context, half=max(1, card.context // 2))
+        _USE.format(folder=json.dumps(folder), context=card.context, half=max(1, card.context // 2))
         if is_hf and card.tokens == "bytes"
         else ""
     )
@@ -58,7 +60,7 @@ def _what(card: Card) -> str:
 
 def _how(spec: JobSpec, result: Result) -> str:
     rows = [
-        f"- data: `{PurePath(spec.data.path).name}`, of which {spec.data.heldout:.3g} was held out",
+        f"- data: `{_plain(PurePath(spec.data.path).name)}`, of which {spec.data.heldout:.3g} was held out",
         f"- {result.rounds} of {spec.rounds} rounds of {spec.sync.steps} local steps"
         f" by {spec.network.providers} providers; {format_count(result.tokens)} tokens, seed {spec.seed}",
         f"- agreed by `{spec.sync.method}` with `{spec.sync.codec}`,"
@@ -98,8 +100,14 @@ def _limits() -> str:
     )
 
 
+def _plain(text: str) -> str:
+    """What a run's log or job says, as it may stand between backticks."""
+    return share(text, 120).replace("`", "'")
+
+
 def _origin(card: Card, result: Result, model_hash: str) -> str:
+    run = _plain(result.run)
     return (
-        f"- run `{result.run}`, job `{card.job}`\n- model on the ledger `{model_hash}`\n"
-        f"- ledger root `{result.ledger_root}`\n- `farflung verify-run {result.run}` recomputes it from the run's log"
+        f"- run `{run}`, job `{card.job}`\n- model on the ledger `{model_hash}`\n"
+        f"- ledger root `{_plain(result.ledger_root)}`\n- `farflung verify-run {run}` recomputes it from the run's log"
     )

@@ -17,8 +17,9 @@ from farflung.core.ids import Hash, PeerId
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, seal
 from farflung.train import messages
-from farflung.train.trace import Trace, statistics_index
+from farflung.train.trace import Trace
 from farflung.verify.blind import is_blind
+from farflung.verify.opening import needed
 
 
 class Opening(Wire, frozen=True):
@@ -61,10 +62,10 @@ class Openings:
         """Seals the segment's states and keeps what they open to; durable on return. `before`: of the round before."""
         (start,) = trace.opened(segment)
         chained = before.opened(self._segments) if before is not None and segment == 0 else ()
-        last = self._segments
-        later = sorted({segment + 1, last, statistics_index(last), statistics_index(last) + 1})
         opened = SegmentOpened(start, self._seal(states.start), chained)
-        revealed = SegmentRevealed(trace.opened(*later), self._seal(states.end), self._seal(states.last))
+        revealed = SegmentRevealed(
+            trace.opened(*needed(segment, self._segments)), self._seal(states.end), self._seal(states.last)
+        )
         opening = Opening(round, segment, opened, revealed)
         self._vault.save(self._name(round, segment), encode(opening))
         self._known[round, segment] = opening

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from farflung.app.folder import RunFolder
+from farflung.app.workplace import Worker, ask
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_OBJECT, SigningKey, digest
@@ -24,7 +25,6 @@ from farflung.job.load import Resolved
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import JobSpec, Terms, Tolerance
 from farflung.train import messages, snapshot
-from farflung.train.io.pipe import WorkerPipe
 from farflung.verify.tolerance import tolerance_of
 
 
@@ -55,7 +55,7 @@ def known_layout(spec: JobSpec) -> Layout | None:
     return Layout.of(gpt_shapes(spec.model)) if spec.model.kind == "gpt" else None
 
 
-async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: SigningKey) -> Prepared:
+async def prepare(folder: RunFolder, spec: JobSpec, worker: Worker, key: SigningKey) -> Prepared:
     """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there.
 
     Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since).
@@ -64,12 +64,10 @@ async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: Sig
     terms = read_terms(folder, spec) if folder.terms_file.exists() else None
     if terms is not None:
         _check_inputs(folder, terms, data, module)
-    ready = await worker.request(messages.Setup(spec, data, module, 0, key.public))
-    assert isinstance(ready, messages.Ready)
+    ready = await ask(worker, messages.Setup(spec, data, module, 0, key.public), messages.Ready)
     if terms is not None:
         return Prepared(terms, ready)
-    state = await worker.request(messages.Initialize())
-    assert isinstance(state, messages.State)
+    state = await ask(worker, messages.Initialize(), messages.State)
     write_atomic(folder.initial_file, state.snapshot, "run.initial")
     layout = Layout.of(dict(state.shapes))
     tolerance = await _profile(worker, state.snapshot) if spec.is_audited else Tolerance()
@@ -79,10 +77,9 @@ async def prepare(folder: RunFolder, spec: JobSpec, worker: WorkerPipe, key: Sig
     return Prepared(terms, ready)
 
 
-async def _profile(worker: WorkerPipe, initial: bytes) -> Tolerance:
+async def _profile(worker: Worker, initial: bytes) -> Tolerance:
     """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works."""
-    profiled = await worker.request(messages.Profile(initial))
-    assert isinstance(profiled, messages.Profiled)
+    profiled = await ask(worker, messages.Profile(initial), messages.Profiled)
     return tolerance_of(profiled.noise)
 
 

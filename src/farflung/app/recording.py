@@ -21,6 +21,7 @@ from farflung.core.events import Caught
 from farflung.core.ids import PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobState, LeaseRow
+from farflung.ledger.rules.slash import share_of
 from farflung.ledger.tx import Finding, JobSlash, Progress
 from farflung.train.roundlog import Audited, contributions_root
 from farflung.verify.evidence import Evidence, claim_of, evidence_hash
@@ -95,7 +96,7 @@ class Recorder:
             claim = claim_of(evidence)
             await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
         taken = (await self._lease(guilty.node)).slashed
-        bounty = taken // 2 // len(guilty.verdicts) * len(guilty.verdicts)
+        bounty = share_of(taken, len(guilty.verdicts)) * len(guilty.verdicts)
         self._told.add(guilty.node)
         verdict = guilty.verdicts[0].verdict
         self._journal.emit(

@@ -17,16 +17,16 @@ from typing import Any
 
 import msgspec
 
-from farflung.app import beside, closing, history, preparation
+from farflung.app import asking, beside, closing, history, preparation
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
 from farflung.app.journal import Journal, Watcher
 from farflung.app.leash import by_name, report_usage
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.local import Network
-from farflung.app.network import Processes
+from farflung.app.local import LocalNetwork
 from farflung.app.preparation import Prepared
+from farflung.app.processes import Processes
 from farflung.app.scoring import Scorer
 from farflung.app.view import report
 from farflung.core import events
@@ -74,10 +74,12 @@ class Run:
         self._spec = resolved.spec
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        self._network = Network(self._spec, identity.cheat)
+        self._network = LocalNetwork(self._spec, identity.cheat)
         self._processes = Processes(folder, self._network, self._journal, self._hear)
         self._scorer: Scorer | None = None
         self._main: asyncio.Task[Any] | None = None
+        self._alone: asyncio.Future[float] | None = None  # one machine on the same tokens
+        self._is_alone_left_out = False
         self._began = time.monotonic()
         self._plan: Plan | None = None
 
@@ -105,8 +107,8 @@ class Run:
             raise RunStoppedError(
                 "FF-APP-130",
                 f"run {self._folder.name} was stopped",
-                cause="nothing is lost: what was logged stays, and nobody was paid yet",
-                hint=f"farflung resume {self._folder.root}",
+                cause=f"nothing is lost: what was logged stays, and {self._paid()}",
+                hint=f"farflung resume {asking.called(self._folder)}",
             ) from None
         except RunStoppedError:
             raise  # its result is out already, and it is no failure
@@ -127,12 +129,27 @@ class Run:
             loop.add_signal_handler(signal.SIGTERM, self.cancel)
 
     def interrupt(self) -> None:
-        """The open round is finished and settled; where none is open, or asked again: stops now."""
+        """The open round is finished and settled; where none is open, or asked again: stops now.
+
+        When all is settled, only the one machine to compare with is left out.
+        """
+        is_settling = self._identity.baseline and bool(self._journal.timeline.settled)
+        if is_settling and not self._is_alone_left_out:
+            self._is_alone_left_out = True
+            if self._alone is not None:
+                self._alone.cancel()
+            return
         if not self._processes.ask_to_stop():
             self.cancel()
             return
-        text = "the round that is open will be finished and settled; once more stops now"
+        self._is_alone_left_out = True
+        text = "the open round will be finished and settled; Ctrl-C again stops now"
         self._journal.emit(events.Warned(code="FF-APP-131", message=text))
+
+    def _paid(self) -> str:
+        """How far settlement is, for who stops now."""
+        is_paid = any(s.paid for s in self._journal.timeline.settled.values())
+        return "who was paid keeps it" if is_paid else "nobody was paid yet"
 
     def cancel(self) -> None:
         """Stops now; the run can be resumed."""
@@ -196,13 +213,14 @@ class Run:
         return result
 
     def _allowed(self) -> dict[str, Any]:
-        """What the plan says that the requester may spend, and what it may ask of a provider."""
+        """What the plan says that the requester may spend, and what it may ask of providers and verifiers."""
         assert self._plan is not None
         plan = self._plan
         return {
             "escrow": plan.price.escrow,
             "memory_bytes": plan.memory.worker,
             "dataset_bytes": plan.data_bytes,
+            "answer_seconds": plan.answer,
         }
 
     def _last_state(self, outcome: Outcome) -> bytes:
@@ -270,9 +288,9 @@ class Run:
     def _stopped(self, outcome: Outcome) -> RunStoppedError:
         return RunStoppedError(
             "FF-APP-132",
-            f"run {self._folder.name} was stopped after {outcome.rounds} rounds",
-            cause="the open round was finished and everybody is paid",
-            hint=f"the model so far is {self._folder.model_file}",
+            f"run {self._folder.name} was stopped after {outcome.rounds} of {self._spec.rounds} rounds",
+            cause="all that was trained is paid, so it cannot go on; the model so far is in its folder",
+            hint=f"farflung sample {asking.called(self._folder)}",
         )
 
     async def _baseline(self, scorer: Scorer, initial: bytes, outcome: Outcome) -> float | None:
@@ -280,7 +298,19 @@ class Run:
         is_whole = outcome.rounds == self._spec.rounds
         if not self._identity.baseline or not is_whole or self._plan is None:
             return None
-        return await scorer.baseline(initial, min(self._plan.cores, ALONE_THREADS))
+        threads = min(self._plan.cores, ALONE_THREADS)
+        alone = self._alone = asyncio.ensure_future(scorer.baseline(initial, threads))
+        try:
+            if not self._is_alone_left_out:
+                await asyncio.wait({alone})
+            if not self._is_alone_left_out:
+                return alone.result()
+        finally:
+            alone.cancel()
+            self._alone = None
+        said = "the one machine to compare with is left out, as was asked"
+        self._journal.emit(events.Warned(code="FF-APP-133", message=said))
+        return None
 
     def _compare_with_plan(self, outcome: Outcome, took: float) -> None:
         timeline = self._journal.timeline

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Protocol
 
 from farflung.app.journal import Emitter
-from farflung.core.errors import RunError
+from farflung.app.workplace import Worker, ask
 from farflung.core.events import Baseline, BaselineScored, Evaluated
 from farflung.job.spec import Terms
 from farflung.train import messages
-
-
-class Worker(Protocol):
-    """A worker process, as those who use it see it."""
-
-    async def request(self, message: messages.Request) -> messages.Reply:
-        """Sends one request and waits for its reply."""
 
 
 class Scorer:
@@ -47,7 +39,7 @@ class Scorer:
 
     async def score(self, packed: bytes, tokens: int) -> messages.Score:
         """Held-out loss of a state (train.snapshot form) on the first `tokens` held-out tokens."""
-        return await self._ask(messages.Evaluate(packed, tokens))
+        return await ask(self._worker, messages.Evaluate(packed, tokens), messages.Score)
 
     async def baseline(self, initial: bytes, threads: int) -> float:
         """Held-out loss of one machine on the same tokens, from public state in train.snapshot form.
@@ -58,7 +50,8 @@ class Scorer:
         members, seconds = spec.network.providers, 0.0
 
         async def train(until: int, tokens: int) -> messages.Score:
-            return await self._ask(messages.Baseline(initial, members, until, tokens, threads))
+            asked = messages.Baseline(initial, members, until, tokens, threads)
+            return await ask(self._worker, asked, messages.Score)
 
         for rounds in range(spec.evaluate.every, spec.rounds, spec.evaluate.every):
             until = rounds * spec.sync.steps
@@ -72,14 +65,6 @@ class Scorer:
         last = await train(spec.steps, spec.evaluate.final_tokens)
         self._journal.emit(Baseline(loss=last.loss, steps=last.steps, seconds=seconds + last.seconds))
         return last.loss
-
-    async def _ask(self, message: messages.Request) -> messages.Score:
-        reply = await self._worker.request(message)
-        if not isinstance(reply, messages.Score):
-            raise RunError(
-                "FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}"
-            )
-        return reply
 
     async def idle(self) -> None:
         """Waits until the worker is free."""

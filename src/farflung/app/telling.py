@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from farflung.train.messages import Broken
 from farflung.train.questions import Answer, Judged, Request, Sample, Told
 
 TOKENS: Final = 256  # a sampled token is a byte
+WORDS: Final = 2000  # characters of what a process says of its failure
+_CODE: Final = re.compile("FF-[A-Z]{1,10}-[0-9]{3}")
 
 
 def ask(handed: Handed, request: Request) -> Iterator[Answer]:
@@ -51,13 +54,20 @@ def _answers(worker: WorkerProcess, request: Request, log: Path) -> Iterator[Ans
         while left and (raw := channel.read()) is not None:
             answer = decode(raw, kind, limits.PIPE_BYTES)
             if isinstance(answer, Broken):
-                raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
+                raise _said(answer)
             if isinstance(answer, Told) is not isinstance(request, Sample) or not _is_possible(answer):
                 raise _ended("it answered what was not asked")
             left -= 1
             yield answer
     if left:
         raise _ended(tail(log).decode("utf-8", "replace").strip()[-200:] or "it said nothing")
+
+
+def _said(answer: Broken) -> RunError:
+    """What went wrong in the process, in its own words; a page of them is not read."""
+    code = answer.code if _CODE.fullmatch(answer.code) else "FF-TRAIN-099"
+    message, cause, hint = (text[:WORDS] for text in (answer.message, answer.cause, answer.hint))
+    return RunError(code, message, cause=cause, hint=hint)
 
 
 def _is_possible(answer: Answer) -> bool:

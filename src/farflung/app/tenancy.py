@@ -7,13 +7,11 @@ A provider that crashed anywhere in between therefore repeats the round or repea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from farflung.app import objects
 from farflung.app.openings import Openings
-from farflung.app.scoring import Worker
 from farflung.app.vault import Vault
 from farflung.app.wire import (
     OPEN,
@@ -31,6 +29,7 @@ from farflung.app.wire import (
     TrainRound,
     order,
 )
+from farflung.app.workplace import Worker, Workplace
 from farflung.app.wrapping import KEY_BYTES
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
@@ -43,12 +42,12 @@ from farflung.core.errors import (
     RunError,
     VerificationError,
 )
-from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.core.ids import Hash, PeerId
+from farflung.job.cheats import HONEST
 from farflung.job.spec import Terms
-from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, open_object, seal
+from farflung.store.objects import Manifest, seal
 from farflung.train import messages
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.sync import Sync
@@ -58,8 +57,6 @@ from farflung.verify.commitments import commit, nonce_of, sign_root
 REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
 
 NOT_HELD: Final = "FF-TRAIN-081"  # the worker's answer when it does not hold the states of a round
-
-ReplyT = TypeVar("ReplyT", bound=messages.Reply)
 
 
 class Result(Wire, frozen=True):
@@ -88,25 +85,23 @@ class Tenancy:
         terms: Terms,
         disk: Disk,
         folder: Path,
-        dial: Callable[[PeerId], Awaitable[Connection]],
+        dial: objects.Dial,
         dataset_bytes: int,
         sandbox: str = "",
-        cheat: str = "none",
+        cheat: str = HONEST,
     ) -> None:
         """`folder` holds private state, sealed; `sandbox` names the worker's tier."""
         self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
         self._vault = Vault(folder, bytes(KEY_BYTES))  # until the job's key is here it lists and deletes only
         self.sandbox, self._cheat = sandbox, cheat
         self._payload_bytes = Sync.of(terms.spec.sync).codec.bound(terms.layout)
-        self._dataset_bytes = dataset_bytes
+        self._workplace = Workplace(key.public, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, self._payload_bytes)
         self._openings = self._openings_under(b"")  # none, until the start
         self._merged: tuple[int, Merged] | None = None
         self._roots: dict[int, Hash] = {}  # of public states held, the newest two
-        self._job_key = b""
         self._requester = key.public
         self._verifiers: frozenset[PeerId] = frozenset()
-        self._worker: Worker | None = None
         self._result: Result | None = None
         self._old: list[tuple[int, Hash]] = []
         self._round: int | None = None  # of the public state that the worker holds
@@ -127,28 +122,23 @@ class Tenancy:
         self._requester, self._verifiers = requester, frozenset(start.verifiers)
         self.admit(frozenset(a.peer for a in start.members) | {requester})
         target = start.snapshot_round + len(start.replay)
-        if worker is self._worker and job_key == self._job_key and self._stands_at(target):
+        if self._workplace.is_set_up(worker, job_key) and self._stands_at(target):
             return Started(target, self._roots[target], 0, "")
-        self._job_key, self._worker = job_key, worker
         self._vault = Vault(self._folder, derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
         self._openings = self._openings_under(job_key)
         self._round = self._merged = self._result = None
-        dataset = await self._object(start.dataset, (requester,), Kind.JOIN)
-        module = await self._object(start.module, (requester,), Kind.JOIN)
-        snapshot = await self._object(start.snapshot, (requester,), Kind.JOIN)
-        me, spec = self._key.public, self._terms.spec
-        setup = messages.Setup(spec, dataset, module, start.member, me, cheat=self._cheat)
-        await self._ask(setup, messages.Ready)
+        await self._workplace.enter(start, job_key, worker, requester, self._cheat)
+        snapshot = await self._workplace.bring(start.snapshot, (requester,), Kind.JOIN)
         kept, warning = self._recover(target)
         load = messages.Load(start.snapshot_round, snapshot, kept.inner if kept else b"")
-        state = await self._ask(load, messages.State)
+        state = await self._workplace.ask(load, messages.State)
         for past in start.replay:
             state = await self._merge_shares(past.round, past.shares, Kind.JOIN)
         self._holds(target, state.root)
         return Started(target, state.root, len(start.replay), warning)
 
     def _openings_under(self, job_key: bytes) -> Openings:
-        segments = len(self._terms.spec.borders) - 1
+        segments = self._terms.spec.segments
         return Openings(self._key, self.job, segments, self._disk, self._vault, job_key)
 
     def _holds(self, round: int, root: Hash) -> None:
@@ -209,24 +199,11 @@ class Tenancy:
         rounds = [past.round for past in start.replay]
         last = start.snapshot_round + len(rounds)
         faults = {
-            "the job's key": len(job_key) != KEY_BYTES,
-            "the data set": start.dataset.content != self._terms.dataset
-            or start.dataset.size > self._dataset_bytes,
-            "the module": not self._is_module(start.module),
             "the public state": start.snapshot.size > 4 * layout.size * vectors + limits.KIB,
             "the rounds": not 0 <= start.snapshot_round <= last <= spec.rounds
             or rounds != list(range(start.snapshot_round, last)),
         }
-        for what, is_wrong in faults.items():
-            if is_wrong:
-                raise VerificationError(
-                    "FF-APP-058", "a start does not keep to the job's terms", cause=f"{what} is another"
-                )
-
-    def _is_module(self, module: Manifest) -> bool:
-        if self._terms.module == ZERO_HASH:
-            return module.size == 0
-        return module.content == self._terms.module and module.size <= limits.MODULE_BYTES
+        self._workplace.check(start, job_key, faults)
 
     def _check_round(self, round: int) -> None:
         if round != self._round:
@@ -249,8 +226,8 @@ class Tenancy:
         return Promise(commitment, was_stored, said.losses, said.tokens, result.seconds)
 
     async def _compute(self, round: int) -> Result:
-        trained = await self._ask(messages.Train(round), messages.Trained)
-        manifest, chunks = seal(self._job_key, trained.payload)
+        trained = await self._workplace.ask(messages.Train(round), messages.Trained)
+        manifest, chunks = seal(self._workplace.job_key, trained.payload)
         self._disk.put(manifest, chunks)
         result = Result(round, manifest, trained.trace, trained.seconds)
         self._vault.save(self._name(round + 1), encode(Kept(round + 1, trained.inner, result)))
@@ -284,12 +261,12 @@ class Tenancy:
             raise PolicyError("FF-APP-084", f"segment {request.segment} of round {request.round} is not open")
         ask = messages.OpenSegment(request.round, request.segment)
         try:
-            states = await self._ask(ask, messages.SegmentOpened)
+            states = await self._workplace.ask(ask, messages.SegmentOpened)
         except RunError as error:
             if error.code != NOT_HELD:
                 raise
             await self._train_again(request.round)
-            states = await self._ask(ask, messages.SegmentOpened)
+            states = await self._workplace.ask(ask, messages.SegmentOpened)
         before = self._kept(request.round)
         trace = before.result.trace if before is not None and before.result is not None else None
         return self._openings.make(request.round, request.segment, result.trace, trace, states)
@@ -305,8 +282,10 @@ class Tenancy:
     async def _train_again(self, round: int) -> None:
         """After a crash the worker holds the round's result but not its way: it goes it again, to the same bits."""
         kept = self._kept(round)
-        await self._ask(messages.Rewind(round, kept.inner if kept is not None else b""), messages.State)
-        await self._ask(messages.Train(round), messages.Trained)
+        await self._workplace.ask(
+            messages.Rewind(round, kept.inner if kept is not None else b""), messages.State
+        )
+        await self._workplace.ask(messages.Train(round), messages.Trained)
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
@@ -329,28 +308,15 @@ class Tenancy:
             c = share.contribution
             if share.manifest.size > self._payload_bytes:
                 raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
-            payload = await self._object(share.manifest, (c.peer, share.replica, self._requester), kind)
+            payload = await self._workplace.bring(
+                share.manifest, (c.peer, share.replica, self._requester), kind
+            )
             if payload_hash(payload) != c.payload:
                 raise VerificationError(
                     "FF-APP-036", f"the payload of {c.peer[:4].hex()} is not the accepted one"
                 )
             parts.append(messages.Part(c.peer, c.weight, payload))
-        return await self._ask(messages.Merge(round, tuple(parts)), messages.State)
-
-    async def _object(self, manifest: Manifest, sources: tuple[PeerId, ...], kind: Kind) -> bytes:
-        others = tuple(dict.fromkeys(p for p in sources if p != self._key.public))
-        await objects.fetch(self._disk, manifest, others, self._dial, kind)
-        chunks = [self._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
-        return open_object(self._job_key, manifest, chunks)
-
-    async def _ask(self, message: messages.Request, kind: type[ReplyT]) -> ReplyT:
-        assert self._worker is not None
-        reply = await self._worker.request(message)
-        if not isinstance(reply, kind):
-            raise RunError(
-                "FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}"
-            )
-        return reply
+        return await self._workplace.ask(messages.Merge(round, tuple(parts)), messages.State)
 
     def _name(self, round: int) -> str:
         return f"{self._name_of_job()}-{round:06d}"

@@ -1,4 +1,4 @@
-"""What a requester and its providers say to each other over the network.
+"""What a requester, its providers and its verifiers say to each other over the network.
 
 requester → provider            answer
 lease.propose   Proposal        Offered           the provider's signed price and stake for this job
@@ -16,6 +16,11 @@ lease.propose   Proposal        Offered           as a provider, with the role A
 lease.start     Start           Started           data is here; its worker is ready (no public state, no replay)
 audit.run       AuditOrder      AuditAnswer       it has trained the segment again and committed to what came out
 audit.judge     AuditReveal     Judged            it has compared
+lease.members   Members         b""               who was in the job, those included that are out
+lease.end       End             b""               the lease is over
+
+verifier → provider: audit.open and audit.reveal, where the coordinator brought no answer; they give what lies on the
+provider's disk already. Members and verifiers fetch objects (app.objects) from each other and from the requester.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ from typing import NewType
 
 Bytes = NewType("Bytes", int)
 Seconds = NewType("Seconds", float)
-BitRate = NewType("BitRate", float)  # bits per second
 Flop = NewType("Flop", float)
 Tokens = NewType("Tokens", int)
 Millis = NewType("Millis", int)  # ledger time, milliseconds since the epoch or since genesis (logical)

@@ -188,15 +188,3 @@ def _tick(lease: Lease, now: Millis) -> Step:
         case State.DRAINING if now >= lease.drain_by and not lease.is_killed:
             return msgspec.structs.replace(lease, is_killed=True), (Kill(lease.job),)
     return lease, ()
-
-
-def next_deadline(slot: Slot) -> Millis | None:
-    """When the next Tick changes something; None: never."""
-    if slot is None or slot.is_killed:
-        return None
-    match slot.state:
-        case State.OFFERED:
-            return slot.answer_by
-        case State.DRAINING:
-            return slot.drain_by
-    return slot.until

@@ -1,14 +1,13 @@
-"""A job as TOML that a person can read: every value with its origin, and an example with every key explained."""
+"""A job as TOML that a person can read, every value with its origin; and what each key is for, in a few words."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from farflung.job.keys import KEYS, value_of
 from farflung.job.load import Resolved
-from farflung.job.spec import JobSpec
 
 ABOUT: Final[Mapping[str, str]] = {
     "name": "what the run's folder is called",
@@ -56,23 +55,13 @@ ABOUT: Final[Mapping[str, str]] = {
     "evaluate.final_tokens": "held-out tokens of the last one",
     "audit.segments": "parts of a round's steps, of which an audit repeats one",
     "audit.rate": "share of the contributions that are audited, drawn after all have committed",
-    "audit.probation": "first contributions of each peer that are audited in any case",
+    "audit.probation": "a peer's first contributions, also after an absence: all are audited",
 }
 
 
 def lines(resolved: Resolved) -> list[str]:
     """Every value as `key = value   # origin` under its [section]: itself a job file that loads."""
-    return _document(resolved.spec, lambda key: resolved.origins.get(key, ""))
-
-
-def example() -> str:
-    """A job.toml with every key at its default, explained."""
-    head = ["# A job of farflung: `farflung run job.toml`. Every line may be left out.", ""]
-    return "\n".join([*head, *_document(JobSpec(), ABOUT.__getitem__)]) + "\n"
-
-
-def _document(spec: JobSpec, remark: Callable[[str], str]) -> list[str]:
-    rows: list[str] = []
+    spec, rows = resolved.spec, list[str]()
     section = ""
     width = max(len(key.name) + len(toml_value(value_of(spec, dotted))) for dotted, key in KEYS.items()) + 3
     for dotted, key in KEYS.items():
@@ -80,7 +69,7 @@ def _document(spec: JobSpec, remark: Callable[[str], str]) -> list[str]:
             section = key.section
             rows += ["", f"[{section}]"]
         pair = f"{key.name} = {toml_value(value_of(spec, dotted))}"
-        rows.append(f"{pair.ljust(min(width, 40))}   # {remark(dotted)}")
+        rows.append(f"{pair.ljust(min(width, 40))}   # {resolved.origins.get(dotted, '')}")
     return rows
 
 

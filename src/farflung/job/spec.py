@@ -93,7 +93,8 @@ class NetworkSpec(Wire, frozen=True):
 
 class AuditSpec(Wire, frozen=True):
     """How the work is checked (V2): a round's steps are cut into `segments`; of each contribution one segment and
-    the encoding are repeated with probability `rate`, and always for a peer's first `probation` contributions.
+    the encoding are repeated with probability `rate`, and always while fewer than `probation` contributions of the
+    peer were accepted in a row: whoever was away begins anew.
     """
 
     segments: int = 4
@@ -140,20 +141,35 @@ class JobSpec(Wire, frozen=True):
     @property
     def borders(self) -> tuple[int, ...]:
         """Steps of a round after which its segments end, 0 first: (0, 5, 10, 15, 20) for 20 steps in 4 segments."""
-        count = min(self.audit.segments, self.sync.steps)
-        return tuple(self.sync.steps * i // count for i in range(count + 1))
+        return tuple(self.sync.steps * i // self.segments for i in range(self.segments + 1))
+
+    @property
+    def segments(self) -> int:
+        """Segments of a round: as many as asked for, or one a step where a round has fewer steps."""
+        return min(self.audit.segments, self.sync.steps)
 
     @property
     def is_audited(self) -> bool:
         """Whether any contribution can be drawn."""
         return self.audit.rate > 0 or self.audit.probation > 0
 
+    @property
+    def verifiers(self) -> int:
+        """How many verifiers the network has: none where nothing is ever drawn."""
+        return self.network.verifiers if self.is_audited else 0
+
+    @property
+    def hidden(self) -> int:
+        """How many providers are reached through the relay only."""
+        return min(self.network.hidden, self.network.providers)
+
 
 class Tolerance(Wire, frozen=True):
-    """How far honest work may lie apart, as the job's own profile run measured it (verify.profile).
+    """How far honest work may lie apart, as the job's own profile run measured it (train.profile).
 
-    For each vector of a segment's state (`params`, then the optimizer's), one limit a tensor in layout order, in units
-    of 2^-30 of the segment's own change; 0 marks a noise tensor, which no verdict looks at.
+    For each vector of a segment's state (`params`, then the optimizer's), one limit a tensor in layout order: 2^-30 of
+    the segment's own change for weights, of the vector itself for the optimizer's (train.segments.distances). 0 marks a
+    noise tensor, which no verdict looks at.
     """
 
     limits: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -8,6 +8,7 @@ An offer is the one thing signed by somebody else than the sender: a node's half
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 import msgspec
 
@@ -105,6 +106,9 @@ class Finding(IntEnum):
     UNPAID = 1  # between one and two tolerances: not paid, and not punished
     FALSE = 2  # beyond twice the tolerance, or a payload that the work does not give
     WITHHELD = 3  # the committed state was not opened in time
+
+
+DAMNING: Final = (Finding.FALSE, Finding.WITHHELD)  # what a node can be slashed for
 
 
 class Verdict(Wire, frozen=True):
@@ -238,15 +242,6 @@ def is_verdict_signed(signed: SignedVerdict) -> bool:
 def tx_id(tx: Tx | SignedTx) -> Hash:
     """The transaction's name. The signature has no part in it, so that no second signature makes a second name."""
     return digest(NS_TX_ID, encode(tx.tx if isinstance(tx, SignedTx) else tx))
-
-
-def read_tx(data: bytes) -> SignedTx:
-    """Reads a transaction from elsewhere; raises ProtocolError FF-CORE-020..023, FF-LEDG-001."""
-    signed = decode(data, SignedTx, limits.TX_BYTES)
-    fault = fault_of(signed)
-    if fault:
-        raise ProtocolError("FF-LEDG-001", "malformed transaction", cause=fault)
-    return signed
 
 
 def fault_of(signed: SignedTx) -> str:

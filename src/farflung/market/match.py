@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from farflung.core.errors import PolicyError
-from farflung.core.ids import PeerId, short
+from farflung.core.ids import PeerId
 from farflung.core.money import Credits, format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.market.offer import Listing
@@ -163,9 +163,3 @@ def _relief(request: Request, asks: Sequence[Listing]) -> str:
         return f"relax similarity: speeds may differ by {request.similarity_percent - 100} % at most"
     _, name, value = max(kept, key=lambda row: row[0])
     return f"relax {name} first ({value} is asked of each); it is not the only constraint in the way"
-
-
-def describe(found: Match) -> str:
-    """One line for a log: who, at what price, and the funnel."""
-    names = " ".join(short(peer) for peer in found.peers)
-    return f"{names} at {format_credits(found.unit_price)} a unit ({found.funnel.text()})"

@@ -30,11 +30,6 @@ class EndpointRecord(Wire, frozen=True):
     sequence: int
     relay: PeerId = DIRECT
 
-    @property
-    def through(self) -> PeerId | None:
-        """The relay to dial through, as `Endpoint.dial` takes it."""
-        return None if self.relay == DIRECT else self.relay
-
 
 class SignedRecord(Wire, frozen=True):
     """A record and its peer's signature under NS_ENDPOINT."""

@@ -15,7 +15,7 @@ from farflung.job.spec import JobSpec
 from farflung.plan.machine import Machine
 from farflung.plan.memory import Memory, memory
 from farflung.plan.price import Price, price
-from farflung.plan.time import Duration, alone_seconds, duration
+from farflung.plan.time import Duration, alone_seconds, answer_seconds, duration
 from farflung.plan.traffic import Traffic, traffic
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
@@ -34,6 +34,7 @@ class Plan(msgspec.Struct, frozen=True):
     price: Price
     cores: int
     alone: Seconds  # that one machine takes to train on all members' tokens
+    answer: Seconds  # within which a verifier answers
 
     def event(self, run: str, at: float = 0.0, *, baseline: bool = False) -> Planned:
         """The plan of run folder `run` as an event; `memory_bytes` is one worker's peak.
@@ -98,6 +99,7 @@ def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) 
         price=cost,
         cores=machine.cores,
         alone=alone_seconds(spec, layout, machine),
+        answer=answer_seconds(spec, layout, machine),
     )
 
 

@@ -8,12 +8,15 @@ segments, each as likely. With N providers, V verifiers and the probability q_r 
     start    = (K - 1)/K x (weights + optimizer) + 1/K x optimizer, and the residual; nothing is carried in round 0
     last     = (K - 1)/K x (weights + residual): after the last segment the verifier has them itself
 
-An honest network is foretold: no accusation, hence no second verifier, and no end that differs and is fetched.
+An honest network is foretold in which nobody leaves: no accusation, hence no second verifier, no end that differs and
+is fetched, and no probation but the first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
 
 import msgspec
 
@@ -35,20 +38,37 @@ class Audits(msgspec.Struct, frozen=True):
 
 def expected(spec: JobSpec) -> Audits:
     """The audits that the draw brings on the average; none without verifiers."""
-    members, verifiers = spec.network.providers, verifiers_of(spec)
+    members, verifiers = spec.network.providers, spec.verifiers
     if not verifiers:
         return Audits(0.0, 0.0, 0.0)
-    rate = min(max(spec.audit.rate, 0.0), 1.0)
-    known = min(spec.audit.probation, spec.rounds)
+    rate, known = float(rate_of(spec)), min(spec.audit.probation, spec.rounds)
     first = 1.0 if known else rate
-    total = known + rate * (spec.rounds - known)
+    total = float(of_one(spec))
     asked = known * _busy(1.0, members, verifiers) + (spec.rounds - known) * _busy(rate, members, verifiers)
     return Audits(members * first, members * (total - first), asked)
+
+
+def of_one(spec: JobSpec) -> Fraction:
+    """Audits of one peer's whole run that the draw brings on the average; exact, for prices."""
+    if not spec.verifiers:
+        return Fraction(0)
+    known = min(spec.audit.probation, spec.rounds)
+    return known + rate_of(spec) * (spec.rounds - known)
+
+
+def rate_of(spec: JobSpec) -> Fraction:
+    """The share of contributions that is drawn after probation."""
+    return Fraction(min(max(spec.audit.rate, 0.0), 1.0))
 
 
 def _busy(chance: float, members: int, verifiers: int) -> float:
     """Verifiers that have work in a round, on the average."""
     return verifiers * (1.0 - (1.0 - chance / verifiers) ** members)
+
+
+def longest(spec: JobSpec) -> int:
+    """Tokens of a round's longest segment."""
+    return spec.batch * spec.model.context * max(end - start for start, end in pairwise(spec.borders))
 
 
 def fetched(spec: JobSpec, segment: int, *, is_fresh: bool) -> tuple[int, int]:
@@ -60,13 +80,13 @@ def fetched(spec: JobSpec, segment: int, *, is_fresh: bool) -> tuple[int, int]:
         start = 0 if is_fresh else optimizer_vectors(spec) + residual
     else:
         start = 1 + optimizer_vectors(spec) + residual
-    is_last = segment == len(spec.borders) - 2
+    is_last = segment == spec.segments - 1
     return start, 0 if is_last else 1 + residual
 
 
 def moved(spec: JobSpec, audits: Audits, size: Callable[[int], int]) -> float:
     """Bytes of states that peers send to verifiers, where `size` gives those of so many vectors."""
-    count = len(spec.borders) - 1
+    count = spec.segments
 
     def one(is_fresh: bool) -> float:
         places = [fetched(spec, segment, is_fresh=is_fresh) for segment in range(count)]
@@ -83,8 +103,3 @@ def has_residual(spec: JobSpec) -> bool:
 def optimizer_vectors(spec: JobSpec) -> int:
     """Vectors as long as the weights that the inner optimizer keeps."""
     return 2 if spec.optimizer.name == "adamw" else 1
-
-
-def verifiers_of(spec: JobSpec) -> int:
-    """How many verifiers the network has: none where nothing is ever drawn."""
-    return spec.network.verifiers if spec.is_audited else 0

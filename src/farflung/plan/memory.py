@@ -13,7 +13,7 @@ import msgspec
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
-from farflung.plan.audits import has_residual, optimizer_vectors, verifiers_of
+from farflung.plan.audits import has_residual, optimizer_vectors
 
 FLOAT: Final = 4
 # A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
@@ -89,16 +89,16 @@ def border_vectors(spec: JobSpec) -> int:
     held = 1 + optimizer_vectors(spec)
     residual = 1 if has_residual(spec) else 0
     opened = (held + residual) + held + (1 + residual) if spec.is_audited else 0
-    return (len(spec.borders) - 1) * held + opened
+    return spec.segments * held + opened
 
 
 def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:
     """Peak memory by purpose; a dense-sync worker has no residual, plain averaging no outer momentum."""
     state = FLOAT * layout.size
     outer = 2 if spec.sync.outer_momentum > 0 else 1
-    nodes = spec.network.providers + verifiers_of(spec)
+    nodes = spec.network.providers + spec.verifiers
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes
-    others = OTHERS + (1 if spec.network.hidden else 0)
+    others = OTHERS + (1 if spec.hidden else 0)
     return Memory(
         baseline=Bytes(BASELINE),
         parameters=Bytes(state),

@@ -3,7 +3,8 @@
 One unit is a token trained and accepted, or a token that a verifier trained again.
 
     training = tokens of one peer's round x rounds x providers x unit price
-    audits   = expected: a peer's first `probation` contributions and a share `rate` of the others, one segment of each
+    audits   = expected, of peers that stay: the first `probation` contributions of each and a share `rate` of the
+               others, one segment of each
     price    = training + audits
     escrow   = price + margin + what audits may cost beyond the expected, but never more than the budget
 
@@ -15,7 +16,6 @@ contribution. What is not paid returns. Where the budget is short, the margin is
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import msgspec
 
@@ -23,6 +23,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.money import Credits, add, format_credits, parse_credits, times
 from farflung.core.units import Tokens
 from farflung.job.spec import JobSpec
+from farflung.plan import audits
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -47,17 +48,17 @@ def price(spec: JobSpec) -> Price:
     unit, budget = parse_credits(spec.unit_price), parse_credits(spec.budget)
     round_units = spec.round_tokens * spec.network.providers
     training = times(unit, round_units * spec.rounds)
-    audits = times(unit, expected_audits(spec))
-    total = add(training, audits)
+    checked = times(unit, expected_audits(spec))
+    total = add(training, checked)
     if budget < total:
-        raise _too_dear(spec, unit, audits, total, budget)
+        raise _too_dear(spec, unit, checked, total, budget)
     worst = times(unit, worst_audits(spec) * spec.network.verifiers)
     margin = min(times(unit, round_units), Credits(budget - total))
     return Price(
         unit=unit,
         units=Tokens(round_units * spec.rounds),
         training=training,
-        audits=audits,
+        audits=checked,
         worst_audits=worst,
         price=total,
         margin=margin,
@@ -80,27 +81,21 @@ def audit_units(spec: JobSpec, price: Price) -> int:
 
 def expected_audits(spec: JobSpec) -> int:
     """Tokens that verifiers train again on the average, rounded up."""
-    if not worst_audits(spec):
-        return 0
-    known = min(spec.audit.probation, spec.rounds)
-    rate = Fraction(min(max(spec.audit.rate, 0.0), 1.0))
-    audited = spec.network.providers * (known + rate * (spec.rounds - known))
-    return math.ceil(audited * spec.round_tokens / (len(spec.borders) - 1))
+    audited = spec.network.providers * audits.of_one(spec)
+    return math.ceil(audited * spec.round_tokens / spec.segments)
 
 
 def worst_audits(spec: JobSpec) -> int:
     """Tokens that one verifier trains again at most: the longest segment of every contribution. 0 without audits."""
-    if not spec.is_audited or not spec.network.verifiers:
+    if not spec.verifiers:
         return 0
-    longest = max(end - start for start, end in zip(spec.borders, spec.borders[1:], strict=False))
-    tokens = spec.batch * spec.model.context * longest
-    return spec.rounds * spec.network.providers * tokens
+    return spec.rounds * spec.network.providers * audits.longest(spec)
 
 
-def _too_dear(spec: JobSpec, unit: Credits, audits: int, total: int, budget: int) -> PolicyError:
+def _too_dear(spec: JobSpec, unit: Credits, checks: int, total: int, budget: int) -> PolicyError:
     rounds = _rounds_within(spec, unit, budget)
     fewer = f", or rounds = {rounds}" if rounds else ""
-    checked = f", and {format_credits(audits)} credits for audits" if audits else ""
+    checked = f", and {format_credits(checks)} credits for audits" if checks else ""
     return PolicyError(
         "FF-PLAN-001",
         f"the budget of {format_credits(budget)} credits is below the price of {format_credits(total)}",

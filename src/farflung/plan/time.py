@@ -40,6 +40,12 @@ MERGE_ELEMENT: Final = 1.5e-8  # core-seconds to apply, hash and store one eleme
 DECODE_BYTE: Final = 2e-8  # core-seconds to seal, send, fetch, open and decode one payload byte
 
 
+ANSWER_LEAST: Final = 180.0  # seconds for an answer of a verifier: states on their way, a worker that starts
+ANSWER_TIMES: Final = (
+    4  # times the seconds of the training: slower machines, and cores that others use as well
+)
+
+
 class Duration(msgspec.Struct, frozen=True):
     """Where the time goes. `flop` counts all members; evaluation is the requester's own."""
 
@@ -79,8 +85,8 @@ def evaluated_tokens(spec: JobSpec) -> int:
 
 def start_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> float:
     """From the command to the first round: all processes over the cores; the profile run when there is an audit."""
-    verifiers = audits.verifiers_of(spec)
-    agents = 3 + (1 if spec.network.hidden else 0)
+    verifiers = spec.verifiers
+    agents = 3 + (1 if spec.hidden else 0)
     nodes = (spec.network.providers + verifiers) * START_NODE
     started = (nodes + START_WORKER + agents * START_AGENT) / max(1, machine.cores)
     if not verifiers:
@@ -100,8 +106,19 @@ def alone_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
 def audit_work(spec: JobSpec, layout: Layout, traffic: Traffic, rate: float) -> float:
     """Core-seconds of all audits that are expected: segments trained again at `rate` FLOP/s, and moved states."""
     count = audits.expected(spec).count
-    tokens = count * spec.round_tokens / (len(spec.borders) - 1)
+    tokens = count * spec.round_tokens / spec.segments
     return 3.0 * forward_flop(spec, layout) * tokens / rate + count * AUDIT + traffic.audit * AUDIT_BYTE
+
+
+def answer_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
+    """Within which a verifier answers, before the next one is asked.
+
+    At worst it trains a round's longest segment of every member again, one after the other: ANSWER_TIMES what one core
+    of this machine takes for that. What a verifier says of its own machine has no part in it.
+    """
+    tokens = spec.network.providers * audits.longest(spec)
+    trained = 3.0 * forward_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY)
+    return Seconds(max(ANSWER_LEAST, ANSWER_TIMES * trained))
 
 
 def duration(spec: JobSpec, layout: Layout, traffic: Traffic, machine: Machine) -> Duration:

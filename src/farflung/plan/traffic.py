@@ -54,14 +54,10 @@ TOLERANCE: Final = 5  # one limit of a tensor in them
 
 
 class Codec(Protocol):
-    """What a plan needs to know of a payload format: both in bytes of one encoded payload."""
+    """What a plan needs to know of a payload format."""
 
     def expect(self, layout: Layout) -> float:
-        """Modelled length."""
-        ...
-
-    def bound(self, layout: Layout) -> int:
-        """Exact upper limit."""
+        """Modelled length of one encoded payload, in bytes."""
         ...
 
 
@@ -69,7 +65,6 @@ class Traffic(msgspec.Struct, frozen=True):
     """Bytes that all processes of a run send together, by kind; `ring` is the yardstick, never sent."""
 
     payload: Bytes  # one payload, modelled
-    payload_bound: Bytes  # one payload, at most
     sync_round: Bytes
     control_round: Bytes
     sync: Bytes
@@ -118,8 +113,8 @@ def control_bytes(members: int, steps: int = 0) -> Bytes:
 def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Codec) -> Traffic:
     """The run's bytes by kind; audits as the draw brings them on the average to honest members."""
     members, drawn = spec.network.providers, audits.expected(spec)
-    verifiers = audits.verifiers_of(spec)
-    payload, bound = math.ceil(codec.expect(layout)), codec.bound(layout)
+    verifiers = spec.verifiers
+    payload = math.ceil(codec.expect(layout))
     sync_round = members * (members * on_wire(payload) + PUSH)
     data, state = on_wire(dataset_bytes), on_wire(snapshot_bytes(spec, layout))
     from_peers = audits.moved(spec, drawn, lambda vectors: on_wire(4 * layout.size * vectors))
@@ -132,7 +127,6 @@ def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Codec) -> 
     relayed = spec.rounds * sync_round, members * (data + state), from_peers
     return Traffic(
         payload=Bytes(payload),
-        payload_bound=Bytes(bound),
         sync_round=Bytes(sync_round),
         control_round=control_round,
         sync=Bytes(spec.rounds * sync_round),
@@ -159,18 +153,13 @@ def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
     Pairs that talk: ledger and requester with all n = N + V nodes, with each other and with the supervisor, members
     with each other and with verifiers.
     """
-    members, hidden = spec.network.providers, hidden_of(spec)
+    members, hidden = spec.network.providers, spec.hidden
     nodes = members + verifiers
     limits_of = TOLERANCE * len(layout.tensors) * (1 + audits.optimizer_vectors(spec))
     terms = TERMS + len(encode(layout)) + (limits_of if verifiers else 0)
     pairs = 2 * nodes + 2 + members * (members - 1) // 2 + verifiers * members
     circuits = hidden * (members + verifiers) * CIRCUIT
     return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL + circuits
-
-
-def hidden_of(spec: JobSpec) -> int:
-    """How many members are reached through a relay only."""
-    return min(spec.network.hidden, spec.network.providers)
 
 
 def _relayed(spec: JobSpec, sync: int, join: int, from_peers: float) -> Bytes:
@@ -181,6 +170,6 @@ def _relayed(spec: JobSpec, sync: int, join: int, from_peers: float) -> Bytes:
     half, because the first to dial makes the connection, and a hidden member dials such a peer directly.
     """
     members = spec.network.providers
-    hidden = hidden_of(spec)
+    hidden = spec.hidden
     payloads = hidden + hidden * (hidden - 1) + hidden * (members - hidden)
     return Bytes(round(sync * payloads / members**2 + (join + from_peers) * hidden / members))

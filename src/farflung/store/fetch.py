@@ -45,11 +45,6 @@ class FetchPlan(Generic[Source]):
         return len(self._have) == self._count
 
     @property
-    def is_stuck(self) -> bool:
-        """Whether chunks are missing and no source is left to ask."""
-        return not self.is_complete and not self._load
-
-    @property
     def missing(self) -> tuple[int, ...]:
         """Chunks that are not here, asked or not."""
         return tuple(i for i in range(self._count) if i not in self._have)

@@ -119,20 +119,11 @@ def seal(job_key: bytes, plaintext: bytes | memoryview) -> tuple[Manifest, list[
     return Manifest(content, len(view), tuple(digest(NS_CHUNK, chunk) for chunk in chunks)), chunks
 
 
-def open_chunk(job_key: bytes, manifest: Manifest, index: int, data: bytes | memoryview) -> bytes:
-    """One chunk's plaintext, for random access; what it proves is its place in the sealed object.
-
-    Raises VerificationError: FF-STOR-001 to 004, and FF-STOR-005 for a wrong key or forged chunk.
-    """
-    check_manifest(manifest)
-    return _open(_cipher(job_key, manifest.content), manifest, index, data)
-
-
 def open_object(job_key: bytes, manifest: Manifest, chunks: Iterable[bytes | memoryview]) -> bytes:
     """The content, from all chunks in order (they may come one by one).
 
-    Raises VerificationError: as `open_chunk`, FF-STOR-002 for a chunk too few or too many, and FF-STOR-006
-    when the content is not what the manifest names.
+    Raises VerificationError: FF-STOR-001 to 004 (002 also for a chunk too few or too many), FF-STOR-005 for a wrong
+    key or a forged chunk, FF-STOR-006 when the content is not what the manifest names.
     """
     check_manifest(manifest)
     plain = b"".join(_opened(job_key, manifest, chunks))

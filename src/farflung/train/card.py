@@ -7,7 +7,9 @@ is in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,6 +17,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from farflung.core import limits
 from farflung.core.errors import FarflungError, UsageError, VerificationError
 from farflung.core.layout import Float32, Layout
 from farflung.job.check import check
@@ -23,6 +26,10 @@ from farflung.job.spec import JobSpec, ModelSpec, Terms
 from farflung.train.snapshot import PublicState
 
 KEY: Final = "farflung"
+_HASH: Final = re.compile("[0-9a-f]{64}")
+_MODULE: Final = re.compile(
+    r"[^`<>/\\]{1,255}:[A-Za-z_][A-Za-z0-9_]{0,255}"
+)  # no folder: that is its maker's affair
 FORMAT: Final = 1
 HEAD_BYTES: Final = 64 << 20  # the longest head that is looked at
 _TOKEN_FILES: Final = (".npy", ".safetensors")  # data that came as numbers (job.io.read)
@@ -80,7 +87,8 @@ def of(terms: Terms, rounds: int) -> Card:
     }
     if model.kind == "gpt":
         return Card(**said, layers=model.layers, width=model.width, heads=model.heads)
-    return Card(**said, module=model.module, source=terms.module.hex())
+    file, _, function = model.module.rpartition(":")
+    return Card(**said, module=f"{PurePath(file).name}:{function}", source=terms.module.hex())
 
 
 def text(card: Card) -> str:
@@ -104,6 +112,8 @@ def read_text(data: bytes) -> str | None:
         beside = msgspec.json.decode(head.get("__metadata__", b"{}"), type=dict[str, str])
     except (ValueError, RecursionError) as error:
         raise _no_model(f"its head is damaged: {error}") from None
+    if len(head) > limits.TENSORS:
+        raise _no_model(f"it has more than {limits.TENSORS} tensors")
     return beside.get(KEY)
 
 
@@ -119,7 +129,7 @@ def read(data: bytes) -> tuple[Card, Mapping[str, NDArray[Any]]]:
         )
     try:
         card = msgspec.json.decode(said, type=Card)
-        check(JobSpec(model=card.model))
+        check(JobSpec(name=card.name, model=card.model))
         tensors = safetensors.numpy.load(data)
     except FarflungError as error:
         raise _no_model(error.message) from None
@@ -127,11 +137,26 @@ def read(data: bytes) -> tuple[Card, Mapping[str, NDArray[Any]]]:
         raise _no_model(str(error)) from None
     if card.format != FORMAT:
         raise _no_model(f"its format is {card.format}, and this version reads {FORMAT}")
+    if not _is_sayable(card):
+        raise _no_model("it names no job, no number of rounds or no module that there can be")
     return card, tensors
+
+
+def _is_sayable(card: Card) -> bool:
+    """Whether what is only shown of a card may be shown: it ends on terminals and in the README of an export."""
+    is_named = _HASH.fullmatch(card.job) and 0 <= card.rounds <= limits.ROUNDS
+    is_own = _HASH.fullmatch(card.source) and _MODULE.fullmatch(card.module)
+    return bool(is_named and (is_own if card.kind == "module" else not (card.source or card.module)))
 
 
 def flat(card: Card, layout: Layout, tensors: Mapping[str, NDArray[Any]]) -> Float32:
     """The file's parameters in the order of the model's layout. Raises VerificationError FF-TRAIN-102."""
+    fit(card, layout, tensors)
+    return layout.flatten(tensors)
+
+
+def fit(card: Card, layout: Layout, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Raises VerificationError FF-TRAIN-102 where the tensors are not those of the layout; takes no memory."""
     wanted = {tensor.name: tensor.shape for tensor in layout.tensors}
     found = {name: tensor.shape for name, tensor in tensors.items()}
     if wanted != found or any(tensor.dtype != np.float32 for tensor in tensors.values()):
@@ -142,7 +167,6 @@ def flat(card: Card, layout: Layout, tensors: Mapping[str, NDArray[Any]]) -> Flo
             cause=f"{odd[0][0]} is missing, or has another shape" if odd else "they are not float32",
             hint="fetch the model again with `farflung fetch`",
         )
-    return layout.flatten(tensors)
 
 
 def gpt_layout(card: Card) -> Layout:

@@ -1,4 +1,4 @@
-"""Ways not to do the work, for tests and for trying what an audit finds (Setup.cheat). Never on by themselves.
+"""Ways not to do the work (job.cheats), to show and to test what an audit finds (Setup.cheat). Never on by themselves.
 
     kind              what it does instead                                     compute saved
     none              nothing: honest
@@ -28,6 +28,7 @@ import torch
 from farflung.core.crypto import NS_DATA_ORDER, derive, digest
 from farflung.core.errors import SpecError
 from farflung.core.layout import Float32
+from farflung.job.cheats import HONEST, KINDS
 from farflung.train import local, messages, order, work
 from farflung.train.inner import VECTORS, InnerState
 from farflung.train.local import Batches, Pulse
@@ -218,7 +219,7 @@ def claimed(job: Job, state: PublicState, held: InnerState, change: Float32, pas
 
 
 _WORKERS: Final[Mapping[str, Callable[[Job], Honest]]] = {
-    "none": Honest,
+    HONEST: Honest,
     "skip": Skip,
     "stale": Stale,
     "copy": Copy,
@@ -227,7 +228,6 @@ _WORKERS: Final[Mapping[str, Callable[[Job], Honest]]] = {
     "wrong-data": WrongData,
     "poison-encoding": Poison,
 }
-KINDS: Final = tuple(_WORKERS)
 
 
 def worker(job: Job) -> Honest:

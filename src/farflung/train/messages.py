@@ -86,7 +86,7 @@ class Reencode(Wire, frozen=True, tag="reencode"):
 
 
 class Profile(Wire, frozen=True, tag="profile"):
-    """Measure how far honest work lies apart between environment classes (verify.profile), from `snapshot`."""
+    """Measure how far honest work lies apart between environment classes (train.profile), from `snapshot`."""
 
     snapshot: bytes
 

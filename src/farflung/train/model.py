@@ -8,7 +8,6 @@ a finite scalar with a gradient.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +17,6 @@ from farflung.core.layout import Float32, Layout
 from farflung.job.spec import JobSpec
 from farflung.train import source
 from farflung.train.models import gpt
-
-Loss = Callable[[Tensor, Tensor], object]
 
 
 class Model:

@@ -1,6 +1,6 @@
 """How far honest work lies apart: the same segments in every environment class that one process can be.
 
-A machine's threads, instruction set and libraries decide the order of its sums, hence its last bits (verify.profile
+A machine's threads, instruction set and libraries decide the order of its sums, hence its last bits (verify.tolerance
 turns what is measured here into tolerances). Each class trains the same segments from the same states:
 
     base        1 thread, oneDNN
@@ -110,8 +110,7 @@ class Off(Model):
 
 def stretches(spec: JobSpec) -> tuple[tuple[int, range], ...]:
     """Round and steps: the first of the run's first segment, of its middle one and of its last."""
-    borders = spec.borders
-    count, rounds = len(borders) - 1, spec.rounds
+    borders, count, rounds = spec.borders, spec.segments, spec.rounds
     places = ((0, 0), (rounds // 2, count // 2), (rounds - 1, count - 1))
     return tuple((round, range(borders[index], borders[index + 1])[:STEPS]) for round, index in places)
 

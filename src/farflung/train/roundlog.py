@@ -14,7 +14,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_LOG, NS_PAYLOAD, SigningKey, digest, is_signed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
-from farflung.ledger.tx import Finding, SignedVerdict
+from farflung.ledger.tx import DAMNING, SignedVerdict
 
 
 class Opened(Wire, frozen=True, tag="opened"):
@@ -127,10 +127,15 @@ def contributions_root(contributions: Sequence[Contribution]) -> Hash:
     return merkle.root([encode(c) for c in contributions])
 
 
+def accepted_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution, ...]]:
+    """Round → its accept set."""
+    return {r.round: r.contributions for r in records if isinstance(r, Accepted)}
+
+
 def excluded_by(audited: Audited) -> frozenset[PeerId]:
     """Nodes of which every verdict says that they lied or withheld: they take part no more."""
-    bad = {v.verdict.node for v in audited.verdicts if v.verdict.finding in (Finding.FALSE, Finding.WITHHELD)}
-    stand = {v.verdict.node for v in audited.verdicts if v.verdict.finding in (Finding.HOLDS, Finding.UNPAID)}
+    bad = {v.verdict.node for v in audited.verdicts if v.verdict.finding in DAMNING}
+    stand = {v.verdict.node for v in audited.verdicts if v.verdict.finding not in DAMNING}
     return frozenset(bad - stand)
 
 

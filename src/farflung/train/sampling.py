@@ -35,7 +35,7 @@ class Options(msgspec.Struct, frozen=True):
                 "from 0 (always the likeliest) to 10",
                 0 <= self.temperature <= 10,
             ),
-            ("top-k", self.top_k, "0 (all tokens) or more", self.top_k >= 0),
+            ("top-k", self.top_k, "0 (all tokens) or more", 0 <= self.top_k < 1 << 31),
             ("top-p", self.top_p, "above 0 and at most 1 (all tokens)", 0 < self.top_p <= 1),
         )
         for name, value, allowed, is_fine in wrong:
@@ -93,7 +93,9 @@ def draw(logits_V: Tensor, options: Options, generator: torch.Generator) -> int:
     """One token; of two alike the smaller number comes first."""
     if options.temperature == 0:
         return int(logits_V.argmax())
-    ordered_V, order_V = torch.sort(logits_V / options.temperature, descending=True, stable=True)
+    ordered_V, order_V = torch.sort(
+        (logits_V - logits_V.max()) / options.temperature, descending=True, stable=True
+    )
     if options.top_k:
         ordered_V = ordered_V[: options.top_k]
     shares_V = torch.softmax(ordered_V, 0)

@@ -38,7 +38,7 @@ def answers(request: Request) -> Iterator[Answer]:
 def _built(request: Request) -> tuple[Card, Model]:
     said, tensors = card.read(request.data)
     if said.kind == "gpt":
-        card.flat(said, card.gpt_layout(said), tensors)  # before memory is taken for it
+        card.fit(said, card.gpt_layout(said), tensors)  # before memory is taken for it
     model = models.build(JobSpec(model=said.model), request.source)
     model.put(card.flat(said, model.layout, tensors))
     model.module.eval()

@@ -47,9 +47,9 @@ class Job:
 
     def check_segment(self, segment: int) -> tuple[int, int]:
         """First step of a segment, and the first one after it; raises RunError FF-TRAIN-082."""
-        borders = self.spec.borders
-        if not 0 <= segment < len(borders) - 1:
-            raise segments.unfit(f"a round has {len(borders) - 1} segments, and {segment} was asked for")
+        borders, count = self.spec.borders, self.spec.segments
+        if not 0 <= segment < count:
+            raise segments.unfit(f"a round has {count} segments, and {segment} was asked for")
         return borders[segment], borders[segment + 1]
 
 

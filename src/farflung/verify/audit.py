@@ -33,6 +33,21 @@ class Audit(NamedTuple):
     mine: Reran
 
 
+def begun(
+    place: Place,
+    layout: Layout,
+    tolerance: Tolerance,
+    start: Border,
+    state: bytes,
+    params: Float32,
+    mine: Reran,
+) -> Audit:
+    """An audit whose segment was trained again from `state`, which `is_start`. `params`: the public weights P_r."""
+    opened = segments.unpack(state, place.spec.optimizer, layout, place.round)
+    base = params if opened.params is None else opened.params
+    return Audit(place, layout, tolerance, start, base, mine)
+
+
 class Shown(NamedTuple):
     """What the peer claims, as bytes that nobody has checked: states in train.segments form, leaves with paths."""
 
@@ -75,7 +90,6 @@ def judge(audit: Audit, shown: Shown, reencoded: Reencoded | None) -> Found:
         excess(audit, ends, shown.end),
         encoding_ok=reencoded is not None and is_encoded(audit, ends, shown.last, reencoded),
         statistics_ok=are_losses(audit.place, ends.statistics, audit.mine.losses),
-        chain_ok=True,
     )
 
 

@@ -12,16 +12,17 @@ from itertools import groupby
 
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
-from farflung.ledger.tx import Finding, SignedVerdict, Verdict, is_verdict_signed
+from farflung.ledger.rules.slash import EXCESS_FALSE, quorum_of
+from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, Verdict, is_verdict_signed
 from farflung.train.roundlog import Audited, Commitment, Contribution, excluded_by
-from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another, quorum_of
+from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another
 from farflung.verify.report import Report, require
 from farflung.verify.sample import Drawn, beacon, draw
 
 EXCESSES = {
     Finding.HOLDS: range(WHOLE + 1),
-    Finding.UNPAID: range(2 * WHOLE + 1),
-    Finding.FALSE: range(2 * WHOLE + 1, EXCESS_CAP + 1),
+    Finding.UNPAID: range(EXCESS_FALSE + 1),
+    Finding.FALSE: range(EXCESS_FALSE + 1, EXCESS_CAP + 1),
     Finding.WITHHELD: range(1),
 }
 
@@ -48,7 +49,7 @@ class Audits:
         if spec.is_audited:
             known = [(c.peer, self._accepted.get(c.peer, 0)) for c in accepted]
             luck = beacon(self._terms.id, round, commitments)
-            found = draw(spec.audit, len(spec.borders) - 1, luck, known, flagged)
+            found = draw(spec.audit, spec.segments, luck, known, flagged)
             by_peer = {c.peer: c for c in accepted}
             self._drawn[round] = {d.peer: (d, by_peer[d.peer]) for d in found}
         self._accepted = {
@@ -109,5 +110,5 @@ def is_sound(verdict: Verdict) -> bool:
 
     The ledger's law asks for the same of what it punishes: a verdict that it would refuse must not reach the log.
     """
-    is_accusing = verdict.finding in (Finding.FALSE, Finding.WITHHELD)
+    is_accusing = verdict.finding in DAMNING
     return verdict.excess in EXCESSES[verdict.finding] and (is_accusing or verdict.result != ZERO_HASH)

@@ -23,13 +23,12 @@ from farflung.ledger.results import Applied
 from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow
 from farflung.ledger.tx import JobCreate, Role
 from farflung.train.roundlog import (
-    Accepted,
     Audited,
     Closed,
-    Contribution,
     Opened,
     Record,
     RoundOpened,
+    accepted_by_round,
     contributions_root,
 )
 from farflung.verify.report import Report, require
@@ -52,9 +51,14 @@ class Books(msgspec.Struct, frozen=True):
         return frozenset(lease.node for lease in self.leases if lease.role == Role.AUDIT)
 
     @property
+    def accused(self) -> Mapping[PeerId, Hash]:
+        """Whose lease ended in a slash, and the hash of the evidence."""
+        return {lease.node: lease.evidence for lease in self.leases if lease.evidence != ZERO_HASH}
+
+    @property
     def slashed(self) -> frozenset[PeerId]:
         """Whose lease ended in a slash."""
-        return frozenset(lease.node for lease in self.leases if lease.evidence != ZERO_HASH)
+        return frozenset(self.accused)
 
 
 def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: Report) -> Books:
@@ -99,12 +103,8 @@ def _compare_terms(books: Books, terms: Terms, records: Sequence[Record]) -> Non
     require(within, "FF-VERI-028", "rounds, price or escrow on the ledger are not those of the terms")
 
 
-def _accepted(records: Sequence[Record]) -> Mapping[int, tuple[Contribution, ...]]:
-    return {r.round: r.contributions for r in records if isinstance(r, Accepted)}
-
-
 def _compare_rounds(books: Books, records: Sequence[Record]) -> None:
-    accepted = _accepted(records)
+    accepted = accepted_by_round(records)
     closed = [r for r in records if isinstance(r, Closed)]
     is_same = books.job.round == len(closed)
     require(is_same, "FF-VERI-021", "the ledger has another number of rounds than the log")
@@ -137,7 +137,7 @@ def _units(books: Books, terms: Terms, records: Sequence[Record]) -> Mapping[Pee
 
     A job that ran out had nobody to bring an accusation before the ledger.
     """
-    accepted = _accepted(records)
+    accepted = accepted_by_round(records)
     audited = {r.round: r for r in records if isinstance(r, Audited)}
     tally, units = Tally(terms.spec, len(books.verifiers)), dict[PeerId, int]()
     for round in sorted(accepted):

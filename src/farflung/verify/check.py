@@ -11,14 +11,13 @@ In the order of their cost, all before anything is merged, in a process of their
 
 A fault is exact: the payload is refused. A flag is a suspicion: the contribution is merged and surely audited.
 Flags are integers' work on accepted payloads alone, so a second reader finds the same ones on any machine. Losses
-are not logged: `loss_outliers` advises people and decides nothing.
+are not logged, and so flag nobody.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -44,7 +43,6 @@ NORM_PEERS: Final = 3  # fewer have no median worth the name
 NORM_ELEMENTS: Final = 1024  # of a smaller tensor, top-k may by chance send nothing at all
 COSINE: Final = (99, 100)
 SOUGHT: Final = 0.98  # a cosine above which a pair is judged exactly
-MADS: Final = 6.0
 _LIMB: Final = 32
 _BLOCK: Final = 1 << 20
 
@@ -208,12 +206,3 @@ def _dot(left: Int64, right: Int64) -> int:
         product = left[start : start + _BLOCK] * right[start : start + _BLOCK]
         total += (int((product >> _LIMB).sum()) << _LIMB) + int((product & ((1 << _LIMB) - 1)).sum())
     return total
-
-
-def loss_outliers(losses: Mapping[PeerId, float]) -> tuple[PeerId, ...]:
-    """Peers whose mean loss lies beyond the round's median by more than 6 MAD. Advice only."""
-    if len(losses) < NORM_PEERS:
-        return ()
-    middle = statistics.median(losses.values())
-    spread = statistics.median(abs(loss - middle) for loss in losses.values())
-    return tuple(peer for peer, loss in sorted(losses.items()) if abs(loss - middle) > MADS * spread)

@@ -6,18 +6,21 @@ themselves are too large for this: their manifests name the sealed objects, whic
 
 from __future__ import annotations
 
-from farflung.core.codec import Wire, encode
+from collections.abc import Mapping, Sequence
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_EVIDENCE, digest
-from farflung.core.ids import Hash
-from farflung.job.spec import JobSpec
-from farflung.ledger.tx import Claim, SignedVerdict, is_verdict_signed
+from farflung.core.ids import Hash, PeerId
+from farflung.job.spec import JobSpec, Terms
+from farflung.ledger.tx import DAMNING, Claim, SignedVerdict, is_verdict_signed
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution
 from farflung.train.trace import Border, Leaf, are_opened
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.commitments import is_commitment
 from farflung.verify.commitments import opens as opens_commitment
-from farflung.verify.judge import DAMNING
+from farflung.verify.report import Report, require
 from farflung.verify.sample import beacon, segment_of
 
 
@@ -64,7 +67,7 @@ def evidence_fault(evidence: Evidence, spec: JobSpec) -> str:
     The node committed to this contribution, the beacon gives this segment, what was opened stands under the node's
     own root, and each verifier had committed to its result before and signed its finding.
     """
-    e, segments = evidence, len(spec.borders) - 1
+    e, segments = evidence, spec.segments
     promised = next((x for x in e.commitments if x.peer == e.contribution.peer), None)
     if promised is None or not is_commitment(promised, e.job, e.round):
         return "the node signed no such commitment"
@@ -75,6 +78,26 @@ def evidence_fault(evidence: Evidence, spec: JobSpec) -> str:
     if not are_opened(e.contribution.trace, segments, e.leaves):
         return "a leaf does not stand under the node's trace"
     return next(filter(None, (_testimony_fault(e, each) for each in e.testimonies)), "")
+
+
+def check_evidence(
+    files: Sequence[bytes], accused: Mapping[PeerId, Hash], terms: Terms, report: Report
+) -> None:
+    """Every accusation holds, and of each node that was slashed one is what the ledger names (`accused`).
+
+    A node may have been found out twice and is slashed once. Where no file is there, nothing is said: a reader of the
+    log alone has none. Raises VerificationError FF-VERI-045, -046.
+    """
+    named: set[Hash] = set()
+    for data in files:
+        evidence = decode(data, Evidence, limits.CONTROL_BYTES)
+        fault = evidence_fault(evidence, terms.spec)
+        is_whole = not fault and evidence.job == terms.id
+        require(is_whole, "FF-VERI-045", "an accusation does not hold", fault or "it is of another job")
+        named.add(evidence_hash(evidence))
+    is_named = not files or named >= set(accused.values())
+    require(is_named, "FF-VERI-046", "the evidence is not what the ledger names")
+    report.evidence = len(files)
 
 
 def _testimony_fault(e: Evidence, said: Testimony) -> str:

@@ -18,15 +18,14 @@ from typing import Final, NamedTuple
 from farflung.core.ids import PeerId
 from farflung.core.layout import Layout
 from farflung.job.spec import Tolerance
-from farflung.ledger.tx import Finding, Verdict
+from farflung.ledger.rules.slash import EXCESS_FALSE
+from farflung.ledger.tx import DAMNING, Finding, Verdict
 from farflung.verify.tolerance import UNIT_BITS
 
 Distances = Mapping[str, Iterable[float]]  # train.segments.distances: of each vector, tensors in layout order
 
 WHOLE: Final = 1000  # thousandths: an excess of one tolerance
 EXCESS_CAP: Final = 1_000_000_000  # a million tolerances, or no distance at all
-QUORUM: Final = 2  # verifiers that must agree before anybody loses a stake
-DAMNING: Final = (Finding.FALSE, Finding.WITHHELD)
 
 
 class Found(NamedTuple):
@@ -59,11 +58,11 @@ def _excess(value: float, limit: int) -> int:
     return math.ceil(thousandths) if 0 <= thousandths < EXCESS_CAP else EXCESS_CAP
 
 
-def finding_of(excess: int, *, encoding_ok: bool, statistics_ok: bool, chain_ok: bool) -> Found:
+def finding_of(excess: int, *, encoding_ok: bool, statistics_ok: bool) -> Found:
     """What a verifier signs."""
-    if not (encoding_ok and chain_ok):
+    if not encoding_ok:
         return Found(Finding.FALSE, EXCESS_CAP)
-    if excess > 2 * WHOLE:
+    if excess > EXCESS_FALSE:
         return Found(Finding.FALSE, min(excess, EXCESS_CAP))
     holds = excess <= WHOLE and statistics_ok
     return Found(Finding.HOLDS if holds else Finding.UNPAID, excess)
@@ -82,11 +81,6 @@ class Concluded(NamedTuple):
     def is_guilty(self) -> bool:
         """Whether the node is slashed."""
         return self.finding in DAMNING
-
-
-def quorum_of(verifiers: int) -> int:
-    """How many of a job's verifiers must find a node false: two, or the only one."""
-    return min(QUORUM, verifiers)
 
 
 def needs_another(verdicts: Sequence[Verdict], quorum: int) -> bool:

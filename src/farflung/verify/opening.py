@@ -38,7 +38,7 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def segments(self) -> int:
         """Segments of a round."""
-        return len(self.spec.borders) - 1
+        return self.spec.segments
 
 
 class Ends(NamedTuple):
@@ -83,15 +83,14 @@ def _border_fault(place: Place, border: Border, index: int) -> str:
     return "a border holds no weights" if border.params == ZERO_HASH else ""
 
 
-def needed(place: Place) -> tuple[int, ...]:
-    """Which leaves are shown after a verifier has committed, in this order."""
-    count = leaf_count(place.segments)
-    return tuple(sorted({place.segment + 1, place.segments, statistics_index(place.segments), count - 1}))
+def needed(segment: int, segments: int) -> tuple[int, ...]:
+    """Which leaves are shown of a segment after a verifier has committed, in this order; a round has `segments`."""
+    return tuple(sorted({segment + 1, segments, statistics_index(segments), leaf_count(segments) - 1}))
 
 
 def read_ends(place: Place, start: Border, leaves: Sequence[Leaf]) -> Ends | str:
     """What the peer claims, when it stands under the root and fits to `start`; else what is wrong."""
-    if tuple(leaf.index for leaf in leaves) != needed(place):
+    if tuple(leaf.index for leaf in leaves) != needed(place.segment, place.segments):
         return "other leaves are shown than were asked for"
     if not are_opened(place.contribution.trace, place.segments, leaves):
         return "what is shown is not what was committed"

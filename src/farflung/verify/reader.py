@@ -7,7 +7,8 @@ transaction by transaction; from the receipts who was paid. Every comparison tha
 is counted in the report, so that a reader that checks nothing would be seen.
 
 What it cannot see: the data set (its hash is in the terms), and whether a peer trained on it. That is what audits
-are for; of those it sees that they were held as drawn and what the verifiers signed, not whether they looked.
+are for; of those it sees that they were held as drawn and what the verifiers signed, not whether they looked. Where
+the evidence of an accusation lies beside the log, it sees that the accusation hangs together, too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from farflung.train.roundlog import Entry, Finished, Opened, Record, read_log
 from farflung.train.snapshot import PublicState
 from farflung.verify import books
 from farflung.verify.audits import Audits
+from farflung.verify.evidence import check_evidence
 from farflung.verify.report import Report, require
 from farflung.verify.source import Exported
 from farflung.verify.walk import Walk
@@ -62,6 +64,7 @@ def _recompute(exported: Exported, chain: Hash | None) -> Report:
     public = Walk(terms, exported, report, audits).to_end(records)
     books.compare(held, terms, records, report)
     books.check_receipts(held, exported.receipts, genesis, report)
+    check_evidence(exported.evidence, held.accused, terms, report)
     output = _model(exported.model, terms, public)
     books.check_output(held, output)
     report.model_hash = output.hex()

@@ -10,7 +10,8 @@ from farflung.core.errors import VerificationError
 class Report(msgspec.Struct):
     """How often each kind of statement was recomputed and found true. Money in micro-credits.
 
-    `audits`: contributions that were drawn and judged; `slashed`: nodes that lost their stake by it.
+    `audits`: contributions that were drawn and judged; `slashed`: nodes that lost their stake by it;
+    `evidence`: accusations whose evidence was there and holds.
     `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
     on it.
     """
@@ -23,6 +24,7 @@ class Report(msgspec.Struct):
     audits: int = 0
     verdicts: int = 0
     slashed: int = 0
+    evidence: int = 0
     blocks: int = 0
     transactions: int = 0
     receipts: int = 0

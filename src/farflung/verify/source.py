@@ -10,7 +10,10 @@ from farflung.core.ids import Hash
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """The bytes of an exported run. `payload` finds one payload by its content hash."""
+    """The bytes of an exported run. `payload` finds one payload by its content hash.
+
+    `evidence`: of each contribution that was found false or withheld; none where it was not handed on.
+    """
 
     genesis: bytes
     terms: bytes
@@ -21,3 +24,4 @@ class Exported(msgspec.Struct, frozen=True):
     receipts: tuple[bytes, ...]
     payload: Callable[[Hash], bytes]
     model: bytes
+    evidence: tuple[bytes, ...] = ()

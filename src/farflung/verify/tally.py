@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 from farflung.core.ids import PeerId
 from farflung.job.spec import JobSpec
+from farflung.ledger.rules.slash import quorum_of
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict
 from farflung.train.roundlog import Audited, Contribution, excluded_by
-from farflung.verify.judge import Concluded, conclusions, quorum_of
+from farflung.verify.judge import Concluded, conclusions
 
 
 class Guilty(NamedTuple):

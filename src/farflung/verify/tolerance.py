@@ -2,7 +2,8 @@
 
     tau = max(32 x largest honest distance, 4 x 10^-4), up to the next power of two
 
-Distances are relative to the segment's own change, tensor by tensor: in the plain norm of all parameters, those with
+Distances are relative, tensor by tensor: of weights to the segment's own change, of the optimizer's vectors to
+themselves (train.segments.distances). In the plain norm of all parameters, those with
 mathematically no gradient (a key's bias under softmax) drown the rest, because AdamW scales their rounding noise to
 full steps. Such tensors are marked as noise, and no verdict looks at them. Measured in float32 between classes of
 processors: honest work lies within 10^-5, the smallest cheat that saves anything beyond 3 x 10^-3.

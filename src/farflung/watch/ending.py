@@ -14,7 +14,6 @@ from farflung.watch.progress import DETAIL, FACT, MORE, STORY
 from farflung.watch.rows import WIDE, Row, Span, Style, block, plain
 
 HASH: Final = 12
-ALSO: Final = ("report", "eval", "watch", "verify-run")  # further verbs that take the run
 CELL: Final = 42
 
 
@@ -22,7 +21,7 @@ def _quiet(text: str) -> Span:
     return Span(text, Style.QUIET)
 
 
-def verify(t: Timeline, columns: int, is_over: bool) -> list[Row]:
+def verify(t: Timeline, columns: int, is_over: bool, run: str = "") -> list[Row]:
     """How much work was repeated and what was found; a cheater's story in two lines."""
     rows = block("Verify", _counts(t, is_over), columns, rank=FACT)
     caught = sorted(t.caught.values(), key=lambda c: c.at)
@@ -32,20 +31,24 @@ def verify(t: Timeline, columns: int, is_over: bool) -> list[Row]:
         audit = words.audit_of(each, t)
         by = words.repeated_by(audit) if audit is not None else ""
         price = [plain(by), plain(words.caught_price(each))]
-        rows += block("", price, columns, rank=rank + 1, right=_see(t, each))
+        rows += block("", price, columns, rank=rank + 1, right=_see(t, each, run))
     return rows
 
 
-def _see(t: Timeline, caught: Caught) -> tuple[str, ...]:
-    """The command that shows the evidence; with the run's name where there is room."""
+def _see(t: Timeline, caught: Caught, run: str) -> tuple[str, ...]:
+    """The command that shows the evidence."""
     audit, found = words.audit_of(caught, t), words.disputes(t)
     if audit is None:
         return ()
-    place, name = found.index(audit) + 1, words.run_name(t)
-    return (
-        f"farflung watch {name} --dispute {place}".replace("  ", " "),
-        f"farflung watch --dispute {place}",
-    )
+    return _commands(t, run, "watch", f" --dispute {found.index(audit) + 1}")
+
+
+def _commands(t: Timeline, run: str, verb: str, rest: str = "") -> tuple[str, ...]:
+    """A verb with the run's name, and shorter without it; `run`: how it must be named, where it must be."""
+    name = run or words.run_name(t)
+    short = f"farflung {verb}{rest}"
+    named = f"farflung {verb} {name}{rest}"
+    return (named,) if run else (named, short) if name else (short,)
 
 
 def _counts(t: Timeline, is_over: bool) -> list[Span]:
@@ -91,7 +94,7 @@ def settle(t: Timeline, columns: int, is_over: bool) -> list[Row]:
         slashed = sum(c.slashed for c in t.caught.values())
         parts += [
             plain(f"slashed {format_credits(slashed)}" if slashed else ""),
-            _quiet("the sum is proved at the end …"),
+            _quiet("the sum is not proved yet" if is_over else "the sum is proved at the end …"),
         ]
         return block("Settle", parts, columns, rank=FACT)
     money = f"slashed {format_credits(t.result.slashed)}, returned {words.credits_of(t.result.refunded)}"
@@ -117,12 +120,14 @@ def _paid(t: Timeline, role: str) -> str:
     return f"paid {words.credits_of(sum(paid))} to {whom}"
 
 
-def result(t: Timeline, columns: int, *, verbose: bool, is_over: bool) -> list[Row]:
+def result(t: Timeline, columns: int, *, verbose: bool, is_over: bool, run: str = "") -> list[Row]:
     """What came out, against what, and what one can do with it."""
     r = t.result
     if r is None:
-        return _no_result(t, columns, is_over)
+        return _no_result(t, columns, is_over, run)
     loss = [Span(f"held-out loss {r.loss:.3f} nats a token", Style.STRONG), plain(words.gap(r))]
+    if words.is_left_out(t):
+        loss.append(_quiet("compared with nothing: one machine was left out, as asked"))
     own, ring = words.sent_ring(r)
     all_sent = f"sent {format_bytes(r.bytes_sent)} in all"
     hashes = (
@@ -140,7 +145,7 @@ def result(t: Timeline, columns: int, *, verbose: bool, is_over: bool) -> list[R
         *block("", [plain(all_sent), _quiet(_largest(t))], columns, rank=DETAIL),
         *_against_plan(t, columns, verbose),
         *block("", [plain(hashes), *_again(t)], columns, rank=FACT),
-        *_next(t, columns),
+        *_next(t, columns, run),
     ]
 
 
@@ -158,21 +163,16 @@ def _largest(t: Timeline) -> str:
     return ", ".join(f"{name} {format_bytes(size)}" for name, size in rest if size)
 
 
-def _no_result(t: Timeline, columns: int, is_over: bool) -> list[Row]:
-    name = words.run_name(t)
-    go_on = (f"farflung resume {name}", "farflung resume") if name else ("farflung resume",)
+def _no_result(t: Timeline, columns: int, is_over: bool, run: str) -> list[Row]:
+    go_on = _commands(t, run, "resume")
     if t.failed is not None:
         said = [Span(words.failed(t.failed), Style.BAD)]
         return block("Result", said, columns, rank=0)
     if is_over:
-        return block(
-            "Result", [_quiet("none yet: the run was stopped before its end")], columns, rank=0, right=go_on
-        )
-    planned = t.plan is not None and t.plan.baseline_seconds and t.settled
-    alone = (t.baseline_scores or planned) and t.baseline is None
+        return block("Result", [_quiet(words.UNFINISHED)], columns, rank=0, right=go_on)
     later = (
         "when the one machine is done"
-        if alone
+        if words.is_comparing(t)
         else "is being added up …"
         if t.settled
         else "after settlement"
@@ -204,10 +204,9 @@ def _again(t: Timeline) -> list[Span]:
     return [Span(words.repeated(t.repeated), style)]
 
 
-def _next(t: Timeline, columns: int) -> list[Row]:
+def _next(t: Timeline, columns: int, run: str) -> list[Row]:
     """What to do now."""
-    name = words.run_name(t)
-    if not name:
+    if not (run or words.run_name(t)):
         return []
-    also = "also: " + ", ".join(ALSO)
-    return block("Next", [Span(f"farflung sample {name}", Style.MARK), _quiet(also)], columns, rank=FACT)
+    do = Span(_commands(t, run, "sample")[0], Style.MARK)
+    return block("Next", [do, _quiet(words.ALSO)], columns, rank=FACT)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -16,12 +15,14 @@ from msgspec.structs import replace
 
 from farflung.core import events
 from farflung.core.events import AnyEvent, BytesBy
+from farflung.watch.kept import Kept
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 
 Segment = tuple[int, str, int]  # round, peer, segment: what one audit is about
+LISTED: Final = 1024
 PHASES: Final = ("train", "reveal", "merge")  # of a round, in order (core.events.Arrived)
 
 
@@ -63,7 +64,7 @@ class Stage(StrEnum):
     RESULT = "Result"
 
 
-_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+_NOTHING: Final[Mapping[Any, Any]] = Kept()
 
 
 class Timeline(Struct, frozen=True):
@@ -78,6 +79,7 @@ class Timeline(Struct, frozen=True):
     funded: events.Funded | None = None
     joined: Mapping[str, int] = _NOTHING  # round at which each peer joined last
     rounds: Mapping[int, events.RoundClosed] = _NOTHING
+    last: int = -1  # the highest of `rounds`
     opened: events.RoundOpened | None = None  # the round that was opened last
     openings: Mapping[int, events.RoundOpened] = _NOTHING
     arrivals: Mapping[int, Mapping[tuple[str, str], events.Arrived]] = (
@@ -86,6 +88,7 @@ class Timeline(Struct, frozen=True):
     sent_at: Mapping[int, BytesBy] = _NOTHING  # sent by all so far, when the round closed
     losses: Mapping[int, float] = _NOTHING  # held-out loss by round
     traffic: Mapping[tuple[int, str], BytesBy] = _NOTHING  # most that was seen, by session and process
+    sent: BytesBy = BytesBy()  # all of `traffic` together
     usage: Mapping[str, events.Usage] = _NOTHING  # largest peak by process
     settled: Mapping[str, events.Settled] = _NOTHING
     left: tuple[events.Left, ...] = ()
@@ -96,6 +99,7 @@ class Timeline(Struct, frozen=True):
     caught: Mapping[str, events.Caught] = _NOTHING  # by peer
     reexecuted: Mapping[str, int] = _NOTHING  # contributions computed again, by peer
     sessions: int = 1
+    resumed: events.Resumed | None = None  # the session that is under way, where it is not the first
     baseline: events.Baseline | None = None
     baseline_scores: tuple[events.BaselineScored, ...] = ()
     repeated: events.Repeated | None = None
@@ -106,24 +110,17 @@ class Timeline(Struct, frozen=True):
 
     def bytes_by(self) -> BytesBy:
         """Bytes sent by all processes in all sessions, by kind."""
-        seen = self.traffic.values()
-        return BytesBy(
-            sync=sum(t.sync for t in seen),
-            audit=sum(t.audit for t in seen),
-            join=sum(t.join for t in seen),
-            control=sum(t.control for t in seen),
-            relay=sum(t.relay for t in seen),
-        )
+        return self.sent
 
     def bytes_sent(self) -> int:
         """All kinds together."""
-        by = self.bytes_by()
+        by = self.sent
         return by.sync + by.audit + by.join + by.control + by.relay
 
     @property
     def last_round(self) -> events.RoundClosed | None:
         """The round that closed last."""
-        return self.rounds[max(self.rounds)] if self.rounds else None
+        return self.rounds.get(self.last)
 
     @property
     def waiting(self) -> Waiting | None:
@@ -140,6 +137,16 @@ class Timeline(Struct, frozen=True):
                 late = tuple(peer for peer in members if (peer, phase) not in seen)
                 return Waiting(phase, late, len(members), max(came, default=None))
         return None
+
+    @property
+    def session_at(self) -> float:
+        """When the session under way began."""
+        return self.resumed.at if self.resumed is not None else 0.0
+
+    @property
+    def is_starting_again(self) -> bool:
+        """Whether a resumed run has not come to its work yet."""
+        return self.resumed is not None and self.stage is Stage.NETWORK
 
     def lanes(self, round: int) -> tuple[Lane, ...]:
         """What each member did in a closed round; empty for a round that was not seen opening and closing."""
@@ -181,12 +188,29 @@ class Timeline(Struct, frozen=True):
         last = self.last_round
         if last is None:
             return None
-        recent = [self.rounds[r].seconds for r in sorted(self.rounds)[-8:]]
+        recent = [self.rounds[r].seconds for r in range(last.round - 7, last.round + 1) if r in self.rounds]
         return sum(recent) / len(recent) * max(0, last.rounds - last.round - 1)
 
 
 def _with(mapping: Mapping[_K, _V], key: _K, value: _V) -> Mapping[_K, _V]:
-    return MappingProxyType({**mapping, key: value})
+    return (mapping if isinstance(mapping, Kept) and mapping else Kept(mapping)).having(key, value)
+
+
+def _listed(before: tuple[_V, ...], value: _V) -> tuple[_V, ...]:
+    """The last LISTED of a kind of which a run has few."""
+    return (*before[-(LISTED - 1) :], value)
+
+
+def _resume(t: Timeline, event: events.Resumed) -> Timeline:
+    """All processes are new, and no round is open until the coordinator says so again."""
+    return replace(
+        t,
+        sessions=max(t.sessions, event.session),
+        resumed=event,
+        opened=None,
+        stage=Stage.NETWORK,
+        failed=None,
+    )
 
 
 def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
@@ -205,7 +229,7 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
         case events.Funded():
             return replace(t, funded=event, stage=Stage.NETWORK)
         case events.Resumed():
-            return replace(t, sessions=max(t.sessions, event.session), stage=Stage.NETWORK, failed=None)
+            return _resume(t, event)
         case events.Settled():
             return replace(t, settled=_with(t.settled, event.peer, event), stage=Stage.SETTLE)
         case events.Failed():
@@ -213,15 +237,15 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
         case events.Result():
             return replace(t, result=event, stage=Stage.RESULT)
         case events.Warned():
-            return replace(t, warnings=(*t.warnings, event))
+            return replace(t, warnings=_listed(t.warnings, event))
         case events.Compared():
-            return replace(t, compared=(*t.compared, event))
+            return replace(t, compared=_listed(t.compared, event))
         case events.Traffic() | events.Usage():
             return _count(t, event)
         case events.Restarted():
-            return replace(t, restarted=(*t.restarted, event))
+            return replace(t, restarted=_listed(t.restarted, event))
         case events.Sandboxed():
-            return replace(t, sandboxes=(*t.sandboxes, event))
+            return replace(t, sandboxes=_listed(t.sandboxes, event))
     return _verify(_train(t, event), event)
 
 
@@ -238,17 +262,18 @@ def _train(t: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, arrivals=_with(t.arrivals, event.round, seen))
         case events.RoundClosed():
             sent_at = _with(t.sent_at, event.round, t.bytes_by())
-            return replace(t, rounds=_with(t.rounds, event.round, event), sent_at=sent_at, stage=Stage.TRAIN)
+            rounds, last = _with(t.rounds, event.round, event), max(t.last, event.round)
+            return replace(t, rounds=rounds, last=last, sent_at=sent_at, stage=Stage.TRAIN)
         case events.Evaluated():
             return replace(t, losses=_with(t.losses, event.round, event.loss))
         case events.Reexecuted():
             return replace(t, reexecuted=_with(t.reexecuted, event.peer, t.reexecuted.get(event.peer, 0) + 1))
         case events.Left():
-            return replace(t, left=(*t.left, event))
+            return replace(t, left=_listed(t.left, event))
         case events.Baseline():
             return replace(t, baseline=event)
         case events.BaselineScored():
-            return replace(t, baseline_scores=(*t.baseline_scores, event))
+            return replace(t, baseline_scores=_listed(t.baseline_scores, event))
         case events.Repeated():
             return replace(t, repeated=event)
     return t
@@ -286,4 +311,6 @@ def _count(t: Timeline, event: events.Traffic | events.Usage) -> Timeline:
         control=max(seen.control, event.control),
         relay=max(seen.relay, event.relay),
     )
-    return replace(t, traffic=_with(t.traffic, key, most))
+    kinds = BytesBy.__struct_fields__
+    grown = {kind: getattr(t.sent, kind) + getattr(most, kind) - getattr(seen, kind) for kind in kinds}
+    return replace(t, traffic=_with(t.traffic, key, most), sent=BytesBy(**grown))

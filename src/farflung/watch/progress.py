@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from farflung.core.events import Resumed
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
 from farflung.watch import words
@@ -51,7 +52,7 @@ def network(t: Timeline, columns: int, is_over: bool) -> list[Row]:
 
 
 def _of_role(t: Timeline, role: str) -> int:
-    return sum(1 for p in t.processes.values() if p.role == role)
+    return sum(1 for p in t.processes.values() if p.role == role and p.at >= t.session_at)
 
 
 def _up(t: Timeline) -> str:
@@ -63,9 +64,11 @@ def _up(t: Timeline) -> str:
 
 def _starting(t: Timeline, is_over: bool) -> list[Span]:
     """What the first round still waits for."""
-    first = t.openings.get(min(t.openings)) if t.openings else None
-    if first is not None:
-        return [Span(f"ready in {format_seconds(first.at)}", Style.GOOD)]
+    if t.resumed is not None and t.rounds:
+        return _again(t, t.resumed, is_over)
+    since = [opened.at - t.session_at for opened in t.openings.values() if opened.at >= t.session_at]
+    if since:
+        return [Span(f"ready in {format_seconds(min(since))}", Style.GOOD)]
     if is_over:
         return [Span("never ready", Style.CARE)]
     if t.rounds:
@@ -80,6 +83,19 @@ def _starting(t: Timeline, is_over: bool) -> list[Span]:
         return [Span("hiring …", Style.QUIET)]
     hired = len(t.matched.peers)
     return [Span(f"bringing data and model: {len(t.joined)} of {hired} providers have both …", Style.QUIET)]
+
+
+def _again(t: Timeline, resumed: Resumed, is_over: bool) -> list[Span]:
+    """How far a run is that goes on after it was stopped or killed."""
+    if not t.is_starting_again:
+        seconds = [o.at - resumed.at for o in t.openings.values() if o.at >= resumed.at]
+        return [Span(f"ready again in {format_seconds(min(seconds))}", Style.GOOD)] if seconds else []
+    if is_over:
+        return [Span("not ready again", Style.CARE)]
+    here, wanted = _of_role(t, "provider"), t.plan.peers if t.plan is not None else 0
+    if here < wanted:
+        return [Span(f"starting again, providers: {here} of {wanted} …", Style.QUIET)]
+    return [Span(f"going on from round {resumed.round} …", Style.QUIET)]
 
 
 def _tier(t: Timeline) -> str:
@@ -107,12 +123,12 @@ def train(t: Timeline, now: float, columns: int, is_over: bool) -> list[Row]:
     """How far it is, how good, how fast, and why it is not faster."""
     if t.opened is None and not t.rounds:
         text = "no round was opened" if is_over else "waits for the network …"
-        return [*_not_yet("Train", text, columns), *_incidents(t, columns)]
+        return [*_not_yet("Train", text, columns), *_incidents(t, columns, is_over)]
     rows = [_progress(t, now, columns, is_over)]
     rows += block("", _quality(t), columns, rank=FACT)
     if not is_over and t.result is None:
         rows += _slow(t, now, columns)
-    return [*rows, *_incidents(t, columns), *_baseline(t, now, columns)]
+    return [*rows, *_incidents(t, columns, is_over), *_baseline(t, now, columns)]
 
 
 def _progress(t: Timeline, now: float, columns: int, is_over: bool) -> Row:
@@ -182,7 +198,7 @@ def _slow(t: Timeline, now: float, columns: int) -> list[Row]:
     return block("", [Span(said, Style.QUIET)], columns, rank=rank)
 
 
-def _incidents(t: Timeline, columns: int) -> list[Row]:
+def _incidents(t: Timeline, columns: int, is_over: bool) -> list[Row]:
     """Who died or left, what was done; a caught peer's story is told under Verify. Then the last warning."""
     told = words.incidents(t)
     rows: list[Row] = []
@@ -191,8 +207,9 @@ def _incidents(t: Timeline, columns: int) -> list[Row]:
         more = f"{len(told) - 1} more before" if len(told) > 1 else ""
         parts = [Span(who, Style.CARE), Span(then, Style.CARE), Span(more, Style.QUIET)]
         rows += block("", parts, columns, rank=STORY)
-    if t.warnings and t.result is None:
-        rows += block("", [Span(words.warned(t.warnings[-1]), Style.CARE)], columns, rank=STORY)
+    warnings = words.warnings(t, is_over)
+    if warnings and t.result is None:
+        rows += block("", [Span(words.warned(warnings[-1]), Style.CARE)], columns, rank=STORY)
     return rows
 
 

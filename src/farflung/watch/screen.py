@@ -21,6 +21,8 @@ COLUMNS: Final = 100
 LEAST_COLUMNS: Final = LABEL + 11
 
 LIVE: Final = ("Ctrl-C finishes the round", "Ctrl-C: finish")
+EARLY: Final = ("Ctrl-C stops; resume goes on", "Ctrl-C stops")
+COMPARING: Final = ("Ctrl-C leaves out the one machine", "Ctrl-C: no more of it")
 FINISHING: Final = ("Ctrl-C once more stops now", "Ctrl-C stops")
 
 
@@ -36,6 +38,7 @@ class View(Struct, frozen=True):
     note: tuple[str, ...] = (
         LIVE  # what the right end of the first row says while the run goes on, shorter and shorter
     )
+    run: str = ""  # how commands name the run, where it is not the newest of the runs' folder
 
 
 def screen(t: Timeline, view: View) -> tuple[Row, ...]:
@@ -45,23 +48,27 @@ def screen(t: Timeline, view: View) -> tuple[Row, ...]:
     rows += progress.plan(t, columns, view.is_over)
     rows += progress.network(t, columns, view.is_over)
     rows += progress.train(t, view.now, columns, view.is_over)
-    rows += ending.verify(t, columns, view.is_over)
+    rows += ending.verify(t, columns, view.is_over, view.run)
     rows += ending.settle(t, columns, view.is_over)
-    rows += ending.result(t, columns, verbose=view.verbose, is_over=view.is_over)
+    rows += ending.result(t, columns, verbose=view.verbose, is_over=view.is_over, run=view.run)
     shown = fit(rows, min(ROWS, view.rows))
     return tuple(Row(cut(row.spans, min(columns, view.columns)), row.rank, row.is_torn) for row in shown)
 
 
 def _note(t: Timeline, view: View) -> tuple[str, ...]:
-    if t.result is not None:
-        return (f"done after {format_seconds(t.result.seconds)}", "done")
-    if t.failed is not None:
-        return (f"failed after {format_seconds(t.at)}", "failed")
-    if view.is_over:
-        return (f"stopped after {format_seconds(t.at)}", "stopped")
-    if view.note == LIVE and any(w.code == "FF-APP-131" for w in t.warnings):
+    if t.result is not None or t.failed is not None or view.is_over:
+        how = "done" if t.result is not None else "failed" if t.failed is not None else "stopped"
+        seconds = t.result.seconds if t.result is not None else t.at - t.session_at
+        session = f", session {t.sessions}" if t.resumed is not None else ""
+        return (f"{how} after {format_seconds(seconds)}{session}", how)
+    if view.note != LIVE:
+        return view.note
+    if words.is_comparing(t):
+        return COMPARING
+    if any(w.code == words.ASKED_TO_STOP for w in words.warnings(t, view.is_over)):
         return FINISHING
-    return view.note
+    at_work = any(p.role == "requester" and p.at >= t.session_at for p in t.processes.values())
+    return LIVE if at_work else EARLY
 
 
 def _header(t: Timeline, view: View, columns: int) -> Row:

@@ -6,6 +6,8 @@ between sessions. Money is in micro-credits, losses are nats per token.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from typing import Final
 
 from msgspec import Struct
@@ -276,9 +278,11 @@ def strips(t: Timeline) -> tuple[Strip, ...]:
 
 def shares(found: tuple[Strip, ...]) -> tuple[Share, ...]:
     """The strips of each peer added up, in the order of their keys."""
+    of: dict[str, list[Strip]] = {}
+    for strip in found:
+        of.setdefault(strip.peer, []).append(strip)
     rows = []
-    for peer in sorted({strip.peer for strip in found}):
-        own = [strip for strip in found if strip.peer == peer]
+    for peer, own in sorted(of.items()):
         parts = [sum(strip.seconds(part) for strip in own) for part in PARTS]
         rows.append(Share(peer, len(own), sum(strip.last for strip in own), *parts))
     return tuple(rows)
@@ -352,8 +356,9 @@ class Mark(Struct, frozen=True):
 def marks(t: Timeline) -> tuple[Mark, ...]:
     """Who left, in the order of time."""
     curve = losses(t).train
+    closed_at = list(itertools.accumulate((t.rounds[point.round].at for point in curve), max))
     found = []
     for left in t.left:
-        before = [point for point in curve if t.rounds[point.round].at <= left.at]
-        found.append(Mark(left.peer, left.reason, left.at, before[-1] if before else None))
+        before = bisect.bisect_right(closed_at, left.at)
+        found.append(Mark(left.peer, left.reason, left.at, curve[before - 1] if before else None))
     return tuple(found)

@@ -18,7 +18,8 @@ _ADDRESSES: Final = re.compile(
     | (?<![\w:])(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{1,4}\b    # IPv6
     | (?<![\w:])(?=[0-9a-f:]*::)[0-9a-f:]*[0-9a-f][0-9a-f:]*(?![\w:])   # IPv6, shortened
     | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b     # IPv4
-    | \b(?:localhost|(?:[a-z0-9-]+\.)+[a-z]{2,}):\d{1,5}\b  # a host's name with a port
+    | \b(?:[a-z0-9-]+\.)+[a-z]{2,}:\d{1,5}\b       # a host's name with a port
+    | \b[a-z][a-z0-9-]+:\d{2,5}\b                  # of one word, too
     """,
     re.VERBOSE | re.IGNORECASE,
 )

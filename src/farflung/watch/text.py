@@ -35,8 +35,8 @@ def say(stage: str, *parts: str, between: str = "; ") -> list[str]:
     return [f"{stage:<{STAGE_COLUMNS}}{row}" for row in rows]
 
 
-def lines(event: AnyEvent, timeline: Timeline) -> list[str]:
-    """The lines for `event`, where `timeline` already holds it; none for mere counters."""
+def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
+    """The lines for `event`, where `timeline` already holds it; none for mere counters. `run`: as for a View."""
     match event:
         case events.Began():
             return _began(event)
@@ -68,7 +68,7 @@ def lines(event: AnyEvent, timeline: Timeline) -> list[str]:
             cause = f"cause: {event.cause}" if event.cause else ""
             return say(timeline.stage, words.failed(event), cause, _try(event.hint))
         case events.Result():
-            return _result(event, timeline)
+            return _result(event, timeline, run)
     return _verify(event, timeline) or _train(event, timeline)
 
 
@@ -103,9 +103,12 @@ def _sandboxed(event: events.Sandboxed) -> list[str]:
 
 
 def _matched(event: events.Matched) -> list[str]:
-    price = f"{event.offers} offers, {len(event.peers)} hired at {format_credits(event.unit_price)} credits a token"
+    price = f"{len(event.peers)} hired at {format_credits(event.unit_price)} credits a token"
     names = [" ".join(peer[:8] for peer in event.peers[i : i + 10]) for i in range(0, len(event.peers), 10)]
-    return [*say("Network", price), *[line for row in names for line in say("Network", row)]]
+    return [
+        *say("Network", words.many(event.offers, "offer"), price, between=", "),
+        *[line for row in names for line in say("Network", row)],
+    ]
 
 
 def _train(event: AnyEvent, timeline: Timeline) -> list[str]:
@@ -146,8 +149,10 @@ def _late(event: events.Arrived, timeline: Timeline) -> list[str]:
     """A line for the one for whom all others waited, where that was long; `timeline` holds its arrival."""
     opened = timeline.opened
     seen = timeline.arrivals.get(event.round, {})
+    if opened is None or opened.round != event.round or len(seen) < len(opened.peers):
+        return []
     others = [a.seconds for (who, phase), a in seen.items() if phase == event.phase and who != event.peer]
-    if opened is None or opened.round != event.round or len(others) + 1 < len(opened.peers) or not others:
+    if len(others) + 1 < len(opened.peers) or not others:
         return []
     behind = event.seconds - max(others)
     if behind < words.TELLING_SECONDS or event.phase not in PHASES:
@@ -189,7 +194,7 @@ def _round(event: events.RoundClosed, timeline: Timeline) -> list[str]:
     return say("Train", *parts, between="  ")
 
 
-def _result(event: events.Result, timeline: Timeline) -> list[str]:
+def _result(event: events.Result, timeline: Timeline, run: str) -> list[str]:
     again = f"{event.reexecuted} contributions computed again" if event.reexecuted else ""
     took = f"{event.rounds} rounds, {format_count(event.tokens)} tokens in {format_seconds(event.seconds)}"
     return [
@@ -200,16 +205,15 @@ def _result(event: events.Result, timeline: Timeline) -> list[str]:
         *say("Result", took, again, *[words.left(gone, timeline) for gone in timeline.left[:8]]),
         *say("Result", f"model  {event.model_hash}"),
         *say("Result", f"ledger {event.ledger_root}"),
-        *say("Result", f"folder {event.run}"),
+        *say("Next", f"farflung sample {run or clean(event.run, 60)}", words.ALSO),
     ]
 
 
 def _verified(event: events.Result, timeline: Timeline) -> list[str]:
-    audited = (
-        f"{event.segments_audited} segments audited" if event.segments_audited else "no segment was audited"
-    )
-    if event.segments_audited and timeline.verifiers:
-        audited += f" by {len(timeline.verifiers)} verifiers"
+    count = event.segments_audited
+    audited = f"{words.many(count, 'segment')} audited" if count else "no segment was audited"
+    if count and timeline.verifiers:
+        audited += f" by {words.many(len(timeline.verifiers), 'verifier')}"
     found = [timeline.caught.get(peer) for peer in event.caught[:8]]
     why = [f" ({clean(each.why, WHY_COLUMNS)})" if each is not None else "" for each in found]
     caught = [f"caught: {peer[:8]}{each}" for peer, each in zip(event.caught, why, strict=False)]

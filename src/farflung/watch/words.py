@@ -27,6 +27,10 @@ WHERE: Final = (
 TELLING_SECONDS: Final = 2.0  # who comes so much later than all others is named
 OWES: Final = {"train": "to train", "reveal": "to send a payload", "merge": "to merge"}
 DONE: Final = {"train": "trained", "reveal": "sent a payload", "merge": "merged"}
+ALSO: Final = "also: report, eval, watch, verify-run"  # further verbs that take a run
+UNFINISHED: Final = "none yet: the run was stopped before its end"
+LEFT_OUT: Final = "FF-APP-133"  # the warning that the one machine is not waited for
+ASKED_TO_STOP: Final = "FF-APP-131"  # the warning that the first Ctrl-C was heard
 FEW: Final = 2  # so many who are late are named
 DID: Final = {"train": "trained", "reveal": "had sent its payload", "merge": "merged"}
 
@@ -88,7 +92,7 @@ def credits_of(amount: int) -> str:
 
 def times(large: float, small: float) -> str:
     """How many times as much."""
-    return f"{large / small:.3g} times" if small > 0 else "no multiple of"
+    return f"{float(f'{large / small:.3g}'):,.15g} times" if small > 0 else "no multiple of"
 
 
 def clock(seconds: float) -> str:
@@ -108,6 +112,23 @@ def amount(value: float, unit: str) -> str:
         case "micro-credits":
             return credits_of(round(value))
     return f"{value:.4g} {clean(unit, 20)}".rstrip()
+
+
+def warnings(t: Timeline, is_over: bool) -> tuple[events.Warned, ...]:
+    """Those that still hold: of the session under way, and what Ctrl-C does only while there is a run to stop."""
+    told = (w for w in t.warnings if w.at >= t.session_at)
+    return tuple(w for w in told if not (is_over and w.code == ASKED_TO_STOP))
+
+
+def is_comparing(t: Timeline) -> bool:
+    """Whether one machine trains on the same tokens, and nothing else is left to do."""
+    planned = t.plan is not None and t.plan.baseline_seconds and t.settled
+    return bool(t.baseline_scores or planned) and t.baseline is None and not is_left_out(t)
+
+
+def is_left_out(t: Timeline) -> bool:
+    """Whether somebody would not wait for the one machine."""
+    return any(w.code == LEFT_OUT for w in warnings(t, is_over=False))
 
 
 def run_name(t: Timeline) -> str:

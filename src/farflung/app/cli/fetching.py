@@ -68,7 +68,7 @@ def fetch(name: str | None, out: Path | None, as_json: bool) -> None:
     files = {
         MODEL: held.data,
         RECEIPT: handed.read_file(handed.receipt_of(run), 1 << 24),
-        RESOLVED: handed.read_file(run.resolved_file, 1 << 24),
+        RESOLVED: handed.settings(run),
     }
     if held.source:
         files[MODULE] = held.source

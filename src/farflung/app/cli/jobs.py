@@ -12,6 +12,7 @@ from farflung.app import asking, folder, preparation, running
 from farflung.app.cli.completing import job_files, keys_to_set, presets, run_names
 from farflung.app.cli.showing import watcher
 from farflung.app.journal import read_timeline
+from farflung.core.errors import UsageError
 from farflung.core.events import to_json
 from farflung.host.io.probe import machine
 from farflung.job import cheats, dataset, show
@@ -92,7 +93,7 @@ def run(
         job, preset, _flags(settings, seed, rounds), cheat=cheat, baseline=baseline
     )
     root = asking.new_root(out, resolved.spec.name)
-    with watcher(as_json) as see:
+    with watcher(as_json, root) as see:
         running.start(root, resolved, identity, [see])
 
 
@@ -106,9 +107,10 @@ def resume(name: str | None, as_json: bool) -> None:
     """
     found = folder.find(asking.runs_folder(), name)
     done = read_timeline(found)
-    with watcher(as_json) as see:
+    if done.result is not None:  # said before the screen is there, which others must not write into
+        sys.stderr.write(f"run {found.name} is finished; this is how it ended\n")
+    with watcher(as_json, found.root) as see:
         if done.result is not None:
-            sys.stderr.write(f"run {found.name} is finished; this is how it ended\n")
             see(done.result, done)
             return
         running.resume(found, asking.resolve_again(found), [see])
@@ -141,7 +143,12 @@ def plan(
     spec = resolved.spec
     layout = preparation.known_layout(spec)
     if layout is None:
-        raise click.UsageError("a module's size is known once it is built: `farflung run` plans it first")
+        raise UsageError(
+            "FF-APP-134",
+            "the size of a module of your own is not known before it is built",
+            cause="its code runs in a sandboxed worker only, which a plan does not start; a run shows its plan first",
+            hint=f"farflung run {job}" if job is not None else "farflung run JOB",
+        )
     size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
     event = advise(spec, layout, size, machine()).event("")
     for line in [to_json(event)] if as_json else lines(event, Timeline()):

@@ -17,7 +17,7 @@ from farflung.app.cli.completing import run_names
 from farflung.app.folder import RunFolder
 from farflung.app.journal import read_timeline
 from farflung.app.local import genesis_of
-from farflung.core.errors import UsageError
+from farflung.core.errors import RunError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.watch.fold import Timeline
@@ -51,6 +51,14 @@ def _row(run: RunFolder, timeline: Timeline) -> dict[str, Any]:
         "sent": timeline.bytes_sent(),
         "paid": result.paid if result else 0,
     }
+
+
+def _listed(run: RunFolder) -> dict[str, Any]:
+    """A run among others: one that cannot be read hides none of them."""
+    try:
+        return _row(run, read_timeline(run))
+    except RunError:
+        return _row(run, Timeline()) | {"state": "unreadable"}
 
 
 def _cut(name: str, width: int) -> str:
@@ -127,7 +135,7 @@ def status(name: str | None, as_json: bool) -> None:
         one = _more(run, timeline, _row(run, timeline))
         _say(as_json, {"runs": [one]}, _details(one))
         return
-    rows = [_row(run, read_timeline(run)) for run in folder.all_runs(base)]
+    rows = [_listed(run) for run in folder.all_runs(base)]
     if not rows:
         _say(as_json, {"runs": []}, [f"no runs in {base}; start one with `farflung run`"])
         return

@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 import farflung
+from farflung.app.cli.streams import open_missing
 from farflung.core.errors import FarflungError, RunError, UsageError
 
 LINE = 400  # the longest line of an error
@@ -136,7 +137,12 @@ class Verbs(click.Group):
             ) from error
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs,
+    options_metavar="[-v]",
+    subcommand_metavar="VERB [ARGUMENTS]",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option("-v", "--verbose", is_flag=True, help="Show tracebacks.")
 @click.version_option(farflung.__version__, message="farflung %(version)s")
 def cli(verbose: bool) -> None:
@@ -151,6 +157,16 @@ def cli(verbose: bool) -> None:
 def _misread(error: click.UsageError, words: Sequence[str]) -> UsageError:
     """A command line that click cannot read, in the words of every other error."""
     context = error.ctx or _context(words)
+    if isinstance(error, click.NoSuchOption) and context is not None and context.parent is None:
+        meant = _context(words)
+        options = {name for param in meant.command.params for name in param.opts} if meant is not None else ()
+        if meant is not None and error.option_name in options:
+            return UsageError(
+                "FF-APP-001",
+                f"{error.option_name} stands before the verb",
+                cause=f"it is an option of {meant.info_name}, and stands behind it",
+                hint=f"{meant.command_path} {error.option_name}",
+            )
     verb = context.command_path if context is not None else "farflung"
     usage = context.get_usage().removeprefix("Usage: ") if context is not None else "farflung VERB"
     message = " ".join(error.format_message().rstrip(".").split())
@@ -187,19 +203,16 @@ def _refuse(error: FarflungError) -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
     words = list(arguments) if arguments is not None else sys.argv[1:]
+    open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
                 errors="backslashreplace"
             )  # a terminal that lacks a character still gets the rest
     try:
-        cli.main(
-            args=words,
-            prog_name="farflung",
-            standalone_mode=False,
-        )
-    except click.exceptions.Exit as leaving:
-        sys.exit(leaving.exit_code)
+        status = cli.main(args=words, prog_name="farflung", standalone_mode=False)
+        if isinstance(status, int) and status:  # of `ctx.exit`: it is returned here, not raised
+            sys.exit(status)
     except click.Abort:
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:

@@ -40,7 +40,10 @@ def receipt() -> None:
     """Check what a ledger paid, from a receipt file alone."""
 
 
-@receipt.command(epilog="Example: farflung receipt verify provider-1.receipt")
+@receipt.command(
+    epilog="Example: farflung receipt verify provider-1.receipt",
+    short_help="Verify a receipt file offline, and say what it proves.",
+)
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--genesis", metavar="HASH", callback=_hash, help="The ledger's genesis, known from elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import codecs
 import math
 import sys
-import unicodedata
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,74 +13,18 @@ import numpy as np
 
 from farflung.app import asking, handed
 from farflung.app.cli.completing import run_names
-from farflung.app.handed import Handed
 from farflung.app.journal import read_timeline
+from farflung.app.prompting import as_text, harmless, prompt_tokens
 from farflung.app.telling import ask
 from farflung.core import limits
-from farflung.core.errors import PolicyError, UsageError
+from farflung.core.errors import UsageError
 from farflung.core.units import format_count
 from farflung.job import dataset
 from farflung.job.io.read import read_tokens
 from farflung.train import questions
 
-PROMPT_BYTES: Final = 64 * limits.KIB
-START: Final = "\n"  # what an empty prompt stands for: text begins after a line's end
 TOKENS: Final = 1 << 20
-_KEPT: Final = "\n\t"
-_JOINERS: Final = "\u200c\u200d"  # parts of words and of emoji
-_PICTURES: Final = 0x2400  # visible pictures of the control characters
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-
-
-def harmless(text: str) -> str:
-    """Text that a terminal only shows: controls become their pictures, marks that turn text around become U+FFFD."""
-
-    def shown(char: str) -> str:
-        if char in _KEPT or char in _JOINERS or unicodedata.category(char) not in ("Cc", "Cf", "Co", "Cs"):
-            return char
-        code = ord(char)
-        return chr(_PICTURES + code) if code < 32 else "\u2421" if code == 127 else "\ufffd"
-
-    return "".join(map(shown, text))
-
-
-def as_text(tokens: Iterable[int]) -> Iterator[str]:
-    """Bytes as harmless text, each character as soon as it is whole."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for token in tokens:
-        yield harmless(decoder.decode(bytes([token])))
-    yield harmless(decoder.decode(b"", final=True))
-
-
-def prompt_tokens(text: str, held: Handed) -> tuple[int, ...]:
-    """A prompt as tokens. Raises UsageError FF-APP-171, PolicyError FF-APP-172."""
-    if held.card.tokens != "bytes":
-        raise PolicyError(
-            "FF-APP-172",
-            "this model writes numbers, not text",
-            cause="it was trained on tokens from a .npy or .safetensors file; what they mean is not known here",
-            hint="farflung export --format hf, and use it with the tokenizer that made the tokens",
-        )
-    data = (text or START).encode("utf-8", "surrogateescape")
-    if len(data) > PROMPT_BYTES:
-        raise UsageError(
-            "FF-APP-171",
-            f"the prompt is too long: {len(data)} bytes",
-            cause=f"a prompt has at most {PROMPT_BYTES} bytes, and the model sees the last {held.card.context}",
-            hint="give the end of it",
-        )
-    if max(data) >= held.card.vocabulary:
-        raise UsageError(
-            "FF-APP-171",
-            f"the prompt has a byte {max(data)} that the model does not know",
-            cause=f"its vocabulary ends at {held.card.vocabulary - 1}",
-            hint="write the prompt without that character",
-        )
-    if len(data) > held.card.context:
-        sys.stderr.write(
-            f"note: the model sees the last {held.card.context} of the prompt's {len(data)} bytes\n"
-        )
-    return tuple(data)
 
 
 @click.command(epilog='Example: farflung sample --prompt "def " --tokens 300')
@@ -176,6 +117,7 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
         packed = handed.read_file(run.dataset_file, limits.DATA_BYTES)
         measured_on, ours = "the run's held-out part", dataset.unpack(packed).heldout
     limit = tokens or spec.evaluate.final_tokens
+    _check_enough(min(limit, len(ours) - 1), held.card.context, is_cut=limit < len(ours) - 1)
     packed_tokens = np.ascontiguousarray(ours[: limit + 1], questions.PACKED).tobytes()
     (found,) = ask(held, questions.Judge(held.data, held.source, packed_tokens, limit))
     assert isinstance(found, questions.Judged)
@@ -193,6 +135,17 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
     }
     text = [msgspec.json.encode(facts).decode()] if as_json else _words(facts)
     sys.stdout.write("\n".join(text) + "\n")
+
+
+def _check_enough(tokens: int, context: int, *, is_cut: bool) -> None:
+    """Raises UsageError FF-APP-174."""
+    if tokens < context:
+        raise UsageError(
+            "FF-APP-174",
+            f"{max(0, tokens)} tokens are too few to measure on",
+            cause=f"the model is measured on whole windows of {context} tokens",
+            hint=f"farflung eval --tokens {context}" if is_cut else "give a longer text with --data",
+        )
 
 
 def _words(facts: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from farflung.watch import detail, words
 from farflung.watch.fold import Timeline
 from farflung.watch.rows import Row
 from farflung.watch.screen import COLUMNS
+from farflung.watch.text import say
 
 OLD_SPEED = 10.0  # a run of two minutes is told in a dozen seconds
 LEAVES = ("Ctrl-C leaves; the run goes on", "Ctrl-C leaves")
@@ -56,8 +57,14 @@ def _note(speed: float | None, is_running: bool) -> tuple[str, ...]:
 def _show(run: RunFolder, speed_text: str | None, as_json: bool) -> None:
     is_running = run.owner() is not None
     speed = _speed(speed_text, is_running)
-    with surface(as_json, note=_note(speed, is_running), speed=speed or 1.0, tells_errors=True) as on:
-        replay(run, on, speed=speed, follow=is_running)
+    note, name = _note(speed, is_running), asking.must_be_named(run)
+    with surface(as_json, name, note=note, speed=speed or 1.0, tells_errors=True) as on:
+        timeline = replay(run, on, speed=speed, follow=is_running)
+    is_told = as_json or is_screen(sys.stdout) or timeline.result is not None or timeline.failed is not None
+    if not is_told and run.owner() is None:
+        sys.stdout.write(
+            "\n".join(say("Result", words.UNFINISHED, f"farflung resume {asking.called(run)}")) + "\n"
+        )
 
 
 def _columns() -> int:

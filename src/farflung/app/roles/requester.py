@@ -23,6 +23,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.core.money import Credits
+from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.block import Genesis
 from farflung.net.io.connection import Connection
@@ -40,6 +41,7 @@ def budget_of(config: Report) -> Budget:
         memory_bytes=int(config["memory_bytes"]),
         deadline=int(config["deadline"]),
         dataset_bytes=int(config["dataset_bytes"]),
+        answer=Seconds(float(config["answer_seconds"])),
     )
 
 

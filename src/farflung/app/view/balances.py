@@ -27,10 +27,12 @@ from farflung.app.view.drawing import (
 from farflung.core.money import format_credits
 from farflung.plan.compare import HIGH, LOW
 from farflung.watch.series import Money, PlanRow
+from farflung.watch.sharing import share
 
 SLOT: Final = 23  # px that a flow's words need
 BAND: Final = 190  # px for all money together
 SHOWN: Final = 12  # payments that have a line of their own
+QUANTITIES: Final = 32  # compared ones that have a line
 RATIOS: Final = (0.25, 4.0)  # what the axis shows; what lies beyond stands at its end
 
 
@@ -135,6 +137,7 @@ def _ribbon(
 
 def plan(rows: Sequence[PlanRow], description: str) -> Chart:
     """Measured as a multiple of the plan; the band is what counts as kept."""
+    rows = rows[:QUANTITIES]
 
     def paint(sheet: Sheet) -> None:
         row = 30
@@ -147,7 +150,7 @@ def plan(rows: Sequence[PlanRow], description: str) -> Chart:
             _ratio(axes, number, each)
         axes.set_xlim(*RATIOS)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.set_yticks(range(len(rows)), [each.quantity for each in rows])
+        axes.set_yticks(range(len(rows)), [share(each.quantity, 24) for each in rows])
         axes.set_xticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1" if sheet.is_narrow else "as planned", "2", "4"])
         axes.set_xticks([], minor=True)
         axes.spines["left"].set_visible(False)
@@ -161,8 +164,8 @@ def plan(rows: Sequence[PlanRow], description: str) -> Chart:
 
 def _ratio(axes: Any, number: int, row: PlanRow) -> None:
     low, high = RATIOS
-    share = row.ratio if row.ratio is not None else high
-    x = min(max(share, low), high)
+    kept = row.ratio if row.ratio is not None else high
+    x = min(max(kept, low), high)
     colour, marker = (WARN, "D") if row.off else (GOOD, "o")
     axes.plot([1, x], [number, number], color=colour, linewidth=2.2, solid_capstyle="butt")
     axes.plot(
@@ -174,8 +177,8 @@ def _ratio(axes: Any, number: int, row: PlanRow) -> None:
         markerfacecolor="none" if row.off else colour,
         clip_on=False,
     )
-    text = f"{share:.2f}" if row.ratio is not None else "unplanned"
-    side = 9 if share >= 1 else -9
+    text = f"{kept:.2f}" if row.ratio is not None else "unplanned"
+    side = 9 if kept >= 1 else -9
     axes.annotate(
         text,
         (x, number),

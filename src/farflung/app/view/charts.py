@@ -25,16 +25,18 @@ from farflung.app.view.drawing import (
 )
 from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.watch.series import Losses, Mark, Point, Sent
+from farflung.watch.sharing import share
 
 AXES: Final = ("tokens", "bytes", "time")  # what a loss can be drawn over
 MARKERS: Final = 24  # on one line, about
+POINTS: Final = 2000  # of one line: more cannot be told apart
 LEAVERS: Final = 6  # whose leaving is marked; the table has all
 KINDS: Final = ("sync", "audit", "join", "control", "relay")
 
 
 def label(names: Mapping[str, str], peer: str) -> str:
     """A peer by its short key, with the name it has in this run."""
-    short = peer[:8]
+    short = share(peer[:8], 8)
     return f"{names[peer]} {short}" if peer in names else short
 
 
@@ -46,10 +48,10 @@ def in_order(peers: Iterable[str], names: Mapping[str, str]) -> list[str]:
 def _over(axis: str) -> tuple[Callable[[Point], float], Callable[[float], str], str]:
     match axis:
         case "bytes":
-            return (lambda p: p.sent), format_bytes, "sent by all, at the sockets"
+            return (lambda p: float(p.sent)), format_bytes, "sent by all, at the sockets"
         case "time":
             return (lambda p: p.seconds), format_seconds, "time in rounds"
-    return (lambda p: p.tokens), format_count, "tokens trained"
+    return (lambda p: float(p.tokens)), format_count, "tokens trained"
 
 
 def loss(
@@ -112,8 +114,9 @@ def _curves(axes: Any, curves: Losses, axis: str, of: Callable[[Point], float]) 
     )
     for points, text, colour, dash, marker, width in lines:
         if points:
-            xs, ys = [of(p) for p in points], [p.loss for p in points]
-            marker = marker or ("" if len(points) > 1 else "s")
+            few = _thinned(points)
+            xs, ys = [of(p) for p in few], [p.loss for p in few]
+            marker = marker or ("" if len(few) > 1 else "s")
             axes.plot(
                 xs,
                 ys,
@@ -121,12 +124,12 @@ def _curves(axes: Any, curves: Losses, axis: str, of: Callable[[Point], float]) 
                 linestyle=dash,
                 marker=marker,
                 markersize=5,
-                markevery=max(1, len(points) // MARKERS),
+                markevery=max(1, len(few) // MARKERS),
                 linewidth=width,
                 label=text,
                 clip_on=False,
             )
-    alone = curves.baseline
+    alone = _thinned(curves.baseline)
     if not alone:
         return
     look = {"color": S3, "label": "one machine, held-out", "linewidth": 1.8, "linestyle": (0, (6, 2, 1, 2))}
@@ -139,6 +142,12 @@ def _curves(axes: Any, curves: Losses, axis: str, of: Callable[[Point], float]) 
         )
 
 
+def _thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """About POINTS of them, the first and the last among them."""
+    step = len(points) // POINTS + 1
+    return points if step == 1 else [*points[:-1:step], points[-1]]
+
+
 def _leavers(
     sheet: Sheet, axes: Any, marks: Sequence[Mark], of: Callable[[Point], float], names: Mapping[str, str]
 ) -> None:
@@ -148,7 +157,7 @@ def _leavers(
         side = -4 if x > 0.6 * end else 4
         axes.axvline(x, color=MUTED, linewidth=1, linestyle=(0, (2, 2)), ymax=0.96)
         axes.annotate(
-            f"{label(names, mark.peer) if not sheet.is_narrow else mark.peer[:8]} leaves",
+            f"{label(names, mark.peer) if not sheet.is_narrow else label({}, mark.peer)} leaves",
             (x, 0.965),
             xycoords=("data", "axes fraction"),
             xytext=(side, -16 * number),
@@ -163,7 +172,7 @@ def _leavers(
 
 def sent(bytes_: Sent, description: str) -> Chart:
     """To scale with the ring, then by kind."""
-    kinds = [(kind, getattr(bytes_.by, kind)) for kind in KINDS if getattr(bytes_.by, kind)]
+    kinds = [(kind, getattr(bytes_.by, kind)) for kind in KINDS if getattr(bytes_.by, kind) > 0]
     whole = [("this run", bytes_.total)] + ([("bf16 ring", bytes_.ring)] if bytes_.ring else [])
 
     def paint(sheet: Sheet) -> None:
@@ -185,13 +194,13 @@ def sent(bytes_: Sent, description: str) -> Chart:
 
 
 def _bars(axes: Any, rows: Sequence[tuple[str, int]], colours: Sequence[str], sheet: Sheet) -> None:
-    most = max((value for _, value in rows), default=1) or 1
+    most = float(max((value for _, value in rows), default=1) or 1)
     for place_, (name, value) in enumerate(rows):
         colour = colours[place_ % len(colours)]
         hatched = colour == "none"
         axes.barh(
             place_,
-            value,
+            float(value),
             height=0.58,
             color=SOFT if hatched else colour,
             edgecolor=MUTED if hatched else colour,

@@ -34,6 +34,7 @@ ROUNDS_NARROW: Final = 5
 GRID_WIDE: Final = 40  # rounds in one row of the audit grid
 GRID_NARROW: Final = 12
 GRID_ROUNDS: Final = 200  # the last ones of a long run; the table has all that were drawn
+MEMBERS: Final = 64  # that have a row in a drawing; the tables have all
 GRID_LEAST: Final = 20  # a short run does not fill the page
 
 # Finding → colour, marker, filled.
@@ -51,18 +52,19 @@ def lanes(strips: Sequence[Strip], names: Mapping[str, str], description: str) -
 
     def paint(sheet: Sheet) -> None:
         shown = last_rounds(strips, ROUNDS_NARROW if sheet.is_narrow else ROUNDS_WIDE)
-        peers = in_order({strip.peer for strip in shown}, names)
+        peers = in_order({strip.peer for strip in shown}, names)[:MEMBERS]
+        shown = [strip for strip in shown if strip.peer in peers]
         row = 34
         top = 60 if sheet.is_narrow else 46
         stretch(sheet, top + 46 + row * len(peers) + (16 if sheet.is_narrow else 0))
         axes = place(sheet, 78 if sheet.is_narrow else 150, 46, 12, top)
-        origin = min(block.start for strip in shown for block in strip.blocks)
+        origin = min((block.start for strip in shown for block in strip.blocks), default=0.0)
         for strip in shown:
             _strip(axes, strip, peers.index(strip.peer), origin)
         _round_numbers(sheet, axes, shown, origin)
         axes.set_ylim(len(peers) - 0.5, -0.5)
         axes.set_xlim(left=0)
-        texts = [peer[:8] if sheet.is_narrow else label(names, peer) for peer in peers]
+        texts = [label({} if sheet.is_narrow else names, peer) for peer in peers]
         axes.set_yticks(range(len(peers)), texts)
         axes.spines["left"].set_visible(False)
         axes.xaxis.get_major_locator().set_params(nbins=4 if sheet.is_narrow else 8)
@@ -74,7 +76,7 @@ def lanes(strips: Sequence[Strip], names: Mapping[str, str], description: str) -
 
 def last_rounds(strips: Sequence[Strip], count: int) -> list[Strip]:
     """The strips of the last `count` rounds."""
-    rounds = sorted({strip.round for strip in strips})[-count:]
+    rounds = set(sorted({strip.round for strip in strips})[-count:])
     return [strip for strip in strips if strip.round in rounds]
 
 
@@ -159,22 +161,26 @@ def _lane_legend(sheet: Sheet) -> None:
 def audits(found: Audits, names: Mapping[str, str], description: str) -> Chart:
     """Rounds across, members down: what was drawn, and what came of it."""
     rounds = sorted({cell.round for cell in found.cells})[-GRID_ROUNDS:]
+    peers = in_order(found.peers, names)[:MEMBERS]
+    cells: dict[int, list[Cell]] = {round: [] for round in rounds}
+    for cell in found.cells:
+        if cell.round in cells and cell.peer in peers:
+            cells[cell.round].append(cell)
 
     def paint(sheet: Sheet) -> None:
         across = GRID_NARROW if sheet.is_narrow else max(GRID_LEAST, min(GRID_WIDE, len(rounds)))
         rows = [rounds[i : i + across] for i in range(0, len(rounds), across)]
         row, gap, top = 26, 34, 46 if sheet.is_narrow else 30
-        each = row * len(found.peers) + gap
+        each = row * len(peers) + gap
         stretch(sheet, top + each * len(rows))
-        peers = in_order(found.peers, names)
         height = sheet.figure.get_figheight() * 72
         for number, part in enumerate(rows):
             begin = top + each * number + 4
             left = 78 if sheet.is_narrow else 150
             right = sheet.width - left - min(len(part), across) / across * (sheet.width - left - 8)
             axes = place(sheet, left, height - begin - each + gap, max(8, right), begin)
-            _grid(axes, [cell for cell in found.cells if cell.round in part], part, peers)
-            texts = [peer[:8] if sheet.is_narrow else label(names, peer) for peer in peers]
+            _grid(axes, [cell for round in part for cell in cells[round]], part, peers)
+            texts = [label({} if sheet.is_narrow else names, peer) for peer in peers]
             axes.set_yticks(range(len(peers)), texts)
         _audit_legend(sheet, {cell.state for cell in found.cells})
 

@@ -21,13 +21,19 @@ PER_SECOND: Final = 8
 
 
 class LiveScreen:
-    """A watcher (app.journal.Watcher) that paints. `speed`: seconds of the run that pass in one second here."""
+    """A watcher (app.journal.Watcher) that paints. `speed`: seconds of the run in one second; `run`: see View."""
 
     def __init__(
-        self, out: TextIO, *, verbose: bool = False, note: tuple[str, ...] = LIVE, speed: float = 1.0
+        self,
+        out: TextIO,
+        *,
+        verbose: bool = False,
+        note: tuple[str, ...] = LIVE,
+        speed: float = 1.0,
+        run: str = "",
     ) -> None:
         self._painter, self._out = Painter(out), out
-        self._verbose, self._note, self._speed = verbose, note, speed
+        self._verbose, self._note, self._speed, self._run = verbose, note, speed, run
         self._timeline = Timeline()
         self._is_new = True
         self._seen_at = time.monotonic()
@@ -84,5 +90,6 @@ class LiveScreen:
             version=farflung.__version__,
             is_over=is_over,
             note=self._note,
+            run=self._run,
         )
         self._painter.paint(screen(timeline, view))

@@ -6,7 +6,9 @@ It holds no script and asks for nothing; it names neither paths nor addresses. T
 from __future__ import annotations
 
 import datetime
+import errno
 import os
+import secrets
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +26,7 @@ from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.plan.compare import HIGH, LOW
 from farflung.watch import series
 from farflung.watch.fold import Timeline
-from farflung.watch.series import PlanRow, Strip
+from farflung.watch.series import AuditRow, Audits, Losses, PlanRow, Strip
 from farflung.watch.sharing import share
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 FILE: Final = "report.html"
 SECTIONS: Final = ("Plan", "Network", "Train", "Verify", "Settle", "Result")
+YEAR_9999: Final = 253_370_764_800  # seconds since the epoch: dates end with that year
+ROWS: Final = 2000  # of one table; of a longer one the page shows the last, or what is contested
 _HERE: Final = Path(__file__).parent
 
 
@@ -107,10 +111,17 @@ def keep(folder: RunFolder, journal: Emitter) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Whoever reads sees the old page or the new one. It can always be made again, so it need not outlive a crash."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Whoever reads sees the old page or the new one. It can always be made again, so it need not outlive a crash.
+
+    The folder may be a stranger's: what lies there under the new file's name is neither followed nor written to.
+    """
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "there is something that is no ordinary file")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     try:
-        beside.write_bytes(data)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
@@ -131,7 +142,8 @@ def facts(t: Timeline, name: str, created: float, *, is_owned: bool) -> dict[str
     order = charts.in_order((row.peer for row in rows), names)
     money = series.money(t)
     paid = charts.in_order((pay.peer for pay in money.pays), names)
-    when = datetime.datetime.fromtimestamp(created, datetime.UTC)
+    # A date beyond the calendar is no date of a run.
+    when = datetime.datetime.fromtimestamp(created if 0 <= created < YEAR_9999 else 0, datetime.UTC)
     seconds = t.result.seconds if t.result is not None else t.at
     return {
         "t": t,
@@ -157,7 +169,9 @@ def facts(t: Timeline, name: str, created: float, *, is_owned: bool) -> dict[str
         "planned": series.planned(t),
         "members": members(t),
         "marks": series.marks(t),
-        "charts": _charts(t, names),
+        "charts": _charts(t, names, curves, found, strips),
+        "rows": ROWS,
+        "listed": listed(found.rows),
         "low": LOW,
         "high": HIGH,
         "kinds": charts.KINDS,
@@ -170,7 +184,13 @@ def facts(t: Timeline, name: str, created: float, *, is_owned: bool) -> dict[str
 
 def charts_rounds(strips: tuple[Strip, ...]) -> list[Strip]:
     """The strips that the lane chart shows, for the table beside it."""
-    return grids.last_rounds(strips, grids.ROUNDS_WIDE)
+    return grids.last_rounds(strips, grids.ROUNDS_WIDE)[-ROWS:]
+
+
+def listed(rows: tuple[AuditRow, ...]) -> list[AuditRow]:
+    """The audits in the table: all, or of too many first those that do not hold, then the last ones."""
+    kept = sorted(range(len(rows)), key=lambda i: (rows[i].finding == series.HOLDS, -i))[:ROWS]
+    return [rows[i] for i in sorted(kept)]
 
 
 def members(t: Timeline) -> tuple[str, ...]:
@@ -180,10 +200,11 @@ def members(t: Timeline) -> tuple[str, ...]:
     return tuple(charts.in_order({*hired, *t.joined, *opened}, series.names(t)))
 
 
-def _charts(t: Timeline, names: dict[str, str]) -> dict[str, Chart]:
+def _charts(
+    t: Timeline, names: dict[str, str], curves: Losses, found: Audits, strips: tuple[Strip, ...]
+) -> dict[str, Chart]:
     """The charts for which there are numbers."""
-    curves, marks, found = series.losses(t), series.marks(t), series.audits(t)
-    strips, sent, money, rows = series.strips(t), series.sent(t), series.money(t), series.planned(t)
+    marks, sent, money, rows = series.marks(t), series.sent(t), series.money(t), series.planned(t)
     names = {peer: share(name, 24) for peer, name in names.items()}
     made: dict[str, Chart] = {}
     if curves.train or len(curves.held_out) > 1:

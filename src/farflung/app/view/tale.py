@@ -46,7 +46,8 @@ def few(count: int, noun: str) -> str:
 
 def person(names: Mapping[str, str], peer: str) -> str:
     """A peer as a sentence names it."""
-    return f"{share(names[peer], 40)} ({peer[:8]})" if peer in names else peer[:8]
+    short = share(peer[:8], 8)
+    return f"{share(names[peer], 40)} ({short})" if peer in names else short
 
 
 def times(value: float) -> str:
@@ -203,7 +204,11 @@ def sent_described(sent: Sent) -> str:
 def lanes_described(strips: tuple[Strip, ...], late: Share | None) -> str:
     """The lanes in words."""
     rounds = sorted({strip.round for strip in strips})
-    who = f"; most often all waited for {late.peer[:8]}, {late.last} times" if late is not None else ""
+    who = (
+        f"; most often all waited for {share(late.peer[:8], 8)}, {late.last} times"
+        if late is not None
+        else ""
+    )
     return f"What each provider did in the last of {many(len(rounds), 'round')}: compute, send, merge, wait{who}."
 
 
@@ -223,7 +228,7 @@ def money_described(money: Money) -> str:
 
 def plan_described(rows: tuple[PlanRow, ...]) -> str:
     """The comparison in words."""
-    off = [row.quantity for row in rows if row.off]
+    off = [share(row.quantity, 24) for row in rows if row.off][:8]
     return f"{len(rows)} quantities compared; outside {LOW} to {HIGH}: {', '.join(off) or 'none'}."
 
 

@@ -83,7 +83,8 @@ def write_atomic(path: Path, data: bytes | memoryview, label: str, *, private: b
     """Replaces `path` by `data`, wholly or not at all; durable on return. Raises RunError FF-CORE-050."""
     temporary = path.with_name(path.name + ".tmp")
     try:
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o644)
+        how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW  # a folder may be a stranger's
+        handle = os.open(temporary, how, 0o600 if private else 0o644)
         try:
             _write(handle, data, f"{label}.write")
             failpoint(f"{label}.fsync")

@@ -63,7 +63,7 @@ def _judges(draft: Draft, job: JobRow, verdicts: Sequence[SignedVerdict]) -> lis
         if open_lease(draft, job.job, verifier, Role.AUDIT) is None or not is_verdict_signed(signed):
             raise PolicyError("FF-LEDG-050", f"no verifier {verifier[:4].hex()} of this job signed this")
     hired = sum(lease.is_open and lease.role == Role.AUDIT for lease in leases_of(draft, job))
-    needed = max(1, min(QUORUM, hired))
+    needed = quorum_of(hired)
     if len(verifiers) < len(verdicts) or len(verifiers) < needed:
         raise PolicyError(
             "FF-LEDG-051", f"{len(verifiers)} verifiers in {len(verdicts)} verdicts, not {needed}"
@@ -104,6 +104,16 @@ def _check_claim(op: JobSlash) -> None:
         raise PolicyError("FF-LEDG-056", "no evidence is named")
 
 
+def quorum_of(hired: int) -> int:
+    """How many of a job's verifiers must find a node false: two, or the only one."""
+    return max(1, min(QUORUM, hired))
+
+
+def share_of(taken: int, verifiers: int) -> int:
+    """The bounty of each of the verifiers, in micro-credits."""
+    return taken // 2 // verifiers
+
+
 def _taken(stake: int, finding: Finding, withheld_permille: int) -> int:
     """Micro-credits that the node loses, rounded down."""
     return stake if finding == Finding.FALSE else stake * withheld_permille // PERMILLE
@@ -111,7 +121,7 @@ def _taken(stake: int, finding: Finding, withheld_permille: int) -> int:
 
 def _take(draft: Draft, lease: LeaseRow, taken: int, verifiers: Sequence[PeerId]) -> None:
     """Half of `taken` is bounty in equal shares, both rounded down; all that is left of it burns."""
-    share = taken // 2 // len(verifiers)
+    share = share_of(taken, len(verifiers))
     nodes.seize(draft, lease.node, lease.stake, taken=taken, burnt=taken - share * len(verifiers))
     for verifier in verifiers:
         deposit(draft, verifier, share)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-
-import msgspec
+from typing import BinaryIO, Final
 
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent, from_json, to_json
 from farflung.core.io.durable import append_whole, sync_folder
+from farflung.watch import bounds
+from farflung.watch.bounds import Gate
 
 LABEL: Final = "watch.events"
 LINE_BYTES: Final = 1 << 20
@@ -65,33 +66,92 @@ def _whole(path: Path) -> Iterator[tuple[AnyEvent, int]]:
     with open(path, "rb") as file:
         while line := file.readline(LINE_BYTES):
             place += len(line)
-            if not line.endswith(b"\n"):
-                continue
-            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                yield from_json(line), place
+            event = _event(line) if line.endswith(b"\n") else None
+            if event is not None:
+                yield event, place
+
+
+def _event(line: bytes) -> AnyEvent | None:
+    try:
+        return from_json(line)
+    except (ValueError, RecursionError):  # no JSON, no event, or nested deeper than the stack
+        return None
 
 
 class Follower:
-    """Reads a log that another process is writing, and goes on where it was; never changes the file."""
+    """Reads a log that another process may be writing, and goes on where it was; never changes the file.
+
+    The log may be a stranger's: what is beyond watch.bounds is passed over.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._place = path, 0
+        self._path, self._gate = path, Gate()
+        self._place, self._good = 0, 0  # read so far; the end of the last event
+        self._file: tuple[int, int] | None = None
 
     def new(self) -> list[AnyEvent]:
-        """The whole events that were added since the last call; none while there is no file."""
-        found = []
-        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
+        """The whole events that were added since the last call; none while there is no file.
+
+        Raises RunError FF-WATCH-002 (no ordinary file), -003 (replaced while it was read), -004 (too long).
+        """
+        return list(self.read())
+
+    def read(self) -> Iterator[AnyEvent]:
+        """As `new`, one by one."""
+        with contextlib.suppress(FileNotFoundError), _opened(self._path) as file:
+            self._find_place(os.fstat(file.fileno()))
             file.seek(self._place)
             while line := file.readline(LINE_BYTES):
                 if not line.endswith(b"\n") and len(line) < LINE_BYTES:
                     break  # its writer is not done
                 self._place += len(line)
-                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
-                    found.append(from_json(line))
-        return found
+                event = _event(line) if line.endswith(b"\n") else None
+                if event is not None:
+                    self._good = self._place
+                    event = self._gate.passed(event)
+                if self._place > bounds.LOG_BYTES or self._gate.weight > bounds.EVENTS:
+                    raise _too_long(self._path)
+                if event is not None:
+                    yield event
+
+    def _find_place(self, status: os.stat_result) -> None:
+        """A writer that starts again may cut off what is behind its last event, and nothing before."""
+        file = (status.st_dev, status.st_ino)
+        if self._file not in (None, file) or status.st_size < self._good:
+            raise RunError(
+                "FF-WATCH-003",
+                f"the event log {self._path.name} was replaced while it was read",
+                cause="a log is only ever added to",
+                hint="start `farflung watch` again",
+            )
+        self._file = file
+        if status.st_size < self._place or self._place - self._good < LINE_BYTES:
+            self._place = self._good  # what was no event may be gone, and another line begun there
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Opens an ordinary file; a pipe or a device that keeps its reader waiting is none."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(handle).st_mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    raise RunError(
+        "FF-WATCH-002",
+        f"the event log {path.name} is no ordinary file",
+        cause="it is a folder, a pipe or a device",
+        hint="see who put it there; `farflung status` lists your runs",
+    )
+
+
+def _too_long(path: Path) -> RunError:
+    return RunError(
+        "FF-WATCH-004",
+        f"the event log {path.name} is too long to be shown",
+        cause=f"at most {bounds.EVENTS} events and entries of lists in {bounds.LOG_BYTES >> 20} MiB are read",
+        hint="farflung verify-run reads the exported log, which has no such limit",
+    )
 
 
 def read(path: Path) -> Iterator[AnyEvent]:
-    """The whole events of a log that another process may still be writing; does not change the file."""
-    for event, _ in _whole(path):
-        yield event
+    """The events of a log so far. Raises as `Follower.new`."""
+    return Follower(path).read()

@@ -17,7 +17,7 @@ from farflung.app.folder import RunFolder
 from farflung.app.journal import Journal
 from farflung.app.keeping import PORT_TAKEN, Keeper, Post
 from farflung.app.leash import Child, Report
-from farflung.app.local import Network, Place
+from farflung.app.local import LocalNetwork, Place
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import (
     AnyEvent,
@@ -43,7 +43,7 @@ LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
 class Processes:
     """All processes of a run but this one."""
 
-    def __init__(self, folder: RunFolder, network: Network, journal: Journal, on_event: OnEvent) -> None:
+    def __init__(self, folder: RunFolder, network: LocalNetwork, journal: Journal, on_event: OnEvent) -> None:
         """`on_event` hears, in order, what the requester's process tells; its second argument: make it durable."""
         self._folder, self._network, self._journal, self._on_event = folder, network, journal, on_event
         self._session = journal.timeline.sessions

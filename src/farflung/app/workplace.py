@@ -1,0 +1,99 @@
+"""Where a lease's work is done, to train or to audit: the job's data on this disk, and a worker that knows the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+from farflung.app import objects
+from farflung.app.wire import Start
+from farflung.app.wrapping import KEY_BYTES
+from farflung.core import limits
+from farflung.core.errors import RunError, VerificationError
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.job.cheats import HONEST
+from farflung.job.spec import Terms
+from farflung.net.messages import Kind
+from farflung.store.io.disk import Disk
+from farflung.store.objects import Manifest, open_object
+from farflung.train import messages
+
+ReplyT = TypeVar("ReplyT", bound=messages.Reply)
+
+
+class Worker(Protocol):
+    """A worker process, as those who use it see it."""
+
+    async def request(self, message: messages.Request) -> messages.Reply:
+        """Sends one request and waits for its reply."""
+
+
+async def ask(worker: Worker, message: messages.Request, kind: type[ReplyT]) -> ReplyT:
+    """The worker's reply. Raises RunError FF-APP-037 when it is of another kind."""
+    reply = await worker.request(message)
+    if not isinstance(reply, kind):
+        raise RunError(
+            "FF-APP-037", f"the worker answered {type(reply).__name__} to {type(message).__name__}"
+        )
+    return reply
+
+
+class Workplace:
+    """One job's on one node. `job_key` and `worker` are there once the lease has started."""
+
+    def __init__(self, me: PeerId, terms: Terms, disk: Disk, dial: objects.Dial, dataset_bytes: int) -> None:
+        """`dataset_bytes`: what the proposal said of the data set's size."""
+        self._me, self._terms, self._disk, self._dial = me, terms, disk, dial
+        self._dataset_bytes = dataset_bytes
+        self.job_key = b""
+        self.worker: Worker | None = None
+
+    def is_set_up(self, worker: Worker, job_key: bytes) -> bool:
+        """Whether this very worker knows the job already."""
+        return worker is self.worker and job_key == self.job_key
+
+    def check(self, start: Start, job_key: bytes, further: Mapping[str, bool]) -> None:
+        """Only what the terms name, and no more bytes than they can need; `further`: faults by what is at fault.
+
+        Raises VerificationError FF-APP-058.
+        """
+        faults = {
+            "the job's key": len(job_key) != KEY_BYTES,
+            "the data set": start.dataset.content != self._terms.dataset
+            or start.dataset.size > self._dataset_bytes,
+            "the module": not self._is_module(start.module),
+            **further,
+        }
+        for what, is_wrong in faults.items():
+            if is_wrong:
+                raise VerificationError(
+                    "FF-APP-058", "a start does not keep to the job's terms", cause=f"{what} is another"
+                )
+
+    def _is_module(self, module: Manifest) -> bool:
+        if self._terms.module == ZERO_HASH:
+            return module.size == 0
+        return module.content == self._terms.module and module.size <= limits.MODULE_BYTES
+
+    async def enter(
+        self, start: Start, job_key: bytes, worker: Worker, requester: PeerId, cheat: str = HONEST
+    ) -> None:
+        """Brings data and module here and sets the worker up; until that is done it does not count as set up."""
+        self.job_key, self.worker = job_key, None
+        dataset = await self.bring(start.dataset, (requester,), Kind.JOIN)
+        module = await self.bring(start.module, (requester,), Kind.JOIN)
+        setup = messages.Setup(self._terms.spec, dataset, module, start.member, self._me, cheat=cheat)
+        await ask(worker, setup, messages.Ready)
+        self.worker = worker
+
+    async def bring(self, manifest: Manifest, sources: tuple[PeerId, ...], kind: Kind) -> bytes:
+        """An object of the job, from the first source that has it; it stays in the node's store."""
+        others = tuple(dict.fromkeys(p for p in sources if p != self._me))
+        await objects.fetch(self._disk, manifest, others, self._dial, kind)
+        chunks = [self._disk.chunk(manifest.id, i) for i in range(len(manifest.chunks))]
+        return open_object(self.job_key, manifest, chunks)
+
+    async def ask(self, message: messages.Request, kind: type[ReplyT]) -> ReplyT:
+        """What the worker that was set up replies. Raises RunError FF-APP-037."""
+        assert self.worker is not None
+        return await ask(self.worker, message, kind)
