@@ -16,6 +16,7 @@ from farflung.app.journal import read_timeline
 from farflung.core.events import Result
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
+from farflung.plan.time import ALONE_THREADS
 from farflung.watch.fold import Timeline
 
 START, END = "<!-- figures -->", "<!-- /figures -->"
@@ -64,7 +65,9 @@ def _time(timeline: Timeline, result: Result) -> list[tuple[str, str, str]]:
     job = ("the job", format_seconds(result.seconds - alone), f"{told}; {format_count(result.tokens)} tokens")
     if not alone:
         return [job]
-    return [job, ("one machine, after it", format_seconds(alone), "one thread, for the comparison only")]
+    threads = min(timeline.plan.cores if timeline.plan is not None else 1, ALONE_THREADS)
+    said = f"{threads} threads, nothing else running: for the comparison only"
+    return [job, ("one machine, after it", format_seconds(alone), said)]
 
 
 def table(run: Path) -> str:

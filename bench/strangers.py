@@ -49,10 +49,12 @@ class Size(NamedTuple):
     segments: int
 
 
-FULL: Final = Size((), 6, 5, 120, 10_000)
+ALONE: Final = "--no-baseline"  # what one machine takes, to compare with, is no part of a run
+FULL: Final = Size((ALONE,), 6, 5, 120, 10_000)
 QUICK: Final = Size(
     (
-        "--rounds", "4", "--cheat", "none", "--set", "data.limit=2000000", "--set", "evaluate.final_tokens=16384",
+        ALONE, "--rounds", "4", "--cheat", "none", "--set", "data.limit=2000000",
+        "--set", "evaluate.final_tokens=16384",
         "--set", "network.providers=2", "--set", "network.verifiers=1", "--set", "network.hidden=1",
     ),
     2, 1, 26, 700,
