@@ -319,7 +319,9 @@ def test_ctrl_c_ends_a_program_that_never_returns(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130
-    deadline = time.monotonic() + 30  # a child that was just being started ends with its parent, by the kernel
+    deadline = (
+        time.monotonic() + 30
+    )  # a child that was just being started ends with its parent, by the kernel
     while Path(f"/proc/{child}").exists():
         assert time.monotonic() < deadline, Path(f"/proc/{child}/cmdline").read_bytes()
         time.sleep(0.02)
