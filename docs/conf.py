@@ -18,7 +18,7 @@ project_copyright = "the farflung authors, Apache-2.0"
 version = release = farflung.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "outside_links", "plain_docstrings", "verbs"]
-exclude_patterns = ["_build", "_ext", "_static"]
+exclude_patterns = ["_build", "_ext", "_static", "pictures"]
 suppress_warnings: list[str] = []
 nitpicky = True
 # Types of the standard library and of others: their documentation is elsewhere, and nothing is fetched.

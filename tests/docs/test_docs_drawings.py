@@ -62,3 +62,18 @@ def test_a_drawing_is_shown_by_a_page_with_words_in_its_place(path: Path) -> Non
     shown = re.findall(rf"!\[([^\]]+)\]\([^)]*_static/{path.name}\)", pages)
     assert shown
     assert all(len(words.split()) > 8 for words in shown)
+
+
+def test_the_readmes_picture_asks_nobody_and_is_of_the_run_whose_figures_stand_below_it() -> None:
+    """`tools/picture.py` and `bench/figures.py` were called on one run."""
+    picture = (DOCS / "pictures" / "run.svg").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "docs/pictures/run.svg" in readme
+    assert set(re.findall(r"https?://[^\s\"'<)]+", picture)) <= MAY_LINK
+    assert not re.search(r"<(script|image|foreignObject)\b|@import|url\((?!#)", picture)
+    shown = re.sub(r"\s+", " ", "".join(ET.fromstring(picture).itertext()).replace("\u00a0", " "))
+    table = readme.partition("<!-- figures -->")[2].partition("<!-- /figures -->")[0]
+    for row in ("held-out loss, nats a byte", "gap to one machine", "bytes to agree", "all bytes sent"):
+        value = re.search(rf"\| {row} \| ([^|]+) \|", table)
+        assert value is not None, row
+        assert value[1].strip() in shown, row
