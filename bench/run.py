@@ -73,6 +73,8 @@ def measures(first: float, events: list[dict[str, Any]], alone: float) -> list[R
     took = result["seconds"] - baseline["seconds"]
     ring = result["bytes_ring_bf16"]
     by_kind = result["bytes_by"]
+    audits = sum(len(a["verifiers"]) for a in by.get("audit", ()))
+    payload = by_kind["sync"] / sum(r["peers"] ** 2 for r in rounds)  # everybody gets everybody's
     thin = (by_kind["sync"] + by_kind["control"]) / ring
     gap = result["loss"] - baseline["loss"]
     speed = tokens / wall / alone
@@ -87,6 +89,12 @@ def measures(first: float, events: list[dict[str, Any]], alone: float) -> list[R
         *(
             told(f"bytes {kind}", size / ring, "ratio", f"bf16 ring all-reduce: {ring} bytes")
             for kind, size in by_kind.items()
+        ),
+        told(
+            "bytes of one audit",
+            by_kind["audit"] / max(1, audits) / payload,
+            "ratio",
+            f"a payload: {payload:.0f} bytes",
         ),
         at_most("bytes sync + control", thin, "ratio", 1 / 50, "bf16 ring all-reduce, same steps and N"),
         at_most("held-out loss", result["loss"], "nats/token", 2.9, "goal of the default job"),
