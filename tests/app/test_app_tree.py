@@ -64,6 +64,21 @@ def test_the_stages_come_in_the_order_of_the_way_of_the_data(tiny: Any) -> None:
     assert len({e["pid"] for e in started}) == 9
 
 
+def test_a_round_is_opened_when_the_one_before_is_closed_and_everybody_arrives_in_between(tiny: Any) -> None:
+    _, ended = tiny
+    told = [e for e in ended.events if e["event"] in ("opened", "arrived", "round")]
+    rounds = plan(ended)["rounds"]
+    assert [(e["event"], e["round"]) for e in told if e["event"] != "arrived"] == [
+        (kind, r) for r in range(rounds) for kind in ("opened", "round")
+    ]
+    for r in range(rounds):
+        of_round = [e for e in told if e["round"] == r]
+        assert [of_round[0]["event"], of_round[-1]["event"]] == ["opened", "round"]
+        came = sorted((e["peer"], e["phase"]) for e in of_round[1:-1])
+        assert came == sorted((p, f) for p in of_round[0]["peers"] for f in ("train", "reveal", "merge"))
+        assert of_round[0]["waited"] <= of_round[-1]["seconds"]
+
+
 def test_nobody_is_left_behind(tiny: Any) -> None:
     _, ended = tiny
     for event in ended.events:

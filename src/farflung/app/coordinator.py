@@ -136,9 +136,7 @@ class Coordinator:
                 self._state, effects = rounds.step(self._state, event)
                 for effect in effects:
                     self._carry_out(effect)
-                self._chronicle.see(
-                    self._state
-                )  # after the report of the round before, if that is among them
+                self._chronicle.see(self._state)  # after the report of the round before
         finally:
             for task in self._tasks:
                 task.cancel()
