@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import tomllib
@@ -124,3 +125,20 @@ def test_as_json_it_names_the_files(here: Path, capsys: pytest.CaptureFixture[st
     called("--model", "module", "--json")
     said = json.loads(capsys.readouterr().out)
     assert said == {"files": ["job.toml", "model.py"], "job": "job.toml", "data": "stdlib"}
+
+
+def bare(source: str) -> str:
+    """A program without its comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            node.body = node.body[1:]
+    return ast.unparse(tree)
+
+
+def test_the_module_that_is_made_is_the_one_among_the_examples() -> None:
+    example = Path(__file__).resolve().parents[2] / "examples" / "own_module.py"
+    assert bare(making.SOURCE) == bare(example.read_text(encoding="utf-8"))

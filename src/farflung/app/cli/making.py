@@ -65,7 +65,9 @@ class Windowed(nn.Module):
         """A score for each token that may come next, (B, T, V)."""
         x_BDT = self.embed(x_BT).transpose(1, 2)
         past_BDT = functional.pad(x_BDT, (WINDOW - 1, 0))  # nothing from the future
-        return self.head(torch.tanh(self.norm(self.mix(past_BDT).transpose(1, 2))))
+        hidden_BTH = torch.tanh(self.norm(self.mix(past_BDT).transpose(1, 2)))
+        scores_BTV: Tensor = self.head(hidden_BTH)
+        return scores_BTV
 
     def forward(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token; y is x one place later."""
