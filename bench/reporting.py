@@ -51,11 +51,16 @@ def load() -> float:
     return os.getloadavg()[0]
 
 
-def show(bench: str, row: Row, load: float) -> None:
-    """Prints one case."""
+def show(bench: str, row: Row, load: float, out: Path | None = None) -> None:
+    """Prints one case, and adds it to the results file `out`."""
     line = {
         "bench": bench, "case": row.case, "value": round(row.value, 6), "unit": row.unit, "goal": row.goal,
         "met": row.met, "against": row.against, "machine": machine(), "load": load,
     }  # fmt: skip
-    sys.stdout.write(json.dumps(line) + "\n")
+    text = json.dumps(line) + "\n"
+    sys.stdout.write(text)
     sys.stdout.flush()
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a") as file:
+            file.write(text)

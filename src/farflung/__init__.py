@@ -14,12 +14,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Run", "__version__", "callbacks", "load", "plan", "run"]
+__all__ = ["Run", "__version__", "callbacks", "load", "plan", "run", "sync"]
 
 if TYPE_CHECKING:
     from inspect import Signature
 
-    from farflung import callbacks
+    from farflung import callbacks, sync
     from farflung.app.api import Run, load, plan, run
 
 
@@ -47,8 +47,8 @@ def __getattr__(name: str) -> Any:
         from farflung.app import api
 
         return getattr(api, name)
-    if name == "callbacks":
-        return import_module("farflung.callbacks")
+    if name in ("callbacks", "sync"):
+        return import_module(f"farflung.{name}")
     raise AttributeError(f"module 'farflung' has no attribute {name!r}")
 
 

@@ -84,7 +84,7 @@ class Near:
 
     def __init__(self) -> None:
         self._desk = Desk()
-        self._desk.handle(CheckerSetup(SPEC.sync, LAYOUT, SPEC.round_tokens))
+        self._desk.handle(CheckerSetup(SPEC, LAYOUT, SPEC.round_tokens))
 
     async def check(self, request: Check) -> None:
         checked = self._desk.handle(request)

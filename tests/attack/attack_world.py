@@ -42,7 +42,7 @@ JOB_KEY = b"\x07" * 32
 DATA = b"what the job learns from " * 10
 
 MODEL = ModelSpec(layers=1, width=4, heads=1, context=4, vocabulary=8)
-SYNC = SyncSpec(method="diloco", codec="dense_fp32", steps=2)
+SYNC = SyncSpec(method="diloco", codec="dense", value_bits=32, steps=2)
 AUDITED = AuditSpec(segments=2, rate=1.0)  # everything is audited
 SPEC = JobSpec(
     name="attack",
@@ -54,8 +54,8 @@ SPEC = JobSpec(
     audit=AUDITED,
 )
 LAYOUT = Layout.of(gpt_shapes(MODEL))
-SYNCED = Sync.of(SYNC)
-BOUND = SYNCED.codec.bound(LAYOUT)
+SYNCED = Sync.of(SPEC)
+BOUND = SYNCED.bound(LAYOUT)
 OPTIMIZER = SPEC.optimizer
 SEGMENTS = SPEC.segments
 _LIMITS = tuple((name, (1 << 20,) * len(LAYOUT.tensors)) for name in ("params", "mean", "square"))  # 2^-10
@@ -224,7 +224,7 @@ def _reencode(asked: messages.Reencode) -> messages.Reencoded:
         raise segments.unfit("an end of a round is its weights, and perhaps a residual")
     about = SYNCED.about(public, LAYOUT, asked.peer)
     residual, payload = SYNCED.encode(last.residual, last.params - public.params, LAYOUT, about)
-    roots = segments.params_root(LAYOUT, last.params), segments.residual_root(LAYOUT, residual)
+    roots = segments.params_root(LAYOUT, last.params), segments.unsent_root(LAYOUT, residual, None)
     return messages.Reencoded(payload_hash(payload), *roots)
 
 

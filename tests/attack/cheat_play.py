@@ -141,7 +141,7 @@ class Play:
         self.verifiers = dict(list(self.verifiers.items())[: self.setting.verifiers])
         self.bench = Worker(self.spec, local_key(seed, "bench"), count)  # both verifiers' engine
         self.public = self.bench.ask(messages.Initialize())
-        self.sync, self.layout = Sync.of(self.spec.sync), Layout.of(dict(self.public.shapes))
+        self.sync, self.layout = Sync.of(self.spec), Layout.of(dict(self.public.shapes))
         for peer in self.peers.values():
             peer.ask(messages.Load(0, self.public.snapshot, b""))
         self.accepted: dict[PeerId, int] = dict.fromkeys(self.peers, 0)

@@ -14,7 +14,7 @@ from attack_run import CHAIN, EVE, HONEST, ORDERS, PATIENCE, ROUND, Hostile, Jud
 from attack_world import SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
 
 from farflung.app import auditing, audits, owing, wire
-from farflung.app import coordinator as role
+from farflung.app import lines as role
 from farflung.app.recording import Recorder
 from farflung.core import limits
 from farflung.core.codec import decode, encode

@@ -30,7 +30,7 @@ from attack_world import (
     within,
 )
 
-from farflung.app import coordinator as role
+from farflung.app import lines as role
 from farflung.app import objects, wire
 from farflung.app.coordinator import Coordinator
 from farflung.app.journal import Journal

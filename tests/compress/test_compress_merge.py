@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from farflung.compress import merge as merging
 from farflung.compress.merge import Part, clip, mean, merge, sum_of_squares
-from farflung.core import limits
+from farflung.core import canon, limits
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId
 from farflung.core.layout import Layout
@@ -137,7 +138,7 @@ def test_one_huge_peer_moves_the_mean_by_no_more_than_an_honest_norm(size):
 def test_without_clipping_the_huge_peer_would_win(monkeypatch):
     layout, parts = spread(np.full(200, 1e3))
     clipped = np.abs(mean(merge(layout, parts))).max()
-    monkeypatch.setattr(merging, "clip", lambda values, square, ceiling: values)
+    monkeypatch.setattr(merging._Share, "scale", lambda share, ceiling: 1 << merging.FACTOR_BITS)
     assert np.abs(mean(merge(layout, parts))).max() > 1000 * clipped
 
 
@@ -217,3 +218,123 @@ def test_more_peers_than_the_limit_are_refused(monkeypatch):
     with pytest.raises(VerificationError) as caught:
         merge(LAYOUT, [part(i, range(8)) for i in range(3)])
     assert caught.value.code == "FF-COMP-040"
+
+
+BLOCK = merging._BLOCK
+
+
+def slow(layout, parts):
+    """The definition with `to_fixed` and `clip`, whole tensors in int64."""
+    total = np.zeros(layout.size, np.int64)
+    for _, place in layout.slices():
+        rows = [canon.to_fixed(p.values[place]) for p in parts]
+        squares = [sum(int(x) ** 2 for x in row[row != 0]) for row in rows]
+        median = sorted(squares)[(len(parts) - 1) // 2]
+        for p, row, square in zip(parts, rows, squares, strict=True):
+            total[place] += p.weight * clip(row, square, median)
+    return total
+
+
+@st.composite
+def long_parts(draw):
+    """Tensors longer than a block; dense, sparse and empty stretches; magnitudes that need each way of adding."""
+    layout = Layout.of({"a": (BLOCK + 7,), "b": (5,), "c": (300,)})
+    random = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    parts = []
+    for index in range(draw(st.integers(1, 5))):
+        size = 10.0 ** random.uniform(-9, 3, layout.size)
+        density = draw(st.sampled_from([0.0, 0.001, 0.05, 0.125, 0.5, 1.0]))
+        kept = random.random(layout.size) < density
+        values = np.where(kept, random.standard_normal(layout.size) * size, 0.0)
+        values[: draw(st.sampled_from([0, 0, BLOCK]))] = 0.0
+        parts.append(part(index, values * draw(st.sampled_from([1.0, 1e-6, 1e3])), draw(WEIGHTS)))
+    return layout, parts
+
+
+WEIGHTS = st.one_of(st.integers(1, 5000), st.just(limits.WEIGHT))
+
+
+@settings(max_examples=25, deadline=None)
+@given(long_parts())
+def test_blocks_and_zeros_change_no_bit(case):
+    layout, parts = case
+    assert np.array_equal(merge(layout, parts).total, slow(layout, parts))
+
+
+@settings(max_examples=10, deadline=None)
+@given(long_parts(), st.randoms())
+def test_any_order_of_arrival_gives_the_same_bits(case, random):
+    layout, parts = case
+    wanted = merge(layout, parts)
+    random.shuffle(parts)
+    found = merge(layout, parts)
+    assert found.total.tobytes() == wanted.total.tobytes()
+    assert mean(found).tobytes() == mean(wanted).tobytes()
+
+
+def test_sums_beyond_53_bits_are_exact_too():
+    layout = Layout.of({"w": (3,)})
+    values = np.array([63.999996, 2.0**-24, -63.999996], np.float32)
+    ids = [PeerId(i.to_bytes(32, "big")) for i in range(limits.PEERS)]
+    parts = [Part(who, limits.WEIGHT - 1, values) for who in ids]
+    weight = limits.PEERS * (limits.WEIGHT - 1)
+    assert merge(layout, parts).total.tolist() == [weight * x for x in (1073741760, 1, -1073741760)]
+    assert weight * 1073741760 > 1 << 53
+
+
+@CASES
+@given(st.lists(NUMBERS, min_size=1, max_size=50))
+def test_fixed_point_in_float32_is_that_of_canon(values):
+    x = np.array(values, np.float32)
+    assert merging._fixed(x).astype(np.int64).tolist() == canon.to_fixed(x).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 1 << 18, 1 << 19, (1 << 24) - 1, (1 << 30) - 1, 1 << 30])
+def test_squares_are_exact_around_every_limit(size):
+    x = np.full(BLOCK + 9, -size, np.int64)
+    x[::3] = size - 1
+    assert sum_of_squares(x) == sum(int(v) ** 2 for v in x)
+
+
+@settings(max_examples=20, deadline=None)
+@given(some_parts(), st.sets(st.sampled_from("abc"), min_size=1))
+def test_a_fragment_merges_to_its_part_of_the_whole(parts, names):
+    whole = merge(LAYOUT, parts)
+    fragment = Layout.of({tensor.name: tensor.shape for tensor in LAYOUT.tensors if tensor.name in names})
+    places = [place for tensor, place in LAYOUT.slices() if tensor.name in names]
+    taken = [Part(p.peer, p.weight, np.concatenate([p.values[at] for at in places])) for p in parts]
+    merged = merge(fragment, taken)
+    assert merged.total.tolist() == np.concatenate([whole.total[at] for at in places]).tolist()
+    assert merged.weight == whole.weight
+
+
+@CASES
+@given(
+    st.lists(st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=4), min_size=2, max_size=4),
+    st.lists(NUMBERS, min_size=4, max_size=4),
+    st.integers(1, 100),
+)
+def test_one_attacker_among_three_moves_no_tensor_by_more_than_its_share_of_an_honest_norm(
+    honest, lies, weight
+):
+    """The attacker's own part of the total: at most weight * (largest honest norm + rounding), whatever it sends."""
+    layout = Layout.of({"w": (4,)})
+    parts = [part(i, values, weight) for i, values in enumerate(honest)]
+    everybody = [*parts, part(99, lies, weight)]
+    squares = [sum_of_squares(canon.to_fixed(p.values)) for p in everybody]
+    ceiling = sorted(squares)[(len(squares) - 1) // 2]
+    assert ceiling <= max(squares[:-1])
+    clipped = [clip(canon.to_fixed(p.values), s, ceiling) for p, s in zip(everybody, squares, strict=True)]
+    assert merge(layout, everybody).total.tolist() == (weight * sum(clipped)).tolist()
+    assert math.sqrt(sum_of_squares(clipped[-1])) <= math.sqrt(max(squares[:-1])) + 2
+
+
+def test_merging_needs_memory_for_its_result_and_a_block_however_many_parts_there_are():
+    layout = Layout.of({"w": (1 << 20,)})
+    random = np.random.default_rng(8)
+    parts = [part(i, random.standard_normal(layout.size)) for i in range(6)]
+    tracemalloc.start()
+    merge(layout, parts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * layout.size + layout.size + 40 * 8 * BLOCK

@@ -16,6 +16,7 @@ from farflung.job import show
 from farflung.job.check import RANGES, check
 from farflung.job.keys import KEYS, SECTIONS, keys, value_of
 from farflung.job.load import build, load
+from farflung.job.methods import METHOD, METHODS
 from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
 
@@ -118,7 +119,7 @@ def test_no_two_keys_share_a_variable():
         ("[optimizer]\nlr = 'fast'", "a number"),
         ("[optimizer]\nlr = 1" + "0" * 400, "a number"),
         ("[sync]\nnesterov = 1", "true or false"),
-        ("[sync]\nmethod = 'delico'", 'one of "sparse_loco", "diloco"'),
+        ("[sync]\nmethod = 'delico'", 'one of "dense", "local_sgd", "diloco"'),
         ("model = 3", "model is a section"),
         ("[[sync]]\nsteps = 3", "sync is a section"),
     ],
@@ -145,8 +146,9 @@ def test_a_whole_number_is_a_number():
 
 def test_text_values_of_flags_are_read_as_their_keys_type():
     flags = {"optimizer.lr": "1e-3", "sync.nesterov": "false", "budget": "2", "sync.method": "diloco"}
-    spec = load(None, flags={**flags, "sync.codec": "dense_2bit"}).spec
+    spec = load(None, flags={**flags, "sync.codec": "dense", "sync.value_bits": "8"}).spec
     assert (spec.optimizer.lr, spec.sync.nesterov, spec.budget) == (1e-3, False, "2")
+    assert spec.sync.value_bits == 8
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,8 @@ def test_bad_toml_is_refused_with_its_line(text, where):
         ("sync.outer_lr", 0.0),
         ("sync.outer_momentum", 1.0),
         ("sync.method", "diloco"),
-        ("sync.codec", "dense_2bit"),
+        ("sync.codec", "dense"),
+        ("sync.outer", "sign"),
         ("network.providers", 1),
         ("network.providers", 65),
         ("network.port", 65536),
@@ -247,9 +250,44 @@ def test_a_module_of_ones_own_is_possible():
     assert spec.model.module == "dir/m.py:build"
 
 
-def test_diloco_needs_a_dense_codec():
-    assert load('[sync]\nmethod = "diloco"\ncodec = "dense_fp32"').spec.sync.codec == "dense_fp32"
-    assert "dense_2bit" in refusal('[sync]\nmethod = "diloco"').hint
+def test_a_method_sets_what_is_left_out_and_says_so():
+    found = load('[sync]\nmethod = "muloco"\nsteps = 7')
+    assert (found.spec.optimizer.name, found.spec.sync.codec, found.spec.sync.steps) == ("muon", "dense", 7)
+    assert found.origins["optimizer.name"] == 'default of sync.method = "muloco"'
+    assert found.origins["sync.steps"] == "job.toml line 3"
+    assert load('[sync]\nmethod = "demo"', preset="tiny").spec.sync.steps == 1  # the preset says 3
+
+
+def test_the_default_job_is_its_method_with_its_defaults():
+    spec = JobSpec()
+    for key in ("optimizer.name", "sync.codec", "sync.outer", "sync.value_bits", "sync.error_decay"):
+        assert value_of(spec, key) == METHODS[spec.sync.method].defaults.get(key, value_of(spec, key)), key
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_the_shelf_makes_a_job_by_its_name_alone(method):
+    spec = load(None, flags={"sync.method": method}).spec
+    assert spec.sync.steps == 1 or not METHODS[method].is_stepwise
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('method = "diloco"\ncodec = "topk"', "sync.codec"),
+        ('method = "demo"\nsteps = 5', "sync.steps"),
+        ('method = "demo"\nouter = "sgd"', "sync.outer"),
+        ('method = "dgc"\nvalue_bits = 2', "sync.value_bits"),
+        ('method = "dgc"\nerror_decay = 0.9', "sync.error_decay"),
+        ('method = "powersgd"\nvalue_bits = 8', "sync.value_bits"),
+        ('method = "muloco"\ntransform = "dct"', "sync.transform"),
+        ('method = "sparse_loco"\ntransform = "dct"\nchunk = 1000', "sync.transform"),
+        ('method = "muloco"\n[optimizer]\nname = "sgd"', "optimizer.name"),
+    ],
+)
+def test_parts_that_a_method_is_not_made_of_are_refused(text, key):
+    error = refusal("[sync]\n" + text)
+    assert (error.code, error.message.split(" ")[0]) == ("FF-JOB-004", key)
+    assert error.hint
 
 
 def test_every_number_has_a_range():
@@ -291,7 +329,7 @@ def test_every_key_and_choice_is_explained():
     assert set(show.ABOUT) == set(keys())
     for name, key in KEYS.items():
         for choice in get_args(key.kind) if get_origin(key.kind) is Literal else ():
-            assert choice in show.ABOUT[name]
+            assert name == METHOD or str(choice) in show.ABOUT[name]
 
 
 def test_a_spec_built_from_its_own_values_is_the_same():

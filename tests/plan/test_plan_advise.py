@@ -236,7 +236,7 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
         2 * state,
         state,
     )
-    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense_fp32"))
+    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32))
     assert memory(lean, LAYOUT, 0).optimizer == state
     assert memory(lean, LAYOUT, 0).residual == 0
     assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
@@ -250,7 +250,7 @@ def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_ope
     opened = (1 + 2 + 1) + (1 + 2) + (1 + 1)  # start, end and last: weights, AdamW's two vectors, residual
     assert memory(spec(), LAYOUT, 0).borders == (4 * 3 + opened) * state
     assert memory(spec(audit=AuditSpec(2, 0.0, 0)), LAYOUT, 0).borders == 2 * 3 * state
-    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense_fp32"))
+    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32))
     assert memory(lean, LAYOUT, 0).borders == (4 * 2 + 2 + 2 + 1) * state
 
 

@@ -19,7 +19,7 @@ from farflung.plan.price import expected_audits
 from farflung.plan.traffic import Traffic, on_wire, traffic
 
 LAYOUT = Layout.of({"a.weight": (512, 512), "b.bias": (512,)})
-DENSE = SyncSpec(method="diloco", codec="dense_fp32", outer_momentum=0.9)
+DENSE = SyncSpec(method="diloco", codec="dense", value_bits=32, outer_momentum=0.9)
 
 
 class Fixed:

@@ -21,7 +21,7 @@ METHODS = [
     {},
     {
         "optimizer": OptimizerSpec(name="sgd", lr=0.05),
-        "sync": SyncSpec(method="diloco", codec="dense_fp32", steps=4),
+        "sync": SyncSpec(method="diloco", codec="dense", value_bits=32, steps=4),
     },
 ]
 ME, OTHER, VERIFIER = (bytes([member + 1]) * 32 for member in range(3))
@@ -176,7 +176,7 @@ def test_a_cheat_without_a_past_is_honest_and_repeats_that_too(run, kind):
 
 
 def test_stale_sends_its_last_change_and_trains_nothing(run):
-    one = run("stale", sync=SyncSpec(method="diloco", codec="dense_fp32", steps=3))
+    one = run("stale", sync=SyncSpec(method="diloco", codec="dense", value_bits=32, steps=3))
     first, calls = one.round(0), []
     one.merge(0)
     one.cheat._pulse = lambda: calls.append(1)
@@ -187,7 +187,7 @@ def test_stale_sends_its_last_change_and_trains_nothing(run):
 
 
 def test_copy_sends_what_a_neighbour_sent(run):
-    one = run("copy", sync=SyncSpec(method="diloco", codec="dense_fp32", steps=3))
+    one = run("copy", sync=SyncSpec(method="diloco", codec="dense", value_bits=32, steps=3))
     one.round(0)
     theirs = np.frombuffer(one.right.payload[-4 * one.layout.size :], "<f4")
     one.merge(0)
@@ -196,7 +196,7 @@ def test_copy_sends_what_a_neighbour_sent(run):
 
 
 def test_noise_has_the_length_of_honest_work_in_every_tensor(run):
-    one = run("noise", sync=SyncSpec(method="diloco", codec="dense_fp32", steps=3))
+    one = run("noise", sync=SyncSpec(method="diloco", codec="dense", value_bits=32, steps=3))
     changes = []
     for number in range(3):
         changes.append(np.frombuffer(one.round(number).payload[-4 * one.layout.size :], "<f4"))

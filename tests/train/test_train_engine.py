@@ -15,8 +15,8 @@ from farflung.train.messages import Load, Merge, Part, Train
 METHODS = [
     {},
     {"optimizer": OptimizerSpec(name="sgd", lr=0.1)},
-    {"sync": SyncSpec(method="diloco", codec="dense_2bit", steps=3, outer_lr=0.7, outer_momentum=0.9)},
-    {"sync": SyncSpec(method="diloco", codec="dense_fp32", steps=3)},
+    {"sync": SyncSpec(method="diloco", codec="dense", steps=3, outer_lr=0.7, outer_momentum=0.9)},
+    {"sync": SyncSpec(method="diloco", codec="dense", value_bits=32, steps=3)},
 ]
 
 

@@ -8,6 +8,7 @@ import torch
 
 from farflung.job.spec import OptimizerSpec, ScheduleSpec
 from farflung.train import optim
+from farflung.train.schedule import learning_rate
 
 
 def run(spec, theirs, start, decay, grads):
@@ -16,7 +17,7 @@ def run(spec, theirs, start, decay, grads):
     reference = theirs([parameter])
     for grad in grads:
         before = ours.clone()
-        moved, state = optim.step(spec, ours, grad, state, spec.lr, decay)
+        moved, state = optim.step(spec, ours, grad, state, spec.lr, optim.Terrain(decay))
         assert torch.equal(ours, before)  # pure
         ours = moved
         parameter.grad = grad.clone()
@@ -54,11 +55,11 @@ def test_sgd_agrees_with_torch(walk):
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 def test_decay_touches_only_what_the_mask_names(name):
     start, mask = torch.ones(4), torch.tensor([1.0, 0.0, 1.0, 0.0])
     spec = OptimizerSpec(name=name, weight_decay=0.5)
-    moved, _ = optim.step(spec, start, torch.zeros(4), optim.fresh(spec, start), 0.1, mask)
+    moved, _ = optim.step(spec, start, torch.zeros(4), optim.fresh(spec, start), 0.1, optim.Terrain(mask))
     torch.testing.assert_close(moved, torch.tensor([0.95, 1.0, 0.95, 1.0]))
 
 
@@ -73,7 +74,7 @@ def test_clip_bounds_the_global_norm():
 
 def test_schedule_warms_up_and_falls_to_its_end():
     schedule = ScheduleSpec(warmup=10, final=0.1)
-    rates = [optim.learning_rate(step, 100, 1.0, schedule) for step in range(101)]
+    rates = [learning_rate(step, 100, 1.0, schedule) for step in range(101)]
     assert rates[0] == pytest.approx(0.1)
     assert rates[9] == rates[10] == pytest.approx(1.0)
     assert rates[55] == pytest.approx(0.55)
@@ -85,5 +86,5 @@ def test_schedule_warms_up_and_falls_to_its_end():
     "schedule", [ScheduleSpec(warmup=0), ScheduleSpec(warmup=500), ScheduleSpec("constant", 5)]
 )
 def test_every_schedule_is_finite_and_within_its_peak(schedule):
-    rates = [optim.learning_rate(step, 100, 2.0, schedule) for step in range(130)]
+    rates = [learning_rate(step, 100, 2.0, schedule) for step in range(130)]
     assert all(math.isfinite(rate) and 0 < rate <= 2.0 for rate in rates)

@@ -21,8 +21,8 @@ from farflung.train.segments import BorderState
 METHODS = [
     {},
     {"optimizer": OptimizerSpec(name="sgd", lr=0.1)},
-    {"sync": SyncSpec(method="diloco", codec="dense_2bit", steps=5, outer_lr=0.7, outer_momentum=0.9)},
-    {"sync": SyncSpec(method="diloco", codec="dense_fp32", steps=2)},
+    {"sync": SyncSpec(method="diloco", codec="dense", steps=5, outer_lr=0.7, outer_momentum=0.9)},
+    {"sync": SyncSpec(method="diloco", codec="dense", value_bits=32, steps=2)},
     {"audit": AuditSpec(segments=1)},
 ]
 LAYOUT = Layout.of({"a": (3, 4), "b": (5,)})

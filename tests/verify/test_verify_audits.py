@@ -235,7 +235,7 @@ def test_a_suspicious_payload_has_to_be_audited() -> None:
         about = story.sync.about(story.public, story.layout, peer)
         return story.sync.encode(None, nothing, story.layout, about)[1]
 
-    sync = replace(SPEC.sync, method="diloco", codec="dense_fp32")
+    sync = replace(SPEC.sync, method="diloco", codec="dense", value_bits=32)
     dense = replace(SPEC, sync=sync, audit=AuditSpec(rate=0.0, probation=1))
     refused(Idle({}), "FF-VERI-036")
     assert read(Idle({B: "zero"})).audits == 4

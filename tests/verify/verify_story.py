@@ -95,7 +95,7 @@ class Story:
         self, lies: Lies | None = None, *, spec: JobSpec = SPEC, layout: Layout = LAYOUT, done: int = 3
     ):
         self.lies, self.done = dict(lies or {}), done
-        self.sync = Sync.of(spec.sync)
+        self.sync = Sync.of(spec)
         weights = np.random.default_rng(1).standard_normal(layout.size).astype(np.float32)
         initial = self.sync.initial(weights)
         root = initial.root(layout)

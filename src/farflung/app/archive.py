@@ -108,7 +108,7 @@ class Archive:
         """Public state before a round: remembered, or the newest stored one before it with the accept sets merged."""
         if round in self._states:
             return self._states[round]
-        sync, layout = Sync.of(terms.spec.sync), terms.layout
+        sync, layout = Sync.of(terms.spec), terms.layout
         roots, accepted = roots_by_round(records), accepted_by_round(records)
         public = self.latest_state(terms, {r: root for r, root in roots.items() if r <= round})
         while public.round < round:

@@ -23,6 +23,7 @@ _OURS = frozenset(
         "FARFLUNG_RUNS",
         "FARFLUNG_SANDBOX",
         "FARFLUNG_DEBUG",
+        "FARFLUNG_KERNELS",
         "FARFLUNG_FAILPOINT",
         "FARFLUNG_FAILPOINT_LOG",
     }

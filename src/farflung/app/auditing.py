@@ -179,7 +179,7 @@ class AuditTenancy:
             return None
         try:
             reran = await self._workplace.ask(
-                messages.Rerun(packed, asked.member, asked.segment, state), messages.Reran
+                messages.Rerun(packed, asked.member, asked.segment, state, place.steps), messages.Reran
             )
         except RunError as error:
             if error.code not in BLAMED:
@@ -246,7 +246,7 @@ class AuditTenancy:
         optimizer, layout, round = self._terms.spec.optimizer, self._terms.layout, held.order.round
         mine = segments.unpack(held.audit.mine.end, optimizer, layout, round)
         start = segments.unpack(held.start, optimizer, layout, round)
-        last = BorderState(round, mine.step, mine.params, (), start.residual)
+        last = BorderState(round, mine.step, mine.params, (), start.residual, start.offset)
         return segments.pack(last, optimizer, layout)
 
     async def _reencode(self, held: Held, last: bytes) -> messages.Reencoded | None:
@@ -285,7 +285,7 @@ class AuditTenancy:
 
     async def _from_peer(self, manifest: Manifest, peer: PeerId) -> bytes:
         """A state that the peer had committed to; raises WithheldError."""
-        vectors = 2 + len(VECTORS[self._terms.spec.optimizer.name])
+        vectors = 3 + len(VECTORS[self._terms.spec.optimizer.name])
         if manifest.size > 4 * self._terms.layout.size * vectors + limits.KIB:
             raise WithheldError(
                 "FF-APP-088", "a committed state is withheld", cause="it is larger than any state"

@@ -315,7 +315,7 @@ class Audits:
                 verifiers=tuple(v.verifier.hex() for v in verdicts),
                 finding=Finding(found.finding).name.lower(),
                 excess=max(v.excess for v in verdicts) / WHOLE,
-                tokens=sum(rerun_tokens(self._terms.spec, v) for v in verdicts),
+                tokens=sum(rerun_tokens(self._terms.spec, v, case.contribution.weight) for v in verdicts),
                 seconds=round(seconds, 3),
             )
         )

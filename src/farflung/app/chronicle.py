@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from farflung.app import wire
 from farflung.app.journal import Emitter
-from farflung.core.events import Arrived, RoundClosed, RoundOpened
+from farflung.core.events import Arrived, PassedOver, RoundClosed, RoundOpened
 from farflung.core.ids import PeerId
 from farflung.train import rounds
 from farflung.train.roundlog import Closed, Contribution
@@ -37,6 +37,11 @@ class Chronicle:
             self._last_in = peer.hex()
         seconds = time.monotonic() - self._opened_at
         self._journal.emit(Arrived(round=round, peer=peer.hex(), phase=phase, seconds=seconds))
+
+    def passed_over(self, round: int, peer: PeerId, phase: str) -> None:
+        """A phase was closed without a member that was too slow."""
+        seconds = time.monotonic() - self._opened_at
+        self._journal.emit(PassedOver(round=round, peer=peer.hex(), phase=phase, seconds=seconds))
 
     def closed(
         self,

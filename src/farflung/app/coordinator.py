@@ -8,17 +8,18 @@ told by app.recording, from the log alone.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from farflung.app import objects, wire
 from farflung.app.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
+from farflung.app.arrivals import Arrivals
 from farflung.app.audits import Audits
 from farflung.app.chronicle import Chronicle
 from farflung.app.failing import as_failure
 from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
+from farflung.app.lines import PATIENCE_SECONDS, Dial, Lines
 from farflung.app.tenancy import REPLICA_AWAY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -27,29 +28,20 @@ from farflung.core.errors import FarflungError, NetworkError, ProtocolError, Run
 from farflung.core.events import Left, Reexecuted
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.job.spec import Terms
-from farflung.net.io.connection import Connection
-from farflung.net.messages import Kind, RemoteError
+from farflung.net.messages import Kind
 from farflung.train import rounds
-from farflung.train.roundlog import Closed, Contribution, Finished
+from farflung.train.roundlog import Closed, Contribution, Finished, Member
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 from farflung.verify.check import Check, Statement
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
-REDIAL_SECONDS: Final = 0.25  # between tries to reach a member whose connection was lost
-STOOD_SECONDS: Final = 1.0  # a line that stood so long and then broke has time to mend anew
-PATIENCE_SECONDS: Final = (
-    2.0  # then it counts as lost: nobody is counted on for more than 3 s after its death
-)
-
 LOSS: Final = 1e9  # nats; beyond it a stated loss is a lie
 SECONDS: Final = 1e9  # of one round
 
-Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
 OnClosed = Callable[[PublicState], None]
 OnLost = Callable[[PeerId, bool], None]
-ResultT = TypeVar("ResultT")
 
 
 class Coordinator:
@@ -75,9 +67,13 @@ class Coordinator:
     ) -> None:
         self._key, self._terms, self._log, self._archive = key, terms, log, archive
         self._state, self._public, self._next_public = state, public, public
-        self._audits, self._inspection, self._patience = audits, inspection, patience
+        self._audits, self._inspection = audits, inspection
         self._dial, self._journal, self._on_closed, self._on_lost = dial, journal, on_closed, on_lost
-        self._sync = Sync.of(terms.spec.sync)
+        self._lines = Lines(dial, patience, self._is_counted)
+        self._arrivals = Arrivals(terms.spec)
+        self._aside: set[PeerId] = set()  # passed over, and not back yet
+        self._at_work: dict[PeerId, set[asyncio.Task[None]]] = {}
+        self._sync = Sync.of(terms.spec)
         self._events: asyncio.Queue[rounds.Event] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._promises: dict[PeerId, wire.Promise] = {}
@@ -92,7 +88,8 @@ class Coordinator:
 
     def lose(self, peer: PeerId, reason: str, *, may_return: bool = True) -> None:
         """Evidence that a member is gone, from whoever noticed it first."""
-        if peer in self._state.members:
+        if self._is_counted(peer):
+            self._aside.discard(peer)
             self._journal.emit(Left(peer=peer.hex(), reason=reason))
             self.post(rounds.Lost(peer))
             self._on_lost(peer, may_return)
@@ -102,9 +99,13 @@ class Coordinator:
         """The public state of the round that is open."""
         return self._public
 
+    def _is_counted(self, peer: PeerId) -> bool:
+        """Whether a peer is a member, or was passed over and will be again."""
+        return peer in self._state.members or peer in self._aside
+
     def may_join(self, peer: PeerId) -> bool:
         """Whether a peer is missed."""
-        return peer not in self._state.members and peer not in self._state.excluded
+        return not self._is_counted(peer) and peer not in self._state.excluded
 
     def join(self, peer: PeerId, round: int) -> None:
         """A peer holds the public state of `round`; it is counted from the next round on, once it has caught up."""
@@ -137,6 +138,7 @@ class Coordinator:
                 for effect in effects:
                     self._carry_out(effect)
                 self._chronicle.see(self._state)  # after the report of the round before
+                self._arrivals.see(self._state)
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -153,7 +155,14 @@ class Coordinator:
                 self._spawn(peer, self._reveal(round, peer))
             case rounds.AskMerge(round, peer, accepted):
                 self._spawn(peer, self._merge(round, peer, accepted))
+            case rounds.OpenWindow(round, phase):
+                over = rounds.GraceOver(round, phase)
+                asyncio.get_running_loop().call_later(self._arrivals.grace(), self.post, over)
+            case rounds.PassOver(round, peer, phase):
+                self._pass_over(round, peer, phase)
             case rounds.MergeOwn(round, accepted):
+                if self._terms.spec.churn.adaptive:
+                    self.post(self._arrivals.pace(self._state))  # before anything that opens the next round
                 self._spawn(None, self._merge_own(round, accepted))
             case rounds.Report(closed, accepted):
                 self._report(closed, accepted)
@@ -178,6 +187,10 @@ class Coordinator:
         task = asyncio.create_task(self._guard(peer, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if peer is not None:
+            mine = self._at_work.setdefault(peer, set())
+            mine.add(task)
+            task.add_done_callback(mine.discard)
 
     async def _guard(self, peer: PeerId | None, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -195,46 +208,41 @@ class Coordinator:
             broke_rules = isinstance(error, VerificationError | ProtocolError)
             self.lose(peer, f"{error.code} {error.message}", may_return=not broke_rules)
 
-    async def _ask(self, peer: PeerId, method: str, body: bytes) -> bytes:
-        """A request that may take as long as it takes. A lost connection is no evidence: it is dialled again.
+    def _pass_over(self, round: int, peer: PeerId, phase: rounds.Phase) -> None:
+        """The round goes on without a member. In MERGE its work counts already, and its answer brings it back."""
+        self._aside.add(peer)
+        self._chronicle.passed_over(round, peer, phase.value)
+        if phase is rounds.Phase.TRAIN:
+            self._arrivals.passed_over(self._state, peer)
+        if phase is not rounds.Phase.MERGE:
+            for task in tuple(self._at_work.get(peer, ())):
+                task.cancel()
+            self._spawn(peer, self._drop(round, peer))
 
-        Members answer a repeated request with what they answered, or are about to answer, the first time.
-        """
+    async def _drop(self, round: int, peer: PeerId) -> None:
+        """Lets a member drop its round; it is counted from the next one on."""
+        await self._lines.ask(peer, wire.DROP, encode(wire.DropRound(self._terms.id, round)))
+        self._back(peer)
 
-        async def ask() -> bytes:
-            return await (await self._dial(peer)).call(method, body, timeout=None)
-
-        return await self._patiently(peer, ask)
-
-    async def _patiently(self, peer: PeerId, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Work with a member, tried again while its line is broken: each break has its own time to mend."""
-        until = 0.0
-        while True:
-            began = time.monotonic()
-            try:
-                return await work()
-            except NetworkError as error:
-                if isinstance(error, RemoteError | ProtocolError) or peer not in self._state.members:
-                    raise
-                now = time.monotonic()
-                if not until or now - began > STOOD_SECONDS:
-                    until = now + self._patience(peer)
-                if now >= until:
-                    raise
-            await asyncio.sleep(REDIAL_SECONDS)
+    def _back(self, peer: PeerId) -> None:
+        if peer in self._aside:
+            self._aside.discard(peer)
+            self.post(rounds.Came(peer))
 
     async def _catch_up(self, peer: PeerId, round: int) -> None:
         """Lets a peer that came while a round was open merge what was closed since."""
         while (held := self._held.get(peer, round)) < round:
             shares = tuple(self._archive.share(c) for c in self._log.accepted[held])
-            await self._ask(peer, wire.MERGE, encode(wire.MergeRound(self._terms.id, held, shares)))
+            await self._lines.ask(peer, wire.MERGE, encode(wire.MergeRound(self._terms.id, held, shares)))
             self._held[peer] = held + 1
 
     async def _train(self, round: int, peer: PeerId) -> None:
         await self._catch_up(peer, round)
         keep_from = max(0, round - SNAPSHOT_EVERY - 1)
-        request = wire.TrainRound(self._terms.id, round, keep_from)
-        data = await self._ask(peer, wire.TRAIN, encode(request))
+        is_even = not self._terms.spec.churn.adaptive  # everybody has all steps, as the terms say
+        members = () if is_even else tuple(Member(p, w) for p, w in sorted(self._state.assigned.items()))
+        request = wire.TrainRound(self._terms.id, round, keep_from, members)
+        data = await self._lines.ask(peer, wire.TRAIN, encode(request))
         promise = decode(data, wire.Promise, limits.CONTROL_BYTES)
         said = promise.commitment
         is_own = said.peer == peer and len(said.digest) == ID_BYTES
@@ -245,6 +253,7 @@ class Coordinator:
         if round == self._resumed_round and not promise.was_stored:
             self._journal.emit(Reexecuted(peer=peer.hex(), round=round))
         self._promises[peer] = promise
+        self._arrivals.arrived(self._state, peer)
         self._chronicle.arrived(round, peer, "train")
         self.post(rounds.GotCommitment(round, promise.commitment))
 
@@ -257,7 +266,8 @@ class Coordinator:
         share = await self._shown(round, peer)
         c = share.contribution
         is_whole = (
-            0 < c.weight <= self._terms.spec.round_tokens
+            c.weight <= self._state.assigned.get(peer, 0)
+            and self._terms.spec.is_weight(c.weight)
             and len(c.nonce) == len(c.trace) == ID_BYTES  # the log takes no record of any size
             and len(c.sandbox) <= limits.SANDBOX_CHARACTERS
             and opens(c, self._state.commitments[peer], self._terms.id, round)
@@ -265,31 +275,32 @@ class Coordinator:
         )
         if not is_whole:
             raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
-        if share.manifest.size > self._sync.codec.bound(self._terms.layout):
+        if share.manifest.size > self._sync.bound(self._terms.layout):
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
         disk, sources = self._archive.disk, (peer, share.replica)
-        await self._patiently(
+        await self._lines.patiently(
             peer, lambda: objects.fetch(disk, share.manifest, sources, self._dial, Kind.SYNC)
         )
         promise = self._promises.get(peer)
         said = Statement(promise.losses, promise.tokens) if promise is not None else self._unsaid(c)
         payload = self._archive.payload(c)
         await self._inspection.check(Check(round, self._public.root(self._terms.layout), c, said, payload))
-        await self._patiently(peer, lambda: self._audits.open(round, peer))
+        await self._lines.patiently(peer, lambda: self._audits.open(round, peer))
         self._shares[peer] = share
+        self._arrivals.arrived(self._state, peer)
         self._chronicle.arrived(round, peer, "reveal")
         self.post(rounds.GotContribution(round, c))
 
     def _unsaid(self, c: Contribution) -> Statement:
         """What a coordinator that took over in the middle of a round did not hear: nothing is held against it."""
-        return Statement((0.0,) * self._terms.spec.sync.steps, c.weight)
+        return Statement((0.0,) * self._terms.spec.steps_of(c.weight), c.weight)
 
     async def _shown(self, round: int, peer: PeerId) -> wire.Share:
         """The peer's opened payload, replicated at its neighbour, or here when the neighbour is away."""
 
         async def ask(replica: PeerId) -> wire.Share:
             request = wire.RevealRound(self._terms.id, round, replica)
-            data = await self._ask(peer, wire.REVEAL, encode(request))
+            data = await self._lines.ask(peer, wire.REVEAL, encode(request))
             share = decode(data, wire.Shown, limits.CONTROL_BYTES).share
             if share.replica != replica:  # it goes on to all members
                 raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
@@ -309,15 +320,19 @@ class Coordinator:
 
     async def _merge(self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]) -> None:
         await self._flagged.wait()
-        await self._patiently(
+        await self._lines.patiently(
             peer, lambda: self._audits.open(round, peer)
         )  # what the checks suspect is opened now, before it is gone
         request = wire.MergeRound(self._terms.id, round, tuple(self._share(c) for c in accepted))
-        data = await self._ask(peer, wire.MERGE, encode(request))
+        data = await self._lines.ask(peer, wire.MERGE, encode(request))
         merged = decode(data, wire.Merged, limits.CONTROL_BYTES)
         if not is_root_signed(peer, merged.signature, self._terms.id, round, merged.root):
             raise VerificationError("FF-APP-056", "a root is not signed by the peer that sent it")
         self._held[peer] = round + 1
+        if round != self._state.round or peer in self._aside:
+            self._back(peer)
+            return
+        self._arrivals.arrived(self._state, peer)
         self._chronicle.arrived(round, peer, "merge")
         self.post(rounds.GotRoot(round, peer, merged.root, merged.signature))
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from farflung.app import wire
-from farflung.app.coordinator import PATIENCE_SECONDS, Coordinator
+from farflung.app.coordinator import Coordinator
 from farflung.app.failing import is_lost_line
 from farflung.app.hiring import Budget, Starter, Supplies, again
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.lines import PATIENCE_SECONDS
 from farflung.app.reaching import reach
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError

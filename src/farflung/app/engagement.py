@@ -87,7 +87,7 @@ class Requester:
         self._folder = folder
         self._job_key = key.secret(NS_JOB_KEY, terms.id)
         self._disk = Disk(folder.store, "requester.store")
-        self._shelf = objects.Shelf(self._disk, Sync.of(terms.spec.sync).codec.bound(terms.layout))
+        self._shelf = objects.Shelf(self._disk, Sync.of(terms.spec).bound(terms.layout))
         self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)
         self.log = RunLog(folder.rounds_file, key)
         self._inspection = Inspection(folder.root, terms)
@@ -202,7 +202,8 @@ class Requester:
         if not self.log.records:
             self.log.write(Opened(terms.id, self._key.public, terms.initial_root, spec.rounds))
         counts = (spec.rounds, spec.sync.steps, spec.sync.topk, spec.round_tokens)
-        fresh = rounds.State(terms.id, *counts, (), is_audited=spec.is_audited)
+        quorum = spec.churn.quorum
+        fresh = rounds.State(terms.id, *counts, (), is_audited=spec.is_audited, quorum=quorum)
         return rounds.replay(fresh, self.log.records)
 
     async def _assemble(

@@ -10,10 +10,10 @@ import msgspec
 
 from farflung.app import wire
 from farflung.app.archive import Archive
-from farflung.app.coordinator import Dial
 from farflung.app.directory import LIST, Listing, sound
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.lines import Dial
 from farflung.app.wrapping import is_lease_key_signed, wrap
 from farflung.core import limits
 from farflung.core.codec import decode, encode

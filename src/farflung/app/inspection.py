@@ -118,7 +118,7 @@ class Inspection:
         self._process = start_worker(scratch, log, bounds, command=command)
         checker = self._checker = Checker(self._process.socket)
         spec = self._terms.spec
-        await self._bounded(checker.setup(CheckerSetup(spec.sync, self._terms.layout, spec.round_tokens)))
+        await self._bounded(checker.setup(CheckerSetup(spec, self._terms.layout, spec.round_tokens)))
         return checker
 
     async def _show(self, checker: Checker) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from farflung.app.compiling import choose_kernels
 from farflung.core.errors import (
     FarflungError,
     NetworkError,
@@ -118,6 +119,7 @@ def run_role(main: Callable[[Orders], Awaitable[None]]) -> None:
         await main(await Orders.open())
 
     try:
+        choose_kernels()
         asyncio.run(body())
     except FarflungError as error:
         report_failure(error)

@@ -51,10 +51,8 @@ ANSWER_MS = 10_000  # within which this node's own policy must answer a proposal
 LEASE_MS = 24 * 3600 * 1000  # a lease that nobody ends is over after a day
 WATCH_SECONDS = 0.25
 
-FOR_VERIFIERS = (
-    wire.OPEN,
-    wire.UNVEIL,
-)  # what a verifier may ask for itself when the coordinator got no answer
+# What a verifier may ask for itself when the coordinator got no answer.
+FOR_VERIFIERS = (wire.OPEN, wire.UNVEIL)
 PUBLISH_SECONDS = 2.0  # between looks whether the directory still knows this node
 PUBLISH_TRIES = 50
 
@@ -132,6 +130,8 @@ class Lender:
             self._know(order(tenancy.job, body, wire.Members).members)
             tenancy.admit(frozenset(self._addresses) | {connection.peer})
             return b""
+        if method == wire.DROP and isinstance(tenancy, Tenancy):
+            await tenancy.abandon(order(tenancy.job, body, wire.DropRound))
         work = asyncio.create_task(self._carry_out(connection, tenancy, method, body))
         self._orders.add(work)
         work.add_done_callback(self._orders.discard)

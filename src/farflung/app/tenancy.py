@@ -12,9 +12,11 @@ from typing import Final
 
 from farflung.app import objects
 from farflung.app.openings import Openings
+from farflung.app.private import Kept, Private, Result
 from farflung.app.vault import Vault
 from farflung.app.wire import (
     OPEN,
+    DropRound,
     Merged,
     MergeRound,
     OpenSegment,
@@ -32,7 +34,7 @@ from farflung.app.wire import (
 from farflung.app.workplace import Worker, Workplace
 from farflung.app.wrapping import KEY_BYTES
 from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.codec import encode
 from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
 from farflung.core.errors import (
     FarflungError,
@@ -47,33 +49,15 @@ from farflung.job.cheats import HONEST
 from farflung.job.spec import Terms
 from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, seal
+from farflung.store.objects import seal
 from farflung.train import messages
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.sync import Sync
-from farflung.train.trace import Trace
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
 REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
 
 NOT_HELD: Final = "FF-TRAIN-081"  # the worker's answer when it does not hold the states of a round
-
-
-class Result(Wire, frozen=True):
-    """What a finished round left behind."""
-
-    round: int
-    manifest: Manifest
-    trace: Trace
-    seconds: float
-
-
-class Kept(Wire, frozen=True):
-    """Private state before round `round`, and the result of the round before it."""
-
-    round: int
-    inner: bytes
-    result: Result | None
 
 
 class Tenancy:
@@ -92,9 +76,9 @@ class Tenancy:
     ) -> None:
         """`folder` holds private state, sealed; `sandbox` names the worker's tier."""
         self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
-        self._vault = Vault(folder, bytes(KEY_BYTES))  # until the job's key is here it lists and deletes only
+        self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
         self.sandbox, self._cheat = sandbox, cheat
-        self._payload_bytes = Sync.of(terms.spec.sync).codec.bound(terms.layout)
+        self._payload_bytes = Sync.of(terms.spec).bound(terms.layout)
         self._workplace = Workplace(key.public, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, self._payload_bytes)
         self._openings = self._openings_under(b"")  # none, until the start
@@ -103,6 +87,12 @@ class Tenancy:
         self._requester = key.public
         self._verifiers: frozenset[PeerId] = frozenset()
         self._result: Result | None = None
+        self._is_training = False
+        self._dropped = -1  # the last round that this peer was passed over in
+        self._assigned: tuple[int, dict[PeerId, int]] = (
+            -1,
+            {},
+        )  # a round, and what each member may contribute
         self._old: list[tuple[int, Hash]] = []
         self._round: int | None = None  # of the public state that the worker holds
         self.members: frozenset[PeerId] = frozenset()
@@ -124,18 +114,24 @@ class Tenancy:
         target = start.snapshot_round + len(start.replay)
         if self._workplace.is_set_up(worker, job_key) and self._stands_at(target):
             return Started(target, self._roots[target], 0, "")
-        self._vault = Vault(self._folder, derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
+        self._keep(derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
         self._openings = self._openings_under(job_key)
         self._round = self._merged = self._result = None
         await self._workplace.enter(start, job_key, worker, requester, self._cheat)
         snapshot = await self._workplace.bring(start.snapshot, (requester,), Kind.JOIN)
-        kept, warning = self._recover(target)
+        self._dropped = -1
+        kept, warning = self._private.recover(target, self._disk)
+        self._result = kept.result if kept and kept.result and kept.result.round == target else None
         load = messages.Load(start.snapshot_round, snapshot, kept.inner if kept else b"")
         state = await self._workplace.ask(load, messages.State)
         for past in start.replay:
             state = await self._merge_shares(past.round, past.shares, Kind.JOIN)
         self._holds(target, state.root)
         return Started(target, state.root, len(start.replay), warning)
+
+    def _keep(self, secret: bytes) -> None:
+        self._vault = Vault(self._folder, secret)
+        self._private = Private(self._vault, self._terms.id)
 
     def _openings_under(self, job_key: bytes) -> Openings:
         segments = self._terms.spec.segments
@@ -169,33 +165,19 @@ class Tenancy:
                 return encode(await self.reveal(order(self.job, body, RevealRound)))
             case "round.merge":
                 return encode(await self.merge(order(self.job, body, MergeRound)))
+            case "round.drop":
+                self.drop(order(self.job, body, DropRound))
+                return b""
             case "audit.open":
                 return encode(await self.open(order(self.job, body, OpenSegment)))
             case "audit.reveal":
                 return self.recall(method, body)
         raise ProtocolError("FF-APP-043", f"a provider does not serve {method[:40]!r}")
 
-    def _recover(self, round: int) -> tuple[Kept | None, str]:
-        """Private state for `round`, or already the result of it; a damaged file is said and left out."""
-        warning = ""
-        for name in (round + 1, round):
-            try:
-                data = self._vault.load(self._name(name))
-            except VerificationError as error:
-                warning = f"{error.code}: {error.message}"
-                continue
-            if data is not None:
-                kept = decode(data, Kept, limits.PIPE_BYTES)
-                if kept.result is not None and name > round and self._disk.begin(kept.result.manifest):
-                    continue  # the payload is gone or damaged: its round is trained again, to the same bits
-                self._result = kept.result if kept.result and kept.result.round == round else None
-                return kept, warning
-        return None, warning or ("" if round == 0 else "private state is not here: the peer joins anew")
-
     def _check_start(self, start: Start, job_key: bytes) -> None:
         """Only what the terms name, and no more bytes than they can need. Raises VerificationError FF-APP-058."""
         spec, layout = self._terms.spec, self._terms.layout
-        vectors = 2 if spec.sync.outer_momentum > 0 else 1
+        vectors = 1 + spec.sync.public_vectors
         rounds = [past.round for past in start.replay]
         last = start.snapshot_round + len(rounds)
         faults = {
@@ -215,24 +197,60 @@ class Tenancy:
     async def train(self, request: TrainRound) -> Promise:
         """Trains (or remembers having trained), makes the result durable, and only then promises it."""
         self._check_round(request.round)
+        if request.round <= self._dropped:
+            raise _dropped(request.round)
         self._forget(request.keep_from)
+        steps = self._assign(request)
         was_stored = self._result is not None and self._result.round == request.round
         if not was_stored:
-            self._result = await self._compute(request.round)
+            self._result = await self._compute(request.round, steps)
         result = self._result
         assert result is not None
         trace, said = result.trace, result.trace.statistics
         commitment = commit(self._key, self.job, request.round, trace.payload, said.tokens, trace.root)
         return Promise(commitment, was_stored, said.losses, said.tokens, result.seconds)
 
-    async def _compute(self, round: int) -> Result:
-        trained = await self._workplace.ask(messages.Train(round), messages.Trained)
+    def _assign(self, request: TrainRound) -> int:
+        """Steps of the own round. Raises VerificationError FF-APP-196: more, or less, than a member can be assigned."""
+        spec, assigned = self._terms.spec, {m.peer: m.weight for m in request.members}
+        own = assigned.get(self._key.public, spec.round_tokens)
+        if len(assigned) > limits.PEERS or not all(map(spec.is_weight, (own, *assigned.values()))):
+            raise VerificationError("FF-APP-196", "a round assigns what the terms do not allow")
+        self._assigned = (request.round, assigned)
+        return spec.steps_of(own)
+
+    async def _compute(self, round: int, steps: int) -> Result:
+        self._is_training = True
+        try:
+            trained = await self._workplace.ask(messages.Train(round, steps), messages.Trained)
+        finally:
+            self._is_training = False
+        if round <= self._dropped:  # said while the answer was on its way
+            raise _dropped(round)
         manifest, chunks = seal(self._workplace.job_key, trained.payload)
         self._disk.put(manifest, chunks)
         result = Result(round, manifest, trained.trace, trained.seconds)
-        self._vault.save(self._name(round + 1), encode(Kept(round + 1, trained.inner, result)))
+        self._private.save(Kept(round + 1, trained.inner, result))
         self._old.append((round, manifest.id))
         return result
+
+    async def abandon(self, request: DropRound) -> None:
+        """Ends the training of a round that was closed without this peer, before its turn comes to drop it."""
+        worker, is_open = self._workplace.worker, request.round == self._round
+        if is_open:
+            self._dropped = max(self._dropped, request.round)
+        if worker is not None and is_open and self._is_training:
+            await worker.abandon()
+
+    def drop(self, request: DropRound) -> None:
+        """The round did not happen for this peer, which goes on from before it. Of a merged round it means nothing."""
+        if request.round == self._round:
+            self._undo(request.round)
+
+    def _undo(self, round: int) -> None:
+        if self._result is not None and self._result.round == round:
+            self._result = None
+        self._private.undo(round)
 
     async def reveal(self, request: RevealRound) -> Shown:
         """Copies the payload to the replica, then opens the commitment."""
@@ -265,33 +283,27 @@ class Tenancy:
         except RunError as error:
             if error.code != NOT_HELD:
                 raise
-            await self._train_again(request.round)
+            await self._train_again(request.round, result.trace.statistics.tokens)
             states = await self._workplace.ask(ask, messages.SegmentOpened)
-        before = self._kept(request.round)
+        before = self._private.before(request.round)
         trace = before.result.trace if before is not None and before.result is not None else None
         return self._openings.make(request.round, request.segment, result.trace, trace, states)
 
-    def _kept(self, round: int) -> Kept | None:
-        """Private state before a round, and what the round before it gave."""
-        try:
-            data = self._vault.load(self._name(round))
-        except VerificationError:  # damaged: as if it were not there
-            return None
-        return decode(data, Kept, limits.PIPE_BYTES) if data is not None else None
-
-    async def _train_again(self, round: int) -> None:
+    async def _train_again(self, round: int, tokens: int) -> None:
         """After a crash the worker holds the round's result but not its way: it goes it again, to the same bits."""
-        kept = self._kept(round)
+        kept = self._private.before(round)
         await self._workplace.ask(
             messages.Rewind(round, kept.inner if kept is not None else b""), messages.State
         )
-        await self._workplace.ask(messages.Train(round), messages.Trained)
+        await self._workplace.ask(messages.Train(round, self._terms.spec.steps_of(tokens)), messages.Trained)
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""
         if self._merged is not None and self._merged[0] == request.round:
             return self._merged[1]  # asked again, over a new connection
         self._check_round(request.round)
+        if not any(share.contribution.peer == self._key.public for share in request.shares):
+            self._undo(request.round)
         state = await self._merge_shares(request.round, request.shares, Kind.SYNC)
         self._holds(request.round + 1, state.root)
         self._old += [(request.round, share.manifest.id) for share in request.shares]
@@ -306,6 +318,7 @@ class Tenancy:
         parts = []
         for share in shares:
             c = share.contribution
+            self._check_weight(round, c)
             if share.manifest.size > self._payload_bytes:
                 raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
             payload = await self._workplace.bring(
@@ -318,20 +331,17 @@ class Tenancy:
             parts.append(messages.Part(c.peer, c.weight, payload))
         return await self._workplace.ask(messages.Merge(round, tuple(parts)), messages.State)
 
-    def _name(self, round: int) -> str:
-        return f"{self._name_of_job()}-{round:06d}"
-
-    def _name_of_job(self) -> str:
-        return self._terms.id[:8].hex()
+    def _check_weight(self, round: int, c: Contribution) -> None:
+        """Nothing weighs more than the terms allow, or than was assigned before the round. Raises FF-APP-197."""
+        spec, (assigned_in, assigned) = self._terms.spec, self._assigned
+        most = assigned.get(c.peer, 0) if assigned and assigned_in == round else spec.round_tokens
+        if not spec.is_weight(c.weight) or c.weight > most:
+            raise VerificationError("FF-APP-197", "an accepted contribution weighs more than was assigned")
 
     def _forget(self, keep_from: int) -> None:
         """Deletes private states and payloads that no resume can ask for any more."""
-        prefix = self._name_of_job()
         self._openings.forget(keep_from)
-        for name in self._vault.names():
-            job, _, round = name.rpartition("-")
-            if job == prefix and int(round) < keep_from:
-                self._vault.drop(name)
+        self._private.forget(keep_from)
         for _, object_id in [entry for entry in self._old if entry[0] < keep_from]:
             self._disk.delete(object_id)
         self._old = [entry for entry in self._old if entry[0] >= keep_from]
@@ -346,7 +356,14 @@ class Tenancy:
 
     def end(self) -> None:
         """Deletes what the job left on this disk; of another job that may be resumed here, objects only."""
-        for name in self._vault.names():
-            if name.startswith(self._name_of_job()):
-                self._vault.drop(name)
+        self._private.end()
         self.shelf.clear()
+
+
+def _dropped(round: int) -> PolicyError:
+    return PolicyError(
+        "FF-APP-195",
+        f"round {round} was closed without this peer",
+        cause="it was too slow for the others, or for the coordinator's window",
+        hint="nothing: it takes part in the next round",
+    )

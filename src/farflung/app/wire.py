@@ -35,7 +35,7 @@ from farflung.job.spec import Terms
 from farflung.ledger.rows import NOBODY
 from farflung.ledger.tx import Role, SignedOffer, SignedVerdict
 from farflung.store.objects import Manifest
-from farflung.train.roundlog import Commitment, Contribution
+from farflung.train.roundlog import Commitment, Contribution, Member
 from farflung.train.trace import Border, Leaf
 from farflung.verify.blind import Blind
 
@@ -44,6 +44,7 @@ START = "lease.start"
 TRAIN = "round.train"
 REVEAL = "round.reveal"
 MERGE = "round.merge"
+DROP = "round.drop"
 END = "lease.end"
 MEMBERS = "lease.members"
 OPEN = "audit.open"
@@ -126,11 +127,22 @@ class Started(Wire, frozen=True):
 
 
 class TrainRound(Wire, frozen=True):
-    """Train on this round; whatever belongs to rounds before `keep_from` may be deleted."""
+    """Train on this round; whatever belongs to rounds before `keep_from` may be deleted.
+
+    `members`, as the log has them: how much each may contribute, this peer's own share among them.
+    """
 
     job: Hash
     round: int
     keep_from: int
+    members: tuple[Member, ...] = ()
+
+
+class DropRound(Wire, frozen=True):
+    """The round was closed without this peer: what it trains or has trained for it is not wanted any more."""
+
+    job: Hash
+    round: int
 
 
 class Promise(Wire, frozen=True):
@@ -268,6 +280,7 @@ OrderT = TypeVar(
     TrainRound,
     RevealRound,
     MergeRound,
+    DropRound,
     OpenSegment,
     RevealSegment,
     AuditOrder,

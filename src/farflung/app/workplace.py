@@ -27,6 +27,9 @@ class Worker(Protocol):
     async def request(self, message: messages.Request) -> messages.Reply:
         """Sends one request and waits for its reply."""
 
+    async def abandon(self) -> None:
+        """Lets it give up what it trains."""
+
 
 async def ask(worker: Worker, message: messages.Request, kind: type[ReplyT]) -> ReplyT:
     """The worker's reply. Raises RunError FF-APP-037 when it is of another kind."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.compress.bits import Int64, rice_mean, rice_parameter
+from farflung.compress.kernels import compiled
 from farflung.core.errors import ProtocolError
 from farflung.core.layout import Float32, Layout
 
@@ -114,12 +115,18 @@ def slabs(group: Group, chunk: int, topk: int) -> Iterator[Slab]:
 
 def select(values: Float32, slab: Slab) -> Int64:
     """Indices (ascending, shape (count,)) of each chunk's largest |v|; of equals the lower index."""
-    full = slab.size // slab.chunk * slab.chunk
-    head = _largest(values[:full].reshape(-1, slab.chunk), slab.topk)
-    head += np.arange(len(head), dtype=np.int64)[:, None] * slab.chunk
-    if full == slab.size:
+    return largest(values, slab.chunk, slab.topk)
+
+
+@compiled("largest")
+def largest(values: Float32, chunk: int, topk: int) -> Int64:
+    """Indices (ascending) of the `topk` largest |v| of each `chunk` finite values, of fewer in a short last chunk."""
+    full = values.size // chunk * chunk
+    head = _largest(values[:full].reshape(-1, chunk), topk)
+    head += np.arange(len(head), dtype=np.int64)[:, None] * chunk
+    if full == values.size:
         return head.reshape(-1)
-    tail = _largest(values[full:].reshape(1, -1), min(slab.topk, slab.size - full)) + full
+    tail = _largest(values[full:].reshape(1, -1), min(topk, values.size - full)) + full
     return np.concatenate([head.reshape(-1), tail.reshape(-1)])
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from farflung.compress.kernels import compiled
 from farflung.compress.payload import HEADER_BYTES, About, Cursor, Header, check_size, pack, unpack
 from farflung.core import limits
 from farflung.core.errors import RunError, VerificationError
@@ -66,14 +67,25 @@ def check_vector(vector: Float32, layout: Layout, what: str) -> None:
 
 def accumulate(state: Float32 | None, values: Float32, decay: float, layout: Layout) -> Float32:
     """decay * state + values in float32 (multiply, then add), checked; always a new array."""
-    check_vector(values, layout, "values")
     if state is None:
+        check_vector(values, layout, "values")
         return values.copy()
+    if values.shape == state.shape == (layout.size,) and values.dtype == state.dtype == np.float32:
+        total, is_finite = _decayed(values, state, np.float32(decay))
+        if is_finite:  # then so were both
+            return total
+    check_vector(values, layout, "values")
     check_vector(state, layout, "residual values")
-    with np.errstate(over="ignore"):
-        total: Float32 = np.float32(decay) * state + values
     check_vector(total, layout, "sums with the residual")
     return total
+
+
+@compiled("accumulate")
+def _decayed(values: Float32, state: Float32, decay: np.float32) -> tuple[Float32, bool]:
+    """decay * state + values, and whether all of it is finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total: Float32 = decay * state + values
+    return total, bool(np.isfinite(total).all())
 
 
 def seal(codec: Codec, layout: Layout, about: About, parts: list[bytes]) -> bytes:

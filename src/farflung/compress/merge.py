@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from farflung.compress.kernels import compiled
 from farflung.core import canon, limits
 from farflung.core.canon import Int64
 from farflung.core.errors import VerificationError
@@ -27,10 +29,14 @@ from farflung.core.ids import PeerId, short
 from farflung.core.layout import Float32, Layout
 
 FACTOR_BITS: Final = 30
-_BLOCK: Final = 1 << 20  # elements squared at a time: both limbs stay below 2^52
-_LIMB: Final = 32
+_BLOCK: Final = 1 << 15  # elements at a time: temporaries stay in the cache
+_LIMB: Final = 15
+_HALF: Final = 36  # bits of the lower part of Σ x²; the upper one of limits.ELEMENTS values takes 60
+_EXACT: Final = 1 << 53  # float64 holds every integer up to here
 
 assert limits.PEERS * limits.WEIGHT * canon.SATURATION < 1 << 62  # law 1
+
+Float64 = NDArray[np.float64]
 
 
 class Part(NamedTuple):
@@ -49,18 +55,16 @@ class Merged(NamedTuple):
 
 
 def merge(layout: Layout, parts: Sequence[Part]) -> Merged:
-    """The clipped weighted sum of `parts`, in any order.
+    """The clipped weighted sum of `parts`, in any order. A fragment (some of a model's tensors) is a layout of its own.
 
+    Beside the result it needs memory for one block at a time, however many parts there are.
     Raises VerificationError: FF-COMP-040 no part, or more than limits.PEERS; 041 a peer twice; 042 a weight out of
     range; 043 values of another shape; 044 values that are not finite.
     """
     _check(layout, parts)
-    total = np.zeros(layout.size, np.int64)
+    total = np.empty(layout.size, np.int64)
     for _, place in layout.slices():
-        squares = [sum_of_squares(canon.to_fixed(part.values[place])) for part in parts]
-        ceiling = sorted(squares)[(len(squares) - 1) // 2]
-        for part, square in zip(parts, squares, strict=True):
-            total[place] += part.weight * clip(canon.to_fixed(part.values[place]), square, ceiling)
+        _merge_tensor(total[place], [_Share.of(part, place) for part in parts])
     return Merged(total, sum(part.weight for part in parts))
 
 
@@ -69,13 +73,117 @@ def mean(merged: Merged) -> Float32:
     return canon.mean_from_fixed(merged.total, merged.weight)
 
 
+class _Share(NamedTuple):
+    """One part's values of one tensor; Σ x², and the largest |x| of each block, of them in fixed point."""
+
+    weight: int
+    values: Float32
+    square: int
+    peaks: Int64
+
+    @classmethod
+    def of(cls, part: Part, place: slice) -> _Share:
+        """The part's share of the tensor at `place`, measured."""
+        values = part.values[place]
+        high, low, peaks = _measured(values, _BLOCK)
+        return cls(part.weight, values, (int(high) << _HALF) + int(low), peaks)
+
+    def scale(self, ceiling: int) -> int:
+        """What the values are multiplied by, in units of 2^-30."""
+        return factor(self.square, ceiling) if self.square > ceiling else 1 << FACTOR_BITS
+
+
+@compiled("measured")
+def _measured(values: Float32, width: int) -> tuple[int, int, Int64]:
+    """Σ x² as an upper and a lower part, and the largest |x| of each `width` values."""
+    square, peaks = 0, []
+    for start in range(0, values.size, width):
+        block = values[start : start + width]
+        chosen = _nonzero(block)
+        fixed = _fixed(block if chosen is None else block[chosen])
+        peaks.append(_peak(fixed))
+        square += _square(fixed.astype(np.float64), peaks[-1])
+    return square >> _HALF, square & ((1 << _HALF) - 1), np.array(peaks, np.int64)
+
+
+def _merge_tensor(total: Int64, shares: Sequence[_Share]) -> None:
+    """Writes the clipped weighted sum of one tensor to `total`."""
+    ceiling = sorted(share.square for share in shares)[(len(shares) - 1) // 2]
+    for number, start in enumerate(range(0, total.size, _BLOCK)):
+        place = slice(start, start + _BLOCK)
+        room = sum(share.weight * int(share.peaks[number]) for share in shares)
+        block: Float64 | Int64 = np.zeros(total[place].size)
+        if room > _EXACT:  # below, every partial sum of every order is exact in float64, and faster
+            block = block.astype(np.int64)
+        for share in shares:
+            _add(share.values[place], block, share.weight, int(share.peaks[number]), share.scale(ceiling))
+        total[place] = block
+
+
+@compiled("add")
+def _add(values: Float32, block: Float64 | Int64, weight: int, peak: int, scale: int) -> None:
+    """Adds weight x scale / 2^30 to a block. One that is mostly zero costs little more than finding that out."""
+    if not peak:
+        return
+    chosen = _nonzero(values)
+    fixed = _fixed(values if chosen is None else values[chosen])
+    clipped = _clipped(fixed, peak, scale)
+    block[slice(None) if chosen is None else chosen] += np.multiply(
+        clipped, weight, dtype=block.dtype, casting="unsafe"
+    )
+
+
+def _nonzero(values: Float32) -> NDArray[np.intp] | None:
+    """Where values are not zero, if these are less than an eighth of all."""
+    mask = values != 0
+    return np.flatnonzero(mask) if 8 * np.count_nonzero(mask) < values.size else None
+
+
+def _fixed(values: Float32) -> Float32:
+    """`canon.to_fixed` without leaving float32: a power of two changes no digit, and 2^30 is far within its range."""
+    edge = np.float32(canon.SATURATION / (1 << canon.FRACTION_BITS))
+    fixed = np.minimum(values, edge)
+    np.maximum(fixed, -edge, out=fixed)
+    fixed *= np.float32(1 << canon.FRACTION_BITS)
+    return np.rint(fixed, out=fixed)
+
+
+def _peak(fixed: Float32) -> int:
+    return max(int(fixed.max()), -int(fixed.min())) if fixed.size else 0
+
+
+def _square(fixed: Float64, peak: int) -> int:
+    """Σ x² of at most 2^15 integers |x| ≤ peak ≤ 2^30, exactly: sums of products that float64 holds."""
+    if peak * peak * fixed.size <= _EXACT:
+        return int(fixed @ fixed)
+    high = np.rint(fixed * 2.0**-_LIMB)
+    low = fixed - high * 2.0**_LIMB
+    return (int(high @ high) << (2 * _LIMB)) + (int(high @ low) << (_LIMB + 1)) + int(low @ low)
+
+
+def _clipped(fixed: Float32, peak: int, scale: int) -> Float32 | Float64 | Int64:
+    """x scale / 2^30 half to even, in float64 where it holds the products."""
+    if scale == 1 << FACTOR_BITS:
+        return fixed
+    if peak << FACTOR_BITS > _EXACT:
+        return _scaled(fixed.astype(np.int64), scale)
+    scaled = fixed.astype(np.float64)
+    scaled *= scale * 2.0**-FACTOR_BITS
+    return np.rint(scaled, out=scaled)
+
+
 def sum_of_squares(fixed: Int64) -> int:
-    """Σ x² of fixed-point values, |x| ≤ 2^30, exactly: two limbs of 32 bits, block by block."""
+    """Σ x² of fixed-point values, |x| ≤ 2^30, exactly."""
     total = 0
     for start in range(0, fixed.size, _BLOCK):
-        square = fixed[start : start + _BLOCK] ** 2
-        total += (int((square >> _LIMB).sum()) << _LIMB) + int((square & ((1 << _LIMB) - 1)).sum())
+        block = fixed[start : start + _BLOCK].astype(np.float64)
+        total += _square(block, canon.SATURATION)
     return total
+
+
+def factor(square: int, ceiling: int) -> int:
+    """f = floor(2^30 √(ceiling / square)), below 2^30, for square > ceiling."""
+    return math.isqrt((ceiling << (2 * FACTOR_BITS)) // square)
 
 
 def clip(fixed: Int64, square: int, ceiling: int) -> Int64:
@@ -85,8 +193,12 @@ def clip(fixed: Int64, square: int, ceiling: int) -> Int64:
     """
     if square <= ceiling:
         return fixed
-    factor = math.isqrt((ceiling << (2 * FACTOR_BITS)) // square)
-    product = fixed * factor
+    return _scaled(fixed, factor(square, ceiling))
+
+
+def _scaled(fixed: Int64, scale: int) -> Int64:
+    """x scale / 2^30, half to even."""
+    product = fixed * scale
     odd = (product >> FACTOR_BITS) & 1
     return (product + (1 << (FACTOR_BITS - 1)) - 1 + odd) >> FACTOR_BITS
 

@@ -9,16 +9,19 @@ from typing import Final
 from farflung.compress.chunks import SLAB
 from farflung.compress.codecs import Codec as Codec
 from farflung.compress.dense import Dense2Bit, DenseFp32
+from farflung.compress.lowrank import LowRank
 from farflung.compress.sparse import TopK2Bit
 from farflung.core.errors import SpecError
 
-NAMES: Final = ("dense_fp32", "dense_2bit", "topk_2bit")
+NAMES: Final = ("dense", "topk", "low_rank")
 
 
-def make(name: str, *, topk: int, chunk: int, error_decay: float) -> Codec:
+def make(
+    name: str, *, value_bits: int, topk: int, chunk: int, transform: str, rank: int, error_decay: float
+) -> Codec:
     """The codec `name`. Parameters that it does not use are checked all the same.
 
-    Raises SpecError FF-COMP-030 (unknown name), FF-COMP-031 (a parameter out of range).
+    Raises SpecError FF-COMP-030 (unknown name), FF-COMP-031 (a parameter out of range), FF-COMP-045 (the rank is).
     """
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
@@ -42,6 +45,8 @@ def make(name: str, *, topk: int, chunk: int, error_decay: float) -> Codec:
             cause="sync.error_decay lies between 0 and 1",
             hint="write sync.error_decay = 0.95",
         )
-    if name == "dense_fp32":
-        return DenseFp32()
-    return Dense2Bit(error_decay) if name == "dense_2bit" else TopK2Bit(topk, chunk, error_decay)
+    if name == "low_rank":
+        return LowRank(rank, error_decay)
+    if name == "dense":
+        return DenseFp32() if value_bits == 32 else Dense2Bit(error_decay)
+    return TopK2Bit(topk, chunk, error_decay)

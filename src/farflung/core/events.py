@@ -111,6 +111,18 @@ class Arrived(Event, frozen=True, tag="arrived"):
     seconds: float
 
 
+class PassedOver(Event, frozen=True, tag="passed-over"):
+    """A phase of a round was closed without a member, `seconds` after the round was opened: it was too slow.
+
+    It is not gone: it takes part in the next round.
+    """
+
+    round: int
+    peer: str
+    phase: str
+    seconds: float
+
+
 class RoundClosed(Event, frozen=True, tag="round"):
     """All accepted contributions of a round are merged, and all peers agree on its root."""
 
@@ -330,6 +342,7 @@ AnyEvent = (
     | Joined
     | RoundOpened
     | Arrived
+    | PassedOver
     | RoundClosed
     | Evaluated
     | Reexecuted

@@ -31,6 +31,11 @@ def format_count(value: float) -> str:
     return _scaled(value, _COUNTS, "")
 
 
+def format_multiple(value: float) -> str:
+    """How many times as much, three digits: `1,110`, `53.6`, `0.0303`."""
+    return f"{float(f'{value:.3g}'):,.15g}"
+
+
 def format_rate(value: float) -> str:
     """Bits per second: `14.2 Mbit/s`."""
     return _scaled(value, (("Gbit/s", 10**9), ("Mbit/s", 10**6), ("kbit/s", 10**3)), "bit/s")

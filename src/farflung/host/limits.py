@@ -23,7 +23,7 @@ THREAD_VARIABLES: Final = (
     "OPENBLAS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
-PASSED: Final = ("PATH", "LANG", "FARFLUNG_DEBUG")
+PASSED: Final = ("PATH", "LANG", "FARFLUNG_DEBUG", "FARFLUNG_KERNELS")
 CPU_PERIOD: Final = 100_000  # microseconds over which a control group's share of the processors is reckoned
 MAPPED_BYTES: Final = GIB  # of a process' resident memory: torch's libraries, which are files and not data
 LOG_BYTES: Final = 16 * MIB  # what standard error may grow to: `file_bytes` bounds every file, this one too

@@ -14,6 +14,7 @@ from farflung.core import limits
 from farflung.core.errors import SpecError, UsageError
 from farflung.core.money import parse_credits
 from farflung.job.keys import value_of
+from farflung.job.methods import METHODS
 from farflung.job.model import gpt_size
 from farflung.job.spec import JobSpec
 
@@ -22,6 +23,7 @@ Origins = Mapping[str, str]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODULE: Final = re.compile(r"(.+):([A-Za-z_][A-Za-z0-9_]*)")
 _PATH_LENGTH: Final = 4096
+SQUARES: Final = (256, 1024, 4096)  # chunks that a two-dimensional transform takes
 
 
 class Range(NamedTuple):
@@ -71,9 +73,13 @@ RANGES: Final[Mapping[str, Range]] = {
     "sync.steps": Range(1, limits.WEIGHT),
     "sync.topk": Range(1, 1 << 16),
     "sync.chunk": Range(2, 1 << 16),
+    "sync.rank": Range(1, 1024),
     "sync.error_decay": Range(0, 1),
     "sync.outer_lr": _POSITIVE,
     "sync.outer_momentum": _SHARE,
+    "sync.warmup_rounds": Range(0, limits.ROUNDS),
+    "sync.fragments": Range(1, limits.TENSORS),
+    "sync.delay": Range(0, 1),
     "network.providers": Range(2, 64),
     "network.verifiers": Range(0, 16),
     "network.hidden": Range(0, 64),
@@ -81,6 +87,9 @@ RANGES: Final[Mapping[str, Range]] = {
     "audit.segments": Range(1, 64),
     "audit.rate": Range(0, 1),
     "audit.probation": Range(0, limits.ROUNDS),
+    "churn.quorum": Range(0.5, 1),
+    "churn.grace": Range(0, 100),
+    "churn.exchange": _SHARE,
     "evaluate.every": Range(1, limits.ROUNDS),
     "evaluate.tokens": Range(2, 1 << 40),
     "evaluate.final_tokens": Range(2, 1 << 40),
@@ -161,10 +170,37 @@ def _check_sync(spec: JobSpec, origins: Origins) -> None:
         raise _refused(
             spec, origins, "sync.topk", f"at most sync.chunk = {sync.chunk}", "lower topk, or raise chunk"
         )
-    codecs = ("topk_2bit",) if sync.method == "sparse_loco" else ("dense_2bit", "dense_fp32")
-    if sync.codec not in codecs:
-        allowed = " or ".join(f'"{codec}"' for codec in codecs) + f' with sync.method = "{sync.method}"'
-        raise _refused(spec, origins, "sync.codec", allowed, f'set codec = "{codecs[0]}" in [sync]')
+    _check_method(spec, origins)
     if spec.round_tokens > limits.WEIGHT:
         allowed = f"batch * model.context * sync.steps = {spec.round_tokens} at most {limits.WEIGHT} tokens"
         raise _refused(spec, origins, "sync.steps", allowed, "make rounds shorter and more")
+
+
+def _check_method(spec: JobSpec, origins: Origins) -> None:
+    """Whether the parts are those that the method is made of (job.methods)."""
+    sync = spec.sync
+    method, place = METHODS[sync.method], f'with sync.method = "{sync.method}"'
+    parts = {
+        "optimizer.name": method.optimizers,
+        "sync.codec": method.codecs,
+        "sync.outer": method.outers,
+    }
+    for key, possible in parts.items():
+        if value_of(spec, key) not in possible:
+            allowed = " or ".join(f'"{one}"' for one in possible) + f" {place}"
+            name = key.partition(".")[2]
+            hint = f'set {name} = "{possible[0]}" in [{key.partition(".")[0]}], or leave it out'
+            raise _refused(spec, origins, key, allowed, hint)
+    if method.is_stepwise and sync.steps != 1:
+        hint = "set sync.steps = 1: it agrees after every step"
+        raise _refused(spec, origins, "sync.steps", f"1 {place}", hint)
+    for key, only in (("sync.value_bits", 32), ("sync.fragments", 1), ("sync.delay", 0)):
+        if sync.codec == "low_rank" and value_of(spec, key) != only:
+            raise _refused(spec, origins, key, f'{only} with sync.codec = "low_rank"')
+    if sync.method == "dgc" and (sync.value_bits, sync.error_decay) != (32, 1.0):
+        key = "sync.value_bits" if sync.value_bits != 32 else "sync.error_decay"
+        allowed = f"{32 if sync.value_bits != 32 else 1.0} {place}"
+        raise _refused(spec, origins, key, allowed, "what is unsent is masked: it must be told exactly")
+    if sync.transform != "raw" and (sync.codec != "topk" or sync.chunk not in SQUARES):
+        allowed = f'"raw" unless sync.codec = "topk" and sync.chunk is one of {", ".join(map(str, SQUARES))}'
+        raise _refused(spec, origins, "sync.transform", allowed, "set sync.chunk = 4096")

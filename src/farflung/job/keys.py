@@ -62,7 +62,8 @@ def keys() -> tuple[str, ...]:
 def expected(kind: Any) -> str:
     """What a value of this type looks like, in words."""
     if get_origin(kind) is Literal:
-        return "one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
+        choices = get_args(kind)
+        return "one of " + ", ".join(f'"{c}"' if isinstance(c, str) else str(c) for c in choices)
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "text in quotes"}
     return words[kind]
 

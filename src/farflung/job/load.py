@@ -1,4 +1,4 @@
-"""A job from all who may say something about it: flag > environment > file > preset > default.
+"""A job from all who may say something about it: flag > environment > file > sync method > preset > default.
 
 Each value keeps its origin, so that a refusal can say whom to correct and `farflung plan --show-config` can say
 where every value came from.
@@ -17,6 +17,7 @@ from farflung.job import toml
 from farflung.job.check import check
 from farflung.job.keys import KEYS, SECTIONS, Key, expected, nearest
 from farflung.job.keys import keys as keys
+from farflung.job.methods import METHOD, METHODS
 from farflung.job.presets import PRESETS
 from farflung.job.spec import JobSpec
 
@@ -52,9 +53,9 @@ def load(
     """
     values: dict[str, Any] = {name: key.default for name, key in KEYS.items()}
     origins = dict.fromkeys(KEYS, "default")
-    said = [*_from_preset(preset), *_from_file(text, origin_name), *_from_environment(environment or {})]
+    said = [*_from_file(text, origin_name), *_from_environment(environment or {})]
     said += [_Said(key, value, f"flag {key}", True) for key, value in sorted((flags or {}).items())]
-    for one in said:
+    for one in [*_from_preset(preset), *_from_method(said), *said]:
         values[one.key] = _typed(_known(one), one)
         origins[one.key] = one.origin
     spec = build(values)
@@ -84,6 +85,14 @@ def _from_preset(preset: str) -> Iterator[_Said]:
         _Said(e.key, e.value, f"preset {preset}", False)
         for e in toml.read(PRESETS[preset], f"preset {preset}")
     )
+
+
+def _from_method(said: Iterable[_Said]) -> Iterator[_Said]:
+    """What the sync method that a person named sets; an unknown one is refused when its own turn comes."""
+    named = [one.value for one in said if one.key == METHOD]
+    method = METHODS.get(str(named[-1])) if named else None
+    for key, value in method.defaults.items() if method else ():
+        yield _Said(key, value, f'default of {METHOD} = "{named[-1]}"', False)
 
 
 def _from_file(text: str | None, name: str) -> Iterator[_Said]:
@@ -140,11 +149,11 @@ def _known(said: _Said) -> Key:
 
 
 def _nearest_key(section: str, name: str) -> str:
-    """The key that was meant: first among its neighbours, then the same name elsewhere, then any similar."""
+    """The key that was meant: the same name elsewhere, then a similar one among its neighbours, then any similar."""
     neighbours = [key.name for key in KEYS.values() if key.section == section]
-    if guess := nearest(name, neighbours):
-        return f'"{guess}"'
     elsewhere = {key.name: key for key in reversed(list(KEYS.values()))}
+    if name not in elsewhere and (guess := nearest(name, neighbours)):
+        return f'"{guess}"'
     guess = nearest(name, elsewhere)
     if not guess:
         return ""
@@ -158,7 +167,8 @@ def _typed(key: Key, said: _Said) -> Any:
     except (msgspec.ValidationError, OverflowError):
         shown = str(said.value)[:60]
         wanted = expected(key.kind)
-        guess = nearest(shown, get_args(key.kind)) if get_args(key.kind) else ""
+        words = [choice for choice in get_args(key.kind) if isinstance(choice, str)]
+        guess = nearest(shown, words)
         hint = f'did you mean "{guess}"?' if guess else f"give {key.dotted} {wanted}"
         if key.kind is str:
             hint = f'put it in quotes: {key.name} = "{shown}"'

@@ -41,9 +41,14 @@ class DataSpec(Wire, frozen=True):
 
 
 class OptimizerSpec(Wire, frozen=True):
-    """The inner optimizer, run by each peer on its own: `adamw` (Loshchilov & Hutter 2019) or `sgd`."""
+    """The inner optimizer, run by each peer on its own.
 
-    name: Literal["adamw", "sgd"] = "adamw"
+    `adamw` (Loshchilov & Hutter 2019), `sgd` with heavy-ball momentum, `muon` (Jordan et al. 2024: orthogonalised
+    momentum for matrices, AdamW for embeddings, heads and vectors), or `gradient`: weights stay where they are, the
+    gradient itself is sent each step, and the outer optimizer moves them at rate `lr`.
+    """
+
+    name: Literal["adamw", "sgd", "muon", "gradient"] = "adamw"
     lr: float = 3e-3
     beta1: float = 0.9
     beta2: float = 0.99
@@ -62,21 +67,38 @@ class ScheduleSpec(Wire, frozen=True):
 
 
 class SyncSpec(Wire, frozen=True):
-    """How peers agree: H local steps, one codec, one outer step.
+    """How peers agree: H local steps, one codec with error feedback, one outer step. A method (job.methods) sets the rest.
 
-    `diloco` sends the whole change (dense_fp32 or dense_2bit), `sparse_loco` its largest coefficients with error
-    feedback (topk_2bit). outer_momentum 0 is plain averaging scaled by outer_lr.
+    `dense` sends every element, `topk` the largest of each chunk, `low_rank` factors of each matrix; `value_bits` each,
+    of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with outer_momentum
+    0 plain averaging), or feeds it to `adamw`, or takes its `sign`. `warmup_rounds`: dgc's density falls to topk / chunk over them.
+    `fragments` > 1: a round sends one part of the tensors in turn; `delay` 1: what a round sends is applied a round later.
     """
 
-    method: Literal["sparse_loco", "diloco"] = "sparse_loco"
+    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = (
+        "sparse_loco"
+    )
     steps: int = 20
-    codec: Literal["topk_2bit", "dense_2bit", "dense_fp32"] = "topk_2bit"
+    codec: Literal["dense", "topk", "low_rank"] = "topk"
+    value_bits: Literal[1, 2, 4, 8, 16, 32] = 2
     topk: int = 768
     chunk: int = 4096
+    transform: Literal["raw", "dct", "auto"] = "raw"
+    rank: int = 4
     error_decay: float = 0.95
+    outer: Literal["sgd", "adamw", "sign"] = "sgd"
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
     nesterov: bool = True
+    warmup_rounds: int = 0
+    fragments: int = 1
+    delay: int = 0
+
+    @property
+    def public_vectors(self) -> int:
+        """Vectors as long as the weights that all peers share besides them."""
+        outer = {"sgd": int(self.outer_momentum > 0), "adamw": 2, "sign": 0}[self.outer]
+        return outer + self.delay + int(self.codec == "low_rank")
 
 
 class NetworkSpec(Wire, frozen=True):
@@ -100,6 +122,21 @@ class AuditSpec(Wire, frozen=True):
     segments: int = 4
     rate: float = 0.125
     probation: int = 2
+
+
+class ChurnSpec(Wire, frozen=True):
+    """What a round does about slow members. It waits for all (`quorum` 1); else, once members with a `quorum` of the
+    round's assigned tokens have arrived, for `grace` times the median time of their arrivals.
+
+    `adaptive`: each member gets as many of the sync.steps as it can make in the time of the median member, and all get
+    the fewest with which exchanging takes no more than `exchange` of a round (0: all of them). So the result depends on
+    measured time, through the log.
+    """
+
+    quorum: float = 1.0
+    grace: float = 0.5
+    adaptive: bool = False
+    exchange: float = 0.0
 
 
 class EvaluateSpec(Wire, frozen=True):
@@ -127,6 +164,7 @@ class JobSpec(Wire, frozen=True):
     network: NetworkSpec = NetworkSpec()
     evaluate: EvaluateSpec = EvaluateSpec()
     audit: AuditSpec = AuditSpec()
+    churn: ChurnSpec = ChurnSpec()
 
     @property
     def steps(self) -> int:
@@ -135,13 +173,32 @@ class JobSpec(Wire, frozen=True):
 
     @property
     def round_tokens(self) -> int:
-        """Tokens that one peer trains on in one round: its weight, and the units it is paid for."""
-        return self.batch * self.model.context * self.sync.steps
+        """Tokens that one peer trains on in one round of all steps: its weight, and the units it is paid for."""
+        return self.step_tokens * self.sync.steps
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one step of one peer."""
+        return self.batch * self.model.context
+
+    def is_weight(self, weight: int) -> bool:
+        """Whether a contribution may weigh so many tokens: whole steps, one a segment at least, sync.steps at most."""
+        return (
+            weight % self.step_tokens == 0 and self.segments <= weight // self.step_tokens <= self.sync.steps
+        )
+
+    def steps_of(self, weight: int) -> int:
+        """Steps of a round in which a peer trains on `weight` tokens (`is_weight`)."""
+        return weight // self.step_tokens
+
+    def borders_of(self, steps: int) -> tuple[int, ...]:
+        """`borders` of a round in which a peer makes so many steps."""
+        return tuple(steps * i // self.segments for i in range(self.segments + 1))
 
     @property
     def borders(self) -> tuple[int, ...]:
         """Steps of a round after which its segments end, 0 first: (0, 5, 10, 15, 20) for 20 steps in 4 segments."""
-        return tuple(self.sync.steps * i // self.segments for i in range(self.segments + 1))
+        return self.borders_of(self.sync.steps)
 
     @property
     def segments(self) -> int:

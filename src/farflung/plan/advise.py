@@ -6,15 +6,15 @@ from typing import Final
 
 import msgspec
 
-from farflung.compress import registry
 from farflung.core.errors import PolicyError
 from farflung.core.events import Planned
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
-from farflung.job.spec import JobSpec
+from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.machine import Machine
 from farflung.plan.memory import Memory, memory
 from farflung.plan.price import Price, price
+from farflung.plan.states import EXACT_BITS, codec_of
 from farflung.plan.time import Duration, alone_seconds, answer_seconds, duration
 from farflung.plan.traffic import Traffic, traffic
 
@@ -74,17 +74,25 @@ def describe_model(spec: JobSpec) -> str:
 
 
 def describe_sync(spec: JobSpec) -> str:
-    """The sync method in a few words: `sparse_loco H=15 topk_2bit 256/4096`."""
+    """The sync method in a few words: `sparse_loco H=15 topk 256/4096 2-bit`."""
     sync = spec.sync
-    density = f" {sync.topk}/{sync.chunk}" if sync.codec == "topk_2bit" else ""
-    return f"{sync.method} H={sync.steps} {sync.codec}{density}"
+    hidden = ", a round late" if sync.delay else ""
+    return f"{sync.method} H={sync.steps} {describe_codec(sync)}{hidden}"
+
+
+def describe_codec(sync: SyncSpec) -> str:
+    """The codec in a few words: `dense 2-bit`, `topk 32/4096 fp32 dct`, `low_rank 4`."""
+    if sync.codec == "low_rank":
+        return f"low_rank {sync.rank}"
+    density = f" {sync.topk}/{sync.chunk}" if sync.codec == "topk" else ""
+    bits = "fp32" if sync.value_bits == EXACT_BITS else f"{sync.value_bits}-bit"
+    transform = "" if sync.transform == "raw" else f" {sync.transform}"
+    return f"{sync.codec}{density} {bits}{transform}"
 
 
 def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) -> Plan:
     """Plans a local run; raises PolicyError FF-PLAN-001 (budget) or FF-PLAN-002 (memory)."""
-    sync = spec.sync
-    codec = registry.make(sync.codec, topk=sync.topk, chunk=sync.chunk, error_decay=sync.error_decay)
-    sent = traffic(spec, layout, dataset_bytes, codec)
+    sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync))
     need = memory(spec, layout, dataset_bytes)
     _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)

@@ -5,8 +5,9 @@ segments, each as likely. With N providers, V verifiers and the probability q_r 
 
     audits   = N x sum of q_r
     asked    = sum over rounds of V (1 - (1 - q_r / V)^N), pairs of a round and a verifier that has work in it
-    start    = (K - 1)/K x (weights + optimizer) + 1/K x optimizer, and the residual; nothing is carried in round 0
-    last     = (K - 1)/K x (weights + residual): after the last segment the verifier has them itself
+    start    = (K - 1)/K x (weights + optimizer) + 1/K x optimizer, and what is carried beside the optimizer (residual,
+               offset: plan.states); nothing is carried in round 0
+    last     = (K - 1)/K x (weights + carried): after the last segment the verifier has them itself
 
 An honest network is foretold in which nobody leaves: no accusation, hence no second verifier, no end that differs and
 is fetched, and no probation but the first.
@@ -21,12 +22,13 @@ from itertools import pairwise
 import msgspec
 
 from farflung.job.spec import JobSpec
+from farflung.plan.states import carried_vectors, inner_vectors
 
 
 class Audits(msgspec.Struct, frozen=True):
     """Expected numbers of a whole run."""
 
-    fresh: float  # audits of round 0, whose states carry neither optimizer nor residual into it
+    fresh: float  # audits of round 0, whose states carry nothing private into it
     later: float  # of all other rounds
     asked: float  # pairs of a round and a verifier that has work in it
 
@@ -75,13 +77,11 @@ def fetched(spec: JobSpec, segment: int, *, is_fresh: bool) -> tuple[int, int]:
     """Vectors as long as the weights that an audit of one segment fetches: of the opened start, and of `last`, what the
     encoding was made of. `is_fresh`: in round 0, into which a peer carries nothing.
     """
-    residual = 1 if has_residual(spec) and not is_fresh else 0
-    if segment == 0:
-        start = 0 if is_fresh else optimizer_vectors(spec) + residual
-    else:
-        start = 1 + optimizer_vectors(spec) + residual
+    carried = 0 if is_fresh else carried_vectors(spec.sync)
+    held = 0 if is_fresh and segment == 0 else inner_vectors(spec)
+    weights = 0 if segment == 0 else 1  # those of the round's start are public
     is_last = segment == spec.segments - 1
-    return start, 0 if is_last else 1 + residual
+    return weights + held + carried, 0 if is_last else 1 + carried
 
 
 def moved(spec: JobSpec, audits: Audits, size: Callable[[int], int]) -> float:
@@ -93,13 +93,3 @@ def moved(spec: JobSpec, audits: Audits, size: Callable[[int], int]) -> float:
         return sum(size(start) + size(last) for start, last in places) / count
 
     return audits.fresh * one(True) + audits.later * one(False)
-
-
-def has_residual(spec: JobSpec) -> bool:
-    """Whether the codec keeps what it has not sent (error feedback)."""
-    return spec.sync.codec != "dense_fp32"
-
-
-def optimizer_vectors(spec: JobSpec) -> int:
-    """Vectors as long as the weights that the inner optimizer keeps."""
-    return 2 if spec.optimizer.name == "adamw" else 1

@@ -13,9 +13,8 @@ import msgspec
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
-from farflung.plan.audits import has_residual, optimizer_vectors
+from farflung.plan.states import FLOAT, carried_vectors, inner_vectors, outer_vectors
 
-FLOAT: Final = 4
 # A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
 # Linux: 488 MB at the peak of the default job, 118 MB of which the terms below account for).
 BASELINE: Final = 370_000_000
@@ -41,7 +40,7 @@ class Memory(msgspec.Struct, frozen=True):
     gradients: Bytes
     optimizer: Bytes
     public: Bytes  # the round's public state, and the merge's two 64-bit limbs
-    residual: Bytes
+    residual: Bytes  # and the offset of a streaming method
     borders: Bytes  # a provider's states at the borders of one round, and those that it opens for an audit
     dataset: Bytes
     activations: Bytes
@@ -84,18 +83,18 @@ def border_vectors(spec: JobSpec) -> int:
     """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
 
     Weights and optimizer at each of K borders: those of border 0 are held anyhow. Where work is audited also one
-    segment's opened states, packed: its start with the residual, its end, and weights and residual of the round's end.
+    segment's opened states, packed: its start with what is carried (residual, offset), its end, and weights and what is
+    carried of the round's end.
     """
-    held = 1 + optimizer_vectors(spec)
-    residual = 1 if has_residual(spec) else 0
-    opened = (held + residual) + held + (1 + residual) if spec.is_audited else 0
+    held, carried = 1 + inner_vectors(spec), carried_vectors(spec.sync)
+    opened = (held + carried) + held + (1 + carried) if spec.is_audited else 0
     return spec.segments * held + opened
 
 
 def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:
-    """Peak memory by purpose; a dense-sync worker has no residual, plain averaging no outer momentum."""
+    """Peak memory by purpose; what an exact dense codec or plain averaging does not keep is not counted."""
     state = FLOAT * layout.size
-    outer = 2 if spec.sync.outer_momentum > 0 else 1
+    outer = 1 + outer_vectors(spec.sync)
     nodes = spec.network.providers + spec.verifiers
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes
     others = OTHERS + (1 if spec.hidden else 0)
@@ -103,9 +102,9 @@ def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:
         baseline=Bytes(BASELINE),
         parameters=Bytes(state),
         gradients=Bytes(state),
-        optimizer=Bytes(state * optimizer_vectors(spec)),
+        optimizer=Bytes(state * inner_vectors(spec)),
         public=Bytes(state * (outer + 4)),
-        residual=Bytes(state if has_residual(spec) else 0),
+        residual=Bytes(state * carried_vectors(spec.sync)),
         borders=Bytes(state * border_vectors(spec)),
         dataset=Bytes(DATA_COPIES * dataset_bytes),
         activations=gpt_activations(spec) if spec.model.kind == "gpt" else module_activations(spec, layout),

@@ -75,6 +75,12 @@ def train_flop(spec: JobSpec, layout: Layout) -> Flop:
     return Flop(3.0 * forward_flop(spec, layout) * tokens)
 
 
+def step_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
+    """One local step of one peer on one core of `machine`, which has nothing else to do."""
+    tokens = spec.batch * spec.model.context
+    return Seconds(3.0 * forward_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY))
+
+
 def evaluated_tokens(spec: JobSpec) -> int:
     """Held-out tokens judged: before the first round, every `every` rounds, and at the end."""
     every = spec.evaluate.every

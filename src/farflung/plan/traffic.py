@@ -2,7 +2,8 @@
 
 With N providers, V verifiers, and p, d and s the bytes at the socket of a payload, the data set and the public state:
 
-    sync     rounds x N x N p: a member pushes its payload to one replica, N - 2 members and the requester fetch it
+    sync     rounds x N x N p, in each phase: a member pushes its payload to one replica, N - 2 members and the
+             requester fetch it
     join     N (d + s) + V d: verifiers get public states with their audits
     audit    what verifiers fetch of states (plan.audits), and s for each verifier that has work in a round
     control  orders, promises, shares, Merkle paths, verdicts and the ledger: rounds, audits, and the start
@@ -14,7 +15,7 @@ The yardstick is a ring all-reduce in bf16 (Patarasuk & Yuan 2009): 2 (N - 1) / 
 from __future__ import annotations
 
 import math
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,15 @@ from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
 from farflung.plan import audits
+from farflung.plan.states import (
+    FLOAT,
+    Expecting,
+    carried_vectors,
+    inner_vectors,
+    outer_vectors,
+    payload_bytes,
+    phases,
+)
 from farflung.store.objects import chunk_count
 
 TLS_RECORD: Final = 16 * limits.KIB  # plaintext of a full TLS 1.3 record (RFC 8446, section 5.1)
@@ -51,14 +61,6 @@ START_NODE: Final = 2_900  # offer, lease, ledger transactions and receipts of o
 START_OTHERS: Final = 19_400  # escrow, match, settlement and the export
 TERMS: Final = 700  # a job's terms without layout and tolerances, sent to every node
 TOLERANCE: Final = 5  # one limit of a tensor in them
-
-
-class Codec(Protocol):
-    """What a plan needs to know of a payload format."""
-
-    def expect(self, layout: Layout) -> float:
-        """Modelled length of one encoded payload, in bytes."""
-        ...
 
 
 class Traffic(msgspec.Struct, frozen=True):
@@ -97,10 +99,14 @@ def ring_bytes(parameters: int, steps: int, members: int, element: int = 2) -> B
     return Bytes(steps * 2 * (members - 1) * parameters * element)
 
 
+def ring_each(parameters: int, members: int, element: int = 2) -> float:
+    """Bytes that each of `members` ranks sends, and receives, for one ring all-reduce: 2 (N - 1) / N of the buffer."""
+    return 2.0 * (members - 1) / members * parameters * element
+
+
 def snapshot_bytes(spec: JobSpec, layout: Layout) -> Bytes:
-    """Length of the public state: float32 parameters, and momentum where the outer optimizer has one."""
-    sections = 2 if spec.sync.outer_momentum > 0 else 1
-    return Bytes(4 * layout.size * sections)
+    """Length of the public state: float32 parameters, and what the outer optimizer remembers."""
+    return Bytes(FLOAT * layout.size * (1 + outer_vectors(spec.sync)))
 
 
 def control_bytes(members: int, steps: int = 0) -> Bytes:
@@ -110,14 +116,14 @@ def control_bytes(members: int, steps: int = 0) -> Bytes:
     return Bytes(members * (MEMBER_ROUND + steps * LOSS + members * SHARE) + LEDGER_ROUND)
 
 
-def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Codec) -> Traffic:
+def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Expecting) -> Traffic:
     """The run's bytes by kind; audits as the draw brings them on the average to honest members."""
     members, drawn = spec.network.providers, audits.expected(spec)
     verifiers = spec.verifiers
-    payload = math.ceil(codec.expect(layout))
-    sync_round = members * (members * on_wire(payload) + PUSH)
+    payload = math.ceil(payload_bytes(spec.sync, layout, codec))
+    sync_round = phases(spec.sync) * members * (members * on_wire(payload) + PUSH)
     data, state = on_wire(dataset_bytes), on_wire(snapshot_bytes(spec, layout))
-    from_peers = audits.moved(spec, drawn, lambda vectors: on_wire(4 * layout.size * vectors))
+    from_peers = audits.moved(spec, drawn, lambda vectors: on_wire(FLOAT * layout.size * vectors))
     control_round = control_bytes(members, spec.sync.steps)
     control = (
         spec.rounds * control_round
@@ -140,9 +146,9 @@ def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Codec) -> 
 
 def _audit_control(spec: JobSpec, layout: Layout) -> int:
     """Messages of one audit: AUDIT, the statistics twice, and the manifests of public state, start, end and last."""
-    state = 4 * layout.size
-    held, residual = 1 + audits.optimizer_vectors(spec), 1 if audits.has_residual(spec) else 0
-    opened = sum(chunk_count(state * vectors) for vectors in (held + residual, held, 1 + residual))
+    state = FLOAT * layout.size
+    held, carried = 1 + inner_vectors(spec), carried_vectors(spec.sync)
+    opened = sum(chunk_count(state * vectors) for vectors in (held + carried, held, 1 + carried))
     hashes = chunk_count(snapshot_bytes(spec, layout)) + 2 * opened
     return AUDIT + 2 * LOSS * spec.sync.steps + CHUNK_HASH * hashes
 
@@ -155,7 +161,7 @@ def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
     """
     members, hidden = spec.network.providers, spec.hidden
     nodes = members + verifiers
-    limits_of = TOLERANCE * len(layout.tensors) * (1 + audits.optimizer_vectors(spec))
+    limits_of = TOLERANCE * len(layout.tensors) * (1 + inner_vectors(spec))
     terms = TERMS + len(encode(layout)) + (limits_of if verifiers else 0)
     pairs = 2 * nodes + 2 + members * (members - 1) // 2 + verifiers * members
     circuits = hidden * (members + verifiers) * CIRCUIT

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,11 +30,12 @@ from farflung.core.crypto import NS_DATA_ORDER, derive, digest
 from farflung.core.errors import SpecError
 from farflung.core.layout import Float32
 from farflung.job.cheats import HONEST, KINDS
-from farflung.train import local, messages, order, work
+from farflung.train import local, messages, order, segments, work
 from farflung.train.inner import VECTORS, InnerState
 from farflung.train.local import Batches, Pulse
 from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
+from farflung.train.sync import Sent
 from farflung.train.work import Honest, Job, Made
 
 FIRST: Final = 1  # the first round that a cheat spoils
@@ -68,16 +70,17 @@ class Skip(Cheat):
         """A skipped step repeats the loss of the one before it."""
         job, member = self.job, self.job.setup.member
         batches = job.batches(state.round, member)
-        at = BorderState(state.round, held.step, state.params, held.vectors, held.residual)
-        states, losses, largest = [at], list[float](), 0.0
-        for step in range(job.spec.sync.steps):
+        first_border = work.fresh(state, held)
+        at = replace(first_border, params=segments.begin(replace(first_border, params=None), state.params))
+        states, losses, largest = [first_border], list[float](), 0.0
+        for step in range(self.steps):
             if step % 2 == 0:
                 leg = local.leg(job.model, job.spec, at, batches, member, range(step, step + 1), pulse)
                 at, seen, largest = leg.end, leg.losses[0], max(largest, leg.grad_norm)
             else:
-                at = BorderState(at.round, at.step + 1, at.params, at.vectors, at.residual)
+                at = replace(at, step=at.step + 1)
             losses.append(seen)
-            if step + 1 in job.spec.borders:
+            if step + 1 in self.borders:
                 states.append(at)
         return Made(tuple(states), tuple(losses), largest)
 
@@ -87,7 +90,7 @@ class OtherBatches(Cheat):
 
     def spoil(self, state: PublicState, held: InnerState, pulse: Pulse) -> Made:
         """An honest round on `batches`."""
-        return work.trained(self.job, state, held, self.batches(state.round), pulse)
+        return work.trained(self.job, state, held, self.batches(state.round), pulse, self.borders)
 
     def batches(self, round: int) -> Batches:
         """What it trains on in a round, by step."""
@@ -131,7 +134,7 @@ class Idle(Cheat):
         if state.round >= FIRST and past is not None and past.round < state.round:
             change = self.change(state, past)
             if change is not None:
-                return claimed(self.job, state, held, change, past.made, self.first_loss(state))
+                return claimed(self, state, held, change, past.made, self.first_loss(state))
         made = Honest.train(self, state, held, pulse)
         self.past = Past(state.round, made.end - state.params, made)
         return made
@@ -188,33 +191,37 @@ class Copy(Idle):
         sync, layout = self.job.sync, self.job.model.layout
         for part in parts:
             if part.peer != self.job.setup.peer:
-                about = sync.about(state, layout, part.peer)
-                self.seen = sync.codec.decode(part.payload, layout, about)
+                values = sync.decode(sync.about(state, layout, part.peer), layout, part.payload)
+                self.seen = sync.spread(state.round, layout, values)
                 return
 
 
 class Poison(Honest):
     """Trains honestly, and sends something else."""
 
-    def encode(self, state: PublicState, held: InnerState, made: Made) -> tuple[Float32 | None, bytes]:
+    def encode(self, state: PublicState, held: InnerState, made: Made) -> Sent:
         """The change times POISON."""
         if state.round < FIRST:
             return super().encode(state, held, made)
         end = state.params + np.float32(POISON) * (made.end - state.params)
-        return work.encoded(self.job, state, self.job.setup.peer, held.residual, end)
+        return work.encoded(self.job, state, self.job.setup.peer, made.states[0], end)
 
 
-def claimed(job: Job, state: PublicState, held: InnerState, change: Float32, past: Made, loss: float) -> Made:
+def claimed(
+    by: Honest, state: PublicState, held: InnerState, change: Float32, past: Made, loss: float
+) -> Made:
     """A round that nobody made: straight from P_r to P_r + change, an optimizer that only counts, and losses that fall
     from `loss` as those of `past` fell.
     """
-    zeros = tuple(np.zeros_like(change) for _ in VECTORS[job.spec.optimizer.name])
-    states = [BorderState(state.round, held.step, state.params, held.vectors, held.residual)]
-    for done in job.spec.borders[1:]:
-        params = state.params + change * np.float32(done / job.spec.sync.steps)
+    zeros = tuple(np.zeros_like(change) for _ in VECTORS[by.job.spec.optimizer.name])
+    states = [work.fresh(state, held)]
+    for done in by.borders[1:]:
+        params = state.params + change * np.float32(done / by.steps)
         vectors = held.vectors or zeros
-        states.append(BorderState(state.round, held.step + done, params, vectors, held.residual))
-    losses = tuple(loss * one / past.losses[0] for one in past.losses)
+        step = held.step + done
+        states.append(BorderState(state.round, step, params, vectors, held.residual, held.offset))
+    fall = [one / past.losses[0] for one in past.losses]
+    losses = tuple(loss * fall[step % len(fall)] for step in range(by.steps))
     return Made(tuple(states), losses, past.grad_norm)
 
 

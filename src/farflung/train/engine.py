@@ -89,7 +89,7 @@ class Engine:
         data = dataset.unpack(request.dataset)
         dataset.check_dataset(data, spec.model)
         built = model.build(spec, request.module)
-        job = Job(request, data, built, Sync.of(spec.sync), model.initial(spec, built))
+        job = Job(request, data, built, Sync.of(spec), model.initial(spec, built))
         built.put(job.start)
         local.seed(spec, 0, request.member, 0)
         built.probe(*local.tensors(order.batch(data.train, spec, 0, request.member, 0)))
@@ -119,15 +119,16 @@ class Engine:
         if self._inner.round > state.round:
             raise _out_of_order(f"round {state.round} is already trained from this inner state")
         assert self._work is not None
+        self._work.steps = job.steps(request.steps)
         began = self._clock()
         made = self._work.train(state, self._inner, self._pulse)
-        residual, payload = self._work.encode(state, self._inner, made)
+        sent = self._work.encode(state, self._inner, made)
         end = made.states[-1]
-        after = InnerState(state.round + 1, end.step, end.vectors, residual)
+        after = InnerState(state.round + 1, end.step, end.vectors, sent.residual, sent.offset)
         packed = inner.pack(after, job.spec.optimizer, job.model.layout)
-        trace = work.trace(job, made, residual, payload)
+        trace = work.trace(job, made, sent)
         self._made = Round(after, made.states)
-        return messages.Trained(state.round, payload, packed, trace, self._clock() - began)
+        return messages.Trained(state.round, sent.payload, packed, trace, self._clock() - began)
 
     def rewind(self, request: messages.Rewind) -> messages.State:
         """Takes inner state from before the round that public state stands at."""
@@ -139,12 +140,15 @@ class Engine:
         return self._state(state)
 
     def merge(self, request: messages.Merge) -> messages.State:
-        """Moves to round + 1 (train.sync); the peer's own inner state moves with it when it trained."""
+        """Moves to round + 1 (train.sync). The peer's own inner state moves with it when its work is among the parts:
+        a round that was not accepted did not happen, and what it would have sent is unsent still.
+        """
         job, state = self._at(request.round)
         merged = job.sync.apply(state, job.model.layout, request.parts)
         assert self._work is not None
         self._work.merged(state, request.parts)
-        self._hold(merged, self._inner if self._made is None else self._made.after)
+        is_in = any(part.peer == job.setup.peer for part in request.parts)
+        self._hold(merged, self._made.after if self._made is not None and is_in else self._inner)
         return self._state(merged)
 
     def open_segment(self, request: messages.OpenSegment) -> messages.SegmentOpened:
@@ -171,7 +175,7 @@ class Engine:
         layout, optimizer = job.model.layout, job.spec.optimizer
         state = snapshot.unpack(request.snapshot, layout)
         start = segments.unpack(request.start, optimizer, layout, state.round)
-        again = work.rerun(job, state, request.member, request.segment, start, self._pulse)
+        again = work.rerun(job, state, request.member, request.segment, start, self._pulse, request.steps)
         end = segments.pack(again.end, optimizer, layout)
         return messages.Reran(again.border, end, again.losses, self._clock() - began)
 

@@ -1,6 +1,6 @@
 """Private inner state S[i,r]: what one peer carries from round to round and shows to nobody but an auditor.
 
-Optimizer vectors, the residual of error feedback, and the count of inner steps. It is made
+Optimizer vectors, the residual of error feedback, the offset of local weights, and the count of inner steps. It is made
 durable before a commitment leaves; losing it costs one peer its momentum, and nobody else anything.
 """
 
@@ -15,8 +15,14 @@ from farflung.job.spec import OptimizerSpec
 from farflung.train import sections
 from farflung.train.sections import Kind, Sections
 
-VECTORS: Final = {"adamw": ("mean", "square"), "sgd": ("velocity",)}
+VECTORS: Final = {
+    "adamw": ("mean", "square"),
+    "sgd": ("velocity",),
+    "muon": ("mean", "square"),
+    "gradient": ("velocity",),
+}
 RESIDUAL: Final = "residual"
+OFFSET: Final = "offset"
 
 KIND: Final = Kind(
     b"FFINNER\x01", "checkpoint of inner state", "remove it: the peer goes on with a fresh optimizer"
@@ -27,13 +33,21 @@ KIND: Final = Kind(
 class InnerState:
     """State before `round`: `step` inner steps done; vectors of shape (layout.size,), in the order of VECTORS.
 
-    A fresh optimizer has no vectors (they are zeros), and a codec that has sent nothing has no residual.
+    A fresh optimizer has no vectors (they are zeros), a codec that has sent nothing has no residual, and local weights
+    that start each round at public ones have no offset.
     """
 
     round: int = 0
     step: int = 0
     vectors: tuple[Float32, ...] = ()
     residual: Float32 | None = None
+    offset: Float32 | None = None
+
+
+def unsent(residual: Float32 | None, offset: Float32 | None) -> dict[str, Float32]:
+    """What a peer holds back, by name."""
+    both = {RESIDUAL: residual, OFFSET: offset}
+    return {name: vector for name, vector in both.items() if vector is not None}
 
 
 def named(optimizer: OptimizerSpec, vectors: tuple[Float32, ...]) -> dict[str, Float32]:
@@ -56,14 +70,12 @@ def in_order(kind: Kind, optimizer: OptimizerSpec, found: dict[str, Float32]) ->
 
 def pack(inner: InnerState, optimizer: OptimizerSpec, layout: Layout) -> bytes:
     """The one byte form of inner state."""
-    held = named(optimizer, inner.vectors)
-    if inner.residual is not None:
-        held[RESIDUAL] = inner.residual
+    held = named(optimizer, inner.vectors) | unsent(inner.residual, inner.offset)
     return sections.pack(KIND, layout, Sections(inner.round, inner.step, held))
 
 
 def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: Layout) -> InnerState:
     """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model or optimizer)."""
     found = sections.unpack(KIND, data, layout)
-    residual = found.vectors.pop(RESIDUAL, None)
-    return InnerState(found.round, found.step, in_order(KIND, optimizer, found.vectors), residual)
+    residual, offset = found.vectors.pop(RESIDUAL, None), found.vectors.pop(OFFSET, None)
+    return InnerState(found.round, found.step, in_order(KIND, optimizer, found.vectors), residual, offset)

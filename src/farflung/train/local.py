@@ -22,6 +22,7 @@ from farflung.train import optim, order
 from farflung.train.model import Model
 from farflung.train.optim import OptimState
 from farflung.train.order import Int64, Tokens
+from farflung.train.schedule import learning_rate
 from farflung.train.segments import BorderState
 
 Pulse = Callable[[], None]
@@ -74,6 +75,8 @@ def leg(
     assert at.params is not None
     model.put(at.params)
     optimizer = _resumed(spec, model, at)
+    if spec.sync.method == "dgc" and at.residual is not None:
+        optimizer = optim.masked(optimizer, torch.from_numpy(at.residual))
     losses: list[float] = []
     largest = 0.0
     for step in steps:
@@ -87,7 +90,7 @@ def leg(
     if not np.isfinite(params).all():
         raise _diverged(at.round, "the parameters became NaN or infinite")
     vectors = tuple(v.numpy() for v in optimizer.vectors)
-    end = BorderState(at.round, optimizer.step, params, vectors, at.residual)
+    end = BorderState(at.round, optimizer.step, params, vectors, at.residual, at.offset)
     return Leg(end, tuple(losses), largest)
 
 
@@ -131,8 +134,8 @@ def _step(
             raise _diverged(
                 done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
             )
-        lr = optim.learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
-        params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.decay)
+        lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
+        params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.terrain)
         model.params.copy_(params)
     return loss, norm, state
 

@@ -40,9 +40,16 @@ class Load(Wire, frozen=True, tag="load"):
 
 
 class Train(Wire, frozen=True, tag="train"):
-    """Compute the contribution to `round` from the public state held."""
+    """Compute the contribution to `round` from the public state held, in `steps` steps (0: all that the job has)."""
 
     round: int
+    steps: int = 0
+
+
+class Abandon(Wire, frozen=True, tag="abandon"):
+    """Give up the round that is being trained: it is answered Broken, FF-TRAIN-012. This is not answered at all, and
+    changes nothing when no round is under way.
+    """
 
 
 class Rewind(Wire, frozen=True, tag="rewind"):
@@ -65,13 +72,15 @@ class Rerun(Wire, frozen=True, tag="rerun"):
     """A verifier's work: train one segment of another peer's round again, from its opened state.
 
     `snapshot` is the public state before the round, `start` the opened state at the segment's first border
-    (train.segment form; empty: fresh, at border 0). Changes nothing that the worker holds.
+    (train.segment form; empty: fresh, at border 0), `steps` those of the peer's round (0: all). Changes nothing that
+    the worker holds.
     """
 
     snapshot: bytes
     member: int
     segment: int
     start: bytes
+    steps: int = 0
 
 
 class Reencode(Wire, frozen=True, tag="reencode"):
@@ -141,6 +150,9 @@ Request = (
     | Evaluate
     | Baseline
 )
+
+
+Said = Request | Abandon  # by the agent
 
 
 class Ready(Wire, frozen=True, tag="ready"):

@@ -8,6 +8,7 @@ a finite scalar with a gradient.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,9 @@ from farflung.core.layout import Float32, Layout
 from farflung.job.spec import JobSpec
 from farflung.train import source
 from farflung.train.models import gpt
+from farflung.train.optim import Terrain
+
+HEADS: Final = ("head", "lm_head", "unembed")
 
 
 class Model:
@@ -29,7 +33,9 @@ class Model:
         self.layout = Layout.of({name: tuple(p.shape) for name, p in named.items()})
         self.params = torch.empty(self.layout.size)
         self.grads = torch.zeros(self.layout.size)
-        self.decay = torch.zeros(self.layout.size)  # 1 where weight decay applies: tensors of 2 or more sides
+        decay = torch.zeros(self.layout.size)  # 1 where weight decay applies: tensors of 2 or more sides
+        matrices: list[tuple[slice, tuple[int, int]]] = []
+        tables = looked_up(module)
         self._places: list[tuple[Tensor, Tensor, Tensor]] = []
         for tensor, place in self.layout.slices():
             parameter = named[tensor.name]
@@ -37,8 +43,11 @@ class Model:
             view.copy_(parameter.detach())
             parameter.data = view
             parameter.grad = self.grads[place].view(tensor.shape)
-            self.decay[place] = float(len(tensor.shape) >= 2)
+            decay[place] = float(len(tensor.shape) >= 2)
+            if len(tensor.shape) >= 2 and tensor.name not in tables:
+                matrices.append((place, (tensor.shape[0], tensor.size // tensor.shape[0])))
             self._places.append((parameter, view, parameter.grad))
+        self.terrain = Terrain(decay, tuple(matrices))
 
     def put(self, params: Float32) -> None:
         """Takes parameters of shape (size,), by copy."""
@@ -126,6 +135,16 @@ def initial(spec: JobSpec, model: Model) -> Float32:
     if not bool(torch.isfinite(model.params).all()):
         raise _bad_loss("FF-TRAIN-058", "cannot be computed", "a parameter starts as NaN or an infinity")
     return model.take()
+
+
+def looked_up(module: nn.Module) -> frozenset[str]:
+    """Names of embeddings and heads: tables of a row a token, which Muon leaves to AdamW (Jordan et al. 2024)."""
+    names = {
+        f"{prefix}.weight" if prefix else "weight"
+        for prefix, part in module.named_modules()
+        if isinstance(part, nn.Embedding) or prefix.rpartition(".")[2] in HEADS
+    }
+    return frozenset(names)
 
 
 def _check_parameters(named: dict[str, nn.Parameter]) -> None:

@@ -5,17 +5,15 @@ phase's first message leaves. Whatever happens between two records is repeated a
 bits, because peers keep what they computed before they say that they have it.
 
     phase       waits for                        closed by          then
-    TRAIN       every live member's commitment   Committed          payloads are shown
-    REVEAL      every live member's payload      Accepted           everybody merges
-    MERGE       every live member's root         Closed             its audits begin
+    TRAIN       members' commitments             Committed          payloads are shown
+    REVEAL      their payloads                   Accepted           everybody merges
+    MERGE       their roots                      Closed             its audits begin
     AUDIT       verdicts on the round before     Audited            the ledger hears of that round; next round
 
-Without audits Closed ends the round, and the ledger hears of it at once. Audits run beside the next round, and are
-written at a fixed place: those of round r after Closed(r + 1), before the
-round after it opens; at the end of a run all of them. So whom they find false leaves at a place of the log that no
-timing decides.
+A phase waits for every live member, or for a quorum and a window (train.window); who is not in then is passed over and
+takes part again from the next round on. RoundOpened assigns each member its tokens before the work; none weighs more.
 
-A member leaves only on evidence (`Lost`), never for being slow. What it committed but did not show is left
+A member is lost only on evidence (`Lost`), never for being slow. What it committed but did not show is left
 out; what was accepted stays accepted. A root that differs from the coordinator's own is evidence as well, unless all
 members agree on it: then the coordinator is wrong, and halts before it writes anything.
 
@@ -63,16 +61,22 @@ from farflung.train.turns import (
     GotOwnRoot,
     GotRoot,
     GotVerdicts,
+    GraceOver,
     Halt,
     Lost,
     MergeOwn,
+    OpenWindow,
+    Paced,
+    PassOver,
     Phase,
     Report,
     State,
     Step,
     Stop,
+    Window,
     Write,
 )
+from farflung.train.window import gathered
 
 __all__ = [
     "REASON_ALONE",
@@ -94,9 +98,13 @@ __all__ = [
     "GotOwnRoot",
     "GotRoot",
     "GotVerdicts",
+    "GraceOver",
     "Halt",
     "Lost",
     "MergeOwn",
+    "OpenWindow",
+    "Paced",
+    "PassOver",
     "Phase",
     "Report",
     "State",
@@ -122,6 +130,9 @@ def step(state: State, event: Event) -> Step:
             return _resume_phase(state)
         case GotCommitment(round, commitment):
             return _keep(state, Phase.TRAIN, round, commitment.peer, "commitments", commitment)
+        case GotContribution(round, heavy) if heavy.weight > state.assigned.get(heavy.peer, heavy.weight):
+            is_due = state.phase is Phase.REVEAL and round == state.round
+            return _lose(state, heavy.peer) if is_due else (state, [])
         case GotContribution(round, contribution):
             return _keep(state, Phase.REVEAL, round, contribution.peer, "contributions", contribution)
         case GotRoot(round, peer, root, signature):
@@ -134,6 +145,12 @@ def step(state: State, event: Event) -> Step:
             return _lose(state, peer)
         case Came(peer) if peer not in state.members and peer not in state.excluded:
             return _replace(state, members=(*state.members, peer)), []
+        case GraceOver(round, phase) if (round, phase) == (state.round, state.phase):
+            is_open = state.window is Window.OPEN
+            return _advance(_replace(state, window=Window.OVER), []) if is_open else (state, [])
+        case Paced(steps, weight, weights) if 1 <= steps <= weight:
+            light = {peer: max(1, min(weight, each)) for peer, each in weights.items()}
+            return _replace(state, steps=steps, weight=weight, pace=light), []
         case Stop():
             state = _replace(state, is_stopping=True)
             return _advance(state, []) if state.phase is Phase.AUDIT else (state, [])
@@ -171,36 +188,41 @@ def _advance(state: State, effects: list[Effect]) -> Step:
 
 
 def _close_train(state: State, effects: list[Effect]) -> Step:
-    if not state.in_round <= set(state.commitments):
-        return state, effects
+    state, is_over, told = gathered(state, state.commitments)
+    if not is_over:
+        return state, [*effects, *told]
     record = Committed(state.round, tuple(state.commitments[p] for p in sorted(state.in_round)))
-    return _reveal(state, [*effects, Write(record)], record)
+    return _reveal(state, [*effects, Write(record), *told], record)
 
 
 def _reveal(state: State, effects: list[Effect], record: Committed) -> Step:
     commitments = {c.peer: c for c in record.commitments}
-    state = _replace(state, phase=Phase.REVEAL, commitments=commitments, contributions={})
+    state = _replace(state, phase=Phase.REVEAL, window=Window.SHUT, commitments=commitments, contributions={})
     asks: list[Effect] = [AskReveal(state.round, p) for p in sorted(state.in_round)]
     return state, [*effects, *asks]
 
 
 def _close_reveal(state: State, effects: list[Effect]) -> Step:
-    if not state.in_round <= set(state.contributions):
-        return state, effects
+    state, is_over, told = gathered(state, state.contributions)
+    if not is_over:
+        return state, [*effects, *told]
     record = Accepted(state.round, tuple(state.contributions[p] for p in sorted(state.contributions)))
-    return _merge(state, [*effects, Write(record)], record)
+    return _merge(state, [*effects, Write(record), *told], record)
 
 
 def _merge(state: State, effects: list[Effect], record: Accepted) -> Step:
     accepted = record.contributions
-    state = _replace(state, phase=Phase.MERGE, accepted=accepted, own_root=None, roots={})
+    state = _replace(state, phase=Phase.MERGE, window=Window.SHUT, accepted=accepted, own_root=None, roots={})
     asks: list[Effect] = [AskMerge(state.round, p, accepted) for p in sorted(state.in_round)]
     return state, [*effects, MergeOwn(state.round, accepted), *asks]
 
 
 def _close_merge(state: State, effects: list[Effect]) -> Step:
-    if state.own_root is None or not state.in_round <= set(state.roots):
+    if state.own_root is None:
         return state, effects
+    state, is_over, told = gathered(state, state.roots)
+    if not is_over:
+        return state, [*effects, *told]
     theirs = {state.roots[p][0] for p in state.in_round}
     if len(theirs) == 1 and len(state.in_round) > 1 and theirs != {state.own_root}:
         return state, [*effects, Halt(state.round, theirs.pop())]
@@ -213,7 +235,7 @@ def _close_merge(state: State, effects: list[Effect]) -> Step:
     signatures = tuple((p, state.roots[p][1]) for p in sorted(state.in_round))
     record = Closed(state.round, Hash(state.own_root or b""), signatures)
     state = _replace(state, root=record.root, round=state.round + 1, phase=Phase.IDLE)
-    effects = [*effects, Write(record), Report(record, state.accepted)]
+    effects = [*effects, Write(record), *told, Report(record, state.accepted)]
     if state.is_audited:
         effects = [*effects, Audit(record.round)]
     return _settle_audits(state, effects)
@@ -259,16 +281,22 @@ def _open(state: State, effects: list[Effect]) -> Step:
         return _end(state, effects, REASON_STOPPED)
     if not state.members:
         return _end(state, effects, REASON_ALONE)
-    members = tuple(Member(p, state.weight) for p in sorted(state.members))
+    members = tuple(Member(p, state.pace.get(p, state.weight)) for p in sorted(state.members))
     record = RoundOpened(state.round, members, state.steps, state.density)
     return _train(state, [*effects, Write(record)], record)
 
 
 def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
+    assigned = {m.peer: m.weight for m in record.members}
     state = _replace(
         state,
         phase=Phase.TRAIN,
-        in_round=frozenset(m.peer for m in record.members) & frozenset(state.members),
+        window=Window.SHUT,
+        in_round=frozenset(assigned) & frozenset(state.members),
+        assigned=assigned,
+        pace={**state.pace, **assigned},
+        steps=record.steps,
+        weight=state.weight * record.steps // state.steps,
         commitments={},
         contributions={},
         accepted=(),
@@ -294,7 +322,7 @@ def _resume_phase(state: State) -> Step:
         case Phase.IDLE | Phase.AUDIT:
             return _settle_audits(state, _audits(state))
         case Phase.TRAIN:
-            members = tuple(Member(p, state.weight) for p in sorted(state.in_round))
+            members = tuple(Member(p, state.assigned[p]) for p in sorted(state.in_round))
             opened = RoundOpened(state.round, members, state.steps, state.density)
             return _train(state, _audits(state), opened)
         case Phase.REVEAL:

@@ -1,8 +1,8 @@
 """What stands at the border of a segment: its roots, its byte form for an auditor, and how far two of them lie apart.
 
-A border's state is weights, optimizer and residual (train.trace.Border says which ones). Opened, it is a file of
+A border's state is weights, optimizer and what is unsent (train.trace.Border says which ones). Opened, it is a file of
 train.sections; what everybody already has is left out: the weights of border 0 are P_r's, and a fresh optimizer
-without a residual is no file at all.
+with nothing unsent is no file at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.layout import Float32, Layout, state_root
 from farflung.job.spec import OptimizerSpec
 from farflung.train import inner, sections
-from farflung.train.inner import RESIDUAL
+from farflung.train.inner import OFFSET, RESIDUAL
 from farflung.train.sections import Kind, Sections
 from farflung.train.trace import PARAMS, Border
 
@@ -33,8 +33,8 @@ UNBOUNDED: Final = 1e9  # the largest distance that is told apart; stands for a 
 class BorderState:
     """Private state in `round` after `step` steps of the optimizer; flat vectors of shape (layout.size,).
 
-    params None: those of the round's public state. No vectors: a fresh optimizer. residual None: there is none, or it
-    is not told.
+    params None: those of the round's public state. No vectors: a fresh optimizer. residual, offset None: there is none,
+    or it is not told. At border 0 training starts at params + offset.
     """
 
     round: int
@@ -42,15 +42,14 @@ class BorderState:
     params: Float32 | None = None
     vectors: tuple[Float32, ...] = ()
     residual: Float32 | None = None
+    offset: Float32 | None = None
 
     def named(self, optimizer: OptimizerSpec) -> dict[str, Float32]:
         """The vectors that are there, by the names under which they are stored and compared."""
         found = inner.named(optimizer, self.vectors)
         if self.params is not None:
             found[PARAMS] = self.params
-        if self.residual is not None:
-            found[RESIDUAL] = self.residual
-        return found
+        return found | inner.unsent(self.residual, self.offset)
 
 
 def pack(state: BorderState, optimizer: OptimizerSpec, layout: Layout) -> bytes:
@@ -71,8 +70,9 @@ def unpack(data: bytes | memoryview, optimizer: OptimizerSpec, layout: Layout, r
         raise unfit(f"it is of round {found.round}, and round {round} was asked for")
     if not found.vectors:
         raise unfit("it holds nothing")
-    params, residual = found.vectors.pop(PARAMS, None), found.vectors.pop(RESIDUAL, None)
-    return BorderState(round, found.step, params, inner.in_order(KIND, optimizer, found.vectors), residual)
+    held = {name: found.vectors.pop(name, None) for name in (PARAMS, RESIDUAL, OFFSET)}
+    vectors = inner.in_order(KIND, optimizer, found.vectors)
+    return BorderState(round, found.step, held[PARAMS], vectors, held[RESIDUAL], held[OFFSET])
 
 
 def start(states: Sequence[BorderState], segment: int) -> BorderState:
@@ -82,13 +82,13 @@ def start(states: Sequence[BorderState], segment: int) -> BorderState:
 
 
 def end(states: Sequence[BorderState], segment: int) -> BorderState:
-    """What `segment` led to; the residual is no part of it."""
-    return replace(states[segment + 1], residual=None)
+    """What `segment` led to; what was not sent is no part of it."""
+    return replace(states[segment + 1], residual=None, offset=None)
 
 
 def last(states: Sequence[BorderState]) -> BorderState:
-    """What the encoding was made of: the weights at border K, and the residual from before the round."""
-    return replace(states[-1], vectors=(), residual=states[0].residual)
+    """What the encoding was made of: the weights at border K, and what was unsent before the round."""
+    return replace(states[-1], vectors=(), residual=states[0].residual, offset=states[0].offset)
 
 
 def params_root(layout: Layout, params: Float32) -> Hash:
@@ -101,9 +101,19 @@ def optimizer_root(layout: Layout, optimizer: OptimizerSpec, vectors: tuple[Floa
     return state_root(layout, inner.named(optimizer, vectors)) if vectors else ZERO_HASH
 
 
-def residual_root(layout: Layout, residual: Float32 | None) -> Hash:
-    """Root of what the codec has not sent, as it stands in a border; ZERO_HASH when there is none."""
-    return ZERO_HASH if residual is None else state_root(layout, {RESIDUAL: residual})
+def unsent_root(layout: Layout, residual: Float32 | None, offset: Float32 | None) -> Hash:
+    """Root of what was not sent, as it stands in a border; ZERO_HASH when there is nothing."""
+    held = inner.unsent(residual, offset)
+    return state_root(layout, held) if held else ZERO_HASH
+
+
+def begin(state: BorderState, public: Float32) -> Float32:
+    """The weights that training goes on from, shape (size,). At border 0, where none are told, they are the public ones
+    and what the peer has changed and not sent.
+    """
+    if state.params is not None:
+        return state.params
+    return public if state.offset is None else public + state.offset
 
 
 def border(
@@ -118,17 +128,22 @@ def border(
         steps=state.step,
         params=params_root(layout, state.params),
         optimizer=optimizer_root(layout, optimizer, state.vectors),
-        residual=residual_root(layout, state.residual) if residual is None else residual,
+        residual=unsent_root(layout, state.residual, state.offset) if residual is None else residual,
     )
 
 
 def borders(
-    layout: Layout, optimizer: OptimizerSpec, states: Sequence[BorderState], unsent: Float32 | None
+    layout: Layout,
+    optimizer: OptimizerSpec,
+    states: Sequence[BorderState],
+    residual: Float32 | None,
+    offset: Float32 | None,
 ) -> tuple[Border, ...]:
-    """All borders of a round. `states` carry the residual from before it; `unsent`, which its encoding left, stands at
-    the last border.
+    """All borders of a round. `states[0]` holds what was unsent before it; `residual` and `offset`, which its encoding
+    left, stand at the last border.
     """
-    before, after = residual_root(layout, states[0].residual), residual_root(layout, unsent)
+    before = unsent_root(layout, states[0].residual, states[0].offset)
+    after = unsent_root(layout, residual, offset)
     final = len(states) - 1
     return tuple(
         border(layout, optimizer, index, state, after if index == final else before)

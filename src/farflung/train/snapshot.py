@@ -6,6 +6,7 @@ one in the signed run log, so that a snapshot may come from anybody.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,16 +18,24 @@ from farflung.train.sections import Kind, Sections
 
 KIND: Final = Kind(b"FFSTATE\x01", "snapshot", "fetch the snapshot again, from another peer")
 PARAMS: Final = "params"
-MOMENTUM: Final = "momentum"
+MOMENTUM: Final = "momentum"  # of an outer sgd
+FIRST: Final = "first"  # moments of an outer adamw
+SECOND: Final = "second"
+PENDING: Final = "pending"  # a merged change that is applied a round later
+QUERY: Final = "query"  # PowerSGD's warm start
+BASIS: Final = "basis"  # what its phase 0 agreed on (train.twophase)
+VECTORS: Final = frozenset({MOMENTUM, FIRST, SECOND, PENDING, QUERY, BASIS})
 
 
 @dataclass(frozen=True, eq=False)
 class PublicState:
-    """State before `round`: flat vectors of shape (layout.size,), read-only; momentum when the method has one."""
+    """State before `round`: flat vectors of shape (layout.size,), read-only; `vectors` are what the method shares besides
+    parameters, by their names in VECTORS.
+    """
 
     round: int
     params: Float32
-    momentum: Float32 | None = None
+    vectors: Mapping[str, Float32] = field(default_factory=dict)
     _roots: dict[Hash, Hash] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -36,10 +45,7 @@ class PublicState:
     @property
     def sections(self) -> dict[str, Float32]:
         """The vectors by the names under which they are hashed and stored."""
-        named = {PARAMS: self.params}
-        if self.momentum is not None:
-            named[MOMENTUM] = self.momentum
-        return named
+        return {PARAMS: self.params, **self.vectors}
 
     def root(self, layout: Layout) -> Hash:
         """The state's root (core.layout.state_root), computed once."""
@@ -57,14 +63,15 @@ def pack(state: PublicState, layout: Layout) -> bytes:
 def unpack(data: bytes | memoryview, layout: Layout) -> PublicState:
     """Reads `pack`'s form; raises RunError FF-TRAIN-070 (damaged) or FF-TRAIN-071 (another model)."""
     found = sections.unpack(KIND, data, layout)
-    if found.step or set(found.vectors) - {MOMENTUM} != {PARAMS}:
+    if found.step or set(found.vectors) - VECTORS != {PARAMS}:
         raise RunError(
             "FF-TRAIN-070",
             "damaged snapshot",
             cause="its sections are not those of public state",
             hint=KIND.hint,
         )
-    return PublicState(found.round, found.vectors[PARAMS], found.vectors.get(MOMENTUM))
+    params = found.vectors.pop(PARAMS)
+    return PublicState(found.round, params, found.vectors)
 
 
 def check(state: PublicState, layout: Layout, round: int, root: Hash | None = None) -> PublicState:

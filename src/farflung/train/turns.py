@@ -29,8 +29,19 @@ class Phase(enum.Enum):
     DONE = "done"
 
 
+class Window(enum.Enum):
+    """Whether members that have not arrived in the open phase are still waited for, once enough of the others have."""
+
+    SHUT = "shut"  # no quorum yet: they are
+    OPEN = "open"  # they are, until the shell says that the time is over
+    OVER = "over"  # they are not
+
+
 class State(msgspec.Struct, frozen=True):
-    """All that the coordinator of a run knows. A fold over the log, plus what has arrived since its last record."""
+    """All that the coordinator of a run knows. A fold over the log, plus what has arrived since its last record.
+
+    `steps` of the newest round and `weight`, the tokens of so many steps, are what a member without a pace is assigned.
+    """
 
     job: Hash
     rounds: int
@@ -53,6 +64,10 @@ class State(msgspec.Struct, frozen=True):
     audited: int = 0  # rounds whose audits are in the log
     verdicts: Mapping[int, tuple[SignedVerdict, ...]] = {}  # of rounds whose audits are not in the log yet
     excluded: frozenset[PeerId] = frozenset()
+    quorum: float = 1.0  # share of the assigned tokens of a phase's members whose arrival opens the window
+    window: Window = Window.SHUT
+    assigned: Mapping[PeerId, int] = {}  # of the round: the most that each contribution may weigh
+    pace: Mapping[PeerId, int] = {}  # of the next round
 
 
 # Events: what reaches the coordinator.
@@ -111,11 +126,41 @@ class Came(msgspec.Struct, frozen=True):
     peer: PeerId
 
 
+class GraceOver(msgspec.Struct, frozen=True):
+    """The window of a phase has been open for its time: the only way in which time reaches the rounds."""
+
+    round: int
+    phase: Phase
+
+
+class Paced(msgspec.Struct, frozen=True):
+    """The next round has so many steps, which are `weight` tokens; for members that are named, what is said there.
+
+    Measured by the shell (train.pacing); it reaches the result through RoundOpened alone.
+    """
+
+    steps: int
+    weight: int
+    weights: Mapping[PeerId, int]
+
+
 class Stop(msgspec.Struct, frozen=True):
     """Finish the round that is open, then end."""
 
 
-Event = Begin | GotCommitment | GotContribution | GotOwnRoot | GotRoot | GotVerdicts | Lost | Came | Stop
+Event = (
+    Begin
+    | GotCommitment
+    | GotContribution
+    | GotOwnRoot
+    | GotRoot
+    | GotVerdicts
+    | Lost
+    | Came
+    | GraceOver
+    | Paced
+    | Stop
+)
 
 
 # Effects: what the shell does.
@@ -154,6 +199,25 @@ class MergeOwn(msgspec.Struct, frozen=True):
 
     round: int
     accepted: tuple[Contribution, ...]
+
+
+class OpenWindow(msgspec.Struct, frozen=True):
+    """A quorum has arrived: say so (GraceOver) when the others have had their time."""
+
+    round: int
+    phase: Phase
+
+
+class PassOver(msgspec.Struct, frozen=True):
+    """A phase was closed without a member, which is neither lost nor punished.
+
+    In TRAIN and REVEAL it is told to drop its round; in MERGE its work counts, and it goes on merging. It is counted
+    again (Came) once it has answered.
+    """
+
+    round: int
+    peer: PeerId
+    phase: Phase
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -198,5 +262,19 @@ class End(msgspec.Struct, frozen=True):
     finished: Finished
 
 
-Effect = Write | AskTrain | AskReveal | AskMerge | MergeOwn | Report | Expel | Audit | Exclude | Halt | End
+Effect = (
+    Write
+    | AskTrain
+    | AskReveal
+    | AskMerge
+    | MergeOwn
+    | OpenWindow
+    | PassOver
+    | Report
+    | Expel
+    | Audit
+    | Exclude
+    | Halt
+    | End
+)
 Step = tuple[State, list[Effect]]

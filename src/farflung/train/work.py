@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Float32
 from farflung.job import dataset
@@ -22,7 +23,7 @@ from farflung.train.model import Model
 from farflung.train.roundlog import payload_hash
 from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
-from farflung.train.sync import Sync
+from farflung.train.sync import Sent, Sync
 from farflung.train.trace import Border, Statistics, Trace
 
 
@@ -45,9 +46,21 @@ class Job:
         """The batches that a member is to train on in a round."""
         return local.batches(self.data.train, self.spec, round, member)
 
-    def check_segment(self, segment: int) -> tuple[int, int]:
-        """First step of a segment, and the first one after it; raises RunError FF-TRAIN-082."""
-        borders, count = self.spec.borders, self.spec.segments
+    def steps(self, asked: int) -> int:
+        """Steps of a round in which `asked` were asked for: 0 for all. Raises RunError FF-TRAIN-013."""
+        spec = self.spec
+        if asked and not spec.segments <= asked <= spec.sync.steps:
+            raise RunError(
+                "FF-TRAIN-013",
+                f"a round cannot have {asked} steps",
+                cause=f"the job's rounds have {spec.segments} to {spec.sync.steps}",
+                hint="the coordinator asks for what the terms allow",
+            )
+        return asked or spec.sync.steps
+
+    def check_segment(self, segment: int, steps: int = 0) -> tuple[int, int]:
+        """First step of a segment of such a round, and the first one after it; raises RunError FF-TRAIN-082."""
+        borders, count = self.spec.borders_of(self.steps(steps)), self.spec.segments
         if not 0 <= segment < count:
             raise segments.unfit(f"a round has {count} segments, and {segment} was asked for")
         return borders[segment], borders[segment + 1]
@@ -73,25 +86,44 @@ class Honest:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.steps = job.spec.sync.steps  # of the round that is asked for
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Steps after which the segments of the round end, 0 first."""
+        return self.job.spec.borders_of(self.steps)
 
     def train(self, state: PublicState, held: InnerState, pulse: Pulse) -> Made:
-        """H steps from P_r; `pulse` is called between them. Raises RunError FF-TRAIN-062 when the numbers are lost."""
+        """The round's steps from P_r; `pulse` is called between them. Raises RunError FF-TRAIN-062: numbers are lost."""
         batches = self.job.batches(state.round, self.job.setup.member)
-        return trained(self.job, state, held, batches, pulse)
+        return trained(self.job, state, held, batches, pulse, self.borders)
 
-    def encode(self, state: PublicState, held: InnerState, made: Made) -> tuple[Float32 | None, bytes]:
-        """The residual after the round, and the payload."""
-        return encoded(self.job, state, self.job.setup.peer, held.residual, made.end)
+    def encode(self, state: PublicState, held: InnerState, made: Made) -> Sent:
+        """The payload, and what is unsent after the round."""
+        return encoded(self.job, state, self.job.setup.peer, made.states[0], made.end)
 
     def merged(self, state: PublicState, parts: Sequence[messages.Part]) -> None:
         """Called with what a round's merge brought, and the state before it."""
 
 
-def trained(job: Job, state: PublicState, held: InnerState, batches: Batches, pulse: Pulse) -> Made:
-    """H steps from P_r on these batches, segment by segment."""
-    at = BorderState(state.round, held.step, state.params, held.vectors, held.residual)
-    states, losses, largest = [at], list[float](), 0.0
-    for first, after in itertools.pairwise(job.spec.borders):
+def fresh(state: PublicState, held: InnerState) -> BorderState:
+    """What stands at border 0 of the round that `held` goes into."""
+    return BorderState(state.round, held.step, state.params, held.vectors, held.residual, held.offset)
+
+
+def trained(
+    job: Job,
+    state: PublicState,
+    held: InnerState,
+    batches: Batches,
+    pulse: Pulse,
+    borders: tuple[int, ...] | None = None,
+) -> Made:
+    """Steps from P_r on these batches, segment by segment; `borders` are those of the job, or of a shorter round."""
+    first_border = fresh(state, held)
+    at = replace(first_border, params=segments.begin(replace(first_border, params=None), state.params))
+    states, losses, largest = [first_border], list[float](), 0.0
+    for first, after in itertools.pairwise(borders or job.spec.borders):
         steps = range(first, after)
         leg = local.leg(job.model, job.spec, at, batches, job.setup.member, steps, pulse)
         at = leg.end
@@ -101,19 +133,18 @@ def trained(job: Job, state: PublicState, held: InnerState, batches: Batches, pu
     return Made(tuple(states), tuple(losses), largest)
 
 
-def encoded(
-    job: Job, state: PublicState, peer: PeerId, residual: Float32 | None, end: Float32
-) -> tuple[Float32 | None, bytes]:
-    """What `peer` has not sent after the round that led it from P_r to `end`, and its payload."""
-    about = job.sync.about(state, job.model.layout, peer)
-    return job.sync.encode(residual, end - state.params, job.model.layout, about)
+def encoded(job: Job, state: PublicState, peer: PeerId, before: BorderState, end: Float32) -> Sent:
+    """The payload of `peer`, whose round led to `end`, and what it has not sent then. `before` holds what was unsent."""
+    return job.sync.encode(state, before.residual, before.offset, end, job.model.layout, peer)
 
 
-def trace(job: Job, made: Made, residual: Float32 | None, payload: bytes) -> Trace:
-    """What the peer commits to: `residual` is the one that the encoding left."""
-    borders = segments.borders(job.model.layout, job.spec.optimizer, made.states, residual)
-    statistics = Statistics(made.losses, made.grad_norm, job.spec.round_tokens)
-    return Trace(borders, statistics, payload_hash(payload))
+def trace(job: Job, made: Made, sent: Sent) -> Trace:
+    """What the peer commits to: `sent` is what the encoding left."""
+    optimizer = job.spec.optimizer
+    borders = segments.borders(job.model.layout, optimizer, made.states, sent.residual, sent.offset)
+    tokens = job.spec.step_tokens * len(made.losses)
+    statistics = Statistics(made.losses, made.grad_norm, tokens)
+    return Trace(borders, statistics, payload_hash(sent.payload))
 
 
 class Rerun(NamedTuple):
@@ -124,24 +155,32 @@ class Rerun(NamedTuple):
     losses: tuple[float, ...]
 
 
-def rerun(job: Job, state: PublicState, member: int, segment: int, start: BorderState, pulse: Pulse) -> Rerun:
-    """Trains one segment of `member`'s round from its opened state, as that peer should have.
+def rerun(
+    job: Job,
+    state: PublicState,
+    member: int,
+    segment: int,
+    start: BorderState,
+    pulse: Pulse,
+    steps: int = 0,
+) -> Rerun:
+    """Trains one segment of `member`'s round (of so many steps) from its opened state, as that peer should have.
 
     Raises RunError: FF-TRAIN-082 when the job has no such segment or `start` cannot stand at its first border,
     FF-TRAIN-058 or FF-TRAIN-062 when training from there loses the numbers: no honest peer went on from it.
     """
-    first, after = job.check_segment(segment)
+    first, after = job.check_segment(segment, steps)
     if (start.params is None) is (segment > 0):
         raise segments.unfit("weights are told from border 1 on, and there always")
     if segment > 0 and not start.vectors:
         raise segments.unfit("it has made steps, and holds no optimizer")
-    begin = replace(start, params=state.params) if start.params is None else start
+    begin = replace(start, params=segments.begin(start, state.params))
     batches = job.batches(state.round, member)
     leg = local.leg(job.model, job.spec, begin, batches, member, range(first, after), pulse)
-    layout, is_last = job.model.layout, segment == len(job.spec.borders) - 2
-    residual = ZERO_HASH if is_last else segments.residual_root(layout, start.residual)
-    border = segments.border(layout, job.spec.optimizer, segment + 1, leg.end, residual)
-    return Rerun(border, replace(leg.end, residual=None), leg.losses)
+    layout, is_last = job.model.layout, segment == job.spec.segments - 1
+    unsent = ZERO_HASH if is_last else segments.unsent_root(layout, start.residual, start.offset)
+    border = segments.border(layout, job.spec.optimizer, segment + 1, leg.end, unsent)
+    return Rerun(border, replace(leg.end, residual=None, offset=None), leg.losses)
 
 
 class Reencoded(NamedTuple):
@@ -155,11 +194,11 @@ class Reencoded(NamedTuple):
 def reencode(job: Job, state: PublicState, peer: PeerId, last: BorderState) -> Reencoded:
     """Encodes what `peer` claims to have ended its round with; raises RunError FF-TRAIN-082 without weights."""
     if last.params is None or last.vectors:
-        raise segments.unfit("an end of a round is its weights, and perhaps a residual")
+        raise segments.unfit("an end of a round is its weights, and perhaps what was unsent before")
     layout = job.model.layout
-    residual, payload = encoded(job, state, peer, last.residual, last.params)
+    sent = encoded(job, state, peer, last, last.params)
     return Reencoded(
-        payload_hash(payload),
+        payload_hash(sent.payload),
         segments.params_root(layout, last.params),
-        segments.residual_root(layout, residual),
+        segments.unsent_root(layout, sent.residual, sent.offset),
     )

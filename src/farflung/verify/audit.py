@@ -44,7 +44,7 @@ def begun(
 ) -> Audit:
     """An audit whose segment was trained again from `state`, which `is_start`. `params`: the public weights P_r."""
     opened = segments.unpack(state, place.spec.optimizer, layout, place.round)
-    base = params if opened.params is None else opened.params
+    base = segments.begin(opened, params)
     return Audit(place, layout, tolerance, start, base, mine)
 
 
@@ -127,4 +127,4 @@ def is_encoded(audit: Audit, ends: Ends, last: bytes, reencoded: Reencoded) -> b
 
 
 def _residual(layout: Layout, state: BorderState) -> Hash:
-    return segments.residual_root(layout, state.residual)
+    return segments.unsent_root(layout, state.residual, state.offset)

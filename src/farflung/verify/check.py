@@ -30,7 +30,7 @@ from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.layout import Float32, Layout
-from farflung.job.spec import SyncSpec
+from farflung.job.spec import JobSpec
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.sync import Sync
 
@@ -48,9 +48,12 @@ _BLOCK: Final = 1 << 20
 
 
 class CheckerSetup(Wire, frozen=True, tag="setup"):
-    """What of a job's terms a payload is held against. `weight`: the most that a contribution may weigh."""
+    """What of a job's terms a payload is held against. `weight`: the most that a contribution may weigh.
 
-    sync: SyncSpec
+    What it was assigned in its round is the coordinator's to know (RoundOpened), and checked where the log is written.
+    """
+
+    spec: JobSpec
     layout: Layout
     weight: int
 
@@ -106,14 +109,15 @@ def decoded(sync: Sync, layout: Layout, check: Check, weight: int) -> Float32:
     """
     _envelope(sync, check, weight)
     about = About(check.round, 0, check.root, check.contribution.peer)
-    return sync.codec.decode(check.payload, layout, about)
+    return sync.spread(check.round, layout, sync.decode(about, layout, check.payload))
 
 
 def _envelope(sync: Sync, check: Check, weight: int) -> None:
     c, said = check.contribution, check.statement
     if not 0 <= check.round < limits.ROUNDS:
         raise _fault("FF-VERI-060", "it is of no round", f"round {check.round}")
-    if not 1 <= c.weight <= weight or said.tokens != c.weight:
+    spec = sync.spec
+    if not (spec.is_weight(c.weight) and c.weight <= weight) or said.tokens != c.weight:
         raise _fault(
             "FF-VERI-061",
             "it weighs what it cannot",
@@ -121,12 +125,13 @@ def _envelope(sync: Sync, check: Check, weight: int) -> None:
         )
     if payload_hash(check.payload) != c.payload:
         raise _fault("FF-VERI-062", "it is not the committed payload", f"{len(check.payload)} bytes")
-    is_whole = len(said.losses) == sync.spec.steps and all(map(math.isfinite, said.losses))
+    steps = spec.steps_of(c.weight)
+    is_whole = len(said.losses) == steps and all(map(math.isfinite, said.losses))
     if not is_whole:
         raise _fault(
             "FF-VERI-063",
             "its statistics are impossible",
-            f"{len(said.losses)} losses for {sync.spec.steps} steps, or one that is no number",
+            f"{len(said.losses)} losses for {steps} steps, or one that is no number",
         )
 
 

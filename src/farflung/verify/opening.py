@@ -40,6 +40,16 @@ class Place(msgspec.Struct, frozen=True):
         """Segments of a round."""
         return self.spec.segments
 
+    @property
+    def steps(self) -> int:
+        """Steps of the peer's round: its committed weight tells them."""
+        return self.spec.steps_of(self.contribution.weight)
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """Steps after which the segments of the peer's round end, 0 first."""
+        return self.spec.borders_of(self.steps)
+
 
 class Ends(NamedTuple):
     """What a peer claims: the border after the segment, the one after the round, and its statistics."""
@@ -56,6 +66,8 @@ def read_border(leaf: Leaf) -> Border:
 
 def start_fault(place: Place, leaf: Leaf) -> str:
     """Whether border `segment` is under the root, and is a state that a round may start or go on from."""
+    if not place.spec.is_weight(place.contribution.weight):
+        return "its weight is no whole number of steps that a round may have"
     if leaf.index != place.segment or not are_opened(place.contribution.trace, place.segments, [leaf]):
         return "the state before the segment is not the committed one"
     try:
@@ -66,7 +78,7 @@ def start_fault(place: Place, leaf: Leaf) -> str:
 
 
 def _border_fault(place: Place, border: Border, index: int) -> str:
-    done = place.spec.borders[index]
+    done = place.borders[index]
     if (border.round, border.index) != (place.round, index):
         return f"a border says that it is border {border.index} of round {border.round}"
     ids = (border.params, border.optimizer, border.residual)
@@ -116,7 +128,7 @@ def read_ends(place: Place, start: Border, leaves: Sequence[Leaf]) -> Ends | str
 
 def _progress_fault(place: Place, start: Border, later: Border, index: int) -> str:
     """Inside a round the optimizer counts every step, and the residual rests until the encoding at border K."""
-    borders = place.spec.borders
+    borders = place.borders
     if later.steps - start.steps != borders[index] - borders[place.segment]:
         return f"{later.steps - start.steps} steps are counted from border {place.segment} to {index}"
     is_resting = index == place.segments or later.residual == start.residual
@@ -124,8 +136,8 @@ def _progress_fault(place: Place, start: Border, later: Border, index: int) -> s
 
 
 def _statement_fault(place: Place, statistics: Statistics) -> str:
-    if len(statistics.losses) != place.spec.sync.steps:
-        return f"{len(statistics.losses)} losses are stated for {place.spec.sync.steps} steps"
+    if len(statistics.losses) != place.steps:
+        return f"{len(statistics.losses)} losses are stated for {place.steps} steps"
     if statistics.tokens != place.contribution.weight:
         return f"{statistics.tokens} tokens are stated, {place.contribution.weight} were accepted"
     return ""
@@ -133,7 +145,7 @@ def _statement_fault(place: Place, statistics: Statistics) -> str:
 
 def are_losses(place: Place, statistics: Statistics, mine: Sequence[float]) -> bool:
     """Whether the stated losses of the segment are those that its re-run gives (relative distance 10^-3)."""
-    begin, end = place.spec.borders[place.segment : place.segment + 2]
+    begin, end = place.borders[place.segment : place.segment + 2]
     stated = statistics.losses[begin:end]
     return len(stated) == len(mine) and all(
         math.isclose(theirs, own, rel_tol=0.0, abs_tol=LOSSES * max(abs(own), 1e-6))

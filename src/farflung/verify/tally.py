@@ -41,11 +41,12 @@ class Tally:
     def add(self, accepted: Sequence[Contribution], audited: Audited) -> dict[PeerId, int]:
         """Units of a round, ascending by peer. Rounds are added in order; of a job without audits, with no verdicts."""
         verdicts = [signed.verdict for signed in audited.verdicts]
+        weights = {c.peer: c.weight for c in accepted}
         found = conclusions(verdicts, self._quorum)
         self._convict(found, audited)
         units = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}
         for verdict in verdicts:
-            tokens = rerun_tokens(self._spec, verdict)
+            tokens = rerun_tokens(self._spec, verdict, weights.get(verdict.node, 0))
             if tokens and verdict.verifier in found[verdict.node].honoured:
                 units[verdict.verifier] = units.get(verdict.verifier, 0) + tokens
         self.out |= excluded_by(audited)
@@ -67,9 +68,12 @@ def _is_good(found: Mapping[PeerId, Concluded], peer: PeerId) -> bool:
     return peer not in found or found[peer].finding is Finding.HOLDS
 
 
-def rerun_tokens(spec: JobSpec, verdict: Verdict) -> int:
-    """What a verifier trained again, in tokens; 0 when nothing was opened to it (its result is then ZERO_HASH)."""
+def rerun_tokens(spec: JobSpec, verdict: Verdict, weight: int) -> int:
+    """What a verifier trained again of a contribution of this weight, in tokens.
+
+    0 when nothing was opened to it (its result is then ZERO_HASH).
+    """
     if not any(verdict.result):
         return 0
-    begin, end = spec.borders[verdict.segment : verdict.segment + 2]
-    return spec.batch * spec.model.context * (end - begin)
+    begin, end = spec.borders_of(spec.steps_of(weight))[verdict.segment : verdict.segment + 2]
+    return spec.step_tokens * (end - begin)

@@ -54,7 +54,7 @@ class Walk:
 
     def __init__(self, terms: Terms, exported: Exported, report: Report, audits: Audits) -> None:
         self._terms, self._exported, self._report, self._audits = terms, exported, report, audits
-        self._sync = Sync.of(terms.spec.sync)
+        self._sync = Sync.of(terms.spec)
         initial = snapshot.unpack(exported.initial, terms.layout)
         self._public = snapshot.check(initial, terms.layout, 0, terms.initial_root)
         self._last: type[Record] | None = None
@@ -116,11 +116,18 @@ class Walk:
     def _open(self, round: int, members: Sequence[Member], how: tuple[int, int]) -> None:
         spec = self._terms.spec
         self._audits.are_due(max(0, round - 1))
-        is_same = how == (spec.sync.steps, spec.sync.topk)
+        least = spec.segments if spec.churn.adaptive else spec.sync.steps
+        is_same = least <= how[0] <= spec.sync.steps and how[1] == spec.sync.topk
         require(is_same, "FF-VERI-010", f"round {round} has another H or density")
         self._once(round, [m.peer for m in members])
-        is_light = all(1 <= m.weight <= spec.round_tokens for m in members)
-        require(is_light, "FF-VERI-009", f"a member of round {round} may weigh more than it trains on")
+        most = how[0] * spec.step_tokens
+        are_light = all(spec.is_weight(m.weight) and m.weight <= most for m in members)
+        is_even = spec.churn.adaptive or all(m.weight == most for m in members)
+        require(
+            are_light and is_even,
+            "FF-VERI-009",
+            f"a member of round {round} may weigh more than it trains on",
+        )
         self._members = {m.peer: m.weight for m in members}
         self._audits.check_members(round, self._members)
 
@@ -140,7 +147,8 @@ class Walk:
             commitment = self._commitments.get(c.peer)
             is_opened = commitment is not None and opens(c, commitment, self._terms.id, round)
             require(is_opened, "FF-VERI-015", f"a payload of round {round} is not the committed one")
-            is_light = c.weight <= self._members[c.peer]  # and at least 1, else it opens nothing
+            weight = self._members[c.peer]
+            is_light = c.weight <= weight and self._terms.spec.is_weight(c.weight)
             require(is_light, "FF-VERI-016", f"a weight of round {round} is too large")
             self._report.commitments += 1
         self._accepted = contributions
@@ -164,8 +172,9 @@ class Walk:
         if not self._terms.spec.is_audited:
             return {}
         layout, sync, state = self._terms.layout, self._sync, self._public
-        values = [sync.codec.decode(p.payload, layout, sync.about(state, layout, p.peer)) for p in parts]
-        return flags(layout, [Part(p.peer, p.weight, v) for p, v in zip(parts, values, strict=True)])
+        values = [sync.decode(sync.about(state, layout, p.peer), layout, p.payload) for p in parts]
+        spread = [sync.spread(state.round, layout, v) for v in values]
+        return flags(layout, [Part(p.peer, p.weight, v) for p, v in zip(parts, spread, strict=True)])
 
     def _part(self, c: Contribution) -> messages.Part:
         payload = self._exported.payload(c.payload)

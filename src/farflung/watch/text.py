@@ -124,6 +124,8 @@ def _train(event: AnyEvent, timeline: Timeline) -> list[str]:
             return say("Train", _waited(event)) if is_long else []
         case events.Arrived():
             return _late(event, timeline)
+        case events.PassedOver():
+            return say("Train", _passed_over(event))
         case events.RoundClosed():
             return _round(event, timeline)
         case events.Evaluated():
@@ -143,6 +145,11 @@ def _train(event: AnyEvent, timeline: Timeline) -> list[str]:
 def _waited(event: events.RoundOpened) -> str:
     audits = f"the audits of round {event.round - 1}"
     return f"round {event.round} opened after {format_seconds(event.waited)} of waiting for {audits}"
+
+
+def _passed_over(event: events.PassedOver) -> str:
+    slow = f"{words.peer(event.peer)} was too slow after {format_seconds(event.seconds)}"
+    return f"{slow}: round {event.round} goes on without it, and it takes part in the next one"
 
 
 def _late(event: events.Arrived, timeline: Timeline) -> list[str]:

@@ -9,14 +9,17 @@ import click
 import msgspec
 
 from farflung.app import asking, folder, preparation, running
+from farflung.app.cli import linking
 from farflung.app.cli.completing import job_files, keys_to_set, presets, run_names
 from farflung.app.cli.showing import watcher
 from farflung.app.journal import read_timeline
 from farflung.core.errors import UsageError
 from farflung.core.events import to_json
+from farflung.core.layout import Layout
 from farflung.host.io.probe import machine
 from farflung.job import cheats, dataset, show
 from farflung.job.io.read import read_dataset
+from farflung.job.spec import JobSpec
 from farflung.plan.advise import advise
 from farflung.watch.fold import Timeline
 from farflung.watch.text import lines
@@ -116,13 +119,17 @@ def resume(name: str | None, as_json: bool) -> None:
         running.resume(found, asking.resolve_again(found), [see])
 
 
-@click.command(epilog="Example: farflung plan job.toml --show-config")
+@click.command(epilog="Example: farflung plan --link 20/100/30ms --peers 8")
 @_JOB
 @_PRESET
 @_SET
 @_SEED
 @_ROUNDS
 @click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
+@click.option("--link", metavar="UP/DOWN[/RTT]", help="Pick a sync method for these Mbit/s and ms.")
+@click.option("--peers", type=int, help="With --link: how many. Default: the job's.")
+@click.option("--step", type=float, help="With --link: seconds of one step. Default: here.")
+@click.option("--fan-out", is_flag=True, help="With --link: a server copies what is sent once.")
 @_JSON
 def plan(
     job: Path | None,
@@ -131,16 +138,47 @@ def plan(
     seed: int | None,
     rounds: int | None,
     show_config: bool,
+    link: str | None,
+    peers: int | None,
+    step: float | None,
+    fan_out: bool,
     as_json: bool,
 ) -> None:
-    """Say what a job will take, before anything is spent: bytes, memory, time, price."""
-    resolved, identity = asking.resolve(job, preset, _flags(settings, seed, rounds))
+    """Say what a job will take, before anything is spent: bytes, memory, time, price.
+
+    With --link: which sync method suits the links, how many local steps, and why.
+    """
+    flags = _flags(settings, seed, rounds)
+    resolved, identity = asking.resolve(job, preset, flags)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
         sys.stdout.write("\n".join(text) + "\n")
         return
+    if link is None:
+        linking.refuse_without_link(peers, step, fan_out)
     spec = resolved.spec
+    layout = _layout(spec, job)
+    if link is not None:
+        asked = linking.Asked(link, peers, step, fan_out)
+        choice = linking.plan(asked, spec, layout, machine)
+        said = linking.settings(choice, lambda more: asking.resolve(job, preset, {**flags, **more})[0].spec)
+        facts = linking.facts(choice, said)
+        text = (
+            [msgspec.json.encode(facts).decode()]
+            if as_json
+            else linking.lines(choice, said, is_measured=step is None)
+        )
+        sys.stdout.write("\n".join(text) + "\n")
+        return
+    size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
+    event = advise(spec, layout, size, machine()).event("")
+    told = [to_json(event)] if as_json else lines(event, Timeline()) + linking.by_default(resolved)
+    sys.stdout.write("\n".join(told) + "\n")
+
+
+def _layout(spec: JobSpec, job: Path | None) -> Layout:
+    """The model's tensors; raises UsageError FF-APP-134 where they are not known yet."""
     layout = preparation.known_layout(spec)
     if layout is None:
         raise UsageError(
@@ -149,7 +187,4 @@ def plan(
             cause="its code runs in a sandboxed worker only, which a plan does not start; a run shows its plan first",
             hint=f"farflung run {job}" if job is not None else "farflung run JOB",
         )
-    size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
-    event = advise(spec, layout, size, machine()).event("")
-    for line in [to_json(event)] if as_json else lines(event, Timeline()):
-        sys.stdout.write(line + "\n")
+    return layout

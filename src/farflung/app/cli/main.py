@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 import farflung
 from farflung.app.cli.streams import open_missing
+from farflung.app.compiling import choose_kernels
 from farflung.core.errors import FarflungError, RunError, UsageError
 
 LINE = 400  # the longest line of an error
@@ -45,6 +46,7 @@ VERBS: Mapping[str, Verb] = {
     "verify-run": Verb("Trust", "looking:verify_run", "Recompute a finished run from its log alone"),
     "receipt": Verb("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
     "check": Verb("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
+    "bench": Verb("", "measuring:bench", "Measure codecs on your own tensors"),
     "relay": Verb("", "relaying:relay", "Forward bytes between peers behind routers"),
     "version": Verb("", "looking:version", "Print versions"),
     "completion": Verb("", "completing:completion", "Print what makes your shell complete all this"),
@@ -75,6 +77,8 @@ MEANT: Mapping[str, str] = {
     "convert": "export",
     "verify": "verify-run",
     "doctor": "check",
+    "benchmark": "bench",
+    "measure": "bench",
     "help": "--help",
 }
 LATER: Mapping[str, str] = {
@@ -108,7 +112,7 @@ class Verbs(click.Group):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One screen: what this is, and each verb on a line, by what one does with it."""
-        formatter.write("Train PyTorch models on computers that belong to different people, and settle.\n\n")
+        formatter.write("Train PyTorch models on computers that belong to different people, and settle.\n")
         formatter.write("Usage: farflung [-v] VERB [ARGUMENTS]        farflung VERB --help says more\n\n")
         for name, verb in VERBS.items():
             formatter.write(f"  {verb.group:<8} {name:<11} {verb.about}\n")
@@ -210,6 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 errors="backslashreplace"
             )  # a terminal that lacks a character still gets the rest
     try:
+        choose_kernels()
         status = cli.main(args=words, prog_name="farflung", standalone_mode=False)
         if isinstance(status, int) and status:  # of `ctx.exit`: it is returned here, not raised
             sys.exit(status)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ class WorkerPipe:
         self._connection = connection
         self._turn = asyncio.Lock()
         self._usable = True
+        self._is_sent = False  # whole: the worker works on a request
 
     async def request(self, message: messages.Request) -> messages.Reply:
         """Sends a request and waits for its reply; requests queue.
@@ -34,13 +36,23 @@ class WorkerPipe:
             self._usable = False
             try:
                 await self._send(encode(message))
+                self._is_sent = True
                 reply = await self._receive()
             except (ConnectionError, EOFError) as error:
                 raise _gone(str(error) or type(error).__name__) from None
+            finally:
+                self._is_sent = False
             self._usable = True
         if isinstance(reply, messages.Broken):
             raise RunError(reply.code, reply.message, cause=reply.cause, hint=reply.hint)
         return reply
+
+    async def abandon(self) -> None:
+        """Lets the worker give up what it trains: its request then raises RunError FF-TRAIN-012."""
+        if self._is_sent:
+            self._is_sent = False
+            with contextlib.suppress(ConnectionError):
+                await self._send(encode(messages.Abandon()))
 
     def close(self) -> None:
         """Closes the socket: the worker then ends by itself."""

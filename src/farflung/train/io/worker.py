@@ -14,9 +14,10 @@ import time
 import traceback
 from typing import Any, cast
 
+from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, ProtocolError
+from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.train import messages
 
 HEAD_BYTES = 8
@@ -28,7 +29,7 @@ class Channel:
     def __init__(self, incoming: int, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
         self._poll = select.poll()
-        self._poll.register(incoming, getattr(select, "POLLRDHUP", 0))
+        self._poll.register(incoming, select.POLLIN | getattr(select, "POLLRDHUP", 0))
 
     def read(self) -> bytes | None:
         """One message, or None when the other end is gone. Raises ProtocolError FF-TRAIN-091 (too long)."""
@@ -53,6 +54,10 @@ class Channel:
         """Whether the other end is gone; does not wait."""
         closed = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
         return any(event & closed for _, event in self._poll.poll(0))
+
+    def is_waiting(self) -> bool:
+        """Whether something was sent that is not read yet; does not wait."""
+        return any(event & select.POLLIN for _, event in self._poll.poll(0))
 
     def _exactly(self, size: int) -> bytes | None:
         buffer = bytearray(size)
@@ -96,13 +101,15 @@ def serve(channel: Channel) -> None:
     """Answers requests in order until the agent is gone."""
     from farflung.train.engine import Engine  # torch takes seconds to load: only here
 
-    engine = Engine(time.perf_counter, lambda: _end_if(channel.is_closed()))
+    engine = Engine(time.perf_counter, lambda: _go_on(channel))
     while True:
         raw = channel.read()
         if raw is None:
             return
         try:
-            request = decode(raw, cast(type[Any], messages.Request), limits.PIPE_BYTES)
+            request = decode(raw, cast(type[Any], messages.Said), limits.PIPE_BYTES)
+            if isinstance(request, messages.Abandon):
+                continue  # it was the reason of the answer before, or came too late
             reply: messages.Reply = engine.handle(request)
         except Exception as error:
             reply = broken(error)
@@ -110,9 +117,17 @@ def serve(channel: Channel) -> None:
         channel.write(encode(reply))
 
 
-def _end_if(gone: bool) -> None:
-    if gone:
+def _go_on(channel: Channel) -> None:
+    """Ends the process when its agent is gone, and the work under way when the agent speaks before the answer."""
+    if channel.is_closed():
         raise SystemExit(0)
+    if channel.is_waiting():
+        raise RunError(
+            "FF-TRAIN-012",
+            "the round was given up",
+            cause="the network went on without this peer, which was too slow",
+            hint="it takes part in the next round",
+        )
 
 
 def _open(arguments: list[str]) -> Channel:
@@ -130,6 +145,7 @@ def _open(arguments: list[str]) -> Channel:
 def main() -> int:
     """Runs until the agent closes its end; returns the exit status."""
     try:
+        kernels.use(os.environ.get("FARFLUNG_KERNELS") or "auto")
         serve(_open(sys.argv[1:]))
     except (BrokenPipeError, ConnectionResetError):
         return 0

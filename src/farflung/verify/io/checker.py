@@ -13,6 +13,7 @@ import socket
 import sys
 from typing import Any, cast
 
+from farflung.compress import kernels
 from farflung.compress.merge import Part
 from farflung.core import canon, limits
 from farflung.core.codec import decode, encode
@@ -46,7 +47,7 @@ class Desk:
 
     def _check(self, setup: CheckerSetup, request: Check) -> Checked:
         try:
-            values = rules.decoded(Sync.of(setup.sync), setup.layout, request, setup.weight)
+            values = rules.decoded(Sync.of(setup.spec), setup.layout, request, setup.weight)
         except ProtocolError as error:
             return Checked(error.code, f"{error.message} ({error.cause})"[:500], ())
         peer = request.contribution.peer
@@ -142,6 +143,7 @@ def main() -> int:
     descriptor = connection.detach()
     os.set_inheritable(descriptor, False)
     try:
+        kernels.use(os.environ.get("FARFLUNG_KERNELS") or "auto")
         serve(Channel(descriptor, descriptor))
     except (BrokenPipeError, ConnectionResetError):
         return 0

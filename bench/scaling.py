@@ -1,0 +1,223 @@
+"""Bytes a peer and round for 4 to 64 peers, and what two-way aggregation costs in loss.
+
+    python bench/scaling.py [--quick] [--only bytes|loss] [--seeds N] [--out FILE]
+
+Bytes: real payloads of the real codecs for Gaussian changes of a GPT's tensors, counted without connections' own bytes.
+Four ways to bring N payloads of m bytes together:
+    all-gather            up (N-1) m                       down (N-1) m
+    all-gather, relayed   up m                             down (N-1) m
+    two-way               up = down = (N-1)/N (m + a)      a: bytes of all owners' answers (train/twoway.py)
+    two-way, relayed      up m + a/N                       down (N-1)/N (m + a)
+"Relayed": a payload goes up once, to a relay or store that serves the others (and auditors). "Constant" means within
+5 % of the middle, for N from 4 to 64. The ring all-reduce of bf16, against which ratios are told, itself moves
+2 (N-1)/N x 2 P bytes, so that a two-way exchange has the same ratio to it for every N.
+
+Loss: peers of one small job in one process (bench/simulated.py), the same seeds for each way; nats a byte more than
+the all-gather of the same uplink codec. Goal before two-way leaves its flag: under 0.02.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from reporting import Row, at_most, load, show, told
+from simulated import Peers, Trained, job, read
+
+from farflung.compress import registry
+from farflung.compress.payload import About
+from farflung.compress.registry import Codec
+from farflung.core.crypto import digest
+from farflung.core.ids import PeerId
+from farflung.core.layout import Float32, Layout
+from farflung.job.spec import ModelSpec
+from farflung.train import twoway
+from farflung.train.messages import Part
+from farflung.train.model import Model
+from farflung.train.models import gpt
+from farflung.train.twoway import TwoWay
+
+COUNTS = (4, 8, 16, 32, 64)
+ENCODED = 4  # peers whose payloads are made for each N; the others' are as long
+COST = 0.02  # nats
+CONSTANT = 1.05 / 0.95  # largest over smallest, when all lie within 5 % of the middle
+
+
+def codec(kind: str = "topk", value_bits: int = 2, topk: int = 64, error_decay: float = 0.95) -> Codec:
+    """A codec of the shelf."""
+    return registry.make(
+        kind,
+        value_bits=value_bits,
+        topk=topk,
+        chunk=4096,
+        transform="raw",
+        rank=4,
+        error_decay=error_decay,
+    )
+
+
+class Traffic(NamedTuple):
+    """Bytes of one peer in one round: the mean over peers."""
+
+    up: float
+    down: float
+
+
+def ring(size: int, count: int) -> float:
+    """Bytes that one peer of a bf16 ring all-reduce sends, and receives, in one step."""
+    return 2 * (count - 1) / count * 2 * size
+
+
+def all_gather(layout: Layout, count: int, change: Float32, about: About) -> dict[str, Traffic]:
+    """What one payload's length gives."""
+    m = len(codec().encode(None, change, layout, about)[1])
+    return {
+        "all-gather": Traffic((count - 1) * m, (count - 1) * m),
+        "all-gather, relayed": Traffic(m, (count - 1) * m),
+    }
+
+
+def two_way(layout: Layout, count: int, changes: list[Float32], about: About) -> dict[str, Traffic]:
+    """Payloads of some peers to all owners, and the owners' answers to them."""
+    method = TwoWay(codec(), codec())
+    peers = [PeerId(digest("bench/peer/1", i.to_bytes(4, "little"))) for i in range(count)]
+    shards = twoway.shards(layout, digest("bench/job/1"), peers)
+    sent = {
+        p: method.send(None, c, shards, about._replace(peer=p))[1]
+        for p, c in zip(peers, changes, strict=False)
+    }
+    whole = statistics.mean(sum(map(len, pieces.values())) for pieces in sent.values())
+    answers = sum(
+        len(method.combine(None, s, [Part(p, 1, sent[p][s.owner]) for p in sent], about)[1]) for s in shards
+    )
+    away = (count - 1) / count * (whole + answers)
+    return {"two-way": Traffic(away, away), "two-way, relayed": Traffic(whole + answers / count, away)}
+
+
+def bytes_table(quick: bool) -> list[Row]:
+    """Bytes up and down for each N and way, then the goals."""
+    sizes = ModelSpec(layers=6, width=384, heads=6) if quick else ModelSpec(layers=8, width=768, heads=12)
+    layout = Model(gpt.build(sizes)).layout
+    generator = np.random.Generator(np.random.Philox(key=1))
+    changes = [generator.standard_normal(layout.size, np.float32) for _ in range(2 if quick else ENCODED)]
+    about = About(0, 0, digest("bench/root/1"), PeerId(bytes(32)))
+    counts = (COUNTS[0], COUNTS[-1]) if quick else COUNTS
+    found: dict[str, dict[int, Traffic]] = {}
+    rows = []
+    for count in counts:
+        ways = all_gather(layout, count, changes[0], about) | two_way(layout, count, changes, about)
+        for way, traffic in ways.items():
+            found.setdefault(way, {})[count] = traffic
+            whole = ring(layout.size, count)
+            against = (
+                f"bf16 ring, N = {count}: {whole:.0f} B up and as many down, {whole / max(traffic):.1f} times"
+            )
+            rows += [
+                told(f"{way}, N = {count}, {name}", getattr(traffic, name), "B", against)
+                for name in ("up", "down")
+            ]
+    return rows + _growth(layout, found, counts)
+
+
+def _growth(layout: Layout, found: dict[str, dict[int, Traffic]], counts: tuple[int, ...]) -> list[Row]:
+    rows = []
+    first, last = counts[0], counts[-1]
+    for way, traffic in found.items():
+        both = {n: t.up + t.down for n, t in traffic.items()}
+        growth = max(both.values()) / min(both.values())
+        case = f"{way}: up and down together, most over least"
+        if way.startswith("two-way"):
+            rows.append(
+                at_most(case, growth, "ratio", CONSTANT, f"constant within 5 %, N = {first} to {last}")
+            )
+            shares = [both[n] / ring(layout.size, n) for n in counts]
+            against = "constant within 5 %: the same share of the bf16 ring at the same N"
+            rows.append(
+                at_most(
+                    f"{way}: share of the ring, most over least",
+                    max(shares) / min(shares),
+                    "ratio",
+                    CONSTANT,
+                    against,
+                )
+            )
+        else:
+            rows.append(told(case, growth, "ratio", f"(N-1) grows {(last - 1) / (first - 1):.0f} times"))
+    return rows
+
+
+def downlinks() -> dict[str, Codec]:
+    """What owners may answer with."""
+    return {
+        "answers as sparse as the uplink": codec(),
+        "answers 4 times as dense": codec(topk=256),
+        "answers dense, 2 bits": codec("dense", 2, error_decay=1.0),
+        "answers dense, 4 bits": codec("dense", 4, error_decay=1.0),
+    }
+
+
+def loss_table(quick: bool, seeds: int) -> list[Row]:
+    """Loss of two-way aggregation over that of the all-gather."""
+    rows = []
+    for method in ("sparse_loco",) if quick else ("sparse_loco", "muloco"):
+        runs: dict[str, list[Trained]] = {}
+        for seed in range(seeds):
+            spec = job(method, 4 if quick else 32, seed + 1, {"sync.topk": "64"})
+            data = read(spec)
+
+            def peers() -> Peers:
+                return Peers(spec, data, 4)  # noqa: B023 - called at once
+
+            one = peers()
+            runs.setdefault("all-gather", []).append(one.train(one.all_gather()))
+            uplink = one.sync.codec(0)
+            ways = {} if method == "sparse_loco" else {"answers as the uplink": uplink}
+            for name, down in (
+                {**ways, **downlinks()}
+                if not quick
+                else {"answers dense, 2 bits": downlinks()["answers dense, 2 bits"]}
+            ).items():
+                one = peers()
+                runs.setdefault(name, []).append(one.train(one.two_way(TwoWay(uplink, down))))
+        base = runs.pop("all-gather")
+        flat = statistics.mean(r.loss for r in base)
+        rows.append(
+            told(f"{method}, all-gather: held-out loss", flat, "nats/byte", f"{seeds} seeds, 4 peers")
+        )
+        for name, several in runs.items():
+            costs = [two.loss - one.loss for two, one in zip(several, base, strict=True)]
+            against = (
+                f"all-gather, same seeds ({min(costs):+.4f} to {max(costs):+.4f}); "
+                f"{several[0].payload:.0f} B up, {several[0].answer:.0f} B of answers"
+            )
+            rows.append(
+                at_most(f"{method}, two-way, {name}: loss", statistics.mean(costs), "nats", COST, against)
+            )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a smaller model, N = 4 and 64 only, one short training"
+    )
+    parser.add_argument("--only", choices=("bytes", "loss"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="a results file to add to")
+    asked = parser.parse_args()
+    before = load()
+    if asked.only != "loss":
+        for row in bytes_table(asked.quick):
+            show("scaling", row, before, asked.out)
+    if asked.only != "bytes":
+        for row in loss_table(asked.quick, 1 if asked.quick else asked.seeds):
+            show("scaling", row, before, asked.out)
+
+
+if __name__ == "__main__":
+    main()

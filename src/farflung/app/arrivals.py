@@ -1,0 +1,81 @@
+"""When members' parts of a round came: how long the others are waited for, and how many steps each makes next.
+
+The one place where a coordinator's clock meets its rounds. What is measured here reaches the result through records
+alone: who is in (train.window), and what RoundOpened assigns (train.pacing).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from farflung.core.ids import PeerId
+from farflung.core.units import Seconds
+from farflung.job.spec import JobSpec
+from farflung.train import pacing, rounds
+from farflung.train.pacing import Bounds, Measured, Pace
+from farflung.train.rounds import Phase
+
+LEAST: Final = 1.0  # seconds that a window is open: no jitter of a line is worth a member's round
+
+Past = deque[float]
+
+
+class Arrivals:
+    """The clock of one job's rounds."""
+
+    def __init__(self, spec: JobSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spec, self._clock = spec, clock
+        self._opened = self._exchange_began = clock()
+        self._place: tuple[int, Phase] = (-1, Phase.IDLE)
+        self._seen: dict[PeerId, float] = {}  # in the open phase, seconds since the round was opened
+        self._steps: dict[PeerId, Past] = {}  # seconds a step
+        self._exchange = _past()
+
+    def see(self, state: rounds.State) -> None:
+        """Notices a round or a phase that was opened."""
+        place = (state.round, state.phase)
+        if place == self._place:
+            return
+        now, (round, phase) = self._clock(), self._place
+        if phase is Phase.MERGE:
+            self._exchange.append(now - self._exchange_began)
+        if phase is Phase.TRAIN and round == state.round:
+            self._exchange_began = now
+        if state.phase is Phase.TRAIN:
+            self._opened = now
+        self._place, self._seen = place, {}
+
+    def arrived(self, state: rounds.State, peer: PeerId) -> None:
+        """A member's part of the open phase is here."""
+        self._seen[peer] = self._clock() - self._opened
+        if state.phase is Phase.TRAIN:
+            self._measured(state, peer, self._seen[peer])
+
+    def passed_over(self, state: rounds.State, peer: PeerId) -> None:
+        """A member has not trained in time: its steps take longer than this."""
+        self._measured(state, peer, self._clock() - self._opened)
+
+    def _measured(self, state: rounds.State, peer: PeerId, seconds: float) -> None:
+        steps = self._spec.steps_of(state.assigned.get(peer, self._spec.round_tokens))
+        self._steps.setdefault(peer, _past()).append(seconds / steps)
+
+    def grace(self) -> Seconds:
+        """How long those that have not arrived are waited for from now on, when a quorum has."""
+        usual = pacing.median(list(self._seen.values())) if self._seen else 0.0
+        return Seconds(max(LEAST, self._spec.churn.grace * usual))
+
+    def pace(self, state: rounds.State) -> rounds.Paced:
+        """What the next round assigns."""
+        spec, share = self._spec, self._spec.churn.exchange
+        before = Pace(state.steps, {peer: spec.steps_of(w) for peer, w in state.pace.items()})
+        measured = Measured({peer: tuple(past) for peer, past in self._steps.items()}, tuple(self._exchange))
+        found = pacing.paced(measured, before, Bounds(spec.segments, spec.sync.steps, share))
+        weights = {peer: steps * spec.step_tokens for peer, steps in found.of.items()}
+        return rounds.Paced(found.steps, found.steps * spec.step_tokens, weights)
+
+
+def _past() -> Past:
+    return deque(maxlen=pacing.WINDOW)

@@ -1,0 +1,232 @@
+"""What `farflung plan --link` prints: every method on these links, the one to take, why, and what to set for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from textwrap import wrap
+from typing import Any, Final
+
+import msgspec
+
+from farflung.core.errors import SpecError, UsageError
+from farflung.core.layout import Layout
+from farflung.core.units import Seconds, format_bytes, format_count, format_multiple
+from farflung.job.check import RANGES
+from farflung.job.load import Resolved
+from farflung.job.methods import METHOD, METHODS
+from farflung.job.spec import JobSpec, SyncSpec
+from farflung.plan import links
+from farflung.plan.advise import describe_codec
+from farflung.plan.choose import Choice, choose
+from farflung.plan.machine import Machine
+from farflung.plan.methods import Estimate, Setting
+from farflung.plan.time import step_seconds
+
+COLUMNS: Final = 80
+STAGE: Final = 9
+MARK: Final = "*"
+HEAD: Final = (
+    "                                up    down  seconds  of the x below  x as in",
+    "  method         H codec       a step  a step  a step   round  a ring  papers",
+)
+PEERS_LEAST, PEERS_MOST = 2, 1 << 10
+STEP_MOST: Final = 1e6  # seconds
+
+Loads = Callable[[Mapping[str, str]], JobSpec]  # flags by dotted key to the job that they give
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What was said on the command line; None where nothing was."""
+
+    link: str
+    peers: int | None
+    step: float | None
+    is_fanned_out: bool
+
+
+def plan(asked: Asked, spec: JobSpec, layout: Layout, machine: Callable[[], Machine]) -> Choice:
+    """The choice for a job. `machine` measures this computer, where nobody says how long a step takes.
+
+    Raises UsageError FF-PLAN-010 and -011 (the link), FF-PLAN-012 (peers), FF-PLAN-013 (seconds a step).
+    """
+    link = links.parse(asked.link)
+    peers = asked.peers if asked.peers is not None else spec.network.providers
+    if not PEERS_LEAST <= peers <= PEERS_MOST:
+        raise UsageError(
+            "FF-PLAN-012",
+            f"{peers} peers cannot agree",
+            cause=f"a round has {PEERS_LEAST} to {PEERS_MOST}",
+            hint="--peers 8",
+        )
+    step = asked.step if asked.step is not None else step_seconds(spec, layout, machine())
+    if not 0 < step <= STEP_MOST:
+        raise UsageError(
+            "FF-PLAN-013",
+            f"a step of {step:g} seconds is not possible",
+            cause=f"a step takes more than 0 and at most {STEP_MOST:g} seconds",
+            hint="--step 0.5",
+        )
+    return choose(Setting(layout, link, peers, Seconds(step), asked.is_fanned_out))
+
+
+def refuse_without_link(peers: int | None, step: float | None, is_fanned_out: bool) -> None:
+    """Raises UsageError FF-PLAN-014 where something is said of links, and no link."""
+    said = {"--peers": peers is not None, "--step": step is not None, "--fan-out": is_fanned_out}
+    named = [option for option, is_said in said.items() if is_said]
+    if named:
+        raise UsageError(
+            "FF-PLAN-014",
+            f"{named[0]} is of a plan for links, and no link is named",
+            cause="it is told with --link",
+            hint="farflung plan --link 20/100/30ms --peers 8",
+        )
+
+
+def by_default(resolved: Resolved) -> list[str]:
+    """A line on the method that a job takes because it names none."""
+    origin = resolved.origins.get(METHOD, "")
+    if origin != "default" and not origin.startswith("preset"):
+        return []
+    method = resolved.spec.sync.method
+    return _say(
+        "Plan",
+        f"{METHOD} is not set: {method}, the {origin}; `farflung plan --link UP/DOWN` picks one for links",
+    )
+
+
+def settings(choice: Choice, load: Loads) -> tuple[str, ...]:
+    """The fewest `key=value` that make the job take what was chosen: what the method sets by itself is not said."""
+    wanted = choice.chosen.sync
+    said = {f"sync.{name}": _text(value) for name, value in msgspec.structs.asdict(wanted).items()}
+    said["optimizer.name"] = METHODS[wanted.method].optimizers[0]
+    if 2 <= choice.setting.peers <= RANGES["network.providers"].high:
+        said["network.providers"] = str(choice.setting.peers)
+    goal = load(said)
+    for key in sorted(said, key=lambda key: key == "sync.method"):  # the method last: it sets the others
+        fewer = {k: v for k, v in said.items() if k != key}
+        if key != "sync.method" and _gives(load, fewer) == goal:
+            said = fewer
+    return tuple(f"{key}={value}" for key, value in sorted(said.items(), key=lambda item: _rank(item[0])))
+
+
+def _gives(load: Loads, flags: Mapping[str, str]) -> JobSpec | None:
+    try:
+        return load(flags)
+    except SpecError:
+        return None
+
+
+def _rank(key: str) -> tuple[bool, str]:
+    return key != "sync.method", key
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def lines(choice: Choice, said: tuple[str, ...], is_measured: bool) -> list[str]:
+    """The table and the reasons, at most 80 columns."""
+    setting = choice.setting
+    of = "this computer's, on one core" if is_measured else "as you say"
+    rows = [
+        *_say("Links", f"{setting.link}; {setting.peers} peers, " + _way(setting)),
+        *_say(
+            "",
+            f"{format_count(setting.layout.size)} parameters; {setting.step:.3g} s of compute a step ({of})",
+        ),
+        "",
+        *HEAD,
+        *[_row(row, row is choice.chosen) for row in choice.shelf],
+        "",
+    ]
+    for number, reason in enumerate(choice.reasons):
+        rows += _say("" if number else "Take" if choice.fits else "Least bad", reason)
+    rows += _say("Columns", NOTE)
+    rows += _say("Set", "")
+    return [*rows[:-1], *_copied(said)]
+
+
+NOTE: Final = (
+    "bytes at the socket, encryption included. x below a ring: a bf16 ring all-reduce of every gradient among as"
+    " many peers, over the larger of up and down. As in papers: one float32 gradient a step over one payload, one way."
+)
+
+
+def _copied(said: tuple[str, ...]) -> list[str]:
+    rows: list[str] = []
+    for setting in said:
+        word = f"--set {setting}"
+        if rows and len(rows[-1]) + 1 + len(word) <= COLUMNS:
+            rows[-1] += f" {word}"
+        else:
+            rows.append(f"{'' if rows else 'Set':<{STAGE}}{word}")
+    return rows
+
+
+def _way(setting: Setting) -> str:
+    return (
+        "a server fans out what each sends once"
+        if setting.is_fanned_out
+        else "each fetches from each (all-gather)"
+    )
+
+
+def _row(row: Estimate, is_chosen: bool) -> str:
+    return (
+        f"{MARK if is_chosen else ' '} {row.method:<11} {row.sync.steps:>4} {_codec(row.sync):<11}"
+        f" {format_bytes(row.up):>7} {format_bytes(row.down):>7} {_seconds(row.step):>7} {100 * row.share:>5.1f} %"
+        f" {format_multiple(row.ring):>7} {format_multiple(row.literature):>7}"
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _codec(sync: SyncSpec) -> str:
+    if sync.codec != "topk":
+        return describe_codec(sync)
+    bits = "" if sync.transform == "raw" else f" {sync.transform}"
+    return f"top {sync.topk}{bits}"
+
+
+def _say(stage: str, text: str) -> list[str]:
+    rows = wrap(text, COLUMNS - STAGE, break_long_words=False) or [""]
+    width = max(STAGE, len(stage) + 1)
+    first = f"{stage:<{width}}{rows[0]}"
+    return [first, *(f"{'':<{STAGE}}{row}" for row in rows[1:])]
+
+
+def facts(choice: Choice, said: tuple[str, ...]) -> dict[str, Any]:
+    """The same as one object. Bytes a peer and step; seconds; bit/s."""
+    setting = choice.setting
+    return {
+        "link": {"up": setting.link.up, "down": setting.link.down, "round_trip": setting.link.round_trip},
+        "peers": setting.peers,
+        "parameters": setting.layout.size,
+        "step_compute": setting.step,
+        "fan_out": setting.is_fanned_out,
+        "methods": [_facts(row) for row in choice.shelf],
+        "chosen": choice.chosen.method,
+        "fits": choice.fits,
+        "reasons": list(choice.reasons),
+        "set": list(said),
+    }
+
+
+def _facts(row: Estimate) -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "steps": row.sync.steps,
+        "codec": describe_codec(row.sync),
+        "payload": row.payload,
+        "up_a_step": row.up,
+        "down_a_step": row.down,
+        "exchange_a_round": row.exchange,
+        "compute_a_round": row.compute,
+        "seconds_a_step": row.step,
+        "exchange_share": row.share,
+        "fits": row.fits,
+        "ratio_to_bf16_ring": row.ring,
+        "ratio_as_in_the_literature": row.literature,
+    }

@@ -1,0 +1,148 @@
+"""What a finished run recorded of its payloads: how long they were, and vectors to measure other codecs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from farflung.app.export import read_export
+from farflung.app.folder import RunFolder
+from farflung.app.specimens import Drawn, Specimen
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.layout import Float32, Layout
+from farflung.job.spec import Terms
+from farflung.plan.states import has_residual
+from farflung.train import messages, snapshot
+from farflung.train.roundlog import (
+    Contribution,
+    Entry,
+    Opened,
+    accepted_by_round,
+    payload_hash,
+    read_log,
+)
+from farflung.train.snapshot import PublicState
+from farflung.train.sync import Sync
+from farflung.verify.source import Exported
+
+SAMPLES: Final = 3  # vectors that are taken of a run
+
+
+class Payloads(NamedTuple):
+    """All payloads that a run accepted: bytes of one on the average, and what the plan expected."""
+
+    total: int
+    mean: float
+    expected: float
+
+
+class Recorded(NamedTuple):
+    """What a run gives: vectors, and its own payloads."""
+
+    drawn: Drawn
+    payloads: Payloads
+
+
+class _Log(NamedTuple):
+    terms: Terms
+    exported: Exported
+    accepted: Mapping[int, tuple[Contribution, ...]]
+
+    def parts(self, round: int) -> list[messages.Part]:
+        """The inputs of a round's merge, each compared with its hash."""
+        return [messages.Part(c.peer, c.weight, self._payload(c)) for c in self.accepted.get(round, ())]
+
+    def _payload(self, contribution: Contribution) -> bytes:
+        payload = self.exported.payload(contribution.payload)
+        if payload_hash(payload) != contribution.payload:
+            raise VerificationError("FF-APP-192", "a payload of this run is not the one in its log")
+        return payload
+
+
+def read(run: RunFolder) -> Recorded:
+    """Replays a finished run from its exported log alone.
+
+    Raises VerificationError FF-APP-192 (the log is not the terms', or says nothing), FF-APP-080 and -081 (not there,
+    too long), or what a payload's codec says.
+    """
+    log = _log(run)
+    sync, layout = Sync.of(log.terms.spec), log.terms.layout
+    rounds = sorted(log.accepted)
+    taken = _evenly(rounds, SAMPLES)
+    is_lossy = has_residual(log.terms.spec.sync)
+    initial = snapshot.unpack(log.exported.initial, layout)
+    public = snapshot.check(initial, layout, 0, log.terms.initial_root)
+    edges, exact, sizes = [public.params], list[Specimen](), list[int]()
+    while public.round <= rounds[-1]:
+        parts = log.parts(public.round)
+        sizes += [len(part.payload) for part in parts]
+        if not is_lossy and public.round in taken and parts:
+            exact.append(_exact(sync, public, layout, parts[0]))
+        public = sync.apply(public, layout, parts)
+        if public.round - 1 in taken:
+            edges.append(public.params)
+    expected = sync.codec(rounds[-1]).expect(layout)
+    payloads = Payloads(len(sizes), float(np.mean(sizes)), expected)
+    if not is_lossy:
+        said = f"pseudo-gradients as they were sent: payloads of rounds {', '.join(map(str, sorted(taken)))}, exact"
+        return Recorded(_drawn(exact, (said,)), payloads)
+    found = _changes(edges, [-1, *sorted(taken)], layout)
+    share = sum(np.count_nonzero(one.values) for one in found) / (layout.size * max(1, len(found)))
+    said = (
+        "its payloads are lossy, and what they were made from was private: measured on the change of public state over"
+        f" rounds {', '.join(one.name for one in found)}; {100 * share:.0f} % of its numbers are not 0"
+    )
+    return Recorded(_drawn(found, (said,)), payloads)
+
+
+def _log(run: RunFolder) -> _Log:
+    exported = read_export(run)
+    try:
+        terms = decode(exported.terms, Terms, limits.LOG_RECORD_BYTES)
+        first = decode(exported.entries[0], Entry, limits.LOG_RECORD_BYTES).record
+        if not isinstance(first, Opened) or first.job != terms.id:
+            raise _bad(run, "its log is of another job")
+        accepted = accepted_by_round(read_log(exported.entries, first.coordinator))
+    except (IndexError, FarflungError) as error:
+        raise _bad(run, str(error)) from error
+    if not accepted:
+        raise _bad(run, "no round of it accepted anything")
+    return _Log(terms, exported, accepted)
+
+
+def _exact(sync: Sync, public: PublicState, layout: Layout, part: messages.Part) -> Specimen:
+    values = sync.decode(sync.about(public, layout, part.peer), layout, part.payload)
+    return Specimen(str(public.round), sync.fragment(public.round, layout).layout, values)
+
+
+def _changes(edges: Sequence[Float32], rounds: Sequence[int], layout: Layout) -> list[Specimen]:
+    """The change of the parameters between neighbouring edges, each after the round of the same index."""
+    found = []
+    for number in range(1, len(edges)):
+        name = f"{rounds[number - 1] + 1} to {rounds[number]}"
+        found.append(Specimen(name, layout, edges[number] - edges[number - 1]))
+    return found
+
+
+def _drawn(found: Sequence[Specimen], notes: tuple[str, ...]) -> Drawn:
+    good = tuple(one for one in found if np.isfinite(one.values).all() and one.values.any())
+    return Drawn(good, sum(one.layout.size for one in good), notes)
+
+
+def _evenly(rounds: Sequence[int], count: int) -> frozenset[int]:
+    """At most `count` of `rounds`, the last one among them."""
+    parts = min(count, len(rounds))
+    return frozenset(rounds[len(rounds) * (i + 1) // parts - 1] for i in range(parts))
+
+
+def _bad(run: RunFolder, cause: str) -> VerificationError:
+    return VerificationError(
+        "FF-APP-192",
+        f"run {run.name} has no payloads to measure on",
+        cause=cause[:200],
+        hint=f"farflung verify-run {run.name}",
+    )

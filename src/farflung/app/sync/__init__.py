@@ -1,0 +1,1 @@
+"""The sync methods as library calls, for people who bring their own cluster and their own training loop."""

@@ -1,0 +1,138 @@
+"""What a peer keeps on disk between two lives: public state, its own private state, and the inner optimizer's.
+
+    {"about": {version, layout, method, rank, round, done, in_flight}, "public": {...}, "peer-3": {..., "inner": {...}}}
+
+Vectors are tensors, the rest numbers and text, so that `torch.save` and torch.distributed.checkpoint take it as it is. What
+is private to a peer stands under its rank, for torch.distributed.checkpoint keeps one copy of equal names.
+An exchange under way is waited for and its result kept; it is applied where it would have been.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from farflung.app.sync.rounds import Gathered
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_SPEC, digest
+from farflung.core.errors import UsageError
+from farflung.core.layout import Float32
+from farflung.train.snapshot import PARAMS, PublicState
+
+if TYPE_CHECKING:
+    from farflung.app.sync.base import Synchroniser
+
+VERSION: Final = 1
+
+
+def save(sync: Synchroniser) -> dict[str, Any]:
+    """The state_dict. Blocks while an exchange is under way; raises what it raised."""
+    state, flight = sync.state, sync.settle()
+    private: dict[str, Any] = {}
+    if sync.spec.sync.delay:
+        change = np.zeros(state.params.size, np.float32)
+        if flight is not None:
+            gathered = flight.result.result().change
+            change[: gathered.size] = gathered
+        private["change"] = torch.from_numpy(change)
+    for name, vector in (("residual", sync.residual), ("offset", sync.offset)):
+        if vector is not None:
+            private[name] = _tensor(vector)
+    if sync.velocity is not None:
+        private["velocity"] = sync.velocity.clone()
+    if sync.inner_optimizer is not None:
+        private["inner"] = sync.inner_optimizer.state_dict()
+    where = {"round": state.round, "done": sync.done, "in_flight": int(flight is not None)}
+    return {
+        "about": _about(sync) | where,
+        "public": {name: _tensor(vector) for name, vector in state.sections.items()},
+        _place(sync): private,
+    }
+
+
+def load(sync: Synchroniser, found: dict[str, Any]) -> None:
+    """Puts everything back but the model. Raises UsageError FF-SYNC-004."""
+    about = found.get("about", {})
+    for name, wanted in _about(sync).items():
+        if about.get(name) != wanted:
+            raise _another(f"its {name} is {str(about.get(name))[:16]}, this one's is {str(wanted)[:16]}")
+    if _place(sync) not in found:
+        raise _another(f"it holds nothing of rank {sync.group.rank}")
+    public = {name: _vector(sync, value) for name, value in found["public"].items()}
+    if public.keys() != sync.state.sections.keys():
+        raise _another(f"it holds {', '.join(sorted(public))}")
+    private = found[_place(sync)]
+    params = public.pop(PARAMS)
+    sync.state = PublicState(int(about["round"]), params, public)
+    sync.done = int(about["done"])
+    if sync.residual is not None:
+        sync.residual = _vector(sync, private["residual"])
+    if sync.offset is not None:
+        sync.offset = _vector(sync, private["offset"])
+    if sync.velocity is not None:
+        sync.velocity = torch.from_numpy(_vector(sync, private["velocity"]))
+    if sync.inner_optimizer is not None:
+        sync.inner_optimizer.load_state_dict(private["inner"])
+    change = None
+    if about["in_flight"]:
+        size = sync.sync.fragment(sync.state.round, sync.weights.layout).layout.size
+        change = _vector(sync, private["change"])[:size]
+    sync.resume(None if change is None else Gathered(change, (), {}, 0, 0, 0, 0.0))
+
+
+def blank(sync: Synchroniser) -> None:
+    """Makes the inner optimizer's vectors, which appear with its first step, by a step that moves nothing."""
+    optimizer = sync.inner_optimizer
+    if optimizer is None:
+        return
+    held = [(p, p.detach().clone(), p.grad) for group in optimizer.param_groups for p in group["params"]]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    for parameter, _, _ in held:
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    optimizer.step()
+    with torch.no_grad():
+        for parameter, value, grad in held:
+            parameter.copy_(value)
+            parameter.grad = grad
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def _about(sync: Synchroniser) -> dict[str, Any]:
+    method = digest(NS_SPEC, encode((sync.spec.sync, sync.spec.optimizer.momentum)))
+    return {
+        "version": VERSION,
+        "layout": sync.weights.layout.id.hex(),
+        "method": method.hex(),
+        "peers": len(sync.group.ids),
+    }
+
+
+def _place(sync: Synchroniser) -> str:
+    return f"peer-{sync.group.rank}"
+
+
+def _tensor(vector: Float32) -> Tensor:
+    return torch.from_numpy(vector.copy())
+
+
+def _vector(sync: Synchroniser, value: Any) -> Float32:
+    size = sync.weights.layout.size
+    if not isinstance(value, Tensor) or value.shape != (size,) or value.dtype != torch.float32:
+        raise _another(f"a vector of it is not float32 of {size} elements")
+    vector: Float32 = value.detach().cpu().numpy().copy()
+    return vector
+
+
+def _another(cause: str) -> UsageError:
+    return UsageError(
+        "FF-SYNC-004",
+        "this state_dict is of another run",
+        cause=cause,
+        hint="build the model and the method as they were when it was saved, with as many peers",
+    )

@@ -1,0 +1,106 @@
+"""One exchange: payloads out, everybody's back, and what they say together. Runs in the background where asked.
+
+The rules and the arithmetic are those of the job engine (train.sync): decode, merge in fixed point, outer step. Here is
+only what a library adds: a contribution that cannot be decoded is left out, by everybody alike, with its reason; and a
+rank that holds other parameters than the others is named, because every payload says from which public state it starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from farflung.app.sync.group import Exchanged, Group, too_few
+from farflung.compress.merge import Part, mean, merge
+from farflung.compress.payload import About
+from farflung.core.errors import ProtocolError, VerificationError
+from farflung.core.ids import Hash
+from farflung.core.layout import Float32, Layout
+from farflung.train.snapshot import PublicState
+from farflung.train.sync import Sync
+
+TAGS: Final = 4  # of a round: two phases, the sharing of weights, a check
+SHARE, CHECK = 2, 3
+_ROOT: Final = slice(44, 76)  # of a payload: docs/protocol/payload.md, "Header"
+
+
+class Gathered(NamedTuple):
+    """What an exchange gave: the aggregate of the round's fragment, who is in it, and what it cost."""
+
+    change: Float32
+    accepted: tuple[int, ...]
+    left_out: Mapping[int, str]
+    payload_bytes: int
+    bytes_up: int
+    bytes_down: int
+    seconds: float
+
+
+def gather(
+    sync: Sync, state: PublicState, layout: Layout, group: Group, payload: bytes, quorum: int
+) -> Gathered:
+    """Exchanges the round's payload and merges what came.
+
+    Raises NetworkError FF-SYNC-010, FF-SYNC-011; VerificationError FF-SYNC-006 (parameters differ).
+    """
+    started = time.perf_counter()
+    part = sync.fragment(state.round, layout)
+    exchanged = group.exchange(state.round * TAGS, payload, sync.bound(layout), quorum)
+    root = state.root(layout)
+    check_roots({rank: root_of(data) for rank, data in exchanged.payloads.items()}, root)
+    parts, broken = _decoded(sync, layout, group, exchanged, About(state.round, 0, root, group.ids[0]))
+    left_out = {**exchanged.missing, **broken}
+    if len(parts) < quorum:
+        raise too_few(len(parts), quorum, left_out)
+    change = mean(merge(part.layout, list(parts.values())))
+    return Gathered(
+        change,
+        tuple(parts),
+        left_out,
+        len(payload),
+        exchanged.bytes_up,
+        exchanged.bytes_down,
+        time.perf_counter() - started,
+    )
+
+
+def _decoded(
+    sync: Sync, layout: Layout, group: Group, exchanged: Exchanged, about: About
+) -> tuple[dict[int, Part], dict[int, str]]:
+    """Contributions by rank, and why others are none."""
+    parts: dict[int, Part] = {}
+    broken: dict[int, str] = {}
+    for rank, data in sorted(exchanged.payloads.items()):
+        peer = group.ids[rank]
+        try:
+            parts[rank] = Part(peer, 1, sync.decode(about._replace(peer=peer), layout, data))
+        except ProtocolError as error:
+            broken[rank] = str(error)
+    return parts, broken
+
+
+def root_of(payload: bytes) -> bytes:
+    """The public state that a payload says it starts from; shorter than a hash when the payload is too short."""
+    return payload[_ROOT]
+
+
+def check_roots(roots: Mapping[int, bytes], own: Hash) -> None:
+    """Raises VerificationError FF-SYNC-006 when some ranks' public state differs from that of most.
+
+    A payload that is broken may name any root: one rank alone against an agreeing majority is left to the decoder when its
+    root is not even a hash's length.
+    """
+    whole = {rank: bytes(root) for rank, root in roots.items() if len(root) == len(own)}
+    tally = Counter(whole.values())
+    if len(tally) <= 1 and own in tally:
+        return
+    common = max(tally, key=lambda root: (tally[root], root), default=bytes(own))
+    others = sorted(rank for rank, root in whole.items() if root != common)
+    raise VerificationError(
+        "FF-SYNC-006",
+        f"parameters of rank {', '.join(map(str, others))} differ from the others'",
+        cause=f"{tally[common]} of {len(whole)} ranks hold {common[:4].hex()}",
+        hint="start from the same weights (sync.share() takes those of rank 0), or load the same checkpoint everywhere",
+    )

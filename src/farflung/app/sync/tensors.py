@@ -1,0 +1,133 @@
+"""A user's model as one flat float32 vector, in the layout of its trained parameters, and back.
+
+What is exchanged: every parameter that requires a gradient and has elements, once, however many modules share it. Half
+precision is exchanged as float32 and written back rounded. Frozen parameters and buffers (running means, for
+instance) are each peer's own.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from farflung.core.errors import FarflungError, RunError, UsageError
+from farflung.core.layout import Float32, Layout
+
+EXCHANGED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class _Known(NamedTuple):
+    """What must stay as it was between rounds."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    identity: int
+
+
+class Weights:
+    """The trained parameters of `module`. Raises UsageError FF-SYNC-002 for what cannot be exchanged."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._named = dict(sorted(_trained(module).items()))
+        for name, parameter in self._named.items():
+            _check(name, parameter)
+        if not self._named:
+            raise _unfit("the model has no parameter that requires a gradient")
+        try:
+            self.layout = Layout.of({name: tuple(p.shape) for name, p in self._named.items()})
+        except FarflungError as error:
+            raise _unfit(error.cause) from error
+        self._known = _knowledge(self._named)
+        self.is_rounded = any(p.dtype != torch.float32 for p in self._named.values())
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """In the layout's order."""
+        return list(self._named.values())
+
+    def check(self) -> None:
+        """Raises UsageError FF-SYNC-003 when the model is no longer the one that the first round began with."""
+        now = _knowledge(_trained(self._module))
+        if now == self._known:
+            return
+        changes = [f"{name} is new" for name in now.keys() - self._known.keys()]
+        changes += [f"{name} is gone or frozen" for name in self._known.keys() - now.keys()]
+        for name in now.keys() & self._known.keys():
+            before, after = self._known[name], now[name]
+            if before[:2] != after[:2]:
+                old, new = (f"{known.dtype} {list(known.shape)}" for known in (before, after))
+                changes.append(f"{name} was {old} and is {new}")
+            elif before != after:
+                changes.append(f"{name} is another tensor")
+        raise UsageError(
+            "FF-SYNC-003",
+            "the model changed between rounds",
+            cause="; ".join(sorted(changes)[:4]),
+            hint="make a new farflung.sync object, at every peer, after a change of the model",
+        )
+
+    def take(self) -> Float32:
+        """The parameters now, shape (layout.size,): a new array."""
+        return self._gather([p.detach() for p in self.parameters])
+
+    def gradients(self) -> Float32:
+        """The gradients now, shape (layout.size,); zeros where a parameter has none."""
+        return self._gather([p.grad for p in self.parameters])
+
+    def put(self, flat: Float32) -> None:
+        """Writes a vector of shape (layout.size,) into the parameters, rounded to their types."""
+        values = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
+        with torch.no_grad():
+            for parameter, (tensor, place) in zip(self.parameters, self.layout.slices(), strict=True):
+                parameter.copy_(values[place].view(tensor.shape))
+
+    def check_finite(self, flat: Float32, what: str) -> None:
+        """Raises RunError FF-SYNC-005, with the tensor's name, for NaN and infinities."""
+        if np.isfinite(flat).all():
+            return
+        bad = [tensor.name for tensor, place in self.layout.slices() if not np.isfinite(flat[place]).all()]
+        raise RunError(
+            "FF-SYNC-005",
+            f"{what} of {bad[0]} hold NaN or infinities",
+            cause=f"{len(bad)} of {len(self._named)} tensors: {', '.join(bad[:4])}",
+            hint="lower the learning rate, clip gradients, or go back to the last checkpoint",
+        )
+
+    def _gather(self, tensors: list[Tensor | None]) -> Float32:
+        flat = torch.zeros(self.layout.size, dtype=torch.float32)
+        for values, (tensor, place) in zip(tensors, self.layout.slices(), strict=True):
+            if values is not None:
+                flat[place].view(tensor.shape).copy_(values)
+        result: Float32 = flat.numpy()
+        return result
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """By name; a tied parameter has the first of its names."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad and p.numel()}
+
+
+def _knowledge(named: dict[str, nn.Parameter]) -> dict[str, _Known]:
+    return {name: _Known(tuple(p.shape), p.dtype, id(p)) for name, p in named.items()}
+
+
+def _check(name: str, parameter: nn.Parameter) -> None:
+    if parameter.dtype not in EXCHANGED:
+        raise _unfit(f"{name} is {parameter.dtype}")
+    if parameter.is_meta or parameter.layout != torch.strided:
+        raise _unfit(f"{name} is not a dense tensor with values")
+    if hasattr(parameter, "placements"):
+        raise _unfit(f"{name} is sharded over several processes (DTensor)")
+
+
+def _unfit(cause: str) -> UsageError:
+    return UsageError(
+        "FF-SYNC-002",
+        "this model cannot be synchronised",
+        cause=cause,
+        hint="pass an unsharded model with dense float parameters; for FSDP2 see farflung.sync.hooks",
+    )

@@ -1,0 +1,146 @@
+"""Interleaved range asymmetric numeral systems: symbols of known probabilities to bytes and back, many lanes at a time.
+
+rANS (Duda 2013, arXiv 1311.2540, section 2.3), interleaved (Giesen 2014, arXiv 1402.3392). A symbol that has the share
+[start, start + freq) of [0, 2^bits) turns a state x into
+
+    x' = ((x div freq) << bits) + start + x mod freq            and back:  freq * (x' >> bits) + (x' mod 2^bits) - start
+
+States lie in [2^24, 2^40); 16-bit words go out below and come in again. Symbol t belongs to lane t mod lanes. The encoder
+starts every lane at 2^24 and works from the last symbol to the first; the decoder starts from the encoder's last states,
+reads words in the order of the symbols, and must end at 2^24 in every lane with no word left. Encoder and decoder are
+inverse maps, so a list of symbols has one stream, and a stream that is accepted has one list of symbols.
+A lane costs 40 bits and holds about 8 to 16 of them: `lanes_of` gives few lanes to few symbols.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from farflung.compress.kernels import compiled
+from farflung.core.errors import ProtocolError
+
+Uint16 = NDArray[np.uint16]
+Uint32 = NDArray[np.uint32]
+Uint64 = NDArray[np.uint64]
+Int64 = NDArray[np.int64]
+
+STATE_BITS: Final = 24  # a state's lower end
+WORD_BITS: Final = 16
+STATE_BYTES: Final = 5
+MOST_BITS: Final = 18  # of a probability: a state then loses less than 2^-6 of a symbol's freedom
+LANES: Final = 256  # at most
+
+_LOW: Final = np.uint64(1 << STATE_BITS)
+_TWICE: Final = np.uint64(1 << (STATE_BITS - WORD_BITS))  # below it a state takes two words
+_WORD: Final = np.uint64(WORD_BITS)
+_WORD_MASK: Final = np.uint64((1 << WORD_BITS) - 1)
+
+
+def lanes_of(count: int, share: int) -> int:
+    """Lanes of a stream of about `count` symbols: a power of two, at least 1, one for every `share` symbols."""
+    lanes = 1
+    while lanes < LANES and 2 * lanes * share <= count:
+        lanes *= 2
+    return lanes
+
+
+def encode(starts: Uint32, freqs: Uint32, bits: int, lanes: int) -> bytes:
+    """States (5 bytes a lane) and words (2 bytes each) of symbols given by their shares of 2^bits, shape (count,)."""
+    states, words = encoded(starts, freqs, bits, lanes)
+    return _state_bytes(states) + words.astype("<u2").tobytes()
+
+
+@compiled("ans_encode")
+def encoded(starts: Uint32, freqs: Uint32, bits: int, lanes: int) -> tuple[Uint64, Uint16]:
+    """The states after the first symbol, shape (lanes,), and the words in the order in which they are read."""
+    wide_starts, wide_freqs = starts.astype(np.uint64), freqs.astype(np.uint64)
+    states = np.full(lanes, _LOW, np.uint64)
+    shift, room = np.uint64(bits), np.uint64(STATE_BITS + WORD_BITS - bits)
+    parts: list[Uint16] = []
+    for first in range((starts.size - 1) // lanes * lanes, -1, -lanes):
+        start, freq = wide_starts[first : first + lanes], wide_freqs[first : first + lanes]
+        x, limit = states[: start.size], freq << room
+        out = np.empty((start.size, 2), np.uint64)
+        takes = np.empty((start.size, 2), np.bool_)
+        for column in (1, 0):  # the word that goes out last is read first
+            takes[:, column] = x >= limit
+            out[:, column] = x & _WORD_MASK
+            x = np.where(takes[:, column], x >> _WORD, x)
+        parts.append(out[takes].astype(np.uint16))
+        whole = x // freq
+        states[: start.size] = (whole << shift) + (x - whole * freq) + start
+    parts.reverse()
+    return states, np.concatenate([np.empty(0, np.uint16), *parts])
+
+
+class Decoder(NamedTuple):
+    """A stream that is being read: what changes lies in arrays, so that compiled loops can go on with it.
+
+    `words` has two zeros more than the stream, so that nothing is read beyond its end; `cursor` holds the next word and
+    the next symbol; symbols lie in [0, 2^bits).
+    """
+
+    states: Uint64
+    words: Uint64
+    cursor: Int64
+    bits: int
+
+    @classmethod
+    def of(cls, data: memoryview, bits: int, lanes: int) -> Decoder:
+        """Begins to read exactly the bytes that `encode` wrote.
+
+        Raises ProtocolError FF-COMP-018 for a state out of range.
+        """
+        raw = np.zeros((lanes, 8), np.uint8)
+        raw[:, :STATE_BYTES] = np.frombuffer(data[: STATE_BYTES * lanes], np.uint8).reshape(lanes, STATE_BYTES)
+        states = raw.view("<u8").reshape(lanes).astype(np.uint64)
+        if (states < _LOW).any():
+            raise broken("a state is out of range")
+        words = np.frombuffer(data[STATE_BYTES * lanes :], "<u2")
+        return cls(states, np.append(words, [0, 0]).astype(np.uint64), np.zeros(2, np.int64), bits)
+
+    def close(self) -> None:
+        """Raises ProtocolError FF-COMP-018 unless every word was read and every lane is where encoders start."""
+        left = self.words.size - 2 - int(self.cursor[0])
+        if left:
+            raise broken(f"{left} words are left")
+        if (self.states != _LOW).any():
+            raise broken("a lane does not end where encoders start")
+
+
+def slots(states: Uint64, cursor: Int64, bits: int, count: int) -> tuple[Int64, Int64]:
+    """The lanes of the next `count` ≤ lanes symbols, and where in [0, 2^bits) these lie."""
+    lanes = (cursor[1] + np.arange(count)) & (states.size - 1)
+    return lanes, (states[lanes] & np.uint64((1 << bits) - 1)).astype(np.int64)
+
+
+def advance(
+    states: Uint64, words: Uint64, cursor: Int64, bits: int, found: tuple[Int64, Int64, Int64, Int64]
+) -> bool:
+    """Takes symbols off their lanes; `found`: lanes, slots, starts and shares. False when words run out."""
+    lanes, slot, start, freq = found
+    x = freq.astype(np.uint64) * (states[lanes] >> np.uint64(bits)) + (slot - start).astype(np.uint64)
+    takes = (x < _LOW).astype(np.int64) + (x < _TWICE)
+    ends = np.cumsum(takes) + cursor[0]
+    if ends[-1] > words.size - 2:
+        return False
+    if ends[-1] > cursor[0]:
+        at = ends - takes
+        x = np.where(takes > 0, (x << _WORD) | words[at], x)
+        x = np.where(takes > 1, (x << _WORD) | words[at + 1], x)
+        cursor[0] = ends[-1]
+    states[lanes] = x
+    cursor[1] += lanes.size
+    return True
+
+
+def broken(cause: str) -> ProtocolError:
+    """What is raised for a stream that no encoder wrote."""
+    return ProtocolError("FF-COMP-018", "broken stream of symbols", cause=cause)
+
+
+def _state_bytes(states: Uint64) -> bytes:
+    return states.astype("<u8").view(np.uint8).reshape(-1, 8)[:, :STATE_BYTES].tobytes()

@@ -1,0 +1,149 @@
+"""Which form of a loop runs: its NumPy function, or the compiled twin that gives the same bytes.
+
+`@compiled("name")` above a NumPy function makes it the *twin* of the loop of that name in compress/loops: where
+compiling pays, a call goes to the loop, else to the function below the decorator. A loop uses whole numbers and
+single, correctly rounded operations only, in the twin's order: no fused multiply-add, no re-ordered sum of floats.
+
+numba is optional and never imported before it pays: importing and compiling cost seconds, once a process. In `auto`
+the twins run until they have seen PAYS elements in this process: about then they have cost what compiling would have
+(the ski rental rule: never more than twice the best choice made with foresight). Where numba is missing or does not
+work (a sandbox that forbids it), the twins go on. Nothing here reads the environment; a process calls `use`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, get_args
+
+from farflung.core.errors import UsageError
+
+Mode = Literal["auto", "numpy", "numba"]
+PAYS: Final = (
+    1 << 28
+)  # elements through twins in one process; bench/codec.py prints the seconds on both sides
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_Loop = Callable[..., Any]
+
+_twins: dict[str, _Loop] = {}
+
+
+@dataclass
+class _Choice:
+    """What this process decided, and what its twins have done so far."""
+
+    mode: Mode = "auto"
+    cache: str = ""
+    seen: int = 0
+    loops: dict[str, _Loop] | None = None
+
+    def loop(self, name: str, size: int) -> _Loop | None:
+        """The compiled form, if it is to run on `size` more elements."""
+        if self.mode == "numpy":
+            return None
+        if self.loops is None:
+            self.seen += size
+            if self.mode == "auto" and self.seen < PAYS:
+                return None
+            self.loops = _load(self.cache)
+        return self.loops.get(name)
+
+    def drop(self, name: str) -> None:
+        """Never tries a loop again that did not work."""
+        if self.loops is not None:
+            self.loops.pop(name, None)
+
+
+_choice = _Choice()
+
+
+def use(mode: str, cache: str = "") -> None:
+    """Fixes which form runs from now on in this process: `numpy`, `numba` from the first element on, or `auto`.
+
+    `cache`: a folder for compiled code that nobody but this user may write to (it is made, and not used if that
+    is not so); "" compiles in memory.
+    Raises UsageError: FF-COMP-037 no such mode, FF-COMP-038 `numba` is asked for and not installed.
+    """
+    if mode not in get_args(Mode):
+        raise UsageError(
+            "FF-COMP-037",
+            f"no kernels called {mode[:40]!r}",
+            cause=f"there are {', '.join(get_args(Mode))}",
+            hint="FARFLUNG_KERNELS=auto",
+        )
+    if mode == "numba" and not installed():
+        raise UsageError(
+            "FF-COMP-038",
+            "compiled kernels are not installed",
+            cause="numba is missing",
+            hint="pip install 'farflung[fast]'",
+        )
+    _choice.mode, _choice.cache, _choice.seen = cast(Mode, mode), cache, 0
+
+
+def installed() -> bool:
+    """Whether numba could be imported."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def is_compiled() -> bool:
+    """Whether compiled loops run in this process now."""
+    return _choice.mode != "numpy" and bool(_choice.loops)
+
+
+def names() -> list[str]:
+    """Every kernel whose module has been imported, sorted."""
+    return sorted(_twins)
+
+
+def kernel(name: str) -> _Loop:
+    """What runs now under a name: the loop where this process has compiled it, else the twin."""
+    return _choice.loop(name, 0) or _twins[name]
+
+
+def twin(name: str) -> _Loop:
+    """The NumPy function of a kernel."""
+    return _twins[name]
+
+
+def loop(name: str) -> _Loop | None:
+    """The compiled function of a kernel, loaded whatever the mode; None where numba is missing or does not work."""
+    if _choice.loops is None:
+        _choice.loops = _load(_choice.cache)
+    return _choice.loops.get(name)
+
+
+def compiled(name: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Makes a NumPy function the twin of the loop `name`. Both take the same arguments, an array first."""
+
+    def wrap(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        _twins[name] = function
+
+        @functools.wraps(function)
+        def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            fast = _choice.loop(name, cast(Any, args[0]).size)
+            if fast is None:
+                return function(*args, **kwargs)
+            try:
+                return cast(_Result, fast(*args, **kwargs))
+            except Exception:  # it did not compile, and so has changed nothing: a loop never raises
+                _choice.drop(name)
+                return function(*args, **kwargs)
+
+        return call
+
+    return wrap
+
+
+def _load(cache: str) -> dict[str, _Loop]:
+    """Every loop by its name; none where numba is missing or does not work."""
+    try:
+        found: dict[str, _Loop] = importlib.import_module("farflung.compress.loops.shelf").load(cache)
+    except Exception:  # whatever numba meets in a sandbox: the twins give the same bytes
+        return {}
+    return found

@@ -1,0 +1,16 @@
+"""The learning rate as a function of the step, the same bits on every machine: outer steps are public arithmetic."""
+
+from __future__ import annotations
+
+from farflung.core.canon import cosine
+from farflung.job.spec import ScheduleSpec
+
+
+def learning_rate(step: int, total: int, peak: float, schedule: ScheduleSpec) -> float:
+    """The rate of step `step` of `total`: linear warm-up, then cosine down to `final` times the peak."""
+    if step < schedule.warmup:
+        return peak * (step + 1) / schedule.warmup
+    if schedule.kind == "constant":
+        return peak
+    done = min(1.0, (step - schedule.warmup) / max(1, total - schedule.warmup))
+    return peak * (schedule.final + (1.0 - schedule.final) * 0.5 * (1.0 + cosine(done)))

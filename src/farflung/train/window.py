@@ -1,0 +1,48 @@
+"""When a phase of a round is over: everybody has arrived; or enough have, and the others have had their time.
+
+Enough is a share, the quorum, of the tokens that were assigned to the members that the phase counts on. When it has
+arrived, a window opens for the others (OpenWindow). How long it stays open only the shell knows, from arrivals; its end
+is an event (GraceOver), and who was in is what the record says. The others are passed over, not lost: in TRAIN
+and REVEAL they drop their round, and all count again as soon as they have answered.
+
+So whoever was assigned less than 1 - quorum of the tokens, alone or together, holds no phase longer than its window.
+With a quorum of 1 there is no window: everybody is waited for, and no bit depends on time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from farflung.core.ids import PeerId
+from farflung.train.turns import Effect, OpenWindow, PassOver, State, Window
+
+
+class Gathered(NamedTuple):
+    """Whether the phase is over, without whom, and what follows from that: once the record is written, if one is."""
+
+    state: State
+    is_over: bool
+    effects: list[Effect]
+
+
+def gathered(state: State, arrived: Collection[PeerId]) -> Gathered:
+    """The state of the open phase now that these members have arrived."""
+    late = state.in_round - set(arrived)
+    if not late:
+        return Gathered(state, True, [])
+    total, missing = (sum(state.assigned[p] for p in peers) for peers in (state.in_round, late))
+    if total - missing < max(1, state.quorum * total):
+        return Gathered(replace(state, window=Window.SHUT), False, [])
+    if state.window is Window.OVER:
+        return _without(state, late)
+    opens: list[Effect] = [OpenWindow(state.round, state.phase)] if state.window is Window.SHUT else []
+    return Gathered(replace(state, window=Window.OPEN), False, opens)
+
+
+def _without(state: State, late: frozenset[PeerId]) -> Gathered:
+    told: list[Effect] = [PassOver(state.round, p, state.phase) for p in sorted(late)]
+    members = tuple(p for p in state.members if p not in late)
+    return Gathered(replace(state, members=members, in_round=state.in_round - late), True, told)

@@ -1,0 +1,234 @@
+"""Compiled loops and their NumPy twins give the same bytes, and nothing needs them."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from farflung.compress import chunks, codecs, kernels, merge, values
+from farflung.core.errors import UsageError
+
+MODULES = (chunks, codecs, merge, values)  # importing them registers every kernel
+
+WIDTH = 1 << 15
+finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+vectors = st.integers(1, 300).flatmap(
+    lambda size: st.one_of(
+        arrays(np.float32, size, elements=finite),
+        arrays(np.float32, size, elements=st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, -3e38, 2.0**-24])),
+        st.integers(0, 1 << 32).map(lambda seed: random(seed, size)),
+    )
+)
+
+
+def random(seed: int, size: int, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(size) * scale).astype(np.float32)
+
+
+def same(first, second) -> bool:
+    """Equal to the bit: types, shapes, NaN and signs of zero included."""
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, np.ndarray):
+        return (first.dtype, first.shape) == (
+            second.dtype,
+            second.shape,
+        ) and first.tobytes() == second.tobytes()
+    return first == second
+
+
+def agree(name: str, *args) -> None:
+    """Runs both forms on copies; compares results and what they wrote into their arguments."""
+    loop = kernels.loop(name)
+    if loop is None:
+        pytest.skip("the extra `fast` is not installed: no numba")
+    here, there = ([a.copy() if isinstance(a, np.ndarray) else a for a in args] for _ in range(2))
+    assert same(loop(*here), kernels.twin(name)(*there)), name
+    assert all(map(same, here, there)), name
+
+
+def symbols_of(values: np.ndarray, top: int) -> np.ndarray:
+    return (values.view(np.uint32) % (2 * top + 1)).astype(np.uint8)
+
+
+def on_largest(values: np.ndarray, chunk: int, topk: int) -> None:
+    agree("largest", values, chunk, min(topk, chunk))
+
+
+def on_levels(values: np.ndarray, top: int, block: int) -> None:
+    agree("uniform", values, top, block)
+    scales, symbols = kernels.twin("uniform")(values, top, block)
+    agree("scaled", symbols, scales, top, block)
+    agree("peaks", symbols_of(values, top), top, block)
+
+
+def on_two_bits(values: np.ndarray, threshold: int, is_zero: bool) -> None:
+    agree("magnitudes", values, 26)
+    whole, _ = kernels.twin("magnitudes")(values, 26)
+    agree("above", whole, threshold)
+    agree("above", whole, -1)
+    agree("ranked", values, whole, threshold, is_zero)
+    agree("looked_up", symbols_of(values, 1), values[:3].repeat(3))
+
+
+def on_sums(values: np.ndarray, other: np.ndarray, decay: float) -> None:
+    agree("accumulate", values, other, np.float32(decay))
+
+
+def on_merge(values: np.ndarray, weight: int, scale: int) -> None:
+    high, low, peaks = kernels.twin("measured")(values, WIDTH)
+    agree("measured", values, 7)
+    agree("measured", values, WIDTH)
+    assert same(kernels.kernel("measured")(values, WIDTH), (high, low, peaks))
+    for block in (np.arange(values.size, dtype=np.int64), np.arange(values.size, dtype=np.float64)):
+        if block.dtype == np.int64 or weight * int(peaks.max()) < 1 << 52:
+            agree("add", values, block, weight, int(peaks.max()), scale)
+
+
+@given(vectors, st.integers(1, 64), st.integers(1, 64))
+@settings(deadline=None)
+def test_the_largest_are_the_same(values, chunk, topk):
+    on_largest(values, chunk, topk)
+
+
+@given(vectors, st.sampled_from([7, 127]), st.integers(1, 200))
+@settings(deadline=None)
+def test_block_wise_values_are_the_same(values, top, block):
+    on_levels(values, top, block)
+
+
+@given(vectors, st.integers(0, 1 << 26), st.booleans())
+@settings(deadline=None)
+def test_two_bit_values_are_the_same(values, threshold, is_zero):
+    on_two_bits(values, threshold, is_zero)
+
+
+@given(vectors, st.data(), st.sampled_from([0.0, 0.5, 0.95, 0.999, 1.0]))
+@settings(deadline=None)
+def test_error_feedback_is_the_same(values, data, decay):
+    on_sums(values, data.draw(arrays(np.float32, values.size, elements=finite)), decay)
+
+
+@given(vectors, st.integers(1, 1 << 20), st.integers(0, 1 << 30))
+@settings(deadline=None)
+def test_merging_is_the_same(values, weight, scale):
+    on_merge(values, weight, scale)
+
+
+SIZES = [1, 2, 64, 65, 4096, 4097, 8191, (1 << 15) + 1]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("shape", ["normal", "tiny", "huge", "equal", "zero", "up", "down", "sparse"])
+def test_adversarial_sizes_and_values_are_the_same(size, shape):
+    ramp = np.arange(size, dtype=np.float32)
+    values = {
+        "normal": random(1, size), "tiny": random(2, size, 1e-42), "huge": random(3, size, 1e37),
+        "equal": np.full(size, -2.5, np.float32), "zero": np.zeros(size, np.float32), "up": ramp, "down": -ramp[::-1],
+        "sparse": np.where(ramp % 97 == 0, random(4, size), np.float32(0)),
+    }[shape]  # fmt: skip
+    values = np.ascontiguousarray(values)
+    for chunk, topk in ((4096, 64), (4096, 4096), (size, 1), (size, size), (7, 3)):
+        on_largest(values, chunk, topk)
+    for top in (7, 127):
+        for block in (1, 128, size):
+            on_levels(values, top, block)
+    on_two_bits(values, 1 << 20, True)
+    on_sums(values, values[::-1].copy(), 0.95)
+    for scale in (1 << 30, 123_456_789, 0):
+        on_merge(values, 1 << 20, scale)
+
+
+def test_every_kernel_is_compared():
+    """A kernel without a comparison in this file fails here."""
+    loops = {name for name in kernels.names() if kernels.loop(name)}
+    if not loops:
+        pytest.skip("the extra `fast` is not installed: no numba")
+    assert loops == set(kernels.names())
+    compared = {"largest", "uniform", "scaled", "peaks", "magnitudes", "above", "ranked", "looked_up"}
+    assert loops == compared | {"accumulate", "measured", "add"}
+
+
+def test_a_product_and_a_sum_are_rounded_twice():
+    """Fused, 0.1f * 10 - 1 is not zero: the twin's result tells the two apart, so a fused loop would differ."""
+    values, state = np.full(64, -1.0, np.float32), np.full(64, 10.0, np.float32)
+    total, _ = kernels.twin("accumulate")(values, state, np.float32(0.1))
+    fused = np.float32(float(np.float32(0.1)) * 10.0 - 1.0)
+    assert (total == 0).all()
+    assert fused != 0
+    agree("accumulate", values, state, np.float32(0.1))
+
+
+def test_no_loop_holds_a_fused_instruction():
+    if kernels.loop("add") is None:
+        pytest.skip("the extra `fast` is not installed: no numba")
+    test_adversarial_sizes_and_values_are_the_same(65, "normal")
+    for name in kernels.names():
+        code = "".join(kernels.loop(name).inspect_asm().values())
+        assert "ret" in code, name
+        assert not re.search(r"\bv?fn?m(add|sub)", code), name
+
+
+def run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_compress_does_not_import_numba():
+    code = "import sys; import farflung.compress.registry, farflung.compress.merge; print('numba' in sys.modules)"
+    assert run(code) == "False"
+
+
+WORK = """
+import sys, numpy as np
+from farflung.compress import kernels
+{before}
+from farflung.compress.chunks import largest
+print(largest(np.arange(64, dtype=np.float32), 8, 2).sum(), kernels.is_compiled())
+"""
+
+
+def test_without_numba_the_twins_run():
+    hidden = "sys.modules['numba'] = None; kernels._choice.mode = 'numba'"
+    assert run(WORK.format(before=hidden)) == "552 False"
+
+
+def test_in_numpy_mode_nothing_is_compiled():
+    assert run(WORK.format(before="kernels.use('numpy'); kernels.PAYS = 0")) == "552 False"
+
+
+@pytest.mark.extra
+def test_in_auto_mode_compiling_waits_until_it_pays():
+    pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
+    assert run(WORK.format(before="")) == "552 False"
+    assert run(WORK.format(before="kernels.PAYS = 1")) == "552 True"
+
+
+@pytest.mark.extra
+def test_compiled_code_is_kept_only_where_nobody_else_may_write(tmp_path):
+    pytest.importorskip("numba", reason="the extra `fast` is not installed: no numba")
+    for mode, kept in ((0o700, True), (0o770, False)):
+        folder = tmp_path / oct(mode)
+        folder.mkdir()
+        folder.chmod(mode)
+        assert run(WORK.format(before=f"kernels.use('numba', {str(folder)!r})")) == "552 True"
+        assert any(folder.rglob("*.nbi")) is kept
+
+
+def test_an_unknown_mode_is_refused():
+    with pytest.raises(UsageError, match="FF-COMP-037"):
+        kernels.use("fast")
+
+
+def test_asking_for_what_is_not_installed_is_refused(monkeypatch):
+    monkeypatch.setattr(kernels, "installed", lambda: False)
+    with pytest.raises(UsageError, match="FF-COMP-038"):
+        kernels.use("numba")
