@@ -32,6 +32,8 @@ from typing import Any, Final, NamedTuple
 from namespaces import DEVICE, Links, why_not
 from reporting import Row, at_most, load, show, told
 
+from farflung.compress import kernels
+
 WORKERS: Final = 4
 HERE: Final = Path(__file__).resolve().parent
 FREE: Final = ""
@@ -59,6 +61,8 @@ CASES: Final = (
     Case("MuLoCo", "farflung-MuLoCo", True),
     Case("SparseLoCo", "farflung-SparseLoCo", True),
     Case("DiLoCo, one round of delay", "farflung-DiLoCo", True),
+    Case("MuLoCo, alone", "farflung-MuLoCo-alone", False),
+    Case("SparseLoCo, alone", "farflung-SparseLoCo-alone", False),
     Case(f"{YARDSTICK}, again", "ddp-dense", False),
 )
 
@@ -71,6 +75,7 @@ class Seen(NamedTuple):
     down: float
     counted: float  # bytes both ways that the library reported, 0 if it reports none
     payload: float  # bytes of a worker's contribution to a round, 0 if not told
+    period: float  # steps of a round
     held: float
     parameters: int
 
@@ -89,6 +94,7 @@ def run(case: Case, rate: str, delay: float, steps: int, every: int, limit: floa
         finally:
             _end(workers)
         bad = [rank for rank, worker in enumerate(workers) if worker.returncode]
+        bad.sort(key=lambda rank: workers[rank].returncode == -signal.SIGKILL)  # those that we ended, last
         if bad:
             tail = Path(folder, f"w{bad[0]}.out").read_text()[-3000:]
             raise SystemExit(f"{case.name}: worker {bad[0]} ended with {workers[bad[0]].returncode}\n{tail}")
@@ -129,15 +135,23 @@ def _seen(workers: list[list[dict[str, Any]]], every: int) -> Seen:
     count = (len(ends) - 1) * every
     last = every - 1 + count
 
-    def per_step(way: str) -> float:
-        return statistics.mean(s[last][way] - s[every - 1][way] for s in steps) / count
-
-    told = [line for s in steps for line in s[every : last + 1] if "up" in line]
+    told = [line for lines in workers for line in lines if "up" in line]
+    if told:  # every round is as long as every other: from the first step until the last exchange has ended
+        count = len(steps[0])
+        spans = [(_event(lines, "ready"), _event(lines, "closed")) for lines in workers]
+    else:
+        spans = [(s[every - 1], s[last]) for s in steps]
+    up, down = (statistics.mean(b[way] - a[way] for a, b in spans) / count for way in ("tx", "rx"))
     counted = sum(line["up"] + line["down"] for line in told) / WORKERS / count
-    payload = statistics.mean(line.get("payload", 0) for line in told) if told else 0.0
+    payload = statistics.mean(line["payload"] for line in told) if told else 0.0
+    period = count * WORKERS / max(1, len(told))
     held = next((line["held"] for line in workers[0] if "held" in line), float("nan"))
     size = next((line["parameters"] for line in workers[0] if "parameters" in line), 0)
-    return Seen(statistics.median(blocks), per_step("tx"), per_step("rx"), counted, payload, held, size)
+    return Seen(statistics.median(blocks), up, down, counted, payload, period, held, size)
+
+
+def _event(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    return next(line for line in lines if line["event"] == name)
 
 
 def speeds(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
@@ -145,6 +159,8 @@ def speeds(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
     rows = []
     for name, (case, seen) in found.items():
         link = "links shaped" if case.shaped else "links not shaped"
+        if case.mode.startswith("farflung"):
+            link += ", kernels " + ("compiled" if kernels.installed() else "of NumPy")
         rows.append(told(f"{name}: a step", seen.seconds, "s", f"{link}; held-out loss {seen.held:.3f}"))
         for yardstick in (YARDSTICK, OWN):
             if not case.shaped or yardstick not in found:
@@ -161,7 +177,7 @@ def speeds(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
     return rows
 
 
-def wire(found: dict[str, tuple[Case, Seen]], every: int) -> list[Row]:
+def wire(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
     """Bytes up and down, their ratio to a bf16 ring all-reduce at the same N, and the literature's ratio."""
     rows = []
     for name, (_, seen) in found.items():
@@ -173,13 +189,13 @@ def wire(found: dict[str, tuple[Case, Seen]], every: int) -> list[Row]:
             told(f"{name}: fewer bytes than the ring", ring / max(seen.up, seen.down, 1.0), "ratio", against),
         ]
         if seen.payload:
-            literature = 4 * seen.parameters / (seen.payload / every)
+            literature = 4 * seen.parameters / (seen.payload / seen.period)
             rows.append(
                 told(
                     f"{name}: as in the literature",
                     literature,
                     "ratio",
-                    f"one peer's payload of {seen.payload:.0f} B, one way, every {every} steps, against fp32 each step",
+                    f"one peer's payload of {seen.payload:.0f} B, one way, every {seen.period:g} steps, against fp32 each step",
                 )
             )
         if seen.counted:
@@ -226,7 +242,7 @@ def main() -> None:
         rate, delay = (asked.rate, asked.delay) if case.shaped else (FREE, 0.0)
         sys.stderr.write(f"{case.name} ...\n")
         found[case.name] = case, run(case, rate, delay, every * rounds, every, 60.0 + 6.0 * every * rounds)
-    for row in [*speeds(found), *wire(found, every)]:
+    for row in [*speeds(found), *wire(found)]:
         show("links", row, before, asked.out)
 
 

@@ -9,10 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from farflung import sync
 from farflung.app.sync import methods
-from farflung.app.sync.base import Synchroniser
-from farflung.app.sync.book import unsafe_key
-from farflung.app.sync.mesh import connect
+from farflung.compress import kernels
 
 PORT: Final = 29600
 RATE: Final = 1e-3
@@ -21,45 +20,48 @@ ALONE: Final = "alone"  # after the method's name: no group, hence the method's 
 
 def make(
     module: nn.Module, method: str, rank: int, world: int, every: int
-) -> tuple[Callable[[Tensor, Tensor], tuple[float, Any]], Callable[[], None]]:
-    """A training step of the method, and what ends it."""
+) -> tuple[Callable[[Tensor, Tensor], tuple[float, Any]], Callable[[], Any]]:
+    """A training step of the method, and what ends it; both give a RoundReport where a round has ended."""
     logging.basicConfig(level=logging.WARNING)
+    if kernels.installed():
+        kernels.use("numba")  # compiled in the first block, which does not count
     name, _, alone = method.partition("-")
     group = None if alone else _group(rank, world)
-    sync = _sync(module, name, every, group)
+    training = _method(module, name, every, group)
 
     def step(x: Tensor, y: Tensor) -> tuple[float, Any]:
         loss = module(x, y)
         loss.backward()
-        report = sync.step()
-        sync.zero_grad()
+        report = training.step()
+        training.zero_grad()
         return loss.item(), report
 
-    def close() -> None:
-        sync.finish()
-        sync.close()
+    def close() -> Any:
+        last = training.finish()
+        training.close()
         if group is not None:
             group.close()
+        return last
 
     return step, close
 
 
 def _group(rank: int, world: int) -> Any:
-    keys = [unsafe_key(1, i) for i in range(world)]
+    keys = [sync.unsafe_key(1, i) for i in range(world)]
     book = [(key.public.hex(), f"10.77.0.{i + 1}", PORT) for i, key in enumerate(keys)]
-    return connect(book, keys[rank], allow_remote=True)
+    return sync.connect(book, keys[rank], allow_remote=True)
 
 
-def _sync(module: nn.Module, name: str, every: int, group: Any) -> Synchroniser:
+def _method(module: nn.Module, name: str, every: int, group: Any) -> sync.Synchroniser:
     adamw = torch.optim.AdamW(module.parameters(), lr=RATE)
     match name:
         case "Dense":  # every gradient, every step, exactly; AdamW on the mean
             spec = methods._spec("dense", optimizer_lr=RATE)
-            return Synchroniser(module, spec, None, min_quorum=None, group=group)
+            return sync.Synchroniser(module, spec, None, min_quorum=None, clip_to_median=False, group=group)
         case "MuLoCo":
-            return methods.MuLoCo(module, lr=RATE, sync_every=every, group=group)
+            return sync.MuLoCo(module, lr=RATE, sync_every=every, group=group)
         case "SparseLoCo":
-            return methods.SparseLoCo(module, adamw, sync_every=every, group=group)
+            return sync.SparseLoCo(module, adamw, sync_every=every, group=group)
         case "DiLoCo":
-            return methods.DiLoCo(module, adamw, sync_every=every, fragment_sync_delay=1, group=group)
+            return sync.DiLoCo(module, adamw, sync_every=every, fragment_sync_delay=1, group=group)
     raise SystemExit(f"no method {name!r}")

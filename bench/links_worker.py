@@ -111,12 +111,16 @@ def main() -> None:
         put(event="ready", parameters=sum(p.numel() for p in module.parameters()))
         for number in range(steps):
             loss, report = step(*batch(data.train, BATCH, generator))
-            said = {} if report is None else {
-                "up": report.bytes_up, "down": report.bytes_down, "payload": report.payload_bytes
-            }  # fmt: skip
-            put(event="step", step=number, loss=loss, **said)
-        close()
+            put(event="step", step=number, loss=loss, **counted(report))
+        put(event="closed", **counted(close()))
         put(event="end", held=heldout(module, data))
+
+
+def counted(report: Any) -> dict[str, int]:
+    """What the library says of a round's bytes."""
+    if report is None:
+        return {}
+    return {"up": report.bytes_up, "down": report.bytes_down, "payload": report.payload_bytes}
 
 
 if __name__ == "__main__":

@@ -155,23 +155,42 @@ def table(rows: list[dict[str, Any]]) -> Iterator[Row]:
         if best is not None and seeds:
             losses[name] = statistics.mean(seeds)
             spread = max(seeds) - min(seeds)
-            yield told(f"{name}: loss", losses[name], "nats per byte", f"{len(seeds)} seeds, lr {best:g}, spread {spread:.3f}")
+            yield told(
+                f"{name}: loss",
+                losses[name],
+                "nats per byte",
+                f"{len(seeds)} seeds, lr {best:g}, spread {spread:.3f}",
+            )
     dense = min((losses[n] for n, e in METHODS.items() if e.is_alone and n in losses), default=None)
     for name, loss in losses.items():
         row = next(r for r in rows if r["method"] == name)
         full = 4.0 * row["parameters"] * row["steps"]
         ring = 2.0 * (PEERS - 1) / PEERS * 2 * row["parameters"] * row["steps"]
         if dense is not None:
-            yield told(f"{name}: loss above the best dense run", 100 * (loss / dense - 1), "%", f"{dense:.4f} nats")
-        yield told(f"{name}: one-way payload ratio, as in the literature", full / row["payload_bytes"], "times fewer bytes", "fp32 gradient each step")
+            yield told(
+                f"{name}: loss above the best dense run", 100 * (loss / dense - 1), "%", f"{dense:.4f} nats"
+            )
+        yield told(
+            f"{name}: one-way payload ratio, as in the literature",
+            full / row["payload_bytes"],
+            "times fewer bytes",
+            "fp32 gradient each step",
+        )
         if not METHODS[name].is_alone:
             wire = (PEERS - 1) * row["payload_bytes"]
-            yield told(f"{name}: received by a peer", ring / wire, "times fewer bytes", f"bf16 ring all-reduce, N = {PEERS}")
+            yield told(
+                f"{name}: received by a peer",
+                ring / wire,
+                "times fewer bytes",
+                f"bf16 ring all-reduce, N = {PEERS}",
+            )
 
 
 def main() -> None:
     """Runs what is missing, or prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("bench/results/train.jsonl"))
     parser.add_argument("--table", type=Path, help="a results file")
     parser.add_argument("--only", action="append", default=[], help="a method, by its name in the table")
@@ -191,7 +210,11 @@ def main() -> None:
     if options.quick:
         for name in ("AdamW dense", next(n for n, e in METHODS.items() if not e.is_alone)):
             found = measure(Run(name, METHODS[name].rates[0], 1), 60)
-            show("train", told(f"{name}: loss after {found['steps']} steps", found["loss"], "nats per byte", ""), load())
+            show(
+                "train",
+                told(f"{name}: loss after {found['steps']} steps", found["loss"], "nats per byte", ""),
+                load(),
+            )
         return
     work_off(options.out, options.only, options.steps, options.jobs)
 
@@ -204,7 +227,16 @@ def work_off(out: Path, only: list[str], steps: int, jobs: int) -> None:
         ready = [run for run in wanted(done(out), only) if run not in at_work]
         while ready and len(at_work) < jobs:
             run = ready.pop(0)
-            call = [sys.executable, __file__, "--steps", str(steps), "--one", run.method, repr(run.rate), str(run.seed)]
+            call = [
+                sys.executable,
+                __file__,
+                "--steps",
+                str(steps),
+                "--one",
+                run.method,
+                repr(run.rate),
+                str(run.seed),
+            ]
             at_work[run] = subprocess.Popen(call, stdout=subprocess.PIPE)
         if not at_work:
             return

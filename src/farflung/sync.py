@@ -3,6 +3,7 @@
 from farflung.app.sync.base import Synchroniser
 from farflung.app.sync.book import Peer, new_key, unsafe_key
 from farflung.app.sync.demo import DeMo
+from farflung.app.sync.hooks import GradientSync, compress_islands, ddp_hook
 from farflung.app.sync.mesh import Mesh, connect
 from farflung.app.sync.methods import DGC, DiLoCo, LocalSGD, MuLoCo, PowerSGD, SparseLoCo
 from farflung.app.sync.muon import Muon
@@ -12,6 +13,7 @@ __all__ = [
     "DGC",
     "DeMo",
     "DiLoCo",
+    "GradientSync",
     "LocalSGD",
     "Mesh",
     "MuLoCo",
@@ -21,7 +23,9 @@ __all__ = [
     "RoundReport",
     "SparseLoCo",
     "Synchroniser",
+    "compress_islands",
     "connect",
+    "ddp_hook",
     "new_key",
     "unsafe_key",
 ]

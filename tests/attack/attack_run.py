@@ -66,6 +66,7 @@ ORDERS: dict[str, type[Any]] = {
     wire.TRAIN: wire.TrainRound,
     wire.REVEAL: wire.RevealRound,
     wire.MERGE: wire.MergeRound,
+    wire.DROP: wire.DropRound,
     wire.OPEN: wire.OpenSegment,
     wire.UNVEIL: wire.RevealSegment,
 }
@@ -124,10 +125,15 @@ class Member(Party):
             wire.TRAIN: self.tenancy.train,
             wire.REVEAL: self.tenancy.reveal,
             wire.MERGE: self.tenancy.merge,
+            wire.DROP: self._drop,
             wire.OPEN: self.tenancy.open,
             wire.UNVEIL: self._unveil,
         }
         return await verb[method](order)
+
+    async def _drop(self, order: wire.DropRound) -> None:
+        await self.tenancy.abandon(order)
+        self.tenancy.drop(order)
 
     async def _unveil(self, order: wire.RevealSegment) -> wire.SegmentRevealed:
         return self.tenancy._openings.reveal(order, self.tenancy._verifiers)

@@ -129,15 +129,20 @@ class Worker:
     def _encoded(self, round: int, peer: PeerId | None, end: BorderState) -> bytes:
         assert end.params is not None
         about = SYNCED.about(self.state, LAYOUT, peer or self.peer)._replace(round=round)
-        return SYNCED.encode(None, end.params - self.state.params, LAYOUT, about)[1]
+        return SYNCED.codec(0).encode(None, end.params - self.state.params, LAYOUT, about)[1]
 
     def trace_of(self, payload: bytes, states: tuple[BorderState, ...] = ()) -> Trace:
         """What stands under the root of a round that went through these states (those of the last one)."""
         losses = tuple(loss_at(step) for step in range(SPEC.sync.steps))
         said = Statistics(losses, 0.1, SPEC.round_tokens)
         return Trace(
-            segments.borders(LAYOUT, OPTIMIZER, states or self.states, None), said, payload_hash(payload)
+            segments.borders(LAYOUT, OPTIMIZER, states or self.states, None, None),
+            said,
+            payload_hash(payload),
         )
+
+    async def abandon(self) -> None:
+        """There is never anything to give up."""
 
     async def request(self, message: messages.Request) -> messages.Reply:
         """As the agent's pipe does: an error of the worker arrives as RunError."""
@@ -168,7 +173,9 @@ class Worker:
                 self._hold(message.inner)
             case messages.Merge(_, parts):
                 self.state = SYNCED.apply(self.state, LAYOUT, parts)
-                self.inner, self._after, self.states = self._after or self.inner, None, ()
+                is_in = any(part.peer == self.peer for part in parts)
+                after = self._after if self._after is not None and is_in else self.inner
+                self.inner, self._after, self.states = after, None, ()
         return messages.State(self.state.round, self.state.root(LAYOUT), b"", ())
 
     def _hold(self, packed: bytes) -> None:
@@ -223,7 +230,7 @@ def _reencode(asked: messages.Reencode) -> messages.Reencoded:
     if last.params is None or last.vectors:
         raise segments.unfit("an end of a round is its weights, and perhaps a residual")
     about = SYNCED.about(public, LAYOUT, asked.peer)
-    residual, payload = SYNCED.encode(last.residual, last.params - public.params, LAYOUT, about)
+    residual, payload = SYNCED.codec(0).encode(last.residual, last.params - public.params, LAYOUT, about)
     roots = segments.params_root(LAYOUT, last.params), segments.unsent_root(LAYOUT, residual, None)
     return messages.Reencoded(payload_hash(payload), *roots)
 

@@ -183,7 +183,7 @@ class Play:
         state = snapshot.unpack(before, self.layout)
         about = {p: self.sync.about(state, self.layout, p) for p in live}
         decoded = [
-            Part(p, c.weight, self.sync.codec.decode(trained[p].payload, self.layout, about[p]))
+            Part(p, c.weight, self.sync.decode(about[p], self.layout, trained[p].payload))
             for p, (_, c) in promised.items()
         ]
         self.flagged[round] = check.flags(self.layout, decoded)

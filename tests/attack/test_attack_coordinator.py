@@ -78,7 +78,7 @@ def attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., R
 def payload_of(eve: Hostile, **about: Any) -> bytes:
     """A payload for another place in the run than that of the hostile member in this round."""
     place = SYNCED.about(eve.worker.state, LAYOUT, EVE.public)._replace(**about)
-    return SYNCED.encode(None, np.ones(LAYOUT.size, np.float32), LAYOUT, place)[1]
+    return SYNCED.codec(0).encode(None, np.ones(LAYOUT.size, np.float32), LAYOUT, place)[1]
 
 
 def test_honest_members_alone_finish(tmp_path: Path) -> None:

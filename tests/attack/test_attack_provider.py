@@ -326,7 +326,9 @@ def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) 
         worker = Worker(FELLOW)
         payload = worker.payload(0)
         manifest = scene.fellow.put(payload)
-        accepted = Contribution(FELLOW.public, 4, payload_hash(payload), manifest.id, *UNTRACED)
+        accepted = Contribution(
+            FELLOW.public, SPEC.round_tokens, payload_hash(payload), manifest.id, *UNTRACED
+        )
         good = wire.Share(accepted, manifest, REQUESTER.public)
 
         def share(data: bytes, **changes: Any) -> wire.Share:
@@ -341,7 +343,9 @@ def test_a_merge_of_anything_but_the_accepted_payloads_is_refused(against: Any) 
             "FF-COMP-009": [share(worker.payload(0, STRANGER.public))],
             "FF-COMP-001": [share(b"")],
             "FF-COMP-017": [share(payload[:-4] + b"\xff" * 4)],
-            "FF-COMP-042": [share(payload, weight=w) for w in (0, -1, limits.WEIGHT + 1)],
+            "FF-APP-197": [
+                share(payload, weight=w) for w in (0, -1, SPEC.round_tokens + 1, limits.WEIGHT + 1)
+            ],
             "FF-APP-055": [replace(good, manifest=long)],
             "FF-APP-034": [replace(good, manifest=seal(JOB_KEY, b"withheld")[0])],
         }

@@ -11,6 +11,7 @@ from farflung.compress.bits import (
     pack_plane,
     pack_rice,
     plane_bytes,
+    rice_bits,
     rice_mean,
     rice_parameter,
     unpack_plane,
@@ -36,13 +37,14 @@ def test_a_plane_with_a_padding_bit_is_refused():
 
 
 @CASES
-@given(st.lists(st.integers(0, 5000), min_size=1, max_size=50), st.integers(0, 12))
-def test_gaps_come_back_for_every_parameter(gaps, parameter):
-    unary, low = pack_rice(np.array(gaps, np.int64), parameter)
-    assert len(low) == plane_bytes(len(gaps) * parameter)
-    bits = sum((gap >> parameter) + 1 for gap in gaps)
-    assert len(unary) == plane_bytes(bits)
-    assert unpack_rice(memoryview(unary), memoryview(low), len(gaps), parameter).tolist() == gaps
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 12)), min_size=1, max_size=50))
+def test_gaps_come_back_whatever_the_parameter_of_each(pairs):
+    gaps, parameters = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+    unary, low = pack_rice(gaps, parameters)
+    bits = rice_bits(gaps, parameters)
+    assert bits == (sum((gap >> r) + 1 for gap, r in pairs), sum(r for _, r in pairs))
+    assert (len(unary), len(low)) == tuple(map(plane_bytes, bits))
+    assert unpack_rice(memoryview(unary), memoryview(low), parameters).tolist() == gaps.tolist()
 
 
 @pytest.mark.parametrize(
@@ -52,8 +54,14 @@ def test_gaps_come_back_for_every_parameter(gaps, parameter):
 )
 def test_a_unary_plane_of_other_than_two_gaps_is_refused(unary):
     with pytest.raises(ProtocolError) as caught:
-        unpack_rice(memoryview(unary), memoryview(b""), 2, 0)
+        unpack_rice(memoryview(unary), memoryview(b""), np.zeros(2, np.int64))
     assert caught.value.code == "FF-COMP-013"
+
+
+def test_padding_of_the_remainders_is_refused():
+    with pytest.raises(ProtocolError) as caught:
+        unpack_rice(memoryview(b"\x03"), memoryview(b"\x10"), np.array([1, 2]))
+    assert caught.value.code == "FF-COMP-012"
 
 
 @pytest.mark.parametrize(

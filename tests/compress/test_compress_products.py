@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.compress import products
-from farflung.compress.products import BITS, orthonormal, product, signs
+from farflung.compress.products import (
+    BITS,
+    LIMB_BITS,
+    LONG,
+    SHORT,
+    orthonormal,
+    product,
+    product_across,
+    signs,
+)
 
 CASES = settings(max_examples=40, deadline=None)
 
@@ -26,8 +35,15 @@ def test_product_is_within_its_bound_of_the_exact_one():
     assert np.abs(found - wide).max() > 0  # the bound is not idle
 
 
+def test_no_sum_of_integers_can_leave_53_bits():
+    """Both limits are reached: |X| may be 2^24 itself, since the largest element is rounded as well."""
+    assert SHORT << 2 * BITS <= 1 << 53
+    assert LONG << BITS + LIMB_BITS <= 1 << 53
+    assert SHORT <= LONG
+
+
 def test_product_of_24_bit_integers_is_exact_at_every_length():
-    for inner in (1, 31, 32, 33, 1000, products.LONG, products.LONG + 1, 3 * products.LONG):
+    for inner in (1, 31, 32, 33, 1000, LONG, LONG + 1, 3 * LONG):
         random = np.random.default_rng(inner)
         top = (1 << BITS) - 1
         left = random.integers(-top, top + 1, (2, inner)).astype(np.float64)
@@ -35,7 +51,7 @@ def test_product_of_24_bit_integers_is_exact_at_every_length():
         left[0, 0], right[0, 0] = top, top
         exact = left.astype(object).astype(int).astype(object) @ right.astype(int).astype(object)
         found = product(left, right)
-        limit = 2.0**-52 * (4 + inner // products.LONG)  # roundings after the exact sums
+        limit = 2.0**-52 * (4 + inner // LONG)  # roundings after the exact sums
         assert all(
             abs(Fraction(found[i, j]) - exact[i, j]) <= limit * abs(exact).max()
             for i in range(2)
@@ -49,6 +65,15 @@ def test_product_keeps_its_bits_when_summands_are_in_another_order(inner, seed):
     left, right = gaussian(5, inner, seed=seed), gaussian(inner, 3, seed=seed + 1)
     order = np.random.default_rng(seed).permutation(inner)
     assert product(left, right).tobytes() == product(left[:, order], right[order]).tobytes()
+
+
+@pytest.mark.parametrize("inner", [1, 32, 33, 5000, LONG + 7])
+def test_product_across_is_the_product_of_the_transpose(inner, monkeypatch):
+    left, right = gaussian(inner, 3), gaussian(inner, 2, seed=1)
+    expected = product(left.T, right).tobytes()
+    assert product_across(left, right).tobytes() == expected
+    monkeypatch.setattr(products, "_ELEMENTS", 100)
+    assert product_across(left, right).tobytes() == expected
 
 
 def test_product_keeps_its_bits_for_views_transposes_and_blocks_of_rows(monkeypatch):

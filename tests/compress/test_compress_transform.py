@@ -195,8 +195,16 @@ def test_huge_values_saturate_and_denormals_vanish(way):
     assert np.abs(way(huge, 256)).max() == np.float32(LARGEST)
     for tiny in (2.0**-149, 2.0**-127, 2.0**-97):
         assert not way(np.full(256, tiny, np.float32), 256).any()
-    small = way((np.random.default_rng(5).standard_normal(256) * 2.0**-95).astype(np.float32), 256)
-    assert (np.abs(small[small != 0]) >= 2.0**-126).all()
+
+
+def test_coefficients_become_zero_rather_than_denormal():
+    wave = textbook(64)[1]  # orthogonal to the rest of the basis: the other coefficients are small
+    noise = 1 + np.random.default_rng(3).standard_normal(4096) * 2.0**-22
+    values = (np.outer(wave, wave).reshape(-1) * noise * 2.0**-30).astype(np.float32)
+    raised = forward(values, 4096)
+    assert ((raised != 0) & (np.abs(raised) < 2.0**-66)).any()
+    lowered = forward(values * np.float32(2.0**-60), 4096)
+    assert lowered.tolist() == np.where(np.abs(raised) < 2.0**-66, 0, raised * 2.0**-60).tolist()
 
 
 @pytest.mark.parametrize("way", [forward, inverse])

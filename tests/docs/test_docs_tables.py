@@ -57,7 +57,7 @@ def shown(value: Any) -> str:
 def about(key: Key) -> str:
     """What a key is for, and which words it takes."""
     text = ABOUT[key.dotted]
-    choices = get_args(key.kind) if get_origin(key.kind) is Literal else ()
+    choices = tuple(map(str, get_args(key.kind))) if get_origin(key.kind) is Literal else ()
     if choices and not all(choice in text for choice in choices):
         text += ": " + ", ".join(f"`{choice}`" for choice in choices)
     return text.replace("|", "\\|")

@@ -22,6 +22,7 @@ MAX_FUNCTION = 60
 VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
 OWNERS = {
     "CORE": "core",
+    "SYNC": "app",
     "COMP": "compress",
     "LEDG": "ledger",
     "NET": "net",

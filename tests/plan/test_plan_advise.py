@@ -236,7 +236,9 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
         2 * state,
         state,
     )
-    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32))
+    lean = spec(
+        optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32)
+    )
     assert memory(lean, LAYOUT, 0).optimizer == state
     assert memory(lean, LAYOUT, 0).residual == 0
     assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
@@ -245,12 +247,44 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
     assert unchecked.network == 6 * (unchecked.worker - SHARED) + SHARED + unchecked.agents
 
 
+def test_memory_counts_what_each_method_keeps_beside_the_weights() -> None:
+    state = 4 * LAYOUT.size
+    plain = memory(spec(), LAYOUT, 0)
+    late = memory(spec(sync=SyncSpec(delay=1)), LAYOUT, 0)
+    assert late.residual - plain.residual == state  # the offset
+    assert late.public - plain.public == state  # the change that waits
+    stepwise = SyncSpec(method="powersgd", codec="low_rank", steps=1, outer="adamw")
+    gradient = memory(spec(optimizer=OptimizerSpec(name="gradient"), sync=stepwise), LAYOUT, 0)
+    assert gradient.optimizer == state  # the velocity
+    assert gradient.public - plain.public == 4 * state  # two moments, warm start, basis
+    assert memory(spec(optimizer=OptimizerSpec(name="muon")), LAYOUT, 0).optimizer == 2 * state
+
+
+@pytest.mark.parametrize(
+    ("sync", "words"),
+    [
+        (SyncSpec(method="muloco", codec="dense", value_bits=2), "muloco H=20 dense 2-bit"),
+        (SyncSpec(method="diloco", codec="dense", value_bits=32), "diloco H=20 dense fp32"),
+        (
+            SyncSpec(method="demo", steps=1, topk=32, value_bits=32, transform="dct"),
+            "demo H=1 topk 32/4096 fp32 dct",
+        ),
+        (SyncSpec(method="powersgd", steps=1, codec="low_rank"), "powersgd H=1 low_rank 4"),
+        (SyncSpec(topk=64, delay=1), "sparse_loco H=20 topk 64/4096 2-bit, a round late"),
+    ],
+)
+def test_a_method_is_described_by_what_it_sends(sync: SyncSpec, words: str) -> None:
+    assert describe_sync(spec(sync=sync)) == words
+
+
 def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_opens() -> None:
     state = 4 * LAYOUT.size
     opened = (1 + 2 + 1) + (1 + 2) + (1 + 1)  # start, end and last: weights, AdamW's two vectors, residual
     assert memory(spec(), LAYOUT, 0).borders == (4 * 3 + opened) * state
     assert memory(spec(audit=AuditSpec(2, 0.0, 0)), LAYOUT, 0).borders == 2 * 3 * state
-    lean = spec(optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32))
+    lean = spec(
+        optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32)
+    )
     assert memory(lean, LAYOUT, 0).borders == (4 * 2 + 2 + 2 + 1) * state
 
 
@@ -331,7 +365,7 @@ def test_the_plan_event_holds_the_plan() -> None:
         25 * ROUND + 2 * WORST,
     )
     assert event.memory_bytes == plan.memory.worker
-    assert describe_sync(spec()) == "sparse_loco H=15 topk_2bit 256/4096"
+    assert describe_sync(spec()) == "sparse_loco H=15 topk 256/4096 2-bit"
 
 
 def test_comparison_flags_what_lies_outside_the_band() -> None:

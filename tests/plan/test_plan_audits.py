@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from farflung.compress import registry
 from farflung.core.events import BytesBy
 from farflung.core.layout import Layout
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, OptimizerSpec, SyncSpec
 from farflung.plan import audits
 from farflung.plan.price import expected_audits
-from farflung.plan.traffic import Traffic, on_wire, traffic
+from farflung.plan.states import codec_of
+from farflung.plan.traffic import Traffic, on_wire, snapshot_bytes, traffic
 
 LAYOUT = Layout.of({"a.weight": (512, 512), "b.bias": (512,)})
 DENSE = SyncSpec(method="diloco", codec="dense", value_bits=32, outer_momentum=0.9)
@@ -103,7 +104,35 @@ def test_sgd_has_one_vector_and_a_dense_codec_no_residual() -> None:
     assert audits.fetched(whole, 0, is_fresh=False) == (3, 0)
 
 
+def test_what_a_streaming_method_carries_is_opened_as_well() -> None:
+    late = spec(sync=SyncSpec(delay=1))
+    assert audits.fetched(late, 0, is_fresh=True) == (0, 1)
+    assert audits.fetched(late, 0, is_fresh=False) == (4, 3)  # two of AdamW, residual, offset
+    assert audits.fetched(late, 1, is_fresh=False) == (5, 3)
+
+
 # Bytes
+
+
+def test_a_snapshot_holds_what_the_outer_optimizer_remembers() -> None:
+    state = 4 * LAYOUT.size
+
+    def sections(**sync: Any) -> int:
+        return snapshot_bytes(spec(sync=SyncSpec(**sync)), LAYOUT) // state
+
+    assert sections() == 1
+    assert sections(outer_momentum=0.9) == 2
+    assert sections(outer="adamw") == 3
+    assert sections(outer="sign", outer_momentum=0.9) == 1
+    assert sections(delay=1) == 2
+    assert sections(codec="low_rank", outer="adamw") == 5
+
+
+def test_where_fragments_take_turns_a_round_sends_one_of_them() -> None:
+    assert planned(spec(sync=SyncSpec(fragments=2))).payload == planned(spec()).payload // 2
+    assert (
+        planned(spec(sync=SyncSpec(fragments=99))).payload == planned(spec()).payload // 2
+    )  # of two tensors
 
 
 def test_without_audits_or_a_relay_none_of_their_bytes_are_planned() -> None:
@@ -184,16 +213,16 @@ RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audite
     "tiny": (
         TINY,
         400_045,
-        BytesBy(31_872, 1_675_368, 1_378_893, 89_567, 0),
-        ((0, "21"), (1, "00")),
+        BytesBy(30_018, 1_675_366, 1_378_893, 89_408, 0),
+        ((0, "11"), (1, "20")),
         2,
     ),
     "four, two of them hidden": (
         FOUR,
         400_045,
-        BytesBy(124_060, 3_526_633, 2_757_786, 191_082, 2_664_642),
-        ((0, "1102"), (1, "1212"), (2, "2")),
-        4,
+        BytesBy(116_724, 3_967_862, 2_757_786, 193_815, 2_397_649),
+        ((0, "0201"), (1, "1022"), (2, "01")),
+        6,
     ),
     "dense": (
         LEAN,
@@ -207,9 +236,8 @@ RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audite
 
 def model_of(run: Run) -> tuple[Layout, Traffic]:
     job, data, *_ = run
-    sync, layout = job.sync, Layout.of(gpt_shapes(job.model))
-    codec = registry.make(sync.codec, topk=sync.topk, chunk=sync.chunk, error_decay=sync.error_decay)
-    return layout, traffic(job, layout, data, codec)
+    layout = Layout.of(gpt_shapes(job.model))
+    return layout, traffic(job, layout, data, codec_of(job.sync))
 
 
 @pytest.fixture

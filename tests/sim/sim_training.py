@@ -23,9 +23,9 @@ from farflung.train.sync import Sync
 
 JOB = {
     "model.layers": "1", "model.width": "32", "model.heads": "2", "model.context": "32", "batch": "4",
-    "rounds": "14", "sync.steps": "8", "schedule.warmup": "8", "audit.segments": "1",
+    "rounds": "10", "sync.steps": "16", "schedule.warmup": "8", "audit.segments": "1",
 }  # fmt: skip
-RATE = {"sparse_loco": "0.005", "muloco": "0.02"}  # the best of three for each
+RATE = {"sparse_loco": "0.01", "muloco": "0.02"}
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"
 HELDOUT = 2048  # of each domain: nobody trains on it
 

@@ -33,13 +33,13 @@ def test_peers_with_different_data_make_a_model_that_is_better_on_all_of_it_than
     on_union = [single.loss(params, EVERYBODY) for params in alone]
     on_own = [single.loss(params, [i]) for i, params in enumerate(alone)]
     print(method, together, on_union, on_own)
-    assert together < min(on_union) - 0.15
+    assert together < min(on_union) - 0.3
     assert all(own < whole - 0.5 for own, whole in zip(on_own, on_union, strict=True))  # the data do differ
 
 
 def test_a_peer_with_more_weight_has_more_say() -> None:
-    equal, heavy = trained("sparse_loco"), trained("sparse_loco", (6, 1, 1, 1))
-    assert heavy.loss(heavy.state.params, [0]) < equal.loss(equal.state.params, [0]) - 0.02
+    equal, heavy = trained("muloco"), trained("muloco", (6, 1, 1, 1))
+    assert heavy.loss(heavy.state.params, [0]) < equal.loss(equal.state.params, [0]) - 0.1
     assert heavy.loss(heavy.state.params, [1, 2, 3]) > equal.loss(equal.state.params, [1, 2, 3])
 
 
@@ -70,10 +70,10 @@ def test_a_run_goes_on_while_peers_leave_and_join(method: str) -> None:
     training = Training(job(method))
     peers = training.peers((1, 1, 1, 1))
     start = training.loss(training.state.params, EVERYBODY)
-    there = [(0, 1, 2, 3)] * 4 + [(0, 1, 3)] * 3 + [(1, 3)] * 2 + [(0, 1, 2, 3)] * 5
+    there = [(0, 1, 2, 3)] * 3 + [(0, 1, 3)] * 2 + [(1, 3)] + [(0, 1, 2, 3)] * 4
     assert len(there) == training.spec.rounds
     for number, members in enumerate(there):
-        if number == 9:  # two come back who kept nothing, as newcomers do
+        if number == 6:  # two come back who kept nothing, as newcomers do
             for member in (0, 2):
                 peers[member] = training.peers((1, 1, 1, 1))[member]
             training.state = sim_training.copied(training.state)

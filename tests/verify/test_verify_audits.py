@@ -233,7 +233,7 @@ def test_a_suspicious_payload_has_to_be_audited() -> None:
             return truth
         nothing = story.public.params * 0
         about = story.sync.about(story.public, story.layout, peer)
-        return story.sync.encode(None, nothing, story.layout, about)[1]
+        return story.sync.codec(0).encode(None, nothing, story.layout, about)[1]
 
     sync = replace(SPEC.sync, method="diloco", codec="dense", value_bits=32)
     dense = replace(SPEC, sync=sync, audit=AuditSpec(rate=0.0, probation=1))

@@ -18,7 +18,7 @@ from farflung.core.crypto import digest, local_key
 from farflung.core.errors import ProtocolError, RunError
 from farflung.core.ids import PeerId
 from farflung.core.layout import Float32, Layout
-from farflung.job.spec import SyncSpec
+from farflung.job.spec import JobSpec, OptimizerSpec, SyncSpec
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
@@ -27,7 +27,7 @@ from farflung.verify.check import Check, CheckerSetup, Statement, decoded, flags
 from farflung.verify.io.checker import Checker
 
 LAYOUT = Layout.of({"big": (64, 64), "small": (30,)})
-SPEC = SyncSpec(steps=3, topk=32, chunk=512)
+SPEC = JobSpec(sync=SyncSpec(steps=3, topk=32, chunk=512))
 SYNC = Sync.of(SPEC)
 STATE = PublicState(4, np.zeros(LAYOUT.size, np.float32))
 ROOT, WEIGHT = STATE.root(LAYOUT), 96
@@ -42,7 +42,7 @@ def change(seed: int, scale: float = 0.01) -> Float32:
 
 def submission(peer: PeerId = PEERS[0], delta: Float32 | None = None) -> Check:
     values = change(1) if delta is None else delta
-    payload = SYNC.encode(None, values, LAYOUT, SYNC.about(STATE, LAYOUT, peer))[1]
+    payload = SYNC.encode(STATE, None, None, STATE.params + values, LAYOUT, peer).payload
     digested = payload_hash(payload)
     c = Contribution(peer, WEIGHT, digested, digested, ROOT, ROOT, "none")
     return Check(4, ROOT, c, Statement((2.0, 1.9, 1.8), WEIGHT), payload)
@@ -61,7 +61,7 @@ def test_a_good_submission_decodes_to_what_will_be_merged() -> None:
     told = submission()
     values = decoded(SYNC, LAYOUT, told, WEIGHT)
     assert np.array_equal(
-        values, SYNC.codec.decode(told.payload, LAYOUT, SYNC.about(STATE, LAYOUT, PEERS[0]))
+        values, SYNC.decode(SYNC.about(STATE, LAYOUT, PEERS[0]), LAYOUT, told.payload)
     )
 
 
@@ -154,6 +154,32 @@ def test_the_same_elements_with_other_values_are_a_duplicate() -> None:
         update[chosen] = change(20 + i)[:200]
     parts = [part(p, u) for p, u in zip(PEERS[:2], updates, strict=True)]
     assert flags(LAYOUT, parts) == dict.fromkeys(PEERS[:2], check.DUPLICATE)
+
+
+def test_factors_of_one_shape_are_no_duplicates() -> None:
+    """PowerSGD (low_rank): what is zero follows from the layout, in all payloads alike."""
+    updates = [change(20 + i) for i in range(2)]
+    for update in updates:
+        update[LAYOUT.size // 3 :] = 0.0
+    parts = [part(p, u) for p, u in zip(PEERS[:2], updates, strict=True)]
+    assert flags(LAYOUT, parts, is_chosen=False) == {}
+    assert flags(LAYOUT, parts) == dict.fromkeys(PEERS[:2], check.DUPLICATE)
+
+
+@pytest.mark.parametrize("round", [4, 5])
+def test_a_submission_is_held_against_the_phase_of_its_round(round: int) -> None:
+    spec = JobSpec(
+        optimizer=OptimizerSpec(name="gradient"),
+        sync=SyncSpec(method="powersgd", codec="low_rank", value_bits=32, steps=1, rank=2, error_decay=1.0),
+    )
+    sync, state = Sync.of(spec), PublicState(round, np.zeros(LAYOUT.size, np.float32))
+    payload = sync.encode(state, None, None, change(1), LAYOUT, PEERS[0]).payload
+    digested, weight = payload_hash(payload), spec.round_tokens
+    c = Contribution(PEERS[0], weight, digested, digested, ROOT, ROOT, "none")
+    told = Check(round, state.root(LAYOUT), c, Statement((2.0,), weight), payload)
+    assert decoded(sync, LAYOUT, told, weight).any()
+    with pytest.raises(ProtocolError, match="FF-COMP-00[27]"):  # too long for the other phase, or of another round
+        decoded(sync, LAYOUT, replace(told, round=round + 1), weight)
 
 
 def test_flags_do_not_hang_on_the_order_of_arrival() -> None:

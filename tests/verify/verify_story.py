@@ -236,7 +236,9 @@ class Story:
         """A payload that is genuine in every respect but whose change it is."""
         seed = [round, salt, *peer]
         delta = np.random.default_rng(seed).standard_normal(self.layout.size).astype(np.float32) / 8
-        return self.sync.encode(None, delta, self.layout, self.sync.about(self.public, self.layout, peer))[1]
+        return self.sync.codec(0).encode(
+            None, delta, self.layout, self.sync.about(self.public, self.layout, peer)
+        )[1]
 
     def commitment(self, c: Contribution, round: int) -> Any:
         """The peer's own signature under what it will show."""

@@ -55,8 +55,9 @@ class Arrivals:
             self._measured(state, peer, self._seen[peer])
 
     def passed_over(self, state: rounds.State, peer: PeerId) -> None:
-        """A member has not trained in time: its steps take longer than this."""
-        self._measured(state, peer, self._clock() - self._opened)
+        """A member has not trained in time. How long it would have taken nobody knows: it is tried with half."""
+        self._steps.pop(peer, None)  # what was measured before is disproved
+        self._measured(state, peer, pacing.CHANGE * (self._clock() - self._opened))
 
     def _measured(self, state: rounds.State, peer: PeerId, seconds: float) -> None:
         steps = self._spec.steps_of(state.assigned.get(peer, self._spec.round_tokens))

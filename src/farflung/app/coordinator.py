@@ -72,6 +72,7 @@ class Coordinator:
         self._lines = Lines(dial, patience, self._is_counted)
         self._arrivals = Arrivals(terms.spec)
         self._aside: set[PeerId] = set()  # passed over, and not back yet
+        self._catching: dict[PeerId, asyncio.Lock] = {}
         self._at_work: dict[PeerId, set[asyncio.Task[None]]] = {}
         self._sync = Sync.of(terms.spec)
         self._events: asyncio.Queue[rounds.Event] = asyncio.Queue()
@@ -164,6 +165,10 @@ class Coordinator:
                 if self._terms.spec.churn.adaptive:
                     self.post(self._arrivals.pace(self._state))  # before anything that opens the next round
                 self._spawn(None, self._merge_own(round, accepted))
+                for peer in set(self._state.members) - self._state.in_round:
+                    self._spawn(
+                        peer, self._catch_up(peer, round + 1)
+                    )  # who waits for the next round has time now
             case rounds.Report(closed, accepted):
                 self._report(closed, accepted)
             case rounds.Audit(round):
@@ -228,13 +233,15 @@ class Coordinator:
         if peer in self._aside:
             self._aside.discard(peer)
             self.post(rounds.Came(peer))
+            self._spawn(peer, self._catch_up(peer, max(self._log.accepted, default=-1) + 1))
 
     async def _catch_up(self, peer: PeerId, round: int) -> None:
         """Lets a peer that came while a round was open merge what was closed since."""
-        while (held := self._held.get(peer, round)) < round:
-            shares = tuple(self._archive.share(c) for c in self._log.accepted[held])
-            await self._lines.ask(peer, wire.MERGE, encode(wire.MergeRound(self._terms.id, held, shares)))
-            self._held[peer] = held + 1
+        async with self._catching.setdefault(peer, asyncio.Lock()):
+            while (held := self._held.get(peer, round)) < round:
+                shares = tuple(self._archive.share(c) for c in self._log.accepted[held])
+                await self._lines.ask(peer, wire.MERGE, encode(wire.MergeRound(self._terms.id, held, shares)))
+                self._held[peer] = held + 1
 
     async def _train(self, round: int, peer: PeerId) -> None:
         await self._catch_up(peer, round)

@@ -45,7 +45,6 @@ from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, Role
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.messages import Kind
 from farflung.plan.price import audit_units, price
 from farflung.store.io.disk import Disk
 from farflung.train import rounds, snapshot
@@ -56,7 +55,7 @@ from farflung.train.sync import Sync
 ALONE_SECONDS = 60.0  # for which members that all died at once are waited for
 ALONE_TIMES = 3  # that one round may cost all members their lives: then it is the work that kills them
 
-OnClosed = Callable[[PublicState, dict[Kind, int]], None]
+OnClosed = Callable[[PublicState, Counter], None]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -82,7 +81,7 @@ class Requester:
         on_closed: OnClosed = lambda _, __: None,
         port: int = 0,
     ) -> None:
-        """`on_closed` hears after each round its public state, and what this process has sent so far, by kind."""
+        """`on_closed` hears after each round its public state, and what this process has sent and received so far."""
         self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
         self._folder = folder
         self._job_key = key.secret(NS_JOB_KEY, terms.id)
@@ -260,7 +259,7 @@ class Requester:
             recorder.wake()
             for c in self.log.accepted[after.round - 1]:
                 self._shelf.keep(c.object)
-            self._on_closed(after, self.counter.sent)
+            self._on_closed(after, self.counter)
 
         audits = self._audits()
         coordinator = self._coordinator = Coordinator(

@@ -31,6 +31,7 @@ from farflung.core.errors import (
     VerificationError,
 )
 from farflung.core.events import AnyEvent, Usage, to_json
+from farflung.net.counters import Counter
 from farflung.net.messages import Kind
 
 LINE_BYTES = 1 << 20
@@ -72,10 +73,10 @@ class ReportingEmitter:
         report("event", event=to_json(event), durable=durable)
 
 
-def report_end(process: str, sent: dict[Kind, int]) -> None:
-    """The last report: what was sent, and what the process took."""
+def report_end(process: str, counter: Counter) -> None:
+    """The last report: what was sent and received, and what the process took."""
     used = report_usage(process)
-    report("bytes", **by_name(sent))
+    report("bytes", **by_name(counter))
     report("usage", process=process, peak_bytes=used.peak_bytes, cpu_seconds=used.cpu_seconds)
 
 
@@ -86,9 +87,10 @@ def report_usage(process: str) -> Usage:
     return Usage(process=process, peak_bytes=peak, cpu_seconds=used.ru_utime + used.ru_stime)
 
 
-def by_name(sent: dict[Kind, int]) -> dict[str, int]:
-    """Byte counts as events name them."""
-    return {kind.name.lower(): size for kind, size in sent.items()}
+def by_name(counter: Counter) -> dict[str, int]:
+    """Byte counts as events name them: sent by kind, and `received` to agree."""
+    received = counter.received[Kind.SYNC] + counter.received[Kind.CONTROL]
+    return {**{kind.name.lower(): size for kind, size in counter.sent.items()}, "received": received}
 
 
 class Orders:

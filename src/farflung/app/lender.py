@@ -150,7 +150,7 @@ class Lender:
                 return encode(await self._start(connection, tenancy, order(tenancy.job, body, wire.Start)))
             answer = await tenancy.obey(method, body)
             if method in (wire.MERGE, wire.JUDGE):
-                report("bytes", **by_name(self.counter.sent))
+                report("bytes", **by_name(self.counter))
             return answer
 
     def _propose(self, connection: Connection, proposal: wire.Proposal) -> wire.Offered:
@@ -396,4 +396,4 @@ async def lend(orders: Orders, role: Role) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
     node.release("the agent ends")
     await node.endpoint.close()
-    report_end(config["name"], node.counter.sent)
+    report_end(config["name"], node.counter)

@@ -200,7 +200,8 @@ class Processes:
 
     def count(self, process: str, sent: dict[str, int]) -> None:
         """Records what a process has sent so far in this session, those that died before it included."""
-        self._sent[process] = {kind: sent[kind] for kind in BytesBy.__struct_fields__ if kind in sent}
+        named = (*BytesBy.__struct_fields__, "received")
+        self._sent[process] = {kind: sent[kind] for kind in named if kind in sent}
         whole = _sum(self._before.get(process, {}), self._sent[process])
         self._journal.emit(Traffic(session=self._session, process=process, **whole))
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from farflung.app.benching import coefficients, support_floor
 from farflung.app.export import read_export
 from farflung.app.folder import RunFolder
 from farflung.app.specimens import Drawn, Specimen
@@ -14,8 +15,8 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.layout import Float32, Layout
-from farflung.job.spec import Terms
-from farflung.plan.states import has_residual
+from farflung.job.spec import SyncSpec, Terms
+from farflung.plan.states import has_residual, payload_bytes
 from farflung.train import messages, snapshot
 from farflung.train.roundlog import (
     Contribution,
@@ -29,15 +30,21 @@ from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 from farflung.verify.source import Exported
 
-SAMPLES: Final = 3  # vectors that are taken of a run
+SAMPLES: Final = 3  # vectors that are taken of a run, at most
+LEAST: Final = 4  # rounds that a change of public state goes over, where there are as many
 
 
 class Payloads(NamedTuple):
-    """All payloads that a run accepted: bytes of one on the average, and what the plan expected."""
+    """All payloads that a run accepted: bytes of one on the average, and what the plan expected.
+
+    `coefficient`: bits of one coefficient, all in, where a sparse codec sent all tensors; `support_floor` of its index.
+    """
 
     total: int
     mean: float
     expected: float
+    coefficient: float | None = None
+    support_floor: float | None = None
 
 
 class Recorded(NamedTuple):
@@ -72,8 +79,9 @@ def read(run: RunFolder) -> Recorded:
     log = _log(run)
     sync, layout = Sync.of(log.terms.spec), log.terms.layout
     rounds = sorted(log.accepted)
-    taken = _evenly(rounds, SAMPLES)
     is_lossy = has_residual(log.terms.spec.sync)
+    most = max(1, len(rounds) // LEAST) if is_lossy else SAMPLES
+    taken = _evenly(rounds, min(SAMPLES, most))
     initial = snapshot.unpack(log.exported.initial, layout)
     public = snapshot.check(initial, layout, 0, log.terms.initial_root)
     edges, exact, sizes = [public.params], list[Specimen](), list[int]()
@@ -85,8 +93,7 @@ def read(run: RunFolder) -> Recorded:
         public = sync.apply(public, layout, parts)
         if public.round - 1 in taken:
             edges.append(public.params)
-    expected = sync.codec(rounds[-1]).expect(layout)
-    payloads = Payloads(len(sizes), float(np.mean(sizes)), expected)
+    payloads = _payloads(log.terms.spec.sync, layout, sizes)
     if not is_lossy:
         said = f"pseudo-gradients as they were sent: payloads of rounds {', '.join(map(str, sorted(taken)))}, exact"
         return Recorded(_drawn(exact, (said,)), payloads)
@@ -97,6 +104,14 @@ def read(run: RunFolder) -> Recorded:
         f" rounds {', '.join(one.name for one in found)}; {100 * share:.0f} % of its numbers are not 0"
     )
     return Recorded(_drawn(found, (said,)), payloads)
+
+
+def _payloads(sync: SyncSpec, layout: Layout, sizes: Sequence[int]) -> Payloads:
+    found = Payloads(len(sizes), float(np.mean(sizes)), payload_bytes(sync, layout))
+    if sync.codec != "topk" or sync.fragments > 1 or sync.warmup_rounds:
+        return found
+    bits = 8 * found.mean / coefficients(layout, sync.topk, sync.chunk)
+    return found._replace(coefficient=bits, support_floor=support_floor(sync.chunk, sync.topk))
 
 
 def _log(run: RunFolder) -> _Log:
@@ -123,7 +138,8 @@ def _changes(edges: Sequence[Float32], rounds: Sequence[int], layout: Layout) ->
     """The change of the parameters between neighbouring edges, each after the round of the same index."""
     found = []
     for number in range(1, len(edges)):
-        name = f"{rounds[number - 1] + 1} to {rounds[number]}"
+        first, last = rounds[number - 1] + 1, rounds[number]
+        name = f"{first} to {last}" if first < last else f"{last}"
         found.append(Specimen(name, layout, edges[number] - edges[number - 1]))
     return found
 

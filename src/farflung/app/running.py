@@ -255,7 +255,7 @@ class Run:
             return await closing.conclude(self._folder, self._network, prepared.terms, ledger)
         finally:
             await endpoint.close()
-            self._processes.count("supervisor", by_name(counter.sent))
+            self._processes.count("supervisor", by_name(counter))
 
     def _result(self, outcome: Outcome, layout: Layout, losses: Losses, ending: Ending) -> events.Result:
         timeline, rounds = self._journal.timeline, outcome.rounds

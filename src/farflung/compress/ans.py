@@ -5,10 +5,10 @@ rANS (Duda 2013, arXiv 1311.2540, section 2.3), interleaved (Giesen 2014, arXiv 
 
     x' = ((x div freq) << bits) + start + x mod freq            and back:  freq * (x' >> bits) + (x' mod 2^bits) - start
 
-States lie in [2^24, 2^40); 16-bit words go out below and come in again. Symbol t belongs to lane t mod lanes. The encoder
-starts every lane at 2^24 and works from the last symbol to the first; the decoder starts from the encoder's last states,
-reads words in the order of the symbols, and must end at 2^24 in every lane with no word left. Encoder and decoder are
-inverse maps, so a list of symbols has one stream, and a stream that is accepted has one list of symbols.
+States lie in [2^24, 2^40); 16-bit words go out below and come in again. Symbol t belongs to lane t mod lanes. The
+encoder starts every lane at 2^24 and works from the last symbol to the first; the decoder starts from the encoder's
+last states, reads words in the order of the symbols, and must end at 2^24 in every lane with no word left. Encoder and
+decoder are inverse maps, so a list of symbols has one stream, and a stream that is accepted has one list of symbols.
 A lane costs 40 bits and holds about 8 to 16 of them: `lanes_of` gives few lanes to few symbols.
 """
 
@@ -32,6 +32,7 @@ WORD_BITS: Final = 16
 STATE_BYTES: Final = 5
 MOST_BITS: Final = 18  # of a probability: a state then loses less than 2^-6 of a symbol's freedom
 LANES: Final = 256  # at most
+SLOWER: Final = 1 << 12  # a step of all lanes takes NumPy as long as so many elements of an ordinary array
 
 _LOW: Final = np.uint64(1 << STATE_BITS)
 _TWICE: Final = np.uint64(1 << (STATE_BITS - WORD_BITS))  # below it a state takes two words
@@ -49,11 +50,15 @@ def lanes_of(count: int, share: int) -> int:
 
 def encode(starts: Uint32, freqs: Uint32, bits: int, lanes: int) -> bytes:
     """States (5 bytes a lane) and words (2 bytes each) of symbols given by their shares of 2^bits, shape (count,)."""
-    states, words = encoded(starts, freqs, bits, lanes)
-    return _state_bytes(states) + words.astype("<u2").tobytes()
+    return joined(*encoded(starts, freqs, bits, lanes))
 
 
-@compiled("ans_encode")
+def joined(states: Uint64, words: Uint16) -> bytes:
+    """A stream's states and words as bytes."""
+    return _state_bytes(states) + words.astype("<u2", copy=False).tobytes()
+
+
+@compiled("ans_encode", lambda starts, freqs, bits, lanes: SLOWER // lanes * starts.size)
 def encoded(starts: Uint32, freqs: Uint32, bits: int, lanes: int) -> tuple[Uint64, Uint16]:
     """The states after the first symbol, shape (lanes,), and the words in the order in which they are read."""
     wide_starts, wide_freqs = starts.astype(np.uint64), freqs.astype(np.uint64)
@@ -95,7 +100,9 @@ class Decoder(NamedTuple):
         Raises ProtocolError FF-COMP-018 for a state out of range.
         """
         raw = np.zeros((lanes, 8), np.uint8)
-        raw[:, :STATE_BYTES] = np.frombuffer(data[: STATE_BYTES * lanes], np.uint8).reshape(lanes, STATE_BYTES)
+        raw[:, :STATE_BYTES] = np.frombuffer(data[: STATE_BYTES * lanes], np.uint8).reshape(
+            lanes, STATE_BYTES
+        )
         states = raw.view("<u8").reshape(lanes).astype(np.uint64)
         if (states < _LOW).any():
             raise broken("a state is out of range")

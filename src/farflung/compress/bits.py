@@ -72,27 +72,33 @@ def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
-def pack_rice(gaps: Int64, parameter: int) -> tuple[bytes, bytes]:
-    """The unary plane and the remainder plane of gaps ≥ 0, shape (count,)."""
-    ends = np.cumsum((gaps >> parameter) + 1) - 1
+def pack_rice(gaps: Int64, parameters: Int64) -> tuple[bytes, bytes]:
+    """The unary plane and the remainder plane of gaps ≥ 0, each with its parameter, shape (count,)."""
+    ends = np.cumsum((gaps >> parameters) + 1) - 1
     unary = np.zeros(int(ends[-1]) + 1, np.bool_)
     unary[ends] = True
-    low = (gaps[:, None] >> np.arange(parameter)) & 1
-    return pack_plane(unary), pack_plane(low.astype(np.bool_).reshape(-1))
+    place = np.arange(int(parameters.max()))
+    low = ((gaps[:, None] >> place) & 1).astype(np.bool_)
+    return pack_plane(unary), pack_plane(low[place < parameters[:, None]])
 
 
-def unpack_rice(unary: memoryview, remainders: memoryview, count: int, parameter: int) -> Int64:
-    """`count` gaps from the two planes; the caller has bounded the unary plane's length.
+def rice_bits(gaps: Int64, parameters: Int64) -> tuple[int, int]:
+    """Bits of both planes."""
+    return int((gaps >> parameters).sum()) + gaps.size, int(parameters.sum())
+
+
+def unpack_rice(unary: memoryview, remainders: memoryview, parameters: Int64) -> Int64:
+    """Gaps from the two planes, one for each parameter; the caller has bounded the unary plane's length.
 
     Raises ProtocolError FF-COMP-013 unless the unary plane holds exactly `count` ones, the last of them in its last
     byte, and FF-COMP-012 for padding in the remainder plane.
     """
     ends = np.flatnonzero(np.unpackbits(np.frombuffer(unary, np.uint8), bitorder="little"))
-    if ends.size != count or plane_bytes(int(ends[-1]) + 1) != len(unary):
-        cause = f"{ends.size} gaps in {len(unary)} bytes, {count} expected"
+    if ends.size != parameters.size or plane_bytes(int(ends[-1]) + 1) != len(unary):
+        cause = f"{ends.size} gaps in {len(unary)} bytes, {parameters.size} expected"
         raise ProtocolError("FF-COMP-013", "broken run of gaps", cause=cause)
-    gaps = np.diff(ends, prepend=-1) - 1
-    if not parameter:
-        return gaps.astype(np.int64)
-    low = unpack_plane(remainders, count * parameter).reshape(count, parameter)
-    return (gaps << parameter) + low @ (1 << np.arange(parameter, dtype=np.int64))
+    gaps = (np.diff(ends, prepend=-1) - 1).astype(np.int64)
+    place = np.arange(int(parameters.max()))
+    low = np.zeros((parameters.size, place.size), np.int64)
+    low[place < parameters[:, None]] = unpack_plane(remainders, int(parameters.sum()))
+    return (gaps << parameters) + low @ (1 << place)

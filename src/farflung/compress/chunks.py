@@ -2,13 +2,14 @@
 
 Each tensor is flattened and cut in chunks of `chunk` elements; tensors smaller than one chunk are joined, in layout
 order, into one pseudo tensor after all others. (No divisor is searched, so odd shapes cost nothing.) The last chunk
-of a group is short: it is as if padded with zeros that are never chosen. Up to 2^20 / chunk chunks of a group
-form a *slab*, the unit of the format: it has its own levels and can be decoded alone.
+of a tensor is short: it is as if padded with zeros that are never chosen. Up to 2^20 / chunk chunks of a tensor form a
+*slab*, which has its own levels; slabs of some 2^22 elements form a *section*, which has its own streams and can be
+decoded alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -18,56 +19,32 @@ from numpy.typing import NDArray
 from farflung.compress.bits import Int64, rice_mean, rice_parameter
 from farflung.compress.kernels import compiled
 from farflung.core.errors import ProtocolError
-from farflung.core.layout import Float32, Layout
+from farflung.core.layout import Float32, Layout, TensorSpec
 
 SLAB: Final = 1 << 20  # elements
-
-
-class Group(NamedTuple):
-    """One large tensor, or all small ones: places in the flat vector, read as one vector."""
-
-    places: tuple[slice, ...]
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return sum(place.stop - place.start for place in self.places)
-
-    def gather(self, flat: Float32) -> Float32:
-        """The group's vector: a view of `flat` where it is one tensor, else a copy."""
-        if len(self.places) == 1:
-            return flat[self.places[0]]
-        return np.concatenate([flat[place] for place in self.places])
-
-    def scatter(self, vector: Float32, flat: Float32) -> None:
-        """Writes the group's vector back to its places in `flat`."""
-        start = 0
-        for place in self.places:
-            stop = start + place.stop - place.start
-            flat[place] = vector[start:stop]
-            start = stop
-
-
-def groups(layout: Layout, chunk: int) -> list[Group]:
-    """The groups of a layout, in the order of the format."""
-    places = [place for _, place in layout.slices()]
-    small = tuple(place for place in places if place.stop - place.start < chunk)
-    large = [Group((place,)) for place in places if place.stop - place.start >= chunk]
-    return [*large, Group(small)] if small else large
+SECTION: Final = 1 << 22  # elements after which a section ends with the slab
+NARROWEST: Final = 32  # elements of a row that is one
+ROW: Final = 64  # elements of a row where there is no matrix
 
 
 @dataclass(frozen=True)
 class Slab:
-    """Up to 2^20 elements (at least one chunk) of a group from `start` on; each chunk sends `topk` of them."""
+    """Up to 2^20 elements (at least one chunk) of tensor number `tensor`; each chunk sends `topk` of them.
+
+    `start`: in the vector of the plan; `origin`: in the tensor, whose rows have `width` elements.
+    """
 
     start: int
     size: int
     chunk: int
     topk: int
+    tensor: int = 0
+    origin: int = 0
+    width: int = ROW
 
     @property
     def place(self) -> slice:
-        """Where the slab lies in its group's vector."""
+        """Where the slab lies in the plan's vector."""
         return slice(self.start, self.start + self.size)
 
     @property
@@ -97,20 +74,92 @@ class Slab:
         return self.count + skipped + (max(0, self.tail - self.topk) >> self.rice)
 
     @property
-    def unary_mean(self) -> float:
-        """Expected bits of the unary plane when every support is as likely as any other."""
+    def rice_mean(self) -> float:
+        """Expected bits of Rice's code when every support is as likely as any other."""
         last = min(self.topk, self.tail)
         bits = last * rice_mean(last, self.tail, self.rice)
         if self.rows > 1:
             bits += (self.rows - 1) * self.topk * rice_mean(self.topk, self.chunk, self.rice)
-        return bits
+        return bits + self.count * self.rice
 
 
-def slabs(group: Group, chunk: int, topk: int) -> Iterator[Slab]:
-    """The slabs of a group, in order."""
+class Plan(NamedTuple):
+    """How a layout is cut. `order`: the tensors' places in the flat vector, in the order of the format."""
+
+    order: tuple[slice, ...]
+    slabs: tuple[Slab, ...]
+
+    def gather(self, flat: Float32) -> Float32:
+        """The flat vector in the order of the format: always a copy."""
+        return np.concatenate([flat[place] for place in self.order])
+
+    def scatter(self, vector: Float32) -> Float32:
+        """The inverse of `gather`."""
+        flat, start = np.empty_like(vector), 0
+        for place in self.order:
+            stop = start + place.stop - place.start
+            flat[place] = vector[start:stop]
+            start = stop
+        return flat
+
+    def sections(self) -> Iterator[Sequence[Slab]]:
+        """The slabs of each section."""
+        return sections(self.slabs)
+
+
+def plan(layout: Layout, chunk: int, topk: int) -> Plan:
+    """How a layout is cut in chunks, small tensors joined."""
+    tensors = list(layout.slices())
+    large = [(width_of(tensor), (place,)) for tensor, place in tensors if tensor.size >= chunk]
+    small = tuple(place for tensor, place in tensors if tensor.size < chunk)
+    parts = [*large, (ROW, small)] if small else large
     step = max(1, SLAB // chunk) * chunk
-    for start in range(0, group.size, step):
-        yield Slab(start, min(step, group.size - start), chunk, topk)
+    order = tuple(place for _, places in parts for place in places)
+    return Plan(order, tuple(_slabs(((w, _total(places)) for w, places in parts), step, chunk, topk)))
+
+
+def plan_whole(layout: Layout, chunk: int) -> Plan:
+    """How a layout is cut when all is sent: every tensor by itself, in runs of 2^20 elements."""
+    places = tuple(place for _, place in layout.slices())
+    return Plan(places, tuple(_slabs(((ROW, _total([place])) for place in places), SLAB, chunk, chunk)))
+
+
+def _total(places: Iterable[slice]) -> int:
+    return sum(place.stop - place.start for place in places)
+
+
+def _slabs(parts: Iterable[tuple[int, int]], step: int, chunk: int, topk: int) -> Iterator[Slab]:
+    """The slabs of parts given as width and size."""
+    start = 0
+    for number, (width, size) in enumerate(parts):
+        for origin in range(0, size, step):
+            length = min(step, size - origin)
+            yield Slab(start, length, chunk, topk, number, origin, width)
+            start += length
+
+
+def width_of(tensor: TensorSpec) -> int:
+    """Elements of a row of a tensor: its last sides but the first, as many as make 32; 64 if there are no such."""
+    width = 1
+    for side in reversed(tensor.shape[1:]):
+        width *= side
+        if width >= NARROWEST:
+            return width
+    return ROW
+
+
+def sections(slabs: Iterable[Slab]) -> Iterator[Sequence[Slab]]:
+    """Consecutive slabs, as many as make 2^22 elements."""
+    some: list[Slab] = []
+    size = 0
+    for slab in slabs:
+        some.append(slab)
+        size += slab.size
+        if size >= SECTION:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def select(values: Float32, slab: Slab) -> Int64:

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from farflung.compress.kernels import compiled
-from farflung.compress.payload import HEADER_BYTES, About, Cursor, Header, check_size, pack, unpack
+from farflung.compress.payload import HEADER_BYTES, About, Cursor, Form, Header, check_size, pack, unpack
 from farflung.core import limits
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.layout import Float32, Layout
@@ -26,8 +26,8 @@ class Codec(Protocol):
         """The name in a job file."""
 
     @property
-    def id(self) -> int:
-        """The codec's number in the header."""
+    def form(self) -> Form:
+        """The codec and its parameters, as they stand in the header."""
 
     def encode(
         self, state: Float32 | None, values: Float32, layout: Layout, about: About
@@ -90,7 +90,7 @@ def _decayed(values: Float32, state: Float32, decay: np.float32) -> tuple[Float3
 
 def seal(codec: Codec, layout: Layout, about: About, parts: list[bytes]) -> bytes:
     """The frame around a body given in parts."""
-    return pack(Header(codec.id, layout.id, about), b"".join(parts))
+    return pack(Header(codec.form, layout.id, about), b"".join(parts))
 
 
 def check_bound(codec: Codec, layout: Layout) -> None:
@@ -104,12 +104,12 @@ def unseal(codec: Codec, payload: bytes, layout: Layout, about: About) -> Cursor
     return Cursor(
         unpack(
             payload,
+            form=codec.form,
             layout_id=layout.id,
             round=about.round,
             phase=about.phase,
             base_root=about.base_root,
             peer=about.peer,
-            codec_id=codec.id,
             body_limit=limit,
         )
     )

@@ -1,108 +1,122 @@
-"""Codecs that send every element: exact (`dense_fp32`), and two bits each with error feedback (`dense_2bit`)."""
+"""The codec that sends every element (`dense`): as it is, or quantised with error feedback.
+
+MuLoCo (arXiv 2505.23725) sends two bits of every element of a change, with error feedback; so does this, in the bits
+that their frequencies ask for. 16 and 32 bits go as they are, without codings; 32 bits need no error feedback.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from farflung.compress.bits import pack_plane, plane_bytes, unpack_plane
+from farflung.compress import sections, transform, values
+from farflung.compress.chunks import Plan, Slab, plan_whole
 from farflung.compress.codecs import accumulate, check_bound, check_vector, seal, unseal
-from farflung.compress.payload import HEADER_BYTES, About
-from farflung.compress.quantise import LEVELS_BYTES, check_canonical, pack_levels, quantise, restore
-from farflung.core.errors import ProtocolError
+from farflung.compress.payload import HEADER_BYTES, About, Form
+from farflung.compress.sections import Sent
 from farflung.core.layout import Float32, Layout
 
-BLOCK: Final = 1 << 20  # elements of one tensor that share a pair of levels; also bounds temporaries
+EXACT: Final = 32
+PLAIN: Final = 16  # bits from which values are sent as they are
+BITS: Final = {1: 0.999, 2: 1.80, 4: 3.2, 8: 6.9, 16: 11.5, 32: 27.5}  # a value takes, on recorded changes
 
 
 @dataclass(frozen=True)
-class DenseFp32:
-    """The values as they are: float32, little-endian. No state."""
+class Dense:
+    """`value_bits` of every element. Where the transform is not `raw`, of each chunk's coefficients.
 
-    name = "dense_fp32"
-    id = 1
-
-    def encode(
-        self, state: Float32 | None, values: Float32, layout: Layout, about: About
-    ) -> tuple[Float32 | None, bytes]:
-        """See `Codec.encode`; the state is None in and out."""
-        check_bound(self, layout)
-        check_vector(values, layout, "values")
-        return None, seal(self, layout, about, [values.astype("<f4").tobytes()])
-
-    def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
-        """See `Codec.decode`; ProtocolError FF-COMP-017 for NaN and infinities."""
-        body = unseal(self, payload, layout, about)
-        values = np.frombuffer(body.take(4 * layout.size), "<f4").astype(np.float32)
-        body.close()
-        if not np.isfinite(values).all():
-            raise ProtocolError("FF-COMP-017", "payload holds NaN or an infinity")
-        return values
-
-    def bound(self, layout: Layout) -> int:
-        """Header and 4 bytes an element: the length of every payload."""
-        return HEADER_BYTES + 4 * layout.size
-
-    def expect(self, layout: Layout) -> float:
-        """The exact length."""
-        return float(self.bound(layout))
-
-
-@dataclass(frozen=True)
-class Dense2Bit:
-    """Sign and one of two magnitudes for every element, levels per tensor (per 2^20 elements of a large one).
-
-    Body, for each block: levels, sign plane, magnitude plane. Error feedback decays by `error_decay` a round.
+    A tensor is quantised by itself, in runs of 2^20 elements. Error feedback decays by `error_decay` a round.
     """
 
+    value_bits: int
+    transform: str
+    chunk: int
     error_decay: float
-    name = "dense_2bit"
-    id = 2
+    name = "dense"
+
+    @property
+    def form(self) -> Form:
+        """See `Codec.form`."""
+        return Form("dense", self.value_bits, self.transform, 0 if self.transform == "raw" else self.chunk)
 
     def encode(
         self, state: Float32 | None, values: Float32, layout: Layout, about: About
     ) -> tuple[Float32 | None, bytes]:
-        """See `Codec.encode`."""
+        """See `Codec.encode`; with 32 raw bits the state is None in and out."""
         check_bound(self, layout)
+        if self._is_exact:
+            check_vector(values, layout, "values")
+            return None, seal(self, layout, about, [values.astype("<f4").tobytes()])
         residual = accumulate(state, values, self.error_decay, layout)
         parts: list[bytes] = []
-        for place in _blocks(layout):
-            quantised = quantise(residual[place])
-            residual[place] -= restore(quantised)
-            parts += [
-                pack_levels(quantised),
-                pack_plane(quantised.negative),
-                pack_plane(quantised.is_high),
-            ]
+        for slabs in self._plan(layout).sections():
+            sent = [self._send(residual, slab) for slab in slabs]
+            parts += [_plain(one) for one in sent] if self._is_plain else sections.write(sent, self.form)
         return residual, seal(self, layout, about, parts)
 
     def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
         """See `Codec.decode`."""
         body = unseal(self, payload, layout, about)
-        values = np.empty(layout.size, np.float32)
-        for place in _blocks(layout):
-            count = place.stop - place.start
-            levels = body.take(LEVELS_BYTES)
-            negative = unpack_plane(body.take(plane_bytes(count)), count)
-            is_high = unpack_plane(body.take(plane_bytes(count)), count)
-            values[place] = restore(check_canonical(levels, negative, is_high))
+        found = np.empty(layout.size, np.float32)
+        for slabs in self._plan(layout).sections():
+            if self._is_plain:
+                kind = "<u2" if self.value_bits == PLAIN else "<u4"
+                sent = []
+                for slab in slabs:
+                    symbols = np.frombuffer(body.take(slab.size * self.value_bits // 8), kind)
+                    values.check_canonical(b"", symbols, self.value_bits)
+                    sent.append(Sent(slab, self.transform == "dct", b"", symbols, None))
+            else:
+                sent = sections.read(body, slabs, self.form)
+            for one in sent:
+                found[one.slab.place] = self._restore(one)
         body.close()
-        return values
+        return found
 
     def bound(self, layout: Layout) -> int:
-        """The length of every payload: about a quarter of a byte an element."""
-        sizes = (place.stop - place.start for place in _blocks(layout))
-        return HEADER_BYTES + sum(LEVELS_BYTES + 2 * plane_bytes(size) for size in sizes)
+        """Reached by values all of whose symbols are equally frequent."""
+        if self._is_plain:
+            return HEADER_BYTES + self.value_bits // 8 * layout.size
+        parts = self._plan(layout).sections()
+        return HEADER_BYTES + sum(sections.bound(slabs, self.form) for slabs in parts)
 
     def expect(self, layout: Layout) -> float:
-        """The exact length."""
-        return float(self.bound(layout))
+        """The bound, less what entropy coding saves on recorded changes (docs/protocol/payload.md)."""
+        if self._is_plain:
+            return float(self.bound(layout))
+        return self.bound(layout) - (self.value_bits - BITS[self.value_bits]) / 8 * layout.size
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.value_bits >= PLAIN and self.transform != "auto"
+
+    @property
+    def _is_exact(self) -> bool:
+        return self.value_bits == EXACT and self.transform == "raw"
+
+    def _plan(self, layout: Layout) -> Plan:
+        return plan_whole(layout, self.chunk)
+
+    def _send(self, residual: Float32, slab: Slab) -> Sent:
+        """What a slab sends; what that says is subtracted from `residual` in place."""
+        own = residual[slab.place]
+        ways = []
+        for is_transformed in (False, True):
+            if self.transform in ("auto", ("raw", "dct")[is_transformed]):
+                wanted = transform.forward(own, self.chunk) if is_transformed else own
+                quantised = values.quantise(wanted, self.value_bits)
+                kept = values.restore(quantised.levels, quantised.symbols, self.value_bits)
+                ways.append((Sent(slab, is_transformed, quantised.levels, quantised.symbols, None), kept))
+        sent, kept = ways[len(ways) > 1 and transform.choose(ways[0][1], ways[-1][1])]
+        own -= transform.inverse(kept, self.chunk) if sent.is_transformed else kept
+        return sent
+
+    def _restore(self, sent: Sent) -> Float32:
+        kept = values.restore(sent.levels, sent.symbols, self.value_bits)
+        return transform.inverse(kept, self.chunk) if sent.is_transformed else kept
 
 
-def _blocks(layout: Layout) -> Iterator[slice]:
-    for _, place in layout.slices():
-        for start in range(place.start, place.stop, BLOCK):
-            yield slice(start, min(start + BLOCK, place.stop))
+def _plain(sent: Sent) -> bytes:
+    return sent.symbols.astype(sent.symbols.dtype.newbyteorder("<")).tobytes()

@@ -118,15 +118,21 @@ def loop(name: str) -> _Loop | None:
     return _choice.loops.get(name)
 
 
-def compiled(name: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Makes a NumPy function the twin of the loop `name`. Both take the same arguments, an array first."""
+def compiled(
+    name: str, work: Callable[..., int] | None = None
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Makes a NumPy function the twin of the loop `name`. Both take the same arguments, an array first.
+
+    `work`: how many elements of an ordinary twin a call takes as long as; without it, the first array's size.
+    """
 
     def wrap(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         _twins[name] = function
 
         @functools.wraps(function)
         def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-            fast = _choice.loop(name, cast(Any, args[0]).size)
+            size = work(*args, **kwargs) if work else cast(Any, args[0]).size
+            fast = _choice.loop(name, size)
             if fast is None:
                 return function(*args, **kwargs)
             try:

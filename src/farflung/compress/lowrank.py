@@ -33,8 +33,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.compress.codecs import accumulate, check_vector
-from farflung.compress.payload import HEADER_BYTES, About, Cursor, Header, check_size, pack, unpack
-from farflung.compress.products import Float64, orthonormal, product, signs
+from farflung.compress.payload import HEADER_BYTES, About, Cursor, Form, Header, check_size, pack, unpack
+from farflung.compress.products import Float64, orthonormal, product, product_across, signs
 from farflung.core import limits
 from farflung.core.crypto import NS_QUERY, digest
 from farflung.core.errors import ProtocolError, SpecError, VerificationError
@@ -66,7 +66,6 @@ class LowRank:
     error_decay: float
     public: Float32 | None = None
     name = "low_rank"
-    id = 4
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= RANK:
@@ -76,6 +75,11 @@ class LowRank:
                 cause=f"sync.rank lies between 1 and {RANK}",
                 hint="write sync.rank = 4",
             )
+
+    @property
+    def form(self) -> Form:
+        """What stands in the header."""
+        return Form(self.name, rank=self.rank)
 
     def starting(self, public: Float32) -> LowRank:
         """The same codec, to encode from `public`."""
@@ -113,13 +117,13 @@ class LowRank:
             if about.phase == BASIS:
                 sent[matrix.left] = _narrow(product(wide, self._thin(self.public[matrix.right])))
             else:
-                sent[matrix.right] = _narrow(product(wide.T, self._thin(self.public[matrix.left])))
+                sent[matrix.right] = _narrow(product_across(wide, self._thin(self.public[matrix.left])))
         check_vector(sent, layout, "factors")
         if about.phase == FACTOR:
             unsent -= self.restored(self.public, sent, layout)
             check_vector(unsent, layout, "residual values")
         body = b"".join(sent[piece].astype("<f4").tobytes() for piece in self._pieces(layout, about.phase))
-        return unsent, pack(Header(self.id, layout.id, about), body)
+        return unsent, pack(Header(self.form, layout.id, about), body)
 
     def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
         """The factors of a payload to `about.phase`. Raises ProtocolError: FF-COMP-017 for NaN, else as Codec's."""
@@ -127,12 +131,12 @@ class LowRank:
         body = Cursor(
             unpack(
                 payload,
+                form=self.form,
                 layout_id=layout.id,
                 round=about.round,
                 phase=about.phase,
                 base_root=about.base_root,
                 peer=about.peer,
-                codec_id=self.id,
                 body_limit=limit,
             )
         )

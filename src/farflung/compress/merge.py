@@ -54,9 +54,10 @@ class Merged(NamedTuple):
     weight: int
 
 
-def merge(layout: Layout, parts: Sequence[Part]) -> Merged:
+def merge(layout: Layout, parts: Sequence[Part], *, is_clipped: bool = True) -> Merged:
     """The clipped weighted sum of `parts`, in any order. A fragment (some of a model's tensors) is a layout of its own.
 
+    `is_clipped` False is the plain sum, for peers that trust each other (the library's groups; never a job).
     Beside the result it needs memory for one block at a time, however many parts there are.
     Raises VerificationError: FF-COMP-040 no part, or more than limits.PEERS; 041 a peer twice; 042 a weight out of
     range; 043 values of another shape; 044 values that are not finite.
@@ -64,7 +65,7 @@ def merge(layout: Layout, parts: Sequence[Part]) -> Merged:
     _check(layout, parts)
     total = np.empty(layout.size, np.int64)
     for _, place in layout.slices():
-        _merge_tensor(total[place], [_Share.of(part, place) for part in parts])
+        _merge_tensor(total[place], [_Share.of(part, place) for part in parts], is_clipped)
     return Merged(total, sum(part.weight for part in parts))
 
 
@@ -106,17 +107,18 @@ def _measured(values: Float32, width: int) -> tuple[int, int, Int64]:
     return square >> _HALF, square & ((1 << _HALF) - 1), np.array(peaks, np.int64)
 
 
-def _merge_tensor(total: Int64, shares: Sequence[_Share]) -> None:
-    """Writes the clipped weighted sum of one tensor to `total`."""
-    ceiling = sorted(share.square for share in shares)[(len(shares) - 1) // 2]
+def _merge_tensor(total: Int64, shares: Sequence[_Share], is_clipped: bool) -> None:
+    """Writes the weighted sum of one tensor to `total`, clipped or not."""
+    ceiling = sorted(share.square for share in shares)[(len(shares) - 1) // 2 if is_clipped else -1]
+    scales = [share.scale(ceiling) for share in shares]
     for number, start in enumerate(range(0, total.size, _BLOCK)):
         place = slice(start, start + _BLOCK)
         room = sum(share.weight * int(share.peaks[number]) for share in shares)
         block: Float64 | Int64 = np.zeros(total[place].size)
         if room > _EXACT:  # below, every partial sum of every order is exact in float64, and faster
             block = block.astype(np.int64)
-        for share in shares:
-            _add(share.values[place], block, share.weight, int(share.peaks[number]), share.scale(ceiling))
+        for share, scale in zip(shares, scales, strict=True):
+            _add(share.values[place], block, share.weight, int(share.peaks[number]), scale)
         total[place] = block
 
 

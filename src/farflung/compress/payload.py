@@ -1,26 +1,29 @@
 """The frame `FFC1`: which contribution a string of bytes claims to be, checked before its body is looked at.
 
-One fixed header of 116 bytes, little-endian, before the body of whichever codec made it (`docs/protocol/payload.md`
-gives every byte and golden vectors). The header names all that the body's meaning depends on: codec, layout, round,
-phase, the public state it starts from and its maker; a payload is therefore good for exactly one place in one run.
-The codec's parameters (k, chunk) are not in it: the job's terms fix them for everybody.
+One fixed header of 128 bytes, little-endian, before the body of whichever codec made it (`docs/protocol/payload.md`
+gives every byte and golden vectors). The header names all that the body's meaning depends on: the codec and its
+parameters, layout, round, phase, the public state it starts from and its maker; a payload is therefore good for exactly
+one place in one run. A decoder knows all of that beforehand and compares; `describe` tells it to tools.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from farflung.core import limits
 from farflung.core.errors import PolicyError, ProtocolError, VerificationError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 
 MAGIC: Final = b"FFC1"
-VERSION: Final = 1
+VERSION: Final = 2
 FLAGS: Final = 0  # none is defined: anything else is refused
+KINDS: Final = ("dense", "topk", "low_rank")  # numbers 1, 2, 3
+TRANSFORMS: Final = ("raw", "dct", "auto")  # numbers 0, 1, 2
 
-_HEADER: Final = struct.Struct("<4sBBBBI32s32s32sQ")
-HEADER_BYTES: Final = _HEADER.size  # 116
+_CHUNK: Final = 1 << 20  # elements of a chunk at most
+_HEADER: Final = struct.Struct("<4sBBBBIIHBBI32s32s32sQ")
+HEADER_BYTES: Final = _HEADER.size  # 128
 
 
 class About(NamedTuple):
@@ -32,10 +35,27 @@ class About(NamedTuple):
     peer: PeerId
 
 
+class Form(NamedTuple):
+    """A codec and its parameters; what a codec does not use is 0 (`transform`: raw)."""
+
+    kind: str
+    value_bits: int = 32
+    transform: str = "raw"
+    chunk: int = 0
+    topk: int = 0
+    rank: int = 0
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The fields as they stand in a header."""
+        kind, transform = KINDS.index(self.kind) + 1, TRANSFORMS.index(self.transform)
+        return (kind, self.value_bits, transform, self.chunk, self.topk, self.rank)
+
+
 class Header(NamedTuple):
     """All fields of the frame except the constants and the body's length."""
 
-    codec_id: int
+    form: Form
     layout_id: Hash
     about: About
 
@@ -45,18 +65,22 @@ def pack(header: Header, body: bytes) -> bytes:
 
     Raises VerificationError FF-COMP-022 (a field does not fit its width), PolicyError FF-COMP-023 (too long).
     """
-    codec_id, layout_id, about = header
+    form, layout_id, about = header
     ids = (layout_id, about.base_root, about.peer)
-    if (
-        any(len(value) != ID_BYTES for value in ids)
-        or not 0 <= about.round < 1 << 32
-        or not 0 <= about.phase < 1 << 8
-        or not 0 <= codec_id < 1 << 8
-    ):
-        raise VerificationError("FF-COMP-022", "the header's fields do not fit", cause=repr(header)[:200])
     check_size(HEADER_BYTES + len(body))
-    head = _HEADER.pack(MAGIC, VERSION, codec_id, about.phase, FLAGS, about.round, *ids, len(body))
+    kind, bits, transform, chunk, topk, rank = form.numbers
+    fields = (kind, bits, transform, chunk, topk, rank, about.phase, FLAGS, about.round)
+    try:
+        head = _HEADER.pack(MAGIC, VERSION, *fields, *ids, len(body))
+    except struct.error as error:
+        raise _misfit(header) from error
+    if any(len(value) != ID_BYTES for value in ids):
+        raise _misfit(header)
     return head + body
+
+
+def _misfit(header: Header) -> VerificationError:
+    return VerificationError("FF-COMP-022", "the header's fields do not fit", cause=repr(header)[:200])
 
 
 def check_size(nbytes: int) -> None:
@@ -66,49 +90,102 @@ def check_size(nbytes: int) -> None:
             "FF-COMP-023",
             f"payload of {nbytes} bytes",
             cause=f"the limit is {limits.PAYLOAD_BYTES} bytes",
-            hint="choose a sparser codec: sync.codec = 'topk_2bit'",
+            hint="choose a sparser codec: sync.codec = 'topk', sync.value_bits = 2",
         )
+
+
+class Description(NamedTuple):
+    """What a payload says of itself, unproved. `bytes`: of the body."""
+
+    header: Header
+    bytes: int
+
+
+def describe(data: bytes | memoryview) -> Description:
+    """The header of any payload, for tools: nothing is compared with what it should be, and no body is read.
+
+    Raises ProtocolError: FF-COMP-001 shorter than a header, 003 not FFC1 version 2, 004 a flag set, 010 the body is
+    not as long as the header says, 024 parameters that no codec has.
+    """
+    fields = _read(data)
+    for code, what, found, wanted in (
+        ("FF-COMP-003", "frame", fields[:2], (MAGIC, VERSION)),
+        ("FF-COMP-004", "flags", fields[9], FLAGS),
+        ("FF-COMP-010", "body length", fields[14], len(data) - HEADER_BYTES),
+    ):
+        _compare(code, what, found, wanted)
+    kind, bits, transform, chunk, topk, rank = fields[2:8]
+    if not (1 <= kind <= len(KINDS) and transform < len(TRANSFORMS)):
+        raise _no_codec(fields)
+    form = Form(KINDS[kind - 1], bits, TRANSFORMS[transform], chunk, topk, rank)
+    if not is_form(form):
+        raise _no_codec(fields)
+    about = About(fields[10], fields[8], Hash(fields[12]), PeerId(fields[13]))
+    return Description(Header(form, Hash(fields[11]), about), fields[14])
+
+
+def is_form(form: Form) -> bool:
+    """Whether a codec can have these parameters."""
+    kind, bits, _, chunk, topk, rank = form
+    if bits not in (1, 2, 4, 8, 16, 32):
+        return False
+    if kind == "low_rank":
+        return rank > 0 and chunk == topk == 0
+    if kind == "topk":
+        return rank == 0 and 1 <= topk <= chunk <= _CHUNK
+    return rank == topk == 0 and (chunk > 0) == (form.transform != "raw") and chunk <= _CHUNK
+
+
+def _no_codec(fields: tuple[Any, ...]) -> ProtocolError:
+    return ProtocolError("FF-COMP-024", "payload of no codec", cause=f"its parameters are {fields[2:8]}")
 
 
 def unpack(
     data: bytes | memoryview,
     *,
+    form: Form,
     layout_id: Hash,
     round: int,
     base_root: Hash,
     peer: PeerId,
-    codec_id: int,
     body_limit: int,
     phase: int = 0,
 ) -> memoryview:
     """The body of a frame that is exactly the one expected: a view, no copy.
 
     Raises ProtocolError: FF-COMP-001 shorter than a header, 002 longer than header + `body_limit`, 003 not FFC1
-    version 1, 004 a flag set, 005 another codec, 006 another layout, 007 another round or phase, 008 another
-    public state, 009 another peer, 010 the body is not as long as the header says.
+    version 2, 004 a flag set, 005 another codec or other parameters, 006 another layout, 007 another round or phase,
+    008 another public state, 009 another peer, 010 the body is not as long as the header says.
     """
-    if len(data) < HEADER_BYTES:
-        raise ProtocolError("FF-COMP-001", f"payload of {len(data)} bytes", cause="it ends inside its header")
+    fields = _read(data)
     if len(data) > HEADER_BYTES + body_limit:
         cause = f"at most {HEADER_BYTES + body_limit} are possible here"
         raise ProtocolError("FF-COMP-002", f"payload of {len(data)} bytes", cause=cause)
-    magic, version, codec, stage, flags, number, *ids, length = _HEADER.unpack_from(data)
-    expected: tuple[tuple[str, str, object, object], ...] = (
-        ("FF-COMP-003", "frame", (magic, version), (MAGIC, VERSION)),
-        ("FF-COMP-004", "flags", flags, FLAGS),
-        ("FF-COMP-005", "codec", codec, codec_id),
-        ("FF-COMP-006", "layout", ids[0], bytes(layout_id)),
-        ("FF-COMP-007", "round and phase", (number, stage), (round, phase)),
-        ("FF-COMP-008", "public state", ids[1], bytes(base_root)),
-        ("FF-COMP-009", "peer", ids[2], bytes(peer)),
-        ("FF-COMP-010", "body length", length, len(data) - HEADER_BYTES),
-    )
-    for code, what, found, wanted in expected:
-        if found != wanted:
-            raise ProtocolError(
-                code, f"payload of another {what}", cause=f"found {_shown(found)}, not {_shown(wanted)}"
-            )
+    for code, what, found, wanted in (
+        ("FF-COMP-003", "frame", fields[:2], (MAGIC, VERSION)),
+        ("FF-COMP-004", "flags", fields[9], FLAGS),
+        ("FF-COMP-005", "codec", fields[2:8], form.numbers),
+        ("FF-COMP-006", "layout", fields[11], bytes(layout_id)),
+        ("FF-COMP-007", "round and phase", (fields[10], fields[8]), (round, phase)),
+        ("FF-COMP-008", "public state", fields[12], bytes(base_root)),
+        ("FF-COMP-009", "peer", fields[13], bytes(peer)),
+        ("FF-COMP-010", "body length", fields[14], len(data) - HEADER_BYTES),
+    ):
+        _compare(code, what, found, wanted)
     return memoryview(data)[HEADER_BYTES:]
+
+
+def _read(data: bytes | memoryview) -> tuple[Any, ...]:
+    """Magic, version, six numbers of the form, phase, flags, round, layout, root, peer, length."""
+    if len(data) < HEADER_BYTES:
+        raise ProtocolError("FF-COMP-001", f"payload of {len(data)} bytes", cause="it ends inside its header")
+    return _HEADER.unpack_from(data)
+
+
+def _compare(code: str, what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        cause = f"found {_shown(found)}, not {_shown(wanted)}"
+        raise ProtocolError(code, f"payload of another {what}", cause=cause)
 
 
 def _shown(value: object) -> str:

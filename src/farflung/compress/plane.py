@@ -1,9 +1,9 @@
 """Values as symbols of a small alphabet, in as many bits as their frequencies ask for.
 
-One rANS stream (compress.ans) for the values of a section, whatever tensors they come from. No table is sent: shares follow
-from the symbols so far. Blocks of symbols end at 256, 512, 1024, 2048, 4096 and then after every 4096; within one, shares
-stay as they are, so that all lanes can work side by side. With A symbols, each begins with weight 1; after a block
-    weight += 16 (times seen in the block) - ⌊weight / 8⌋        share = 1 + its part of the other 2^14 - A
+One rANS stream (compress.ans) for the values of a section, whatever tensors they come from. No table is sent: shares
+follow from the symbols so far. Blocks of symbols end at 256, 512, 1024, 2048, 4096 and then after every 4096; within
+one, shares stay as they are, so that all lanes can work side by side. With A symbols, each begins with weight 1; then
+    weight += 16 (times seen in a block) - ⌊weight / 8⌋        share = 1 + its part of the other 2^14 - A
 Values of 16 and 32 bits are split: their exponents (8 bits) are such symbols, sign and fraction are sent as they are.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.compress import ans
-from farflung.compress.ans import Int64, Uint32, Uint64
+from farflung.compress.ans import Int64, Uint16, Uint32, Uint64
 from farflung.compress.bits import pack_plane, plane_bytes, unpack_plane
 from farflung.compress.kernels import compiled
 
 BITS: Final = 14
-SHARE: Final = 2048  # values for each lane of a stream
+SHARE: Final = 1024  # values for each lane of a stream
 
 Symbols = NDArray[np.unsignedinteger[Any]]
 Uint8 = NDArray[np.uint8]
@@ -59,7 +59,8 @@ def join(coded: Uint8, rest: memoryview, bits: int) -> Symbols:
     low = padded.view("<u4").reshape(-1).astype(np.uint32)
     sign = low >> np.uint32(fraction) << np.uint32(bits - 1)
     wide = sign | coded.astype(np.uint32) << np.uint32(fraction) | low & np.uint32((1 << fraction) - 1)
-    return wide.astype(np.uint16) if bits == 16 else wide
+    joined: Symbols = wide.astype(np.uint16) if bits == 16 else wide
+    return joined
 
 
 def rest_bytes(bits: int) -> int:
@@ -95,7 +96,13 @@ def lanes_of(count: int) -> int:
 
 def encode(coded: Uint8, alphabet: int) -> bytes:
     """The stream of symbols below `alphabet` ≤ 256."""
-    return ans.encode(*shares(coded, alphabet), BITS, lanes_of(coded.size))
+    return ans.joined(*stream(coded, alphabet, lanes_of(coded.size)))
+
+
+@compiled("plane_stream")
+def stream(coded: Uint8, alphabet: int, lanes: int) -> tuple[Uint64, Uint16]:
+    """States and words of the symbols' stream."""
+    return ans.encoded(*shares(coded, alphabet), BITS, lanes)
 
 
 @compiled("plane_shares")
@@ -121,7 +128,7 @@ def decode(data: memoryview, count: int, alphabet: int) -> Uint8:
     return coded
 
 
-@compiled("plane_symbols")
+@compiled("plane_symbols", lambda states, words, cursor, count, alphabet: ans.SLOWER // states.size * count)
 def symbols(states: Uint64, words: Uint64, cursor: Int64, count: int, alphabet: int) -> tuple[Uint8, bool]:
     """The inverse of `shares`, from a stream (ans.Decoder) that nothing was read of; False when words run out."""
     out = np.empty(count, np.uint8)

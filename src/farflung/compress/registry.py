@@ -8,12 +8,15 @@ from typing import Final
 
 from farflung.compress.chunks import SLAB
 from farflung.compress.codecs import Codec as Codec
-from farflung.compress.dense import Dense2Bit, DenseFp32
+from farflung.compress.dense import Dense
 from farflung.compress.lowrank import LowRank
-from farflung.compress.sparse import TopK2Bit
+from farflung.compress.payload import KINDS, TRANSFORMS
+from farflung.compress.sparse import TopK
+from farflung.compress.transform import check_chunk
+from farflung.compress.values import alphabet
 from farflung.core.errors import SpecError
 
-NAMES: Final = ("dense", "topk", "low_rank")
+NAMES: Final = KINDS
 
 
 def make(
@@ -21,7 +24,8 @@ def make(
 ) -> Codec:
     """The codec `name`. Parameters that it does not use are checked all the same.
 
-    Raises SpecError FF-COMP-030 (unknown name), FF-COMP-031 (a parameter out of range), FF-COMP-045 (the rank is).
+    Raises SpecError FF-COMP-030 (unknown name), FF-COMP-031 (a parameter out of range), FF-COMP-032
+    (a chunk that has no transform), FF-COMP-033 (value bits), FF-COMP-045 (the rank).
     """
     if name not in NAMES:
         near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)[0]
@@ -45,8 +49,18 @@ def make(
             cause="sync.error_decay lies between 0 and 1",
             hint="write sync.error_decay = 0.95",
         )
+    alphabet(value_bits)
+    if transform not in TRANSFORMS:
+        raise SpecError(
+            "FF-COMP-031",
+            f"unknown transform {transform[:40]!r}",
+            cause=f"there are {', '.join(TRANSFORMS)}",
+            hint="write sync.transform = 'auto'",
+        )
+    if transform != "raw":
+        check_chunk(chunk)
     if name == "low_rank":
         return LowRank(rank, error_decay)
     if name == "dense":
-        return DenseFp32() if value_bits == 32 else Dense2Bit(error_decay)
-    return TopK2Bit(topk, chunk, error_decay)
+        return Dense(value_bits, transform, chunk, error_decay)
+    return TopK(value_bits, topk, chunk, transform, error_decay)

@@ -1,109 +1,115 @@
-"""The codec that sends the largest coefficients of each chunk, two bits each, with error feedback (`topk_2bit`).
+"""The codec that sends the largest coefficients of each chunk (`topk`), with error feedback.
 
-SparseLoCo (arXiv 2508.15706) without its 12-bit indices: gaps in Rice's code cost 7.5 bits at 64 of 4096, where
-the floor for a uniform support is log2 C(4096, 64) / 64 = 7.36.
+SparseLoCo (arXiv 2508.15706) without its 12-bit indices, DeMo (arXiv 2411.19870) without its 64-bit ones, DGC (arXiv
+1712.01887): an index costs what the support's rows and columns leave open (compress.support), a value what its
+frequency asks for (compress.plane).
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from farflung.compress.bits import pack_plane, pack_rice, plane_bytes, unpack_plane, unpack_rice
-from farflung.compress.chunks import Slab, from_gaps, groups, select, slabs, to_gaps
+from farflung.compress import sections, transform, values
+from farflung.compress.chunks import Plan, Slab, plan, select
 from farflung.compress.codecs import accumulate, check_bound, seal, unseal
-from farflung.compress.payload import HEADER_BYTES, About, Cursor
-from farflung.compress.quantise import LEVELS_BYTES, check_canonical, pack_levels, quantise, restore
-from farflung.core.errors import ProtocolError
+from farflung.compress.payload import HEADER_BYTES, About, Form
+from farflung.compress.sections import Sent
 from farflung.core.layout import Float32, Layout
 
-_LENGTH: Final = struct.Struct("<I")
+SUPPORT: Final = 0.82  # of a uniform support's bits in Rice's code: measured on recorded changes
+BITS: Final = {1: 0.999, 2: 1.80, 4: 3.2, 8: 6.9, 16: 11.5, 32: 27.5}  # that a value takes, measured likewise
 
 
 @dataclass(frozen=True)
-class TopK2Bit:
-    """`topk` of every `chunk` elements. 1 ≤ topk ≤ chunk ≤ 2^20.
+class TopK:
+    """`topk` of every `chunk` elements, `value_bits` each, raw or of their cosine transform: whichever keeps more.
 
-    Body, for each slab: levels, bytes of the unary plane (u32), unary plane, remainder plane, sign plane,
-    magnitude plane. Nothing else is sent: counts follow from the layout, the Rice parameter from the counts.
+    1 ≤ topk ≤ chunk ≤ 2^20. Error feedback decays by `error_decay` a round.
     """
 
+    value_bits: int
     topk: int
     chunk: int
+    transform: str
     error_decay: float
-    name = "topk_2bit"
-    id = 3
+    name = "topk"
+
+    @property
+    def form(self) -> Form:
+        """See `Codec.form`."""
+        return Form("topk", self.value_bits, self.transform, self.chunk, self.topk)
 
     def encode(
         self, state: Float32 | None, values: Float32, layout: Layout, about: About
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`."""
         check_bound(self, layout)
-        residual = accumulate(state, values, self.error_decay, layout)
+        cut = self._plan(layout)
+        residual = cut.gather(accumulate(state, values, self.error_decay, layout))
         parts: list[bytes] = []
-        for group in groups(layout, self.chunk):
-            vector = group.gather(residual)
-            for slab in slabs(group, self.chunk, self.topk):
-                parts += _encode_slab(vector[slab.place], slab)
-            group.scatter(vector, residual)
-        return residual, seal(self, layout, about, parts)
+        for slabs in cut.sections():
+            parts += sections.write([self._send(residual[slab.place], slab) for slab in slabs], self.form)
+        return cut.scatter(residual), seal(self, layout, about, parts)
 
     def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
-        """See `Codec.decode`. Elements that were not sent are zero."""
+        """See `Codec.decode`. Coefficients that were not sent are zero."""
         body = unseal(self, payload, layout, about)
-        values = np.zeros(layout.size, np.float32)
-        for group in groups(layout, self.chunk):
-            vector = group.gather(values)
-            for slab in slabs(group, self.chunk, self.topk):
-                _decode_slab(body, slab, vector[slab.place])
-            group.scatter(vector, values)
+        cut = self._plan(layout)
+        found = np.zeros(layout.size, np.float32)
+        for slabs in cut.sections():
+            for sent in sections.read(body, slabs, self.form):
+                self._restore(sent, found[sent.slab.place])
         body.close()
-        return values
+        return cut.scatter(found)
 
     def bound(self, layout: Layout) -> int:
-        """Reached when every chunk chooses its last elements."""
-        slots = (_fixed_bytes(slab) + plane_bytes(slab.unary_bound) for slab in self._slabs(layout))
-        return HEADER_BYTES + sum(slots)
+        """Reached where no coding is shorter than the plain ones and every chunk chooses its last elements."""
+        return HEADER_BYTES + sum(sections.bound(slabs, self.form) for slabs in self._plan(layout).sections())
 
     def expect(self, layout: Layout) -> float:
-        """Mean over uniform supports; half a byte of padding in each unary plane."""
-        means = (_fixed_bytes(slab) + slab.unary_mean / 8 + 0.4375 for slab in self._slabs(layout))
-        return HEADER_BYTES + sum(means)
+        """What recorded changes take (docs/protocol/payload.md)."""
+        return HEADER_BYTES + sum(self._expect(slabs) for slabs in self._plan(layout).sections())
 
-    def _slabs(self, layout: Layout) -> Iterator[Slab]:
-        for group in groups(layout, self.chunk):
-            yield from slabs(group, self.chunk, self.topk)
+    def _expect(self, slabs: Sequence[Slab]) -> float:
+        count = sum(slab.count for slab in slabs)
+        levels = sum(values.levels_bytes(slab.count, self.value_bits) for slab in slabs)
+        supports = SUPPORT * sum(slab.rice_mean for slab in slabs) / 8
+        return 1 + levels + supports + BITS[self.value_bits] * count / 8
+
+    def _plan(self, layout: Layout) -> Plan:
+        return _cached_plan(layout, self.chunk, self.topk)
+
+    def _send(self, own: Float32, slab: Slab) -> Sent:
+        """What a slab sends; what that says is subtracted from its values `own` in place."""
+        ways = []
+        for is_transformed in (False, True):
+            if self.transform in ("auto", ("raw", "dct")[is_transformed]):
+                wanted = transform.forward(own, self.chunk) if is_transformed else own
+                indices = select(wanted, slab)
+                ways.append((is_transformed, indices, wanted[indices]))
+        is_transformed, indices, wanted = ways[len(ways) > 1 and transform.choose(ways[0][2], ways[-1][2])]
+        quantised = values.quantise(wanted, self.value_bits)
+        sent = Sent(slab, is_transformed, quantised.levels, quantised.symbols, indices)
+        if is_transformed:
+            kept = np.zeros_like(own)
+            self._restore(sent, kept)
+            own -= kept
+        else:
+            own[indices] -= values.restore(sent.levels, sent.symbols, self.value_bits)
+        return sent
+
+    def _restore(self, sent: Sent, own: Float32) -> None:
+        """Writes what a slab sent to its values `own`, which are zero."""
+        own[sent.indices] = values.restore(sent.levels, sent.symbols, self.value_bits)
+        if sent.is_transformed:
+            own[:] = transform.inverse(own, self.chunk)
 
 
-def _fixed_bytes(slab: Slab) -> int:
-    """All of a slab but its unary plane."""
-    planes = plane_bytes(slab.count * slab.rice) + 2 * plane_bytes(slab.count)
-    return LEVELS_BYTES + _LENGTH.size + planes
-
-
-def _encode_slab(values: Float32, slab: Slab) -> list[bytes]:
-    """The parts of one slab; what they say is subtracted from `values` in place."""
-    indices = select(values, slab)
-    quantised = quantise(values[indices])
-    values[indices] -= restore(quantised)
-    unary, remainders = pack_rice(to_gaps(indices, slab), slab.rice)
-    planes = [pack_plane(quantised.negative), pack_plane(quantised.is_high)]
-    return [pack_levels(quantised), _LENGTH.pack(len(unary)), unary, remainders, *planes]
-
-
-def _decode_slab(body: Cursor, slab: Slab, values: Float32) -> None:
-    """Reads one slab into `values`, which is zero; every length is checked before it is used."""
-    levels = body.take(LEVELS_BYTES)
-    (length,) = _LENGTH.unpack(body.take(_LENGTH.size))
-    if not plane_bytes(slab.count) <= length <= plane_bytes(slab.unary_bound):
-        raise ProtocolError("FF-COMP-013", "broken run of gaps", cause=f"a unary plane of {length} bytes")
-    count, rice = slab.count, slab.rice
-    unary, remainders = body.take(length), body.take(plane_bytes(count * rice))
-    indices = from_gaps(unpack_rice(unary, remainders, count, rice), slab)
-    negative = unpack_plane(body.take(plane_bytes(count)), count)
-    is_high = unpack_plane(body.take(plane_bytes(count)), count)
-    values[indices] = restore(check_canonical(levels, negative, is_high))
+@functools.lru_cache(maxsize=8)
+def _cached_plan(layout: Layout, chunk: int, topk: int) -> Plan:
+    return plan(layout, chunk, topk)

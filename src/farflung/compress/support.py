@@ -5,16 +5,18 @@ Supports of real changes are not uniform: a few rows and a few columns of a matr
 as symbols of one rANS stream (compress.ans): how many each segment chooses, and where in it. No table is sent: both
 models learn from what was sent before. They are integers throughout, and the same on every machine.
 
-Counts. The share of a count among the segments of full length (or the shorter ones) so far; a chunk's last segment needs none.
+Counts. The share of a count among the segments of full length (or among the shorter ones) so far; a chunk's last
+segment needs none.
 Places. Column j has weight w_j = 1 + 2 (times chosen so far). In a segment with c choices left and next free place p,
 let W(j) be the weight from j to the end. The first of c draws at weighted random lies at j or later with
 probability (W(j) / W(p))^c, nearly, so
 
     F(j) = (j - p) + (2^18 - n) (1 - (W(j) / W(p))^c)        n: places that leave room for the c - 1 others
 
-is where the share of place j starts, of 2^18. Ascending order then costs nothing (a uniform support takes log2 C(n, k) bits
-but for 1 %), and where columns differ, frequent ones are cheap. Learning happens after each *group* of chunks, so that all
-segments of a group can be coded side by side: counts first, then everybody's first place, everybody's second, ...
+is where the share of place j starts, of 2^18. Ascending order then costs nothing (a uniform support takes log2 C(n, k)
+bits but for 1 %), and where columns differ, frequent ones are cheap. Learning happens after each *group* of chunks, so
+that all segments of a group can be coded side by side: counts first, then everybody's first place, everybody's second,
+and so on.
 """
 
 from __future__ import annotations
@@ -28,10 +30,14 @@ import numpy as np
 
 from farflung.compress import ans
 from farflung.compress.ans import Int64, Uint32, Uint64
+from farflung.compress.bits import Bools
 from farflung.compress.kernels import compiled
+from farflung.core.errors import ProtocolError
 
 BITS: Final = 18
 SHARE: Final = 1024  # coefficients for each lane of a stream of supports
+
+EVEN: Final = 1 << 37  # a width beyond every tensor: no rows, and no column comes twice
 
 _SEGMENT: Final = 4096  # elements of a segment at most: each place keeps a share of at least 1 of 2^18
 _GROUP: Final = 4096  # elements of the first group of chunks at least; groups grow up to eight times that
@@ -57,12 +63,6 @@ class Piece(NamedTuple):
     topk: int
     width: int
 
-    @property
-    def count(self) -> int:
-        """Coefficients sent."""
-        full, tail = divmod(self.size, self.chunk)
-        return full * self.topk + min(self.topk, tail)
-
 
 class _Group(NamedTuple):
     """Segments of some chunks: all numbers are elements from the group's start on."""
@@ -77,7 +77,9 @@ class _Group(NamedTuple):
 
 
 @compiled("support_shares")
-def shares(indices: Int64, origin: int, size: int, chunk: int, topk: int, width: int) -> tuple[Uint32, Uint32]:
+def shares(
+    indices: Int64, origin: int, size: int, chunk: int, topk: int, width: int
+) -> tuple[Uint32, Uint32]:
     """The symbols of a piece's ascending indices: starts and widths of their shares of 2^18, in order."""
     piece = Piece(origin, size, chunk, topk, width)
     seen, weights = _guess(piece), np.ones(min(width, size), np.int64)
@@ -100,16 +102,15 @@ def shares(indices: Int64, origin: int, size: int, chunk: int, topk: int, width:
         left = counts[segment] - turn
         places = _Places(free, group.ends[segment], left, group.heights).some(order)
         at = chosen[order]
-        low = places.below(at)
-        high = np.where(at == places.last, 1 << BITS, places.below(at + 1))
         is_free = places.last > places.free
-        starts.append(low[is_free])
-        freqs.append((high - low)[is_free])
+        low, high = places.some(is_free).share(at[is_free])
+        starts.append(low)
+        freqs.append(high - low)
         _learn(seen, weights, group, counts, chosen)
     return np.concatenate(starts).astype(np.uint32), np.concatenate(freqs).astype(np.uint32)
 
 
-@compiled("support_places")
+@compiled("support_places", lambda states, words, *_: 8 * ans.SLOWER // states.size * words.size)
 def places(
     states: Uint64,
     words: Uint64,
@@ -140,6 +141,25 @@ def places(
         _learn(seen, weights, group, counts, chosen)
         out.append(chosen + first)
     return np.concatenate(out), 0
+
+
+def lanes_of(count: int) -> int:
+    """Lanes of a stream of the supports of `count` coefficients."""
+    return ans.lanes_of(count, SHARE)
+
+
+def broken(status: int) -> ProtocolError:
+    """What `places` says with a status that is not 0."""
+    if status == 1:
+        return ans.broken("it ends too early")
+    return ProtocolError("FF-COMP-014", "index outside its chunk", cause="a segment chooses more than it has")
+
+
+def cost(freqs: Uint32) -> int:
+    """Bits of symbols of these shares of 2^18, in units of 2^-24: whole numbers, the same on every machine."""
+    mantissas, exponents = np.frexp(freqs.astype(np.float64))
+    logs = tables()[0][(mantissas * (1 << _RATIO)).astype(np.int64)]
+    return int(((BITS - exponents.astype(np.int64)) << _LOG).sum() + logs.sum())
 
 
 def groups(piece: Piece) -> Iterator[tuple[int, int]]:
@@ -181,7 +201,7 @@ class _Places(NamedTuple):
     left: Int64
     heights: Int64
 
-    def some(self, which: Int64) -> _Places:
+    def some(self, which: Int64 | Bools) -> _Places:
         """Those of some segments."""
         return _Places(self.free[which], self.end[which], self.left[which], self.heights)
 
@@ -200,6 +220,14 @@ class _Places(NamedTuple):
         places = self.last - self.free + 1
         result: Int64 = at - self.free + ((((1 << BITS) - places) * ((1 << _POWER) - rest)) >> _POWER)
         return result
+
+    def share(self, at: Int64) -> tuple[Int64, Int64]:
+        """Where the share of a place starts and ends."""
+        free, end, left = (np.concatenate([x, x]) for x in (self.free, self.end, self.left))
+        both = _Places(free, end, left, self.heights)
+        is_last = at == self.last
+        starts = both.below(np.concatenate([at, np.where(is_last, at, at + 1)]))
+        return starts[: at.size], np.where(is_last, 1 << BITS, starts[at.size :])
 
 
 @functools.cache
@@ -277,9 +305,7 @@ def _complete(counts: Int64, group: _Group, piece: Piece, size: int) -> bool:
     return bool(((counts >= 0) & (counts <= group.ends - group.starts)).all())
 
 
-def _read_places(
-    states: Uint64, words: Uint64, cursor: Int64, group: _Group, counts: Int64
-) -> Int64 | None:
+def _read_places(states: Uint64, words: Uint64, cursor: Int64, group: _Group, counts: Int64) -> Int64 | None:
     """Ascending places of all segments; None when words run out."""
     out = np.empty(int(counts.sum()), np.int64)
     target = np.cumsum(counts) - counts
@@ -303,19 +329,29 @@ def _read_places(
 
 def _find(spots: _Places, slots: Int64) -> tuple[Int64, Int64, Int64]:
     """The place whose share holds each slot, and that share's start and width: a guess, then bisection."""
-    low, high = spots.free, spots.last + 1
-    start, end = np.zeros(slots.size, np.int64), np.full(slots.size, 1 << BITS)
+    low = spots.free
     base = spots.heights[low]
     total = spots.heights[spots.end] - base
     guess = base + total * (1.0 - (1.0 - slots / (1 << BITS)) ** (1.0 / spots.left))
-    probe = np.searchsorted(spots.heights, guess, "right") - 1
+    probe = np.minimum(np.searchsorted(spots.heights, guess, "right") - 1, spots.last)
+    start, end = spots.share(np.maximum(probe, low))
+    found = np.maximum(probe, low)
+    missed = np.flatnonzero((slots < start) | (slots >= end))
+    if missed.size:
+        found[missed], start[missed], end[missed] = _bisect(
+            spots.some(missed), slots[missed], found[missed], slots[missed] >= end[missed]
+        )
+    return found, start, end - start
+
+
+def _bisect(spots: _Places, slots: Int64, near: Int64, is_above: Bools) -> tuple[Int64, Int64, Int64]:
+    """The same for places above or below some that are near; and where their shares end."""
+    low, high = np.where(is_above, near + 1, spots.free), np.where(is_above, spots.last + 1, near)
     step = 1
     while (high - low > 1).any():
-        probe = np.maximum(np.minimum(probe, high - 1), np.minimum(low + 1, high - 1))
-        f = spots.below(probe)
-        goes = f <= slots
-        low, start = np.where(goes, probe, low), np.where(goes, f, start)
-        high, end = np.where(goes, high, probe), np.where(goes, end, f)
-        probe = np.where(goes, low + step, high - step) if step < 8 else (low + high) // 2
+        probe = np.where(is_above, low + step, high - step) if step < 4 else (low + high) // 2
+        probe = np.maximum(np.minimum(probe, high - 1), low)
+        goes = spots.below(probe) <= slots
+        low, high = np.where(goes, probe, low), np.where(goes, high, np.maximum(probe, low + 1))
         step *= 2
-    return low, start, end - start
+    return low, *spots.share(low)

@@ -3,7 +3,7 @@
 A chunk of n² elements (n = 16, 32, 64) is read as an n x n block, as DeMo does (arXiv 2411.19870); with the
 orthonormal DCT-II matrix C (Ahmed, Natarajan & Rao 1974),
     C[k, j] = a_k cos(pi k (2j + 1) / 2n),  a_0 = √(1/n), else a_k = √(2/n)
-    forward   Z = C X Cᵀ            inverse   X = Cᵀ Z C
+    forward   Z = C (X Cᵀ)          inverse   X = Cᵀ (Z C)          rows first: the order is part of the format
 
 Why it is exact. C is stored as integers B = C 2^25, rounded. Before each of the two multiplications the block is scaled
 by its own power of two and rounded half to even to integers |x| ≤ 2^24. A row or column of B has Σ|B| ≤ √n 2^25 ≤ 2^28

@@ -13,11 +13,12 @@ Symbols of 1 to 8 bits ascend with the value. Entropy coding is left to the code
 
 4 and 8 bits (block-wise symmetric uniform, as in Dettmers et al., arXiv 2110.02861): with top = 7 or 127,
     m = max |v| of the block        s = m / top, rounded half to even to bf16; 0 where m < top * 2^-126
-    code = v / s, rounded half to even, and cut at ±top
+    code = v / s, rounded half to even
 All of it is float32 division and rounding, correct to the last bit on every machine. bf16 has float32's range, so no
 scale under- or overflows (fp16 would, for gradients: 10^-5 / 127 is one unit of it). s is off by at most 2^-9 of
-itself and top * 2^-9 < 1/2, so the largest |v| of each block always has code ±top, and nothing is cut by more
-than half a step. code * s has at most 15 bits: `restore` is exact, and quantising what it gives back changes nothing.
+itself and top * 2^-9 < 1/2, so the largest |v| of each block has code ±top, and no code lies beyond (a block of zero
+scale loses less than top * 2^-126). code * s has at most 15 bits: `restore` is exact, and quantising what it gives
+back changes nothing.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def restore(levels: bytes | memoryview, symbols: Symbols, bits: int, block: int 
     if bits in _TOP:
         scales = np.frombuffer(levels, "<u2")
         return _scaled(symbols, scales, _TOP[bits], block or max(symbols.size, 1))
-    return lloyd.from_symbols(levels, symbols, bits)
+    return lloyd.from_symbols(levels, symbols)
 
 
 def check_canonical(
@@ -121,7 +122,7 @@ def check_canonical(
     elif bits in _TOP:
         _check_scales(levels, symbols, _TOP[bits], block)
     else:
-        lloyd.check_symbols(levels, symbols, bits)
+        lloyd.check_symbols(levels, symbols)
 
 
 def _to_bf16(values: Float32) -> NDArray[np.uint16]:
@@ -172,7 +173,6 @@ def _uniform(values: Float32, top: int, block: int) -> tuple[NDArray[np.uint16],
     for rows, scale in _split(codes, _from_bf16(scales), block):
         rows /= np.where(scale > 0, scale, np.float32(np.inf))
     np.rint(codes, out=codes)
-    np.clip(codes, -top, top, out=codes)
     codes += np.float32(top)
     return scales, codes.astype(np.uint8)
 

@@ -161,7 +161,9 @@ class Resumed(Event, frozen=True, tag="resumed"):
 
 
 class Traffic(Event, frozen=True, tag="traffic"):
-    """Bytes that one process has sent so far in this session, counted at its sockets, by kind."""
+    """Bytes that one process has sent so far in this session, counted at its sockets, by kind; and what it received to
+    agree (sync and control).
+    """
 
     session: int
     process: str
@@ -170,6 +172,7 @@ class Traffic(Event, frozen=True, tag="traffic"):
     join: int
     control: int
     relay: int = 0  # ciphertext of others that this process forwarded
+    received: int = 0
 
 
 class Usage(Event, frozen=True, tag="usage"):

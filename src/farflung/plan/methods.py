@@ -27,7 +27,7 @@ from farflung.core.units import Bytes, Seconds
 from farflung.job.methods import METHODS
 from farflung.job.spec import SyncSpec
 from farflung.plan.links import Link
-from farflung.plan.states import FLOAT, payload_bytes, phases
+from farflung.plan.states import FLOAT, payload_bytes
 from farflung.plan.traffic import PUSH, control_bytes, on_wire, ring_each
 
 STEPS: Final = (5, 10, 15, 20, 30, 50, 100)  # local steps of a round that are tried
@@ -96,10 +96,10 @@ def estimate(setting: Setting, sync: SyncSpec) -> Estimate:
     payload = payload_bytes(sync, setting.layout)
     sent = on_wire(round(payload))
     talk = control_bytes(peers, steps) / peers
-    up = phases(sync) * (talk + PUSH + sent * (1 if setting.is_fanned_out else peers))
-    down = phases(sync) * (talk + sent * (peers - 1))
+    up = talk + PUSH + sent * (1 if setting.is_fanned_out else peers)
+    down = talk + sent * (peers - 1)
     uploading, downloading = 8 * up / setting.link.up, 8 * down / setting.link.down
-    waiting = TRIPS * phases(sync) * setting.link.round_trip
+    waiting = TRIPS * setting.link.round_trip
     return Estimate(
         sync=sync,
         payload=Bytes(round(payload)),
@@ -110,7 +110,7 @@ def estimate(setting: Setting, sync: SyncSpec) -> Estimate:
         uploading=Seconds(uploading),
         downloading=Seconds(downloading),
         ring=ring_each(setting.layout.size, peers) * steps / max(up, down),
-        literature=FLOAT * setting.layout.size * steps / (payload * phases(sync)),
+        literature=FLOAT * setting.layout.size * steps / payload,
     )
 
 

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from farflung.compress import registry
-from farflung.compress.lowrank import PHASES, LowRank
 from farflung.core.layout import Layout
 from farflung.job.spec import JobSpec, SyncSpec
 
@@ -32,10 +31,8 @@ EXACT_BITS: Final = 32  # dense values of so many bits leave nothing unsent
 def codec_of(sync: SyncSpec) -> Expecting:
     """How long payloads of a job's [sync] are.
 
-    Raises SpecError FF-COMP-030, -031, -045; `expect` raises FF-COMP-046 where no matrix of the model has factors.
+    Raises SpecError FF-COMP-030 to -033, -045; `expect` raises FF-COMP-046 where no matrix of the model has factors.
     """
-    if sync.codec == "low_rank":
-        return LowRank(sync.rank, sync.error_decay)
     return registry.make(
         sync.codec,
         value_bits=sync.value_bits,
@@ -69,19 +66,14 @@ def carried_vectors(sync: SyncSpec) -> int:
 
 def outer_vectors(sync: SyncSpec) -> int:
     """Vectors of public state beside the weights: an outer optimizer's momentum, or mean and square; a merged change
-    that waits a round; PowerSGD's warm start.
+    that waits a round; PowerSGD's warm start and, in every second round, its basis.
     """
     momentum = 1 if sync.outer == "sgd" and sync.outer_momentum > 0 else 0
     moments = 2 if sync.outer == "adamw" else momentum
-    return moments + int(sync.delay > 0) + int(sync.codec == "low_rank")
-
-
-def phases(sync: SyncSpec) -> int:
-    """Payloads that each peer sends in one round: PowerSGD's second factor waits for the merged first one."""
-    return PHASES if sync.codec == "low_rank" else 1
+    return moments + int(sync.delay > 0) + (2 if sync.codec == "low_rank" else 0)
 
 
 def payload_bytes(sync: SyncSpec, layout: Layout, codec: Expecting | None = None) -> float:
-    """Modelled bytes of one payload: a fragment's share where rounds take turns, the mean of a round's phases."""
+    """Modelled bytes of one payload: a fragment's share where rounds take turns, the mean where phases do."""
     whole = (codec or codec_of(sync)).expect(layout)
     return whole / min(sync.fragments, len(layout.tensors))

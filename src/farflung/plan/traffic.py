@@ -2,7 +2,7 @@
 
 With N providers, V verifiers, and p, d and s the bytes at the socket of a payload, the data set and the public state:
 
-    sync     rounds x N x N p, in each phase: a member pushes its payload to one replica, N - 2 members and the
+    sync     rounds x N x N p: a member pushes its payload to one replica, N - 2 members and the
              requester fetch it
     join     N (d + s) + V d: verifiers get public states with their audits
     audit    what verifiers fetch of states (plan.audits), and s for each verifier that has work in a round
@@ -32,7 +32,6 @@ from farflung.plan.states import (
     inner_vectors,
     outer_vectors,
     payload_bytes,
-    phases,
 )
 from farflung.store.objects import chunk_count
 
@@ -121,7 +120,7 @@ def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Expecting)
     members, drawn = spec.network.providers, audits.expected(spec)
     verifiers = spec.verifiers
     payload = math.ceil(payload_bytes(spec.sync, layout, codec))
-    sync_round = phases(spec.sync) * members * (members * on_wire(payload) + PUSH)
+    sync_round = members * (members * on_wire(payload) + PUSH)
     data, state = on_wire(dataset_bytes), on_wire(snapshot_bytes(spec, layout))
     from_peers = audits.moved(spec, drawn, lambda vectors: on_wire(FLOAT * layout.size * vectors))
     control_round = control_bytes(members, spec.sync.steps)

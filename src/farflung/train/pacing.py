@@ -1,7 +1,7 @@
 """How many steps each member makes: measurements of past rounds in, H and the steps of each member out.
 
-All should finish together. The member of (lower) median speed makes all H steps of a round, a faster one no more; a
-slower one as many as it makes in that time: it contributes fewer tokens instead of delaying all. H itself is the
+All should finish together. The member of (lower) median time a step makes all H steps of a round, a faster one no more,
+a slower one as many as it makes in that time: it contributes fewer tokens instead of delaying all. H itself is the
 smallest with which exchanging takes no more than `share` of a round,
 
     exchange / (exchange + H t) <= share      t: seconds a step of the median member
@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from farflung.core.ids import PeerId
 
 CHANGE: Final = 2  # steps at most double or halve from one round to the next
+EVEN: Final = 0.9  # of the median member's speed: who has it makes all steps, whatever a clock's noise says
 WINDOW: Final = 5  # rounds of which the median is taken
 
 
@@ -77,7 +78,7 @@ def _steps(exchange: Sequence[float], usual: float, before: int, bounds: Bounds)
 
 def _share_of(speed: float, steps: int) -> int:
     """Steps that a member of `speed`, in the median member's, makes while that one makes `steps`."""
-    return steps if speed >= 1.0 else int(steps * speed)
+    return steps if speed >= EVEN else int(steps * speed)
 
 
 def _bounded(wanted: int, before: int, least: int, most: int) -> int:

@@ -145,9 +145,12 @@ def step(state: State, event: Event) -> Step:
             return _lose(state, peer)
         case Came(peer) if peer not in state.members and peer not in state.excluded:
             return _replace(state, members=(*state.members, peer)), []
-        case GraceOver(round, phase) if (round, phase) == (state.round, state.phase):
-            is_open = state.window is Window.OPEN
-            return _advance(_replace(state, window=Window.OVER), []) if is_open else (state, [])
+        case GraceOver(round, phase) if (round, phase, Window.OPEN) == (
+            state.round,
+            state.phase,
+            state.window,
+        ):
+            return _advance(_replace(state, window=Window.OVER), [])
         case Paced(steps, weight, weights) if 1 <= steps <= weight:
             light = {peer: max(1, min(weight, each)) for peer, each in weights.items()}
             return _replace(state, steps=steps, weight=weight, pace=light), []

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.compress import registry
+from farflung.compress.density import kept
 from farflung.compress.lowrank import LowRank
 from farflung.compress.merge import Part as Decoded
 from farflung.compress.merge import mean, merge
@@ -71,7 +72,7 @@ class Sync:
         return registry.make(
             sync.codec,
             value_bits=sync.value_bits,
-            topk=sync.topk,
+            topk=kept(round, sync.warmup_rounds, sync.topk, sync.chunk),
             chunk=sync.chunk,
             transform=sync.transform,
             rank=sync.rank,

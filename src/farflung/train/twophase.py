@@ -7,8 +7,8 @@ phases, a peer may leave or come between them, and a run is resumed between them
     phase 0, even rounds     public state gains BASIS                                weights stay
     phase 1, odd rounds      public state loses BASIS, QUERY is the next warm start  the outer step
 
-A peer trains in both: what it wants after phase 0 is added to what it could not say yet. A caller whose weights stay in a
-phase 1 (end = P, no change) makes the step of the paper, with both factors from one gradient.
+A peer trains in both: what it wants after phase 0 is added to what it could not say yet. A caller whose weights stay in
+a phase 1 (end = P, no change) makes the step of the paper, with both factors from one gradient.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def decoded(sync: Sync, layout: Layout, check: Check, weight: int) -> Float32:
     Raises ProtocolError: FF-VERI-060 to -063 (envelope and statement), FF-COMP-001 to -019 (the payload itself).
     """
     _envelope(sync, check, weight)
-    about = About(check.round, 0, check.root, check.contribution.peer)
+    about = About(check.round, check.round % sync.phases, check.root, check.contribution.peer)
     return sync.spread(check.round, layout, sync.decode(about, layout, check.payload))
 
 
@@ -141,15 +141,18 @@ def _fault(code: str, what: str, cause: str) -> ProtocolError:
     )
 
 
-def flags(layout: Layout, parts: Sequence[Part]) -> dict[PeerId, str]:
-    """Suspicious contributions among the accepted ones of a round, in any order; one reason each."""
+def flags(layout: Layout, parts: Sequence[Part], *, is_chosen: bool = True) -> dict[PeerId, str]:
+    """Suspicious contributions among the accepted ones of a round, in any order; one reason each.
+
+    `is_chosen`: what is not zero was chosen by its maker (top-k), and does not follow from the layout alone (low rank).
+    """
     ordered = sorted(parts, key=lambda part: bytes(part.peer))
     fixed = [canon.to_fixed(part.values) for part in ordered]
     squares = [tensor_squares(layout, values) for values in fixed]
     found: dict[PeerId, str] = {}
     for reason, places in (
         (ZERO, [i for i, square in enumerate(squares) if not sum(square)]),
-        (DUPLICATE, _duplicates(fixed, [sum(square) for square in squares])),
+        (DUPLICATE, _duplicates(fixed, [sum(square) for square in squares], is_chosen)),
         (NORM, _odd_norms(layout, squares)),
     ):
         for place in places:
@@ -182,14 +185,14 @@ def _odd_norms(layout: Layout, squares: Sequence[tuple[int, ...]]) -> list[int]:
     return sorted(odd)
 
 
-def _duplicates(fixed: Sequence[Int64], squares: Sequence[int]) -> list[int]:
+def _duplicates(fixed: Sequence[Int64], squares: Sequence[int], is_chosen: bool) -> list[int]:
     """Both of each pair: sought in floating point, with a margin that no rounding fills, and judged exactly."""
     found: set[int] = set()
     chosen = [np.flatnonzero(values) for values in fixed]
     wide = [values.astype(np.float64) for values in fixed]
     for i in range(len(fixed)):
         for j in range(i):
-            is_sparse = 0 < 2 * chosen[i].size <= fixed[i].size
+            is_sparse = is_chosen and 0 < 2 * chosen[i].size <= fixed[i].size
             is_same = is_sparse and np.array_equal(chosen[i], chosen[j])
             is_near = float(wide[i] @ wide[j]) > SOUGHT * math.sqrt(squares[i]) * math.sqrt(squares[j])
             if is_same or (is_near and _is_parallel(fixed[i], fixed[j], squares[i], squares[j])):

@@ -174,7 +174,8 @@ class Walk:
         layout, sync, state = self._terms.layout, self._sync, self._public
         values = [sync.decode(sync.about(state, layout, p.peer), layout, p.payload) for p in parts]
         spread = [sync.spread(state.round, layout, v) for v in values]
-        return flags(layout, [Part(p.peer, p.weight, v) for p, v in zip(parts, spread, strict=True)])
+        found = [Part(p.peer, p.weight, v) for p, v in zip(parts, spread, strict=True)]
+        return flags(layout, found, is_chosen=sync.spec.sync.codec == "topk")
 
     def _part(self, c: Contribution) -> messages.Part:
         payload = self._exported.payload(c.payload)

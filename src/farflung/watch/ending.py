@@ -8,7 +8,7 @@ from farflung.core.events import Caught
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.plan.compare import is_off
-from farflung.watch import words
+from farflung.watch import words, yardstick
 from farflung.watch.fold import Timeline
 from farflung.watch.progress import DETAIL, FACT, MORE, STORY
 from farflung.watch.rows import WIDE, Row, Span, Style, block, plain
@@ -128,7 +128,7 @@ def result(t: Timeline, columns: int, *, verbose: bool, is_over: bool, run: str 
     loss = [Span(f"held-out loss {r.loss:.3f} nats a token", Style.STRONG), plain(words.gap(r))]
     if words.is_left_out(t):
         loss.append(_quiet("compared with nothing: one machine was left out, as asked"))
-    own, ring = words.sent_ring(r)
+    own, ring = yardstick.sent_ring(r)
     all_sent = f"sent {format_bytes(r.bytes_sent)} in all"
     hashes = (
         f"model {words.clean(r.model_hash[:HASH], HASH)}, ledger {words.clean(r.ledger_root[:HASH], HASH)}"
@@ -142,6 +142,7 @@ def result(t: Timeline, columns: int, *, verbose: bool, is_over: bool, run: str 
             rank=MORE,
         ),
         *block("", [plain(own), plain(ring)], columns, rank=FACT),
+        *block("", [plain(text) for text in yardstick.each_step(t)], columns, rank=DETAIL),
         *block("", [plain(all_sent), _quiet(_largest(t))], columns, rank=DETAIL),
         *_against_plan(t, columns, verbose),
         *block("", [plain(hashes), *_again(t)], columns, rank=FACT),

@@ -89,6 +89,7 @@ class Timeline(Struct, frozen=True):
     losses: Mapping[int, float] = _NOTHING  # held-out loss by round
     traffic: Mapping[tuple[int, str], BytesBy] = _NOTHING  # most that was seen, by session and process
     sent: BytesBy = BytesBy()  # all of `traffic` together
+    received: Mapping[tuple[int, str], int] = _NOTHING  # most that was seen to agree, as `traffic`
     usage: Mapping[str, events.Usage] = _NOTHING  # largest peak by process
     settled: Mapping[str, events.Settled] = _NOTHING
     left: tuple[events.Left, ...] = ()
@@ -313,4 +314,5 @@ def _count(t: Timeline, event: events.Traffic | events.Usage) -> Timeline:
     )
     kinds = BytesBy.__struct_fields__
     grown = {kind: getattr(t.sent, kind) + getattr(most, kind) - getattr(seen, kind) for kind in kinds}
-    return replace(t, traffic=_with(t.traffic, key, most), sent=BytesBy(**grown))
+    received = _with(t.received, key, max(t.received.get(key, 0), event.received))
+    return replace(t, traffic=_with(t.traffic, key, most), sent=BytesBy(**grown), received=received)

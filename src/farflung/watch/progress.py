@@ -7,7 +7,7 @@ from typing import Final
 from farflung.core.events import Resumed
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
-from farflung.watch import words
+from farflung.watch import words, yardstick
 from farflung.watch.fold import Stage, Timeline
 from farflung.watch.rows import LABEL, Row, Span, Style, block, plain
 
@@ -31,7 +31,7 @@ def plan(t: Timeline, columns: int, is_over: bool = False) -> list[Row]:
     if p is None:
         return _not_yet("Plan", "was not made" if is_over else "reading the job and its data …", columns)
     each = words.schedule(p)
-    sync, ring = words.traffic(p)
+    sync, ring = yardstick.traffic(p)
     alone = f", one machine {format_seconds(p.baseline_seconds)}" if p.baseline_seconds else ""
     takes = (f"{format_bytes(p.memory_bytes)} a worker", f"about {format_seconds(p.seconds)}{alone}")
     return [

@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import words
+from farflung.watch import words, yardstick
 from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
@@ -90,7 +90,7 @@ def _planned(event: events.Planned) -> list[str]:
     return [
         *say("Plan", words.shape(event), words.schedule(event)),
         *say("Plan", *words.agreement(event)),
-        *say("Plan", *words.traffic(event)),
+        *say("Plan", *yardstick.traffic(event)),
         *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
         *say("Plan", words.price(event)),
     ]
@@ -207,7 +207,7 @@ def _result(event: events.Result, timeline: Timeline, run: str) -> list[str]:
     return [
         *_verified(event, timeline),
         *say("Result", *_losses(event)),
-        *_sent(event),
+        *_sent(event, timeline),
         *say("Result", *_money(event)),
         *say("Result", took, again, *[words.left(gone, timeline) for gone in timeline.left[:8]]),
         *say("Result", f"model  {event.model_hash}"),
@@ -232,10 +232,10 @@ def _losses(event: events.Result) -> tuple[str, ...]:
     return (loss, words.unigram(event), words.gap(event))
 
 
-def _sent(event: events.Result) -> list[str]:
-    own, ring = words.sent_ring(event)
+def _sent(event: events.Result, timeline: Timeline) -> list[str]:
+    own, ring = yardstick.sent_ring(event)
     whole = f"sent {format_bytes(event.bytes_sent)} ({words.kinds(event.bytes_by)})"
-    return [*say("Result", whole), *say("Result", own, ring)]
+    return [*say("Result", whole), *say("Result", own, ring), *say("Result", *yardstick.each_step(timeline))]
 
 
 def _money(event: events.Result) -> tuple[str, ...]:

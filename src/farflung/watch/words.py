@@ -159,18 +159,6 @@ def agreement(plan: events.Planned) -> tuple[str, str]:
     )
 
 
-def traffic(plan: events.Planned) -> tuple[str, str]:
-    """The bytes to agree, and the yardstick beside them: computed, never run."""
-    ring = _ring(plan.ring_bytes, plan.sync_bytes)
-    return f"{format_bytes(plan.sync_bytes)} to agree", ring
-
-
-def _ring(ring: int, own: int) -> str:
-    if not ring:
-        return ""
-    return f"a bf16 ring all-reduce: {format_bytes(ring)}, {times(ring, own)} as much (computed, not run)"
-
-
 def price(plan: events.Planned) -> str:
     """What the job may cost, and what is locked for it."""
     return f"at most {credits_of(plan.price)}, {format_credits(plan.escrow)} locked"
@@ -339,12 +327,6 @@ def unigram(result: events.Result) -> str:
     """The least that training must beat: knowing how often each token occurs."""
     side = "below" if result.loss < result.loss_unigram else "not below"
     return f"{side} the unigram entropy of {result.loss_unigram:.3f}"
-
-
-def sent_ring(result: events.Result) -> tuple[str, str]:
-    """The bytes of agreement (sync and control), and the yardstick beside them."""
-    own = result.bytes_by.sync + result.bytes_by.control
-    return f"{format_bytes(own)} to agree", _ring(result.bytes_ring_bf16, own)
 
 
 def kinds(by: BytesBy) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from farflung.app.recorded import Payloads
     from farflung.app.specimens import Drawn
 
-NUMBERS: Final = 1 << 22  # measured at most, unless somebody wants more
+NUMBERS: Final = 1 << 20  # measured at most, unless somebody wants more
 NUMBERS_MOST: Final = 1 << 28
 PLOTS: Final = ("svg", "png")
 COLUMNS: Final = 80
@@ -66,11 +66,10 @@ def compress(
     .safetensors file; its weights stand in for what training sends.
     """
     kind = _kind(plot)
-    drawn, payloads = _drawn(model, recorded, numbers, seed)
+    of, drawn, payloads = _drawn(model, recorded, numbers, seed)
     from farflung.app import benching
 
     rows = benching.measure(drawn.specimens)
-    of = str(model.name if model is not None else recorded)
     if plot is not None:
         from farflung.app.view.codecs import picture
 
@@ -99,8 +98,8 @@ def _kind(plot: Path | None) -> str:
 
 def _drawn(
     model: Path | None, recorded: str | None, numbers: int, seed: int
-) -> tuple[Drawn, Payloads | None]:
-    """Raises UsageError FF-APP-194 unless exactly one of both is named."""
+) -> tuple[str, Drawn, Payloads | None]:
+    """What is measured, by its name. Raises UsageError FF-APP-194 unless exactly one of both is named."""
     if (model is None) == (recorded is None):
         raise UsageError(
             "FF-APP-194",
@@ -111,12 +110,13 @@ def _drawn(
     if model is not None:
         from farflung.app import specimens
 
-        return specimens.from_model(model, numbers, seed), None
+        return model.name, specimens.from_model(model, numbers, seed), None
     from farflung.app import handed
     from farflung.app.recorded import read
 
-    found = read(handed.finished(recorded))
-    return found.drawn, found.payloads
+    run = handed.finished(recorded)
+    found = read(run)
+    return run.name, found.drawn, found.payloads
 
 
 def _lines(of: str, drawn: Drawn, payloads: Payloads | None, rows: Sequence[Row]) -> list[str]:
@@ -133,6 +133,8 @@ def _lines(of: str, drawn: Drawn, payloads: Payloads | None, rows: Sequence[Row]
             f"{payloads.total} payloads of {format_bytes(payloads.mean)} on the average, and"
             f" {format_bytes(payloads.expected)} expected ({100 * off:+.1f} %)"
         )
+        if payloads.coefficient is not None:
+            said += f"; {payloads.coefficient:.2f} bits a coefficient, index floor {payloads.support_floor:.2f}"
         lines += _say("Sent", said)
     lines += ["", *HEAD, *[_row(row) for row in rows], ""]
     return [*lines, *_say("Columns", NOTE)]
@@ -176,5 +178,7 @@ def _facts(of: str, drawn: Drawn, payloads: Payloads | None, rows: Sequence[Row]
             "count": payloads.total,
             "mean_bytes": payloads.mean,
             "expected_bytes": payloads.expected,
+            "bits_a_coefficient": payloads.coefficient,
+            "index_floor": payloads.support_floor,
         }
     return said

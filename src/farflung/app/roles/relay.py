@@ -67,7 +67,7 @@ async def main(orders: Orders) -> None:
 
 def _told(server: RelayServer) -> dict[str, int]:
     """What it forwarded for others, and what it said itself, by kind."""
-    return {"relay": server.forwarded, **by_name(server.counter.sent)}
+    return {"relay": server.forwarded, **by_name(server.counter)}
 
 
 async def _tell(server: RelayServer) -> None:

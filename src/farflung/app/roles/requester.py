@@ -26,8 +26,8 @@ from farflung.core.money import Credits
 from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.block import Genesis
+from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
-from farflung.net.messages import Kind
 from farflung.train import snapshot
 from farflung.train.snapshot import PublicState
 
@@ -45,9 +45,9 @@ def budget_of(config: Report) -> Budget:
     )
 
 
-def tell_closed(_: PublicState, sent: dict[Kind, int]) -> None:
+def tell_closed(_: PublicState, counter: Counter) -> None:
     """After each round: a process that is killed has told of nearly all that it sent."""
-    report("bytes", **by_name(sent))
+    report("bytes", **by_name(counter))
 
 
 def keep_last(folder: RunFolder, terms: Terms, public: PublicState) -> None:
@@ -114,7 +114,7 @@ async def main(orders: Orders) -> None:
         await _until_let_go(asyncio.create_task(work()), asyncio.create_task(follow(orders, requester)))
     finally:
         await requester.close()
-        report_end(str(config["name"]), requester.counter.sent)
+        report_end(str(config["name"]), requester.counter)
 
 
 async def _until_let_go(work: asyncio.Task[None], leash: asyncio.Task[None]) -> None:

@@ -113,7 +113,7 @@ async def main(orders: Orders) -> None:
     counter = Counter()
 
     def count() -> None:
-        report("bytes", **by_name(counter.sent))  # a killed process has told of nearly all that it sent
+        report("bytes", **by_name(counter))  # a killed process has told of nearly all that it sent
 
     validator = Validator(
         store.load(key),
@@ -129,7 +129,7 @@ async def main(orders: Orders) -> None:
         pass
     await endpoint.close()
     store.close()
-    report_end("ledger", counter.sent)
+    report_end("ledger", counter)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@
         sync.zero_grad()
 
 All arithmetic of a round is train.sync's: the library and the job engine are two users of one core. With
-`fragment_sync_delay=1` the exchange of round r runs in a thread while round r + 1 trains, and what it brings is applied at the
-end of round r + 1, never earlier or later: the same run gives the same bits on fast and slow links.
+`fragment_sync_delay=1` the exchange of round r runs in a thread while round r + 1 trains, and what it brings is
+applied at the end of round r + 1, never earlier or later: the same run gives the same bits on fast and slow links.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from farflung.app.sync import checkpoint
 from farflung.app.sync.group import Group
 from farflung.app.sync.groups import resolve
 from farflung.app.sync.report import RoundReport, tell_left_out
-from farflung.app.sync.rounds import CHECK, SHARE, TAGS, Gathered, check_roots, gather
+from farflung.app.sync.rounds import CHECK, SHARE, TAGS, Gathered, Terms, check_roots, gather
 from farflung.app.sync.tensors import Weights
+from farflung.compress.lowrank import LowRank
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.layout import Float32
 from farflung.job.spec import JobSpec
-from farflung.train import optim
+from farflung.train import optim, twophase
 from farflung.train.optim import OptimState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
@@ -50,9 +51,11 @@ class Flight(NamedTuple):
 class Synchroniser:
     """What all methods do. Build one of the named methods (app.sync.methods) rather than this.
 
-    `spec`: the method as a job would name it. `min_quorum`: contributions without which a round fails: a number, a share
-    of the group, or None for all. `group`: a torch.distributed group, a group of `connect`, or None (torch.distributed's
-    default group where it is initialised, else this process alone).
+    `spec`: the method as a job would name it. `min_quorum`: contributions without which a round fails: a number,
+    a share of the group, or None for all. `group`: a torch.distributed group, a group of `connect`, or None
+    (torch.distributed's default group where it is initialised, else this process alone). `clip_to_median`: no
+    contribution's norm counts for more than the (lower) median of all, tensor by tensor, as in a job: it bounds
+    what one sick peer can do, and is no plain mean.
 
     Raises UsageError FF-SYNC-001 (a setting), FF-SYNC-002 (a model that cannot be exchanged).
     """
@@ -64,6 +67,7 @@ class Synchroniser:
         inner_optimizer: torch.optim.Optimizer | None,
         *,
         min_quorum: float | None,
+        clip_to_median: bool,
         group: Group | dist.ProcessGroup | None,
     ) -> None:
         check_settings(spec)
@@ -73,7 +77,7 @@ class Synchroniser:
         self.sync = Sync.of(spec)
         own = resolve(group)
         self.group = own.dedicated() if spec.sync.delay else own
-        self.quorum = _quorum(min_quorum, len(own.ids))
+        self.terms = Terms(_quorum(min_quorum, len(own.ids)), clip_to_median)
         self.state = self.sync.initial(self.weights.take())
         size = self.weights.layout.size
         self.residual = _zeros(size) if has_residual(spec) else None
@@ -87,7 +91,7 @@ class Synchroniser:
     @property
     def round(self) -> int:
         """Rounds that have ended here."""
-        return self.state.round + (self.flight is not None)
+        return (self.state.round + (self.flight is not None)) // self.sync.phases
 
     def step(self) -> RoundReport | None:
         """One step of the inner optimizer; after the last one of a round, the exchange. Call it after `backward`.
@@ -97,10 +101,22 @@ class Synchroniser:
         """
         if self.inner_optimizer is not None:
             self.inner_optimizer.step()
+        return self.advance()
+
+    def advance(self) -> RoundReport | None:
+        """`step` for a loop that has called the inner optimizer's own step already (a Trainer does)."""
         self.done += 1
         if self.done < self.spec.sync.steps:
             return None
         return self._border()
+
+    def set_lr(self, lr: float) -> None:
+        """The rate of a method that is its own optimizer (DGC, PowerSGD) from here on; the same at all peers."""
+        self.spec = msgspec.structs.replace(
+            self.spec, optimizer=msgspec.structs.replace(self.spec.optimizer, lr=lr)
+        )
+        check_settings(self.spec)
+        self.sync = Sync.of(self.spec)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients of the exchanged parameters (and of all that the inner optimizer holds)."""
@@ -133,8 +149,8 @@ class Synchroniser:
         Every payload carries the same comparison, so this is for the end of training.
         """
         root = self._settled().root(self.weights.layout)
-        tag = self.round * TAGS + CHECK
-        found = self.group.exchange(tag, root, len(root), self.quorum)
+        tag = (self.state.round + (self.flight is not None)) * TAGS + CHECK
+        found = self.group.exchange(tag, root, len(root), self.terms.quorum)
         check_roots(found.payloads, root)
 
     def finish(self) -> RoundReport | None:
@@ -160,11 +176,11 @@ class Synchroniser:
             self._executor = None
 
     def state_dict(self) -> dict[str, Any]:
-        """All that this peer needs to go on bit for bit, besides the model's own state_dict: see app.sync.checkpoint."""
+        """What this peer needs to go on bit for bit, besides the model's own state_dict (app.sync.checkpoint)."""
         return checkpoint.save(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from `state_dict`; load the model's own state first. Raises UsageError FF-SYNC-004 (not of this run)."""
+        """Goes on from `state_dict`; load the model's own state first. Raises UsageError FF-SYNC-004."""
         checkpoint.load(self, state)
 
     def resume(self, gathered: Gathered | None) -> None:
@@ -180,15 +196,17 @@ class Synchroniser:
                 parameter.copy_(value)
         return None
 
-    def settle(self) -> Flight | None:
+    def settle(self) -> Gathered | None:
         """Waits for the exchange under way and takes back what of it does not count; nothing is applied yet."""
-        if self.flight is not None and self.flight.payload:
+        if self.flight is None:
+            return None
+        if self.flight.payload:
             self._take_back(self.flight)
             self.flight = self.flight._replace(payload=b"")
-        return self.flight
+        return self.flight.result.result()
 
     def template(self) -> dict[str, Any]:
-        """A state_dict with everything in it, for torch.distributed.checkpoint.load to fill. The optimizer loses its state."""
+        """A whole state_dict for torch.distributed.checkpoint.load to fill. The inner optimizer loses its own state."""
         checkpoint.blank(self)
         return checkpoint.save(self)
 
@@ -203,28 +221,39 @@ class Synchroniser:
     def _border(self) -> RoundReport | None:
         self.weights.check()
         end = self._end()
-        report = None
-        layout, before = self.weights.layout, self.flight
+        report, before = None, self.flight
         if before is not None:
             gathered, report = self._land(before)
-            self.state = self.sync.moved(before.state, layout, gathered.change)
-        own = self.group.ids[self.group.rank]
-        sent = self.sync.encode(self.state, self.residual, self.offset, end, layout, own)
-        self.residual, self.offset = sent.residual, sent.offset
-        state, payload = self.state, sent.payload
-        flight = Flight(
-            state,
-            payload,
-            self._started(lambda: gather(self.sync, state, layout, self.group, payload, self.quorum)),
-        )
+            self.state = self.sync.moved(before.state, self.weights.layout, gathered.change)
         if self.spec.sync.delay:
-            self.flight = flight
+            self.flight = self._sent(end)
         else:
-            gathered, report = self._land(flight)
-            self.state = self.sync.moved(state, layout, gathered.change)
+            report = self._exchanged(end)
+            for _ in range(
+                1, self.sync.phases
+            ):  # the same change once more, now in the basis that all agreed on
+                report = report.joined(self._exchanged(self.state.params))
         self.done = 0
         self._begin(self.sync.start(self._shown(), self.offset))
         return report
+
+    def _exchanged(self, end: Float32) -> RoundReport:
+        """One round of train.sync, from the encoding to the outer step."""
+        flight = self._sent(end)
+        gathered, report = self._land(flight)
+        self.state = self.sync.moved(flight.state, self.weights.layout, gathered.change)
+        return report
+
+    def _sent(self, end: Float32) -> Flight:
+        """Encodes the round that led to `end`, and starts its exchange."""
+        state, layout, own = self.state, self.weights.layout, self.group.ids[self.group.rank]
+        sent = self.sync.encode(state, self.residual, self.offset, end, layout, own)
+        self.residual, self.offset = sent.residual, sent.offset
+
+        def work() -> Gathered:
+            return gather(self.sync, state, layout, self.group, sent.payload, self.terms)
+
+        return Flight(state, sent.payload, self._started(work))
 
     def _shown(self) -> PublicState:
         """The public state that the open round starts from, as far as it is known while an exchange is under way."""
@@ -293,11 +322,13 @@ class Synchroniser:
         """What was sent and did not count is unsent again."""
         if self.group.rank in flight.result.result().accepted or self.residual is None:
             return
-        layout = self.weights.layout
-        about = self.sync.about(flight.state, layout, self.group.ids[self.group.rank])
-        place = self.sync.fragment(flight.state.round, layout).place
+        state, layout = flight.state, self.weights.layout
+        about = self.sync.about(state, layout, self.group.ids[self.group.rank])
+        said, codec = self.sync.decode(about, layout, flight.payload), self.sync.codec(state.round)
+        if isinstance(codec, LowRank):
+            said = twophase.taken(codec, state, layout, said)
         self.residual = self.residual.copy()
-        self.residual[place] += self.sync.decode(about, layout, flight.payload)
+        self.residual[self.sync.fragment(state.round, layout).place] += said
 
 
 def done(gathered: Gathered) -> Future[Gathered]:
@@ -323,7 +354,7 @@ def check_settings(spec: JobSpec) -> None:
             "fragments >= 1, a delay of 0 or 1",
         )
     numbers = (sync.outer_lr, sync.outer_momentum, spec.optimizer.lr, spec.optimizer.weight_decay)
-    if not np.isfinite(numbers).all() or sync.outer_lr <= 0 or not 0 <= sync.outer_momentum < 1:
+    if not np.isfinite(numbers).all() or min(numbers[0], numbers[2]) <= 0 or not 0 <= sync.outer_momentum < 1:
         raise _bad(f"rates {numbers}", "outer_lr = 1.0, and an outer_momentum below 1")
 
 

@@ -1,8 +1,8 @@
 """Tensors as square blocks for a 2-D cosine transform, and back: every tensor costs its share, whatever its shape.
 
 A matrix whose sides are multiples of the block's is cut in tiles, as DeMo does (Peng et al. 2024, arXiv 2411.19870,
-section 3.2). Of any other tensor (a prime size, a vector, a convolution) the flat elements fill whole blocks, and what is left of all
-tensors together fills the last ones, padded with zeros once. No divisor is searched.
+section 3.2). Of any other tensor (a prime size, a vector, a convolution) the flat elements fill whole blocks,
+and what is left of all tensors together fills the last ones, padded with zeros once. No divisor is searched.
 """
 
 from __future__ import annotations

@@ -1,42 +1,64 @@
 """What a peer keeps on disk between two lives: public state, its own private state, and the inner optimizer's.
 
-    {"about": {version, layout, method, rank, round, done, in_flight}, "public": {...}, "peer-3": {..., "inner": {...}}}
+    {"about": {version, layout, method, rank, round, done, in_flight}, "public": {...}, "peer-3": {..., "inner":
+    {...}}}
 
-Vectors are tensors, the rest numbers and text, so that `torch.save` and torch.distributed.checkpoint take it as it is. What
-is private to a peer stands under its rank, for torch.distributed.checkpoint keeps one copy of equal names.
-An exchange under way is waited for and its result kept; it is applied where it would have been.
+Vectors are tensors, the rest numbers and text, so that `torch.save` and torch.distributed.checkpoint take it as
+it is. What is private to a peer stands under its rank, for torch.distributed.checkpoint keeps one copy of equal
+names. An exchange under way is waited for and its result kept; it is applied where it would have been.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from farflung.app.sync.group import Group
 from farflung.app.sync.rounds import Gathered
+from farflung.app.sync.tensors import Weights
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import UsageError
 from farflung.core.layout import Float32
+from farflung.job.spec import JobSpec
 from farflung.train.snapshot import PARAMS, PublicState
-
-if TYPE_CHECKING:
-    from farflung.app.sync.base import Synchroniser
+from farflung.train.sync import Sync
 
 VERSION: Final = 1
 
 
-def save(sync: Synchroniser) -> dict[str, Any]:
+class Peer(Protocol):
+    """What a checkpoint takes from a peer (app.sync.base.Synchroniser) and puts back."""
+
+    spec: JobSpec
+    weights: Weights
+    sync: Sync
+    group: Group
+    state: PublicState
+    residual: Float32 | None
+    offset: Float32 | None
+    velocity: Tensor | None
+    done: int
+    inner_optimizer: torch.optim.Optimizer | None
+
+    def settle(self) -> Gathered | None:
+        """What the exchange under way brings, when one is under way; nothing is applied yet."""
+
+    def resume(self, gathered: Gathered | None) -> None:
+        """Goes on from the fields; `gathered` is what an exchange under way had brought."""
+
+
+def save(sync: Peer) -> dict[str, Any]:
     """The state_dict. Blocks while an exchange is under way; raises what it raised."""
-    state, flight = sync.state, sync.settle()
+    state, gathered = sync.state, sync.settle()
     private: dict[str, Any] = {}
     if sync.spec.sync.delay:
         change = np.zeros(state.params.size, np.float32)
-        if flight is not None:
-            gathered = flight.result.result().change
-            change[: gathered.size] = gathered
+        if gathered is not None:
+            change[: gathered.change.size] = gathered.change
         private["change"] = torch.from_numpy(change)
     for name, vector in (("residual", sync.residual), ("offset", sync.offset)):
         if vector is not None:
@@ -45,7 +67,7 @@ def save(sync: Synchroniser) -> dict[str, Any]:
         private["velocity"] = sync.velocity.clone()
     if sync.inner_optimizer is not None:
         private["inner"] = sync.inner_optimizer.state_dict()
-    where = {"round": state.round, "done": sync.done, "in_flight": int(flight is not None)}
+    where = {"round": state.round, "done": sync.done, "in_flight": int(gathered is not None)}
     return {
         "about": _about(sync) | where,
         "public": {name: _tensor(vector) for name, vector in state.sections.items()},
@@ -53,7 +75,7 @@ def save(sync: Synchroniser) -> dict[str, Any]:
     }
 
 
-def load(sync: Synchroniser, found: dict[str, Any]) -> None:
+def load(sync: Peer, found: dict[str, Any]) -> None:
     """Puts everything back but the model. Raises UsageError FF-SYNC-004."""
     about = found.get("about", {})
     for name, wanted in _about(sync).items():
@@ -83,7 +105,7 @@ def load(sync: Synchroniser, found: dict[str, Any]) -> None:
     sync.resume(None if change is None else Gathered(change, (), {}, 0, 0, 0, 0.0))
 
 
-def blank(sync: Synchroniser) -> None:
+def blank(sync: Peer) -> None:
     """Makes the inner optimizer's vectors, which appear with its first step, by a step that moves nothing."""
     optimizer = sync.inner_optimizer
     if optimizer is None:
@@ -103,7 +125,7 @@ def blank(sync: Synchroniser) -> None:
         group["lr"] = rate
 
 
-def _about(sync: Synchroniser) -> dict[str, Any]:
+def _about(sync: Peer) -> dict[str, Any]:
     method = digest(NS_SPEC, encode((sync.spec.sync, sync.spec.optimizer.momentum)))
     return {
         "version": VERSION,
@@ -113,7 +135,7 @@ def _about(sync: Synchroniser) -> dict[str, Any]:
     }
 
 
-def _place(sync: Synchroniser) -> str:
+def _place(sync: Peer) -> str:
     return f"peer-{sync.group.rank}"
 
 
@@ -121,7 +143,7 @@ def _tensor(vector: Float32) -> Tensor:
     return torch.from_numpy(vector.copy())
 
 
-def _vector(sync: Synchroniser, value: Any) -> Float32:
+def _vector(sync: Peer, value: Any) -> Float32:
     size = sync.weights.layout.size
     if not isinstance(value, Tensor) or value.shape != (size,) or value.dtype != torch.float32:
         raise _another(f"a vector of it is not float32 of {size} elements")

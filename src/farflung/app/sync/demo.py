@@ -1,14 +1,14 @@
-"""DeMo (Peng et al. 2024, arXiv 2411.19870) as a torch optimizer: what is fast in each peer's momentum is shared each step.
+"""DeMo (Peng et al. 2024, arXiv 2411.19870) as a torch optimizer: what is fast in each peer's momentum is shared.
 
-With lr the rate, d the decay, m a peer's momentum of one tensor, and D the 2-D cosine transform of blocks:
-    m = d m + lr g         q = the k largest coefficients of each block of D m          m = m - D⁻¹ q       each peer
-    Q = mean of all q      w = w (1 - lr weight_decay) - lr sign(D⁻¹ Q)                                     everybody
-The mean of a coefficient is over the peers that sent it (`aggregation="selectors"`, the paper's): one peer alone then decides its
-sign. With "all" it is over all peers, and a coefficient that few chose weighs as little as it should.
+With lr the rate, d the decay, m a peer's momentum of a tensor, and D the 2-D cosine transform of blocks, each step:
+    m = d m + lr g         q = the k largest coefficients of each block of D m        m = m - D⁻¹ q     each peer
+    Q = mean of all q      w = w (1 - lr weight_decay) - lr sign(D⁻¹ Q)                                 everybody
+The mean of a coefficient is over the peers that sent it (`aggregation="selectors"`, the paper's): one peer alone then
+decides its sign. With "all" it is over all peers, and a coefficient that few chose weighs as little as it should.
 
-Where the reference implementation differs: momentum is in `state_dict`, so that a run resumes bit for bit; one exchange a step for
-all tensors, gaps of indices entropy-coded by the codec of this project (`compress`), values at 2 to 32 bits; sums in the
-order of ranks; any shape, at its share of the cost (app.sync.blocks).
+Where the reference implementation differs: momentum is in `state_dict`, so that a run resumes bit for bit; one exchange
+a step for all tensors, gaps of indices entropy-coded by the codec of this project (`compress`), values at 1 to 32 bits;
+sums in the order of ranks; any shape, at its share of the cost (app.sync.blocks).
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from torch import Tensor
 from farflung.app.sync.blocks import Blocks, forward, inverse
 from farflung.app.sync.group import Group, too_few
 from farflung.app.sync.groups import resolve
-from farflung.app.sync.rounds import check_roots, root_of
+from farflung.app.sync.rounds import check_roots, claimed_roots
 from farflung.compress import registry
 from farflung.compress.payload import About
 from farflung.core.crypto import NS_PAYLOAD, NS_STATE, digest
 from farflung.core.errors import ProtocolError, RunError, UsageError
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.layout import Float32, Layout
+from farflung.train.select import largest
 
 Aggregation = Literal["selectors", "all"]
 
@@ -38,9 +39,10 @@ Aggregation = Literal["selectors", "all"]
 class DeMo(torch.optim.Optimizer):
     """Drop-in: give it to a plain (not DDP-wrapped) model's loop instead of another optimizer.
 
-    Keyword names are the reference's. `compression_chunk` is a block's side. `process_group`: a torch.distributed group, a
-    group of `farflung.sync.connect`, or None (the default group, else this process alone). `check_every`: steps between
-    comparisons of all parameters (0: only before the first step; that all merged the same is compared at every step).
+    Keyword names are the reference's. `compression_chunk` is a block's side. `process_group`: a
+    torch.distributed group, a group of `farflung.sync.connect`, or None (the default group, else this process
+    alone). `check_every`: steps between comparisons of all parameters (0: only before the first step; that all
+    merged the same is compared at every step).
 
     Every peer must have gradients for the same parameters; those without one are skipped.
     Raises UsageError FF-SYNC-020 (a setting), SpecError FF-COMP-030, FF-COMP-031 (of the codec).
@@ -74,10 +76,11 @@ class DeMo(torch.optim.Optimizer):
         self.last_payload = b""
         self._side, self._aggregation, self._check_every = compression_chunk, aggregation, check_every
         area = compression_chunk**2
+        self._topk = min(compression_topk, area)
         self._codec = registry.make(
             "topk",
             value_bits=value_bits,
-            topk=min(compression_topk, area),
+            topk=self._topk,
             chunk=area,
             transform="raw",
             rank=1,
@@ -88,8 +91,8 @@ class DeMo(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One step of all peers together.
 
-        Raises RunError FF-SYNC-005 (NaN), VerificationError FF-SYNC-006 (parameters differ), NetworkError FF-SYNC-010, 011,
-        ProtocolError FF-SYNC-021 (a rank sent what does not belong to this step).
+        Raises RunError FF-SYNC-005 (NaN), VerificationError FF-SYNC-006 (parameters differ), NetworkError
+        FF-SYNC-010, 011, ProtocolError FF-SYNC-021 (a rank sent what does not belong to this step).
         """
         loss = None
         if closure is not None:
@@ -103,9 +106,9 @@ class DeMo(torch.optim.Optimizer):
         blocks = Blocks([tuple(p.shape) for p, _ in own], self._side)
         coefficients = forward(blocks.gather([self._momentum(p, group) for p, group in own]))
         layout = self._layout(own, blocks)
-        vector = _flat(coefficients)
-        if not np.isfinite(vector).all():
+        if not bool(torch.isfinite(coefficients).all()):
             raise _not_finite(own)
+        vector = self._chosen(coefficients)
         about = About(first["step"], 0, self._root(own), self.group.ids[self.group.rank])
         sent, mean = self._exchange(layout, about, vector)
         first["step"] += 1
@@ -130,6 +133,17 @@ class DeMo(torch.optim.Optimizer):
         delta: Tensor = state["delta"]
         return delta.mul_(group["compression_decay"]).add_(parameter.grad.float(), alpha=float(group["lr"]))
 
+    def _chosen(self, coefficients: Tensor) -> Float32:
+        """The coefficients on the host; from another device only those travel that the codec is going to choose."""
+        flat = coefficients.reshape(-1)
+        if flat.device.type == "cpu":
+            values: Float32 = flat.numpy()
+            return values
+        chosen = largest(flat, self._side**2, self._topk)
+        vector = np.zeros(flat.numel(), np.float32)
+        vector[chosen.indices] = chosen.values
+        return vector
+
     def _exchange(self, layout: Layout, about: About, vector: Float32) -> tuple[Float32, Float32]:
         """What this peer's payload says, and the mean of what all say: both of shape (layout.size,)."""
         _, payload = self._codec.encode(None, vector, layout, about)
@@ -140,7 +154,7 @@ class DeMo(torch.optim.Optimizer):
             raise too_few(len(exchanged.payloads), quorum, exchanged.missing)
         self.bytes_up += exchanged.bytes_up
         self.bytes_down += exchanged.bytes_down
-        check_roots({rank: root_of(data) for rank, data in exchanged.payloads.items()}, about.base_root)
+        check_roots(claimed_roots(exchanged.payloads), about.base_root)
         total, count = np.zeros_like(vector), np.zeros_like(vector)
         sent = total
         for rank, data in sorted(exchanged.payloads.items()):
@@ -153,9 +167,8 @@ class DeMo(torch.optim.Optimizer):
             count += values != 0
         self._chain(exchanged.payloads)
         if self._aggregation == "all":
-            return sent, total / np.float32(quorum)
-        mean: Float32 = total / np.maximum(count, np.float32(1))
-        return sent, mean
+            return sent, (total / np.float32(quorum)).astype(np.float32)
+        return sent, (total / np.maximum(count, np.float32(1))).astype(np.float32)
 
     def _apply(
         self, own: list[tuple[Tensor, dict[str, Any]]], blocks: Blocks, sent: Float32, mean: Float32
@@ -195,11 +208,6 @@ class DeMo(torch.optim.Optimizer):
         first = self.param_groups[0]
         parts = [data for _, data in sorted(payloads.items())]
         first["chain"] = digest(NS_PAYLOAD, bytes.fromhex(first["chain"]), *parts).hex()
-
-
-def _flat(coefficients: Tensor) -> Float32:
-    vector: Float32 = coefficients.reshape(-1).cpu().numpy()
-    return vector
 
 
 def _check(lr: float, decay: float, weight_decay: float, aggregation: str, check_every: int) -> None:

@@ -1,7 +1,7 @@
 """A group over a torch.distributed process group: payload bytes in tensors of uint8, lengths first, nothing pickled.
 
-Every process receives the same bytes from the same collective, so that all see the same broken payload, if there is one, and
-leave it out alike. A lost process ends the group: that is how torch.distributed works.
+Every process receives the same bytes from the same collective, so that all see the same broken payload, if there
+is one, and leave it out alike. A lost process ends the group: that is how torch.distributed works.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who trains together: a group hands every member's payload of a round to all members, and the same set to each.
 
-Three groups are enough: one peer alone (`Solo`), a torch.distributed process group (`app.sync.distributed`) and a mesh
-of farflung's own connections (`app.sync.mesh`). What a group delivers is bytes from elsewhere: it checks their
+Three groups are enough: one peer alone (`Solo`), a torch.distributed process group (`app.sync.distributed`) and
+a mesh of farflung's own connections (`app.sync.mesh`). What a group delivers is bytes from elsewhere: it checks their
 length, the codec checks the rest.
 """
 
@@ -36,8 +36,8 @@ class Group(Protocol):
     def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> Exchanged:
         """Sends `payload` to all and returns what all sent under `tag`; every member gets the same payloads.
 
-        Blocks. `bound`: bytes of the longest payload that anybody may send. Raises NetworkError: FF-SYNC-010 fewer than
-        `quorum` payloads are there, FF-SYNC-011 the group is broken or closed.
+        Blocks. `bound`: bytes of the longest payload that anybody may send. Raises NetworkError: FF-SYNC-010
+        fewer than `quorum` payloads are there, FF-SYNC-011 the group is broken or closed.
         """
 
     def dedicated(self) -> Group:

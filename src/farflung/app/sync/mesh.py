@@ -1,7 +1,8 @@
 """A group over farflung's own connections: TLS 1.3 between public keys, everybody to everybody, one set for all.
 
     payloads    every member pushes its own, in pieces, to every other one
-    verdict     the first member (lowest key) says which payloads count: all, or at the deadline those that came, if they
+    verdict     the first member (lowest key) says which payloads count: all, or at the deadline those that came,
+    if they
                 are a quorum; the others wait for it, so that nobody merges another set
     fetch       who misses a payload of the set asks the first member for it, and checks its hash
 
@@ -36,7 +37,6 @@ T = TypeVar("T")
 
 _LANES: Final = 4  # pieces under way to one peer: the line stays busy over one round trip
 _RETRY_SECONDS: Final = 0.25
-_POLL_SECONDS: Final = 0.02
 _STALL_SECONDS: Final = (
     5.0  # without a piece of a payload that counts: then it is fetched from the first member
 )
@@ -60,8 +60,8 @@ def connect(
     entry in the book (behind a router). `allow_remote`: may be reached from other machines; without it only loopback
     is bound. `deadline`: seconds that an exchange waits for payloads; then a quorum is enough.
 
-    Raises UsageError FF-SYNC-012, FF-SYNC-013; PolicyError FF-NET-042 (not loopback); NetworkError FF-NET-040, 041 (cannot
-    listen), FF-SYNC-011 (a peer did not come within `join_seconds`).
+    Raises UsageError FF-SYNC-012, FF-SYNC-013; PolicyError FF-NET-042 (not loopback); NetworkError FF-NET-040,
+    041 (cannot listen), FF-SYNC-011 (a peer did not come within `join_seconds`).
     """
     own = key if isinstance(key, SigningKey) else load_key(key)
     book = members(peers, own.public)
@@ -93,13 +93,14 @@ class Mesh:
         self._counter = Counter()
         self._last = (0, 0)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._left: set[int] = set()  # members that need nothing more
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="farflung-sync", daemon=True)
         self._thread.start()
 
-        async def start() -> tuple[asyncio.Event, asyncio.Event, Endpoint]:
+        async def start() -> Endpoint:
+            self._begun, self._arrived = asyncio.Event(), asyncio.Event()
+            self._bye = [asyncio.Event() for _ in book]  # who needs nothing more
             endpoint = Endpoint(
                 key,
                 self._handle,
@@ -110,10 +111,10 @@ class Mesh:
                 allow_remote=allow_remote,
             )
             await endpoint.start()
-            return asyncio.Event(), asyncio.Event(), endpoint
+            return endpoint
 
         try:
-            self._begun, self._arrived, self._endpoint = self._do(start())
+            self._endpoint = self._do(start())
         except BaseException:
             self._end_thread()
             raise
@@ -178,11 +179,19 @@ class Mesh:
                 for connection in standing.values():
                     with contextlib.suppress(FarflungError):
                         await connection.tell("sync.bye", b"")
-                while any(c.is_open and rank not in self._left for rank, c in standing.items()):
-                    await asyncio.sleep(_POLL_SECONDS)
+                for rank, connection in standing.items():
+                    await self._gone(rank, connection)
         for verdict in self._verdicts.values():
             verdict.cancel()
         await self._endpoint.close()
+
+    async def _gone(self, rank: int, connection: Connection) -> None:
+        """Returns when a member has said good-bye, or its connection is lost."""
+        said = asyncio.create_task(self._bye[rank].wait())
+        lost = asyncio.create_task(connection.closed())
+        await asyncio.wait((said, lost), return_when=asyncio.FIRST_COMPLETED)
+        said.cancel()
+        lost.cancel()
 
     async def _join(self, until: float) -> None:
         others = [rank for rank in range(len(self.ids)) if rank != self.rank]
@@ -321,7 +330,7 @@ class Mesh:
         if method == "sync.here":
             return b""
         if method == "sync.bye":
-            self._left.add(rank)
+            self._bye[rank].set()
             return b""
         await self._begun.wait()  # no bound is known before the first exchange
         if method == "sync.piece":

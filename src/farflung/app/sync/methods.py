@@ -1,4 +1,4 @@
-"""The methods by their names in the literature: each is a row of job.methods, with keyword arguments instead of a job file."""
+"""The methods by their names in the literature: rows of job.methods with keyword arguments instead of a job file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AnyGroup = Group | dist.ProcessGroup | None
 
 
 def _spec(method: str, **settings: Any) -> JobSpec:
-    """The method's own defaults, and over them `settings`: names of SyncSpec, or `optimizer_` and a name of OptimizerSpec."""
+    """The method's own defaults, over them `settings`: names of SyncSpec, or `optimizer_` and one of OptimizerSpec."""
     sync: dict[str, Any] = {"method": method}
     optimizer: dict[str, Any] = {"clip": 0.0}
     for key, value in METHODS[method].defaults.items():
@@ -40,10 +40,12 @@ def _spec(method: str, **settings: Any) -> JobSpec:
 
 
 class SparseLoCo(Synchroniser):
-    """Local steps, then the largest `topk` of every `chunk` elements, `value_bits` each, with error feedback; averaged.
+    """Local steps, then the largest `topk` of every `chunk` elements, `value_bits` each, with error feedback;
+    averaged.
 
-    Sarfi et al. 2025 (arXiv 2508.15706). `transform`: "raw", "dct" (each chunk as a square block), or "auto" (per tensor what
-    keeps more energy). The default for links under about 20 Mbit/s up. Other arguments: see Synchroniser.
+    Sarfi et al. 2025 (arXiv 2508.15706). `transform`: "raw", "dct" (each chunk as a square block), or "auto"
+    (per tensor what keeps more energy). The default for links under about 20 Mbit/s up. Other arguments: see
+    Synchroniser.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class SparseLoCo(Synchroniser):
         fragments: int = 1,
         fragment_sync_delay: int = 0,
         min_quorum: float | None = None,
+        clip_to_median: bool = True,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -77,14 +80,16 @@ class SparseLoCo(Synchroniser):
             fragments=fragments,
             delay=fragment_sync_delay,
         )
-        super().__init__(model, spec, inner_optimizer, min_quorum=min_quorum, group=group)
+        super().__init__(
+            model, spec, inner_optimizer, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group
+        )
 
 
 class DiLoCo(Synchroniser):
     """Local steps, then the whole change at `value_bits` an element, and Nesterov momentum outside.
 
-    Douillard et al. 2023 (arXiv 2311.08105); `fragments` and `fragment_sync_delay` make it Streaming DiLoCo (arXiv 2501.18512).
-    Below 32 bits an element error feedback is on.
+    Douillard et al. 2023 (arXiv 2311.08105); `fragments` and `fragment_sync_delay` make it Streaming DiLoCo
+    (arXiv 2501.18512). Below 32 bits an element error feedback is on.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class DiLoCo(Synchroniser):
         fragments: int = 1,
         fragment_sync_delay: int = 0,
         min_quorum: float | None = None,
+        clip_to_median: bool = False,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -114,14 +120,16 @@ class DiLoCo(Synchroniser):
             fragments=fragments,
             delay=fragment_sync_delay,
         )
-        super().__init__(model, spec, inner_optimizer, min_quorum=min_quorum, group=group)
+        super().__init__(
+            model, spec, inner_optimizer, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group
+        )
 
 
 class MuLoCo(Synchroniser):
     """Local steps of Muon, then the whole change at two bits an element with error feedback; averaged.
 
-    Therien et al. 2025 (arXiv 2505.23725). The quality default. `inner_optimizer` None: `Muon(model, lr)`, which leaves
-    embeddings, heads and vectors to AdamW.
+    Therien et al. 2025 (arXiv 2505.23725). The quality default. `inner_optimizer` None: `Muon(model, lr)`, which
+    leaves embeddings, heads and vectors to AdamW.
     """
 
     def __init__(
@@ -138,6 +146,7 @@ class MuLoCo(Synchroniser):
         fragments: int = 1,
         fragment_sync_delay: int = 0,
         min_quorum: float | None = None,
+        clip_to_median: bool = False,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -151,7 +160,9 @@ class MuLoCo(Synchroniser):
             delay=fragment_sync_delay,
         )
         inner = inner_optimizer if inner_optimizer is not None else Muon(model, lr)
-        super().__init__(model, spec, inner, min_quorum=min_quorum, group=group)
+        super().__init__(
+            model, spec, inner, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group
+        )
 
 
 class LocalSGD(Synchroniser):
@@ -168,6 +179,7 @@ class LocalSGD(Synchroniser):
         fragments: int = 1,
         fragment_sync_delay: int = 0,
         min_quorum: float | None = None,
+        clip_to_median: bool = False,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -178,15 +190,18 @@ class LocalSGD(Synchroniser):
             fragments=fragments,
             delay=fragment_sync_delay,
         )
-        super().__init__(model, spec, inner_optimizer, min_quorum=min_quorum, group=group)
+        super().__init__(
+            model, spec, inner_optimizer, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group
+        )
 
 
 class DGC(Synchroniser):
-    """Every step, the largest `topk` of every `chunk` elements of a velocity that each peer keeps (momentum correction),
-    masked where all was sent. It is the optimizer, too: momentum-SGD at rate `lr`.
+    """Every step, the largest `topk` of every `chunk` elements of a velocity that each peer keeps (momentum
+    correction), masked where all was sent. It is the optimizer, too: momentum-SGD at rate `lr`.
 
-    Lin et al. 2018 (arXiv 1712.01887). `clip`: largest L2 norm of a peer's gradient (0: none). `warmup_rounds`: over so many rounds
-    the density falls from a quarter of all elements. For comparison: with Adam it loses what makes it work.
+    Lin et al. 2018 (arXiv 1712.01887). `clip`: largest L2 norm of a peer's gradient (0: none). `warmup_rounds`:
+    over so many rounds the density falls from a quarter of all elements. For comparison: with Adam it loses what
+    makes it work.
     """
 
     def __init__(
@@ -202,6 +217,7 @@ class DGC(Synchroniser):
         clip: float = 0.0,
         warmup_rounds: int = 0,
         min_quorum: float | None = None,
+        clip_to_median: bool = False,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -215,13 +231,14 @@ class DGC(Synchroniser):
             optimizer_weight_decay=weight_decay,
             optimizer_clip=clip,
         )
-        super().__init__(model, spec, None, min_quorum=min_quorum, group=group)
+        super().__init__(model, spec, None, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group)
 
 
 class PowerSGD(Synchroniser):
     """Every step, two thin factors of each matrix of the gradient, with error feedback; AdamW on what they give.
 
-    Vogels et al. 2019 (arXiv 1905.13727): a round has two phases, P = M Q and then Q = Mᵀ P. `rank` is the factors' width.
+    Vogels et al. 2019 (arXiv 1905.13727): a round has two phases, P = M Q and then Q = Mᵀ P. `rank` is the
+    factors' width.
     """
 
     def __init__(
@@ -234,6 +251,7 @@ class PowerSGD(Synchroniser):
         weight_decay: float = 0.1,
         clip: float = 1.0,
         min_quorum: float | None = None,
+        clip_to_median: bool = False,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -245,4 +263,4 @@ class PowerSGD(Synchroniser):
             optimizer_weight_decay=weight_decay,
             optimizer_clip=clip,
         )
-        super().__init__(model, spec, None, min_quorum=min_quorum, group=group)
+        super().__init__(model, spec, None, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group)

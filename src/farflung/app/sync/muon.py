@@ -1,4 +1,4 @@
-"""Muon as a torch optimizer, by the same formulas as the job engine's (train.optim): matrices by Muon, the rest by AdamW."""
+"""Muon as a torch optimizer, by the job engine's formulas (train.optim): matrices by Muon, the rest by AdamW."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Piece(Wire, frozen=True):
 
 
 class Verdict(Wire, frozen=True):
-    """What the first member decided of an exchange: rank and hash of each payload that counts, and why others do not."""
+    """What the first member decided of an exchange: rank and hash of what counts, and why others do not."""
 
     tag: int
     accepted: tuple[tuple[int, Hash], ...]
@@ -99,8 +99,8 @@ class Shelf:
     def add(self, rank: int, piece: Piece) -> bool:
         """Takes a piece; True when its payload is whole by it. A piece that is there already is ignored.
 
-        Raises ProtocolError FF-SYNC-014: an exchange that is over or far ahead, a payload longer than the codec's bound,
-        a piece that does not lie where pieces lie.
+        Raises ProtocolError FF-SYNC-014: an exchange that is over or far ahead, a payload longer than the
+        codec's bound, a piece that does not lie where pieces lie.
         """
         if not self.tag - AHEAD <= piece.tag <= self.tag + AHEAD:
             raise refuse_piece(f"exchange {piece.tag}, while this peer is at {self.tag}")

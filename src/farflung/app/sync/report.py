@@ -25,6 +25,19 @@ class RoundReport:
     accepted: tuple[int, ...]  # ranks whose contributions were merged
     left_out: Mapping[int, str]  # ranks whose were not, and why
 
+    def joined(self, other: RoundReport) -> RoundReport:
+        """This and a second phase of the same step: sums of bytes and seconds, and who is in the last phase."""
+        return RoundReport(
+            self.round,
+            self.payload_bytes + other.payload_bytes,
+            self.bytes_up + other.bytes_up,
+            self.bytes_down + other.bytes_down,
+            self.exchange_seconds + other.exchange_seconds,
+            self.waited_seconds + other.waited_seconds,
+            other.accepted,
+            {**self.left_out, **other.left_out},
+        )
+
     @property
     def hidden_seconds(self) -> float:
         """How much of the exchange ran while this peer trained."""

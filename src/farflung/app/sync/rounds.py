@@ -1,12 +1,14 @@
 """One exchange: payloads out, everybody's back, and what they say together. Runs in the background where asked.
 
-The rules and the arithmetic are those of the job engine (train.sync): decode, merge in fixed point, outer step. Here is
-only what a library adds: a contribution that cannot be decoded is left out, by everybody alike, with its reason; and a
-rank that holds other parameters than the others is named, because every payload says from which public state it starts.
+The rules and the arithmetic are those of the job engine (train.sync): decode, merge in fixed point, outer step.
+Here is only what a library adds: a contribution that cannot be decoded is left out, by everybody alike, with its
+reason; and a rank that holds other parameters than the others is named, because every payload says from which
+public state it starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple
 
 from farflung.app.sync.group import Exchanged, Group, too_few
 from farflung.compress.merge import Part, mean, merge
-from farflung.compress.payload import About
+from farflung.compress.payload import About, describe
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import Hash
 from farflung.core.layout import Float32, Layout
@@ -23,7 +25,6 @@ from farflung.train.sync import Sync
 
 TAGS: Final = 4  # of a round: two phases, the sharing of weights, a check
 SHARE, CHECK = 2, 3
-_ROOT: Final = slice(44, 76)  # of a payload: docs/protocol/payload.md, "Header"
 
 
 class Gathered(NamedTuple):
@@ -38,8 +39,15 @@ class Gathered(NamedTuple):
     seconds: float
 
 
+class Terms(NamedTuple):
+    """What all peers have agreed on beside the method: contributions that are needed, and whether norms are clipped."""
+
+    quorum: int
+    is_clipped: bool
+
+
 def gather(
-    sync: Sync, state: PublicState, layout: Layout, group: Group, payload: bytes, quorum: int
+    sync: Sync, state: PublicState, layout: Layout, group: Group, payload: bytes, terms: Terms
 ) -> Gathered:
     """Exchanges the round's payload and merges what came.
 
@@ -47,14 +55,14 @@ def gather(
     """
     started = time.perf_counter()
     part = sync.fragment(state.round, layout)
-    exchanged = group.exchange(state.round * TAGS, payload, sync.bound(layout), quorum)
+    exchanged = group.exchange(state.round * TAGS, payload, sync.bound(layout), terms.quorum)
     root = state.root(layout)
-    check_roots({rank: root_of(data) for rank, data in exchanged.payloads.items()}, root)
-    parts, broken = _decoded(sync, layout, group, exchanged, About(state.round, 0, root, group.ids[0]))
+    check_roots(claimed_roots(exchanged.payloads), root)
+    parts, broken = _decoded(sync, layout, group, exchanged, sync.about(state, layout, group.ids[0]))
     left_out = {**exchanged.missing, **broken}
-    if len(parts) < quorum:
-        raise too_few(len(parts), quorum, left_out)
-    change = mean(merge(part.layout, list(parts.values())))
+    if len(parts) < terms.quorum:
+        raise too_few(len(parts), terms.quorum, left_out)
+    change = mean(merge(part.layout, list(parts.values()), is_clipped=terms.is_clipped))
     return Gathered(
         change,
         tuple(parts),
@@ -81,22 +89,21 @@ def _decoded(
     return parts, broken
 
 
-def root_of(payload: bytes) -> bytes:
-    """The public state that a payload says it starts from; shorter than a hash when the payload is too short."""
-    return payload[_ROOT]
+def claimed_roots(payloads: Mapping[int, bytes]) -> dict[int, bytes]:
+    """The public state that each payload says it starts from; those that are no payload at all say nothing."""
+    claimed: dict[int, bytes] = {}
+    for rank, data in payloads.items():
+        with contextlib.suppress(ProtocolError):
+            claimed[rank] = describe(data).header.about.base_root
+    return claimed
 
 
-def check_roots(roots: Mapping[int, bytes], own: Hash) -> None:
-    """Raises VerificationError FF-SYNC-006 when some ranks' public state differs from that of most.
-
-    A payload that is broken may name any root: one rank alone against an agreeing majority is left to the decoder when its
-    root is not even a hash's length.
-    """
-    whole = {rank: bytes(root) for rank, root in roots.items() if len(root) == len(own)}
+def check_roots(whole: Mapping[int, bytes], own: Hash) -> None:
+    """Raises VerificationError FF-SYNC-006 when some ranks' public state (its root) differs from that of most."""
     tally = Counter(whole.values())
-    if len(tally) <= 1 and own in tally:
+    if not tally or list(tally) == [own]:
         return
-    common = max(tally, key=lambda root: (tally[root], root), default=bytes(own))
+    common = max(tally, key=lambda root: (tally[root], root))
     others = sorted(rank for rank, root in whole.items() if root != common)
     raise VerificationError(
         "FF-SYNC-006",

@@ -1,7 +1,7 @@
 """A user's model as one flat float32 vector, in the layout of its trained parameters, and back.
 
-What is exchanged: every parameter that requires a gradient and has elements, once, however many modules share it. Half
-precision is exchanged as float32 and written back rounded. Frozen parameters and buffers (running means, for
+What is exchanged: every parameter that requires a gradient and has elements, once, however many modules share
+it. Half precision is exchanged as float32 and written back rounded. Frozen parameters and buffers (running means, for
 instance) are each peer's own.
 """
 
@@ -129,5 +129,5 @@ def _unfit(cause: str) -> UsageError:
         "FF-SYNC-002",
         "this model cannot be synchronised",
         cause=cause,
-        hint="pass an unsharded model with dense float parameters; for FSDP2 see farflung.sync.hooks",
+        hint="pass an unsharded model with dense float parameters; for FSDP2 see farflung.sync.compress_islands",
     )

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from farflung.core import events
 from farflung.core.money import format_credits
-from farflung.core.units import format_bytes, format_count, format_seconds
+from farflung.core.units import format_bytes, format_count, format_multiple, format_seconds
 from farflung.plan.compare import HIGH, LOW
-from farflung.watch import series
+from farflung.watch import series, yardstick
 from farflung.watch.fold import Timeline
 from farflung.watch.series import Audits, Losses, Money, PlanRow, Sent, Share, Strip
 from farflung.watch.sharing import share
@@ -58,7 +58,9 @@ def times(value: float) -> str:
 def short(t: Timeline, curves: Losses, sent: Sent, found: Audits) -> tuple[str, ...]:
     """The run in a few sentences."""
     return tuple(
-        s for s in (_work(t), _learned(t, curves), _traffic(sent), _checked(t, found), _settled(t)) if s
+        s
+        for s in (_work(t), _learned(t, curves), _traffic(sent), _each(t), _checked(t, found), _settled(t))
+        if s
     )
 
 
@@ -102,6 +104,22 @@ def _traffic(sent: Sent) -> str:
     return (
         f"To agree, they sent {own}. A bf16 ring all-reduce over the same steps would send {ring}, "
         f"{times(sent.times)} as much; that is computed, not run."
+    )
+
+
+def _each(t: Timeline) -> str:
+    """The metric (watch.yardstick), and the ratio that papers tell."""
+    found = yardstick.each(t)
+    if found is None:
+        return ""
+    papers = (
+        f" Papers count float32 gradients over payloads, one way: that ratio is {format_multiple(found.papers)} here."
+        if found.papers
+        else ""
+    )
+    return (
+        f"Each provider sent {format_bytes(found.up)} and received {format_bytes(found.down)} a step, at its sockets;"
+        f" the ring moves {format_bytes(found.ring)} each way, {format_multiple(found.below)} times.{papers}"
     )
 
 

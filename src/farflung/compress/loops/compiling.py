@@ -16,3 +16,9 @@ def loop(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     compiled: Callable[..., Any] = njit(nogil=True, fastmath=False, error_model="numpy")(function)
     return compiled
+
+
+def part(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A piece of loops, written into each of them: a call would count references to every array that it is given."""
+    inlined: Callable[..., Any] = njit(inline="always")(function)
+    return inlined

@@ -123,6 +123,18 @@ def ranked(values, whole, threshold, is_zero):
 
 
 @loop
+def tallied(symbols, size):
+    """Twin of quantise._tallied: a pass for each of the few symbols, several values at a time."""
+    counts = np.zeros(size, np.int64)
+    for symbol in range(size):
+        many = 0
+        for i in range(symbols.size):
+            many += np.int64(symbols[i] == symbol)
+        counts[symbol] = many
+    return counts
+
+
+@loop
 def looked_up(symbols, table):
     """Twin of quantise._looked_up: the table's entry for each symbol."""
     values = np.empty(symbols.size, table.dtype)
@@ -133,5 +145,5 @@ def looked_up(symbols, table):
 
 LOOPS: dict[str, Callable[..., Any]] = {
     "uniform": uniform, "scaled": scaled, "peaks": peaks, "magnitudes": magnitudes, "above": above,
-    "ranked": ranked, "looked_up": looked_up,
+    "ranked": ranked, "tallied": tallied, "looked_up": looked_up,
 }  # fmt: skip

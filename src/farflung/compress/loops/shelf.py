@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 from numba import config as numba_config
 
-from farflung.compress.loops import levels, selecting, sums
+from farflung.compress.loops import coding, levels, selecting, sums, supports
 
-LOOPS: dict[str, Any] = {**selecting.LOOPS, **levels.LOOPS, **sums.LOOPS}
+LOOPS: dict[str, Any] = {
+    **selecting.LOOPS, **levels.LOOPS, **sums.LOOPS, **coding.LOOPS, **supports.LOOPS,
+}  # fmt: skip
 
 
 def load(cache: str) -> dict[str, Any]:

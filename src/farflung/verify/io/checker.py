@@ -43,7 +43,8 @@ class Desk:
             return self._check(self._setup, request)
         seen = self._seen.pop(request.round, {})
         parts = [seen[peer] for peer in request.peers if peer in seen]
-        return Flags(tuple(rules.flags(self._setup.layout, parts).items()))
+        is_chosen = self._setup.spec.sync.codec == "topk"
+        return Flags(tuple(rules.flags(self._setup.layout, parts, is_chosen=is_chosen).items()))
 
     def _check(self, setup: CheckerSetup, request: Check) -> Checked:
         try:

@@ -1,0 +1,239 @@
+"""The codecs: bits a coefficient against the floor and the published formats, and speed on one core.
+
+    python bench/codec.py [--quick] [--out FILE]
+
+Seconds are processor time of this thread's process, the best of some calls, so that other work on the machine counts as
+little as it can; ratios are to yardsticks of the same run (a copy of as many bytes, `torch.topk` alone). GB/s are
+of the fp32 vector that goes in or comes out. "twins" is the same work by NumPy alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import recorded
+import torch
+from reporting import Row, at_most, load, show, told
+
+from farflung.compress import chunks, kernels, plane, sections, values
+from farflung.compress.merge import Part, merge
+from farflung.compress.payload import HEADER_BYTES, About, Cursor
+from farflung.compress.registry import Codec, make
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.layout import Float32, Layout
+
+ABOUT = About(0, 0, ZERO_HASH, PeerId(bytes(32)))
+TOPK, CHUNK = 64, 4096
+DEMO_BYTES, DEMO_CHUNK, DEMO_TOPK = 12, 64, 32  # int64 index and fp32 value; its defaults
+MATRIX = Layout.of({"w": (2048, 2048)})
+
+
+def codec(kind: str, bits: int, *, topk: int = TOPK, transform: str = "raw") -> Codec:
+    """A codec of the shelf, with the sparse default's other parameters."""
+    return make(kind, value_bits=bits, topk=topk, chunk=CHUNK, transform=transform, rank=4, error_decay=0.95)
+
+
+class Case(NamedTuple):
+    """One codec whose speed is measured."""
+
+    name: str
+    codec: Codec
+
+
+CASES = (
+    Case("top 64 of 4096, 2 bits", codec("topk", 2)),
+    Case("dense, 8 bits", codec("dense", 8)),
+    Case("dense, 4 bits", codec("dense", 4)),
+    Case("dense, 2 bits", codec("dense", 2)),
+)
+
+
+def at_least(case: str, value: float, unit: str, goal: float, against: str) -> Row:
+    """A case that meets its goal by reaching it."""
+    return Row(case, value, unit, goal, value >= goal, f"at least; {against}")
+
+
+def seconds(call: Callable[[], object], times: int) -> float:
+    """Processor seconds of the fastest of some calls."""
+    best = math.inf
+    for _ in range(times):
+        began = time.process_time()
+        call()
+        best = min(best, time.process_time() - began)
+    return best
+
+
+def normal(layout: Layout, seed: int = 0) -> Float32:
+    """Independent values, of the size of a change of weights."""
+    return (1e-3 * np.random.default_rng(seed).standard_normal(layout.size)).astype(np.float32)
+
+
+class Bits(NamedTuple):
+    """Bits a coefficient of one payload: of its index, of its value, and of all of it."""
+
+    index: float
+    value: float
+    all_in: float
+
+
+def bits(one: Codec, layout: Layout, vector: Float32) -> Bits:
+    """What a payload's parts take, found by reading it."""
+    _, payload = one.encode(None, vector, layout, ABOUT)
+    body, form = memoryview(payload)[HEADER_BYTES:], one.form
+    cursor, count, value, others = Cursor(body), 0, 0, 0
+    for slabs in chunks.plan(layout, form.chunk, form.topk).sections():
+        sent = sections.read(cursor, slabs, form)
+        coded, rest = plane.split(np.concatenate([each.symbols for each in sent]), form.value_bits)
+        raw = plane.raw_bytes(coded.size, plane.symbol_bits(form.value_bits))
+        stream = 4 + len(plane.encode(coded, min(values.alphabet(form.value_bits), 256)))
+        levels = sum(len(each.levels) for each in sent)
+        value += levels + min(stream, raw) + len(rest)
+        others += 1
+        count += coded.size
+    index = len(body) - value - others
+    return Bits(8 * index / count, 8 * value / count, 8 * len(payload) / count)
+
+
+def sizes(quick: bool) -> Iterator[Row]:
+    """Bits a coefficient, uniform and recorded."""
+    floor = (
+        (math.lgamma(CHUNK + 1) - math.lgamma(TOPK + 1) - math.lgamma(CHUNK - TOPK + 1)) / math.log(2) / TOPK
+    )
+    uniform = bits(codec("topk", 2), MATRIX, normal(MATRIX))
+    yield at_most("index, uniform support", uniform.index, "bits", 7.6, f"floor, computed: {floor:.2f} bits")
+    yield at_most(
+        "coefficient all in, uniform support",
+        uniform.all_in,
+        "bits",
+        8.5,
+        "published 14; DeMo's reference 96",
+    )
+    rounds = (1, 2) if quick else (5, 10, 15, 20)
+    spec = recorded.job(rounds[-1] + 1)
+    found = [
+        (layout, vector)
+        for _, layout, vector in recorded.record(spec, rounds, 2 if quick else recorded.PEERS)
+    ]
+    where = f"default GPT, rounds {', '.join(map(str, rounds))}, change and residual of one peer"
+    for transform in ("raw", "dct", "auto"):
+        one = codec("topk", 2, transform=transform)
+        mean = Bits(*np.mean([bits(one, layout, vector) for layout, vector in found], axis=0))
+        case, is_main = f"recorded, {transform}", transform == "auto"
+        if is_main:
+            yield at_most(f"index, {case}", mean.index, "bits", 6.9, where)
+            yield at_most(
+                f"coefficient all in, {case}",
+                mean.all_in,
+                "bits",
+                8.5,
+                f"{where}; published 14, DeMo's reference 96",
+            )
+        else:
+            yield told(f"index, {case}", mean.index, "bits", where)
+            yield told(f"coefficient all in, {case}", mean.all_in, "bits", where)
+        yield told(f"value, {case}", mean.value, "bits", f"{where}; 2 bits plainly")
+
+
+def demo_reference(shape: tuple[int, ...]) -> int:
+    """Bytes of DeMo's reference format for one tensor: blocks whose sides are the largest divisors up to 64."""
+    sides = [max(d for d in range(1, DEMO_CHUNK + 1) if side % d == 0) for side in shape]
+    block = math.prod(sides)
+    return DEMO_BYTES * min(DEMO_TOPK, block) * (math.prod(shape) // block)
+
+
+def shapes() -> Iterator[Row]:
+    """The drop-in (32 of 4096 coefficients of the transform, exact values) against the reference's bytes."""
+    drop_in = codec("topk", 32, topk=DEMO_TOPK, transform="dct")
+    goals: dict[tuple[int, ...], float | None] = {
+        (2048, 2048): 2.3, (50257, 64): 2.3, (1009, 64): 30.0, (10007,): 30.0, (768,): None, (256, 128, 3, 3): None,
+    }  # fmt: skip
+    for shape, goal in goals.items():
+        layout = Layout.of({"w": shape})
+        _, payload = drop_in.encode(None, normal(layout), layout, ABOUT)
+        nbytes = len(payload) - HEADER_BYTES  # one header a payload, whatever its tensors
+        reference = demo_reference(shape)
+        against = f"DeMo's format, computed: {reference} B; ours {nbytes} B with fp32 values"
+        if len(shape) > 2:
+            against += "; the reference refuses a tensor of four sides"
+        case = f"fewer bytes, {' x '.join(map(str, shape))}"
+        if goal is None:
+            yield told(case, reference / nbytes, "ratio", against)
+        else:
+            yield at_least(case, reference / nbytes, "ratio", goal, against)
+
+
+def speeds(quick: bool) -> Iterator[Row]:
+    """GB/s of one core, compiled and by the twins, beside a copy and torch's choice alone."""
+    times = 3 if quick else 9
+    vector, state = normal(MATRIX), normal(MATRIX, 1)
+    gigabytes = vector.nbytes / 1e9
+    target = np.empty_like(vector)
+    copy = gigabytes / seconds(lambda: np.copyto(target, vector), times)
+    yield told("copy", copy, "GB/s", "yardstick")
+    torch.set_num_threads(1)
+    rows = torch.from_numpy(vector).view(-1, CHUNK)
+    choice = gigabytes / seconds(lambda: rows.abs().topk(TOPK, dim=1), times)
+    yield told("torch.topk alone", choice, "GB/s", "yardstick: absolute values and their 64 largest of 4096")
+    for mode in ("numba", "numpy") if kernels.installed() else ("numpy",):
+        kernels.use(mode)
+        form = "" if mode == "numba" else ", twins"
+        for case in CASES:
+            began = time.process_time()
+            _, payload = case.codec.encode(state, vector, MATRIX, ABOUT)
+            case.codec.decode(payload, MATRIX, ABOUT)
+            first = time.process_time() - began
+            many = times if mode == "numba" else max(1, times // 3)
+            encode = seconds(lambda: case.codec.encode(state, vector, MATRIX, ABOUT), many)  # noqa: B023
+            decode = seconds(lambda: case.codec.decode(payload, MATRIX, ABOUT), many)  # noqa: B023
+            yield from _speed(case, form, gigabytes / encode, gigabytes / decode, copy, choice)
+            yield told(
+                f"compiling, {case.name}{form}",
+                max(0.0, first - encode - decode),
+                "s",
+                "first calls of a process",
+            )
+        parts = [Part(PeerId(bytes([n]) * 32), 1, normal(MATRIX, n)) for n in range(4)]
+        took = seconds(lambda: merge(MATRIX, parts), times if mode == "numba" else max(1, times // 3))  # noqa: B023
+        yield told(
+            f"merge{form}", 4 * gigabytes / took, "GB/s", "four peers' vectors; a copy: " + f"{copy:.1f} GB/s"
+        )
+    kernels.use("auto")
+
+
+def _speed(case: Case, form: str, encode: float, decode: float, copy: float, choice: float) -> Iterator[Row]:
+    against = f"a copy: {copy:.1f} GB/s"
+    if form:
+        yield told(f"encode, {case.name}{form}", encode, "GB/s", against)
+        yield told(f"decode, {case.name}{form}", decode, "GB/s", against)
+        return
+    yield at_least(f"encode, {case.name}", encode, "GB/s", 0.8, against)
+    yield at_least(f"decode, {case.name}", decode, "GB/s", 2.0, against)
+    if case.codec.form.kind == "topk":
+        against = f"torch.topk alone: {choice:.2f} GB/s"
+        yield at_least(f"encode, {case.name}, against torch.topk", encode / choice, "ratio", 2.0, against)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="less training, fewer calls: at most 60 s")
+    parser.add_argument("--out", type=Path, help="a results file to add to")
+    asked = parser.parse_args()
+    before = load()
+    if not kernels.installed():
+        sys.stderr.write("numba is not installed: the twins alone\n")
+    for rows in (speeds(asked.quick), sizes(asked.quick), shapes()):
+        for row in rows:
+            show("codec", row, before, asked.out)
+
+
+if __name__ == "__main__":
+    main()

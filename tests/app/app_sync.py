@@ -1,0 +1,112 @@
+"""Peers in threads of one process: a group without a network, small models, and what a test breaks on the way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from farflung.app.sync.group import Exchanged, rank_id, too_few
+
+Tamper = Callable[[int, int, bytes], bytes | None]  # tag, rank, payload -> what arrives at all; None: nothing
+SIDE = 24
+
+
+class Table:
+    """Where the threads meet."""
+
+    def __init__(self, size: int, tamper: Tamper | None = None) -> None:
+        self.size, self.tamper = size, tamper
+        self.barrier = threading.Barrier(size, timeout=30)
+        self.sent: dict[tuple[int, int], bytes] = {}
+
+    def groups(self) -> list[ThreadGroup]:
+        return [ThreadGroup(self, rank) for rank in range(self.size)]
+
+
+class ThreadGroup:
+    """A farflung.app.sync.group.Group between threads."""
+
+    def __init__(self, table: Table, rank: int) -> None:
+        self.table, self.rank = table, rank
+        self.ids = tuple(map(rank_id, range(table.size)))
+
+    def exchange(self, tag: int, payload: bytes, bound: int, quorum: int) -> Exchanged:
+        assert len(payload) <= bound
+        table = self.table
+        came = table.tamper(tag, self.rank, payload) if table.tamper else payload
+        if came is not None:
+            table.sent[tag, self.rank] = came
+        table.barrier.wait()
+        found = {rank: table.sent[tag, rank] for rank in range(table.size) if (tag, rank) in table.sent}
+        missing = {rank: "nothing came" for rank in range(table.size) if rank not in found}
+        if len(found) < quorum:
+            raise too_few(len(found), quorum, missing)
+        own = len(payload)
+        return Exchanged(found, missing, own * (table.size - 1), sum(map(len, found.values())) - own)
+
+    def dedicated(self) -> ThreadGroup:
+        return self
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def together(size: int, work: Callable[[int], Any]) -> list[Any]:
+    """Runs work(rank) in threads; returns the results by rank, or raises the first rank's error."""
+    results: list[Any] = [None] * size
+    errors: dict[int, BaseException] = {}
+
+    def one(rank: int) -> None:
+        try:
+            results[rank] = work(rank)
+        except BaseException as error:
+            errors[rank] = error
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[min(errors)]
+    return results
+
+
+def net(seed: int = 0, *, hidden: int = 40) -> nn.Module:
+    """A small model whose weights depend on `seed` alone."""
+    made = nn.Sequential(nn.Linear(SIDE, hidden), nn.Tanh(), nn.Linear(hidden, SIDE))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return made
+
+
+def loss(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+    """The loss of one rank's batch number `step`."""
+    dtype = next(model.parameters()).dtype
+    x = torch.randn(8, SIDE, generator=torch.Generator().manual_seed(1000 * rank + step)).to(dtype)
+    return ((model(x) - x.flip(1)).float() ** 2).mean()
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    """All parameters, in one vector."""
+    return torch.cat([p.detach().float().reshape(-1) for p in model.parameters()])
+
+
+def train(sync: Any, model: nn.Module, rank: int, steps: range) -> list[Any]:
+    """The loop of the README; returns the reports."""
+    reports = []
+    for step in steps:
+        loss(model, rank, step).backward()
+        reports.append(sync.step())
+        sync.zero_grad()
+    return [report for report in reports if report is not None]
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -1,0 +1,220 @@
+"""The farflung group: several meshes in one process, over real sockets and TLS on loopback."""
+
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_sync import adamw, flat, net, together, train
+
+from farflung.app.sync.book import load_key, members
+from farflung.app.sync.mesh import Mesh
+from farflung.app.sync.parcels import AHEAD, PIECE, Piece, Shelf
+from farflung.core.errors import FarflungError
+from farflung.sync import SparseLoCo, connect, new_key, unsafe_key
+
+Book = list[tuple[str, str, int]]
+
+
+def book_of(size: int) -> Book:
+    """Keys by number, each at a port that was free a moment ago; in the order of ranks."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(size)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    keys = sorted(unsafe_key(7, index).public.hex() for index in range(size))
+    return [(key, "127.0.0.1", port) for key, port in zip(keys, ports, strict=True)]
+
+
+def key_of(book: Book, rank: int) -> Any:
+    return next(key for index in range(9) if (key := unsafe_key(7, index)).public.hex() == book[rank][0])
+
+
+def meshed(size: int, work: Callable[[Mesh], Any], **options: Any) -> list[Any]:
+    """work(mesh) at every rank of a mesh."""
+    book = book_of(size)
+
+    def one(rank: int) -> Any:
+        with connect(list(reversed(book)), key_of(book, rank), join_seconds=30, **options) as mesh:
+            assert mesh.rank == rank  # by key, whatever the order of the book
+            return work(mesh)
+
+    return together(size, one)
+
+
+def test_everybody_gets_everybody_s_payload_small_and_of_many_pieces() -> None:
+    sizes = (1, PIECE, 3 * PIECE + 17)
+
+    def work(mesh: Mesh) -> tuple[int, int]:
+        for tag in range(2):
+            own = bytes([mesh.rank + tag]) * sizes[mesh.rank]
+            found = mesh.exchange(4 * tag, own, max(sizes), 3)
+            assert {rank: len(data) for rank, data in found.payloads.items()} == dict(enumerate(sizes))
+            assert all(set(data) == {rank + tag} for rank, data in found.payloads.items())
+            assert found.missing == {}
+            assert found.bytes_down > sum(sizes) - sizes[mesh.rank] or tag
+        return mesh.nbytes
+
+    for rank, (up, down) in enumerate(meshed(3, work)):
+        assert 2 * 2 * sizes[rank] < up < 2 * 2 * sizes[rank] * 1.01 + 20_000
+        assert 2 * (sum(sizes) - sizes[rank]) < down < 2 * (sum(sizes) - sizes[rank]) * 1.01 + 20_000
+
+
+def test_a_method_trains_over_the_mesh_and_payloads_cross_encrypted() -> None:
+    def work(mesh: Mesh) -> Any:
+        model = net()
+        sync = SparseLoCo(model, adamw(model), sync_every=2, topk=16, chunk=256, group=mesh)
+        reports = train(sync, model, mesh.rank, range(6))
+        sync.check()
+        assert all(r.bytes_up > 2 * r.payload_bytes for r in reports)
+        return flat(model).tolist()
+
+    first, *others = meshed(3, work)
+    assert all(other == first for other in others)
+
+
+def test_a_peer_that_is_late_is_left_out_and_still_ends_with_the_same_bits() -> None:
+    late = threading.Event()
+
+    def work(mesh: Mesh) -> Any:
+        model = net()
+        sync = SparseLoCo(model, adamw(model), sync_every=1, topk=16, chunk=256, min_quorum=2, group=mesh)
+        train(sync, model, mesh.rank, range(1))
+        if mesh.rank == 2:
+            assert late.wait(30)
+        (report,) = train(sync, model, mesh.rank, range(1, 2))
+        if mesh.rank == 0:
+            late.set()
+        (after,) = train(sync, model, mesh.rank, range(2, 3))
+        return report.accepted, dict(report.left_out), after.accepted, flat(model).tolist()
+
+    first, *others = meshed(3, work, deadline=1.5)
+    assert first[0] == (0, 1)
+    assert "nothing within 1.5 s" in first[1][2]
+    assert all(other[0] == first[0] and other[3] == first[3] for other in others)
+
+
+def test_without_a_quorum_every_member_fails_alike() -> None:
+    gone = threading.Barrier(2, timeout=30)
+
+    def work(mesh: Mesh) -> str:
+        if mesh.rank == 1:
+            gone.wait()
+            return ""
+        with pytest.raises(FarflungError, match="FF-SYNC-010: 1 contributions came, 2 are needed") as caught:
+            mesh.exchange(0, b"x", 1, 2)
+        gone.wait()
+        return caught.value.cause
+
+    assert "rank 1" in meshed(2, work, deadline=0.5)[0]
+
+
+def test_a_peer_that_never_comes_is_named() -> None:
+    book = book_of(2)
+    with pytest.raises(FarflungError, match="FF-SYNC-011: rank 1"):
+        connect(book, key_of(book, 0), join_seconds=0.3)
+
+
+def test_a_stranger_is_not_let_in() -> None:
+    book = book_of(2)
+    stranger = unsafe_key(8, 0)
+    forged = [book[0], (stranger.public.hex(), *book[1][1:])]
+    results: list[str] = []
+
+    def intrude() -> None:
+        with pytest.raises(FarflungError) as caught:
+            connect(forged, stranger, join_seconds=0.5)
+        results.append(caught.value.code)
+
+    def one(rank: int) -> None:
+        with connect(book, key_of(book, rank), join_seconds=30) as mesh:
+            if rank == 0:
+                thread = threading.Thread(target=intrude)
+                thread.start()
+                thread.join(30)
+            mesh.exchange(0, b"x", 1, 2)
+
+    together(2, one)
+    assert results
+    assert results[0] in ("FF-SYNC-011", "FF-NET-040")
+
+
+def test_only_loopback_is_bound_without_being_told() -> None:
+    key = unsafe_key(7, 0)
+    with pytest.raises(FarflungError, match="FF-NET-042"):
+        connect([(key.public.hex(), "0.0.0.0", 40000)], key)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        Piece(AHEAD + 1, 10, 0, bytes(10)),
+        Piece(0, 2 * PIECE + 1, 0, bytes(PIECE)),
+        Piece(0, 0, 0, b""),
+        Piece(0, 10, 1, bytes(9)),
+        Piece(0, 10, 0, bytes(9)),
+        Piece(0, 10, 0, bytes(11)),
+        Piece(0, PIECE + 1, 2 * PIECE, bytes(1)),
+        Piece(0, PIECE + 1, -PIECE, bytes(PIECE)),
+    ],
+)
+def test_pieces_that_lie_nowhere_are_refused_before_anything_is_kept(piece: Piece) -> None:
+    shelf = Shelf()
+    shelf.begin(0, 2 * PIECE)
+    with pytest.raises(FarflungError, match="FF-SYNC-014"):
+        shelf.add(1, piece)
+    assert not shelf._open
+    assert not shelf._whole
+
+
+def test_pieces_may_come_twice_and_in_any_order() -> None:
+    shelf = Shelf()
+    shelf.begin(0, 2 * PIECE)
+    data = bytes(range(256)) * (PIECE // 256) + b"rest"
+    last, first = Piece(0, len(data), PIECE, data[PIECE:]), Piece(0, len(data), 0, data[:PIECE])
+    assert not shelf.add(1, last)
+    assert not shelf.add(1, last)
+    assert shelf.add(1, first)
+    assert not shelf.add(1, first)
+    held = shelf.get(0, 1)
+    assert held is not None
+    assert held.data == data
+
+
+def test_what_is_over_is_forgotten() -> None:
+    shelf = Shelf()
+    for tag in range(6):
+        shelf.begin(tag, 10)
+        shelf.put(0, b"x", tag)
+    assert [tag for tag in range(6) if shelf.get(tag, 0)] == [3, 4, 5]
+
+
+def test_a_key_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    public = new_key(path)
+    assert load_key(path).public.hex() == public
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(FarflungError, match="FF-SYNC-012"):
+        new_key(path)
+    path.write_text("no key")
+    with pytest.raises(FarflungError, match="FF-SYNC-012"):
+        load_key(path)
+    with pytest.raises(FarflungError, match="FF-SYNC-012"):
+        load_key(tmp_path / "none")
+
+
+def test_an_address_book_that_cannot_be_right_is_refused() -> None:
+    own, other = unsafe_key(7, 0), unsafe_key(7, 1)
+    good = (own.public.hex(), "127.0.0.1", 40000)
+    for entries in (
+        [(other.public.hex(), "127.0.0.1", 40000)],
+        [good, good],
+        [good, ("zz", "127.0.0.1", 1)],
+        [good, ("00", "127.0.0.1", 1)],
+        [good, (other.public.hex(), "", 1)],
+        [good, (other.public.hex(), "127.0.0.1", 0)],
+    ):
+        with pytest.raises(FarflungError, match="FF-SYNC-013"):
+            members(entries, own.public)
