@@ -195,7 +195,7 @@ def wire(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
                     f"{name}: as in the literature",
                     literature,
                     "ratio",
-                    f"one peer's payload of {seen.payload:.0f} B, one way, every {seen.period:g} steps, against fp32 each step",
+                    f"one peer's payload of {seen.payload:.0f} B, one way, every {seen.period:g} steps; fp32 each step",
                 )
             )
         if seen.counted:

@@ -225,7 +225,9 @@ def test_every_kernel_is_compared():
         pytest.skip("the extra `fast` is not installed: no numba")
     assert loops == set(kernels.names())
     text = Path(__file__).read_text()
-    assert [name for name in loops if f'agree("{name}"' not in text and f'on_decoding("{name}"' not in text] == []
+    assert [
+        name for name in loops if f'agree("{name}"' not in text and f'on_decoding("{name}"' not in text
+    ] == []
 
 
 def test_a_product_and_a_sum_are_rounded_twice():

@@ -35,6 +35,7 @@ from farflung.plan.time import (
     answer_seconds,
     duration,
     evaluated_tokens,
+    step_seconds,
     train_flop,
 )
 from farflung.plan.traffic import PUSH, on_wire, ring_bytes, traffic
@@ -304,6 +305,18 @@ def test_activations_of_a_users_module_come_from_its_shapes() -> None:
 def test_flop_of_a_token_is_six_a_parameter_and_twelve_l_h_t() -> None:
     job = spec(rounds=1, network=NetworkSpec(providers=1), batch=1, sync=SyncSpec(steps=1))
     assert train_flop(job, LAYOUT) == 128 * (6 * LAYOUT.size + 12 * 4 * 128 * 128)
+
+
+def test_muon_adds_its_products_to_every_step() -> None:
+    adamw = spec(rounds=1, network=NetworkSpec(providers=3), sync=SyncSpec(steps=2))
+    muon = msgspec.structs.replace(adamw, optimizer=OptimizerSpec(name="muon"))
+    square = Layout.of({"w": (10, 10), "b": (10,)})
+    each = 5 * 3 * 2 * 10**3  # five iterations of three products
+    assert train_flop(muon, square) == pytest.approx(train_flop(adamw, square) + 3 * 2 * each)
+    table = Layout.of({"embed": (256, 10)})
+    assert train_flop(muon, table) == train_flop(adamw, table)
+    apart = step_seconds(muon, square, MACHINE) - step_seconds(adamw, square, MACHINE)
+    assert apart == pytest.approx(each / (MACHINE.flops_per_core * EFFICIENCY))
 
 
 def test_time_shrinks_with_cores_up_to_the_number_of_members() -> None:

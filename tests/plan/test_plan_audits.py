@@ -220,9 +220,9 @@ RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audite
     "four, two of them hidden": (
         FOUR,
         400_045,
-        BytesBy(116_724, 3_967_862, 2_757_786, 193_815, 2_397_649),
-        ((0, "0201"), (1, "1022"), (2, "01")),
-        6,
+        BytesBy(116_340, 3_791_280, 2_757_786, 196_029, 2_831_619),
+        ((0, "2101"), (1, "1011"), (2, "2")),
+        4,
     ),
     "dense": (
         LEAN,

@@ -22,8 +22,8 @@ from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 
 JOB = {
-    "model.layers": "1", "model.width": "32", "model.heads": "2", "model.context": "32", "batch": "4",
-    "rounds": "10", "sync.steps": "16", "schedule.warmup": "8", "audit.segments": "1",
+    "model.layers": "1", "model.width": "16", "model.heads": "2", "model.context": "16", "batch": "8",
+    "rounds": "12", "sync.steps": "16", "schedule.warmup": "8", "audit.segments": "1",
 }  # fmt: skip
 RATE = {"sparse_loco": "0.01", "muloco": "0.02"}
 LETTERS = b"abcdefghijklmnopqrstuvwxyz"

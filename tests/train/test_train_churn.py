@@ -14,22 +14,19 @@ from farflung.train.messages import Load, Merge, OpenSegment, Part, Reencode, Re
 from farflung.train.segments import PARAMS
 
 STEPS, ROUNDS = 6, 4
+SPARSE = SyncSpec(steps=STEPS, topk=32, chunk=256)
+DENSE = SyncSpec(method="diloco", codec="dense", value_bits=4, steps=STEPS, outer_momentum=0.9)
 KINDS = {
-    "sparse_loco": {"sync": SyncSpec(steps=STEPS, topk=32, chunk=256)},
-    "diloco": {
-        "sync": SyncSpec(method="diloco", codec="dense", value_bits=32, steps=STEPS, outer_momentum=0.9)
-    },
-    "streaming": {"sync": SyncSpec(steps=STEPS, topk=32, chunk=256, fragments=2, delay=1)},
-    "sgd": {
-        "sync": SyncSpec(steps=STEPS, topk=32, chunk=256),
-        "optimizer": OptimizerSpec(name="sgd", lr=0.1),
-    },
+    "dense": {"sync": DENSE},
+    "sparse": {"sync": SPARSE},
+    "streaming": {"sync": msgspec.structs.replace(DENSE, fragments=2, delay=1)},
+    "sgd": {"sync": DENSE, "optimizer": OptimizerSpec(name="sgd", lr=0.1)},
 }
 
 
 @pytest.fixture
 def spec(tiny):
-    return lambda kind="sparse_loco": msgspec.structs.replace(
+    return lambda kind="dense": msgspec.structs.replace(
         tiny, rounds=ROUNDS, audit=AuditSpec(segments=3), **KINDS[kind]
     )
 
@@ -65,7 +62,7 @@ def test_a_round_that_was_not_accepted_did_not_happen(engine, spec, kind):
 @pytest.mark.parametrize("accepted", ["1111", "1010", "0110", "0000"])
 def test_what_was_accepted_and_what_is_unsent_is_all_that_the_accepted_rounds_changed(engine, spec, accepted):
     """Error feedback telescopes over the accepted rounds: with a decay of 1 nothing is lost, and nothing sent twice."""
-    sync = SyncSpec(steps=STEPS, topk=32, chunk=256, error_decay=1.0)
+    sync = msgspec.structs.replace(DENSE, error_decay=1.0)
     job = msgspec.structs.replace(spec(), sync=sync)
     one, other = engine(job, 0), engine(job, 1)
     changed = np.zeros(one._job.model.layout.size, np.float64)
@@ -91,7 +88,7 @@ def test_what_was_accepted_and_what_is_unsent_is_all_that_the_accepted_rounds_ch
 @pytest.mark.parametrize("steps", [3, 4, 5])
 def test_a_round_of_fewer_steps_is_the_beginning_of_a_whole_one(engine, spec, steps):
     """The same data and the same rates: and it says how much it is."""
-    job = spec("diloco")
+    job = spec()
     whole, short = (engine(job).handle(Train(0, n)) for n in (0, steps))
     said = short.trace.statistics
     assert said.losses == whole.trace.statistics.losses[:steps]
@@ -100,7 +97,7 @@ def test_a_round_of_fewer_steps_is_the_beginning_of_a_whole_one(engine, spec, st
     assert engine(job).handle(Train(0, STEPS)).payload == whole.payload
 
 
-@pytest.mark.parametrize("kind", ["sparse_loco", "streaming"])
+@pytest.mark.parametrize("kind", ["dense", "streaming"])
 def test_a_verifier_repeats_a_short_round_to_the_bit(engine, spec, kind):
     job = spec(kind)
     one, verifier = engine(job, 1), engine(job, 7)

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from farflung.core import limits
@@ -183,3 +184,34 @@ def test_the_agents_side_loads_no_torch():
     code = ";".join(f"import farflung.train.{name}" for name in names)
     check = f"{code};import sys;sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-I", "-c", check], check=False).returncode == 0
+
+
+def test_a_worker_gives_up_a_round_and_holds_what_it_held(setup, engine, tiny):
+    """An order to give up that comes when nothing is under way changes nothing."""
+    job = msgspec.structs.replace(tiny, sync=msgspec.structs.replace(tiny.sync, steps=100_000))
+
+    async def talk(ours):
+        pipe = WorkerPipe(ours)
+        await pipe.request(setup(job))
+        began = await pipe.request(messages.Initialize())
+        await pipe.request(Load(0, began.snapshot, b""))
+        training = asyncio.ensure_future(pipe.request(Train(0)))
+        for _ in range(3000):
+            await asyncio.sleep(0.01)
+            if pipe._is_sent:
+                break
+        await asyncio.sleep(0.2)
+        await pipe.abandon()
+        with pytest.raises(RunError, match="FF-TRAIN-012"):
+            await training
+        await pipe.abandon()
+        pipe._is_sent = True  # as if the answer had been on its way
+        await pipe.abandon()
+        trained = await pipe.request(Train(0, 8))
+        pipe.close()
+        return trained
+
+    ours, process = start()
+    trained = asyncio.run(talk(ours))
+    assert end(process)[0] == 0
+    assert trained.payload == engine(job).handle(Train(0, 8)).payload

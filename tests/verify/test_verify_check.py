@@ -30,7 +30,7 @@ LAYOUT = Layout.of({"big": (64, 64), "small": (30,)})
 SPEC = JobSpec(sync=SyncSpec(steps=3, topk=32, chunk=512))
 SYNC = Sync.of(SPEC)
 STATE = PublicState(4, np.zeros(LAYOUT.size, np.float32))
-ROOT, WEIGHT = STATE.root(LAYOUT), 96
+ROOT, WEIGHT = STATE.root(LAYOUT), SPEC.round_tokens
 PEERS = sorted(local_key(5, "peer", i).public for i in range(4))
 SETUP = CheckerSetup(SPEC, LAYOUT, WEIGHT)
 

@@ -20,7 +20,8 @@ from farflung.core.layout import Float32, Layout
 
 EXACT: Final = 32
 PLAIN: Final = 16  # bits from which values are sent as they are
-BITS: Final = {1: 0.999, 2: 1.80, 4: 3.2, 8: 6.9, 16: 11.5, 32: 27.5}  # a value takes, on recorded changes
+BITS: Final = {1: 1.0, 2: 1.80, 4: 3.32, 8: 7.47, 16: 10.8, 32: 26.8}  # a value takes, on recorded changes
+TRANSFORMED: Final = {2: 1.87}  # likewise, where the transform is not raw and this differs
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,10 @@ class Dense:
         """The bound, less what entropy coding saves on recorded changes (docs/protocol/payload.md)."""
         if self._is_plain:
             return float(self.bound(layout))
-        return self.bound(layout) - (self.value_bits - BITS[self.value_bits]) / 8 * layout.size
+        bits = BITS[self.value_bits]
+        if self.transform != "raw":
+            bits = TRANSFORMED.get(self.value_bits, bits)
+        return self.bound(layout) - (self.value_bits - bits) / 8 * layout.size
 
     @property
     def _is_plain(self) -> bool:

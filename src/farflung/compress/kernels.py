@@ -5,9 +5,9 @@ compiling pays, a call goes to the loop, else to the function below the decorato
 single, correctly rounded operations only, in the twin's order: no fused multiply-add, no re-ordered sum of floats.
 
 numba is optional and never imported before it pays: importing and compiling cost seconds, once a process. In `auto`
-the twins run until they have seen PAYS elements in this process: about then they have cost what compiling would have
-(the ski rental rule: never more than twice the best choice made with foresight). Where numba is missing or does not
-work (a sandbox that forbids it), the twins go on. Nothing here reads the environment; a process calls `use`.
+the twins run until they have cost about as much (the ski rental rule: never more than twice the best choice made with
+foresight); what they cost is reckoned from COSTS, for nothing here reads a clock. Where numba is missing or does not
+work (a sandbox that forbids it), the twins go on. Nothing here reads the environment either; a process calls `use`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, get_args
 from farflung.core.errors import UsageError
 
 Mode = Literal["auto", "numpy", "numba"]
-PAYS: Final = (
-    1 << 28
-)  # elements through twins in one process; bench/codec.py prints the seconds on both sides
+PAYS: Final = 8_000_000_000  # nanoseconds: about what compiling all that a codec needs takes (bench/codec.py)
+COSTS: Final = {  # nanoseconds of a twin for each element of its first array, roughly; 2 where none is told
+    "largest": 4, "accumulate": 1, "plane_shares": 15, "plane_stream": 120, "ans_encode": 120, "support_shares": 3000,
+    "plane_symbols": 300_000, "support_places": 10_000_000,
+}  # fmt: skip  # the last two for each lane, which has some thousand symbols
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -35,20 +37,20 @@ _twins: dict[str, _Loop] = {}
 
 @dataclass
 class _Choice:
-    """What this process decided, and what its twins have done so far."""
+    """What this process decided, and what its twins have cost so far."""
 
     mode: Mode = "auto"
     cache: str = ""
-    seen: int = 0
+    spent: int = 0
     loops: dict[str, _Loop] | None = None
 
     def loop(self, name: str, size: int) -> _Loop | None:
-        """The compiled form, if it is to run on `size` more elements."""
+        """The compiled form, if it is to run on an array of `size` more elements."""
         if self.mode == "numpy":
             return None
         if self.loops is None:
-            self.seen += size
-            if self.mode == "auto" and self.seen < PAYS:
+            self.spent += size * COSTS.get(name, 2)
+            if self.mode == "auto" and self.spent < PAYS:
                 return None
             self.loops = _load(self.cache)
         return self.loops.get(name)
@@ -83,7 +85,7 @@ def use(mode: str, cache: str = "") -> None:
             cause="numba is missing",
             hint="pip install 'farflung[fast]'",
         )
-    _choice.mode, _choice.cache, _choice.seen = cast(Mode, mode), cache, 0
+    _choice.mode, _choice.cache, _choice.spent = cast(Mode, mode), cache, 0
 
 
 def installed() -> bool:

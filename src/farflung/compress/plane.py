@@ -27,7 +27,7 @@ Symbols = NDArray[np.unsignedinteger[Any]]
 Uint8 = NDArray[np.uint8]
 
 _BLOCK: Final = 4096
-_FIRST: Final = 256  # and a multiple of ans.LANES, so that a block's symbols start at lane 0
+FIRST: Final = 256  # and a multiple of ans.LANES, so that a block's symbols start at lane 0
 _SEEN: Final = 16
 _EXPONENT: Final = {16: 7, 32: 23}  # bits of the fraction, below the exponent
 
@@ -149,7 +149,7 @@ def symbols(states: Uint64, words: Uint64, cursor: Int64, count: int, alphabet: 
 
 def blocks(count: int) -> Iterator[tuple[int, int]]:
     """First and last symbol (exclusive) of each block."""
-    first, last = 0, _FIRST
+    first, last = 0, FIRST
     while first < count:
         yield first, min(last, count)
         first, last = last, last + min(last, _BLOCK)

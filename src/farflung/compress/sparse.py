@@ -14,15 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from farflung.compress import sections, transform, values
+from farflung.compress import plane, sections, transform, values
 from farflung.compress.chunks import Plan, Slab, plan, select
 from farflung.compress.codecs import accumulate, check_bound, seal, unseal
 from farflung.compress.payload import HEADER_BYTES, About, Form
 from farflung.compress.sections import Sent
 from farflung.core.layout import Float32, Layout
 
-SUPPORT: Final = 0.82  # of a uniform support's bits in Rice's code: measured on recorded changes
-BITS: Final = {1: 0.999, 2: 1.80, 4: 3.2, 8: 6.9, 16: 11.5, 32: 27.5}  # that a value takes, measured likewise
+SUPPORT: Final = 0.985  # of a uniform support's bits in Rice's code: recorded changes, once their residual has settled
+BITS: Final = {1: 1.0, 2: 2.0, 4: 2.7, 8: 6.75, 16: 9.95, 32: 25.95}  # that a value takes, likewise
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,9 @@ class TopK:
         count = sum(slab.count for slab in slabs)
         levels = sum(values.levels_bytes(slab.count, self.value_bits) for slab in slabs)
         supports = SUPPORT * sum(slab.rice_mean for slab in slabs) / 8
-        return 1 + levels + supports + BITS[self.value_bits] * count / 8
+        bits = BITS[self.value_bits] - 8 * plane.rest_bytes(self.value_bits)
+        unlearned = min(count, plane.FIRST) * (plane.symbol_bits(self.value_bits) - bits)
+        return 1 + levels + supports + (BITS[self.value_bits] * count + unlearned) / 8
 
     def _plan(self, layout: Layout) -> Plan:
         return _cached_plan(layout, self.chunk, self.topk)

@@ -29,6 +29,7 @@ PROFILE: Final = (
     1.5  # seconds of the profile run that are no training: the classes' set-up, distances in float64
 )
 PROFILE_STEPS: Final = 36  # steps that it trains: three stretches of three, in four classes
+NEWTON_SCHULZ: Final = 5  # iterations of Muon in one step
 BORDER: Final = 0.02  # share of training that hashing and keeping the states at the segments' borders adds
 AUDIT: Final = 0.25  # core-seconds of one audit, whatever its size: messages, Merkle paths, files
 AUDIT_BYTE: Final = 2e-8  # core-seconds to pack, seal, send, fetch, open, hash and write one byte of a state
@@ -72,13 +73,32 @@ def forward_flop(spec: JobSpec, layout: Layout) -> Flop:
 def train_flop(spec: JobSpec, layout: Layout) -> Flop:
     """FLOP of the whole run, all members: a backward pass costs two forward ones."""
     tokens = spec.round_tokens * spec.rounds * spec.network.providers
-    return Flop(3.0 * forward_flop(spec, layout) * tokens)
+    steps = spec.steps * spec.network.providers
+    return Flop(3.0 * forward_flop(spec, layout) * tokens + optimizer_flop(spec, layout) * steps)
+
+
+def optimizer_flop(spec: JobSpec, layout: Layout) -> Flop:
+    """FLOP of one step of the inner optimizer, where they count: Muon's products (Jordan et al. 2024).
+
+    Each of NEWTON_SCHULZ iterations on a matrix of sides n <= m makes x x^T, its square, and their product with x:
+    4 n^2 m + 2 n^3. Tables that a token looks up (a side is the vocabulary or the context) are AdamW's.
+    """
+    if spec.optimizer.name != "muon":
+        return Flop(0.0)
+    tables = {spec.model.vocabulary, spec.model.context}
+    sides = [
+        sorted((tensor.shape[0], tensor.size // tensor.shape[0]))
+        for tensor in layout.tensors
+        if len(tensor.shape) >= 2 and tensor.shape[0] not in tables
+    ]
+    return Flop(NEWTON_SCHULZ * float(sum(4 * n * n * m + 2 * n**3 for n, m in sides)))
 
 
 def step_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
     """One local step of one peer on one core of `machine`, which has nothing else to do."""
     tokens = spec.batch * spec.model.context
-    return Seconds(3.0 * forward_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY))
+    flop = 3.0 * forward_flop(spec, layout) * tokens + optimizer_flop(spec, layout)
+    return Seconds(flop / (machine.flops_per_core * EFFICIENCY))
 
 
 def evaluated_tokens(spec: JobSpec) -> int:

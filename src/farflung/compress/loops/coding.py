@@ -16,6 +16,7 @@ from farflung.compress.loops.compiling import loop, part
 _WORD = np.uint64(16)
 _WORD_MASK = (1 << 16) - 1
 _LOW = np.uint64(1 << 24)
+_NONE, _FOUR = np.uint64(0), np.uint64(4)
 _STATE_AND_WORD = 40  # bits
 _PLANE_BITS = 14
 _PLANE_SHIFT = np.uint64(_PLANE_BITS)
@@ -156,7 +157,7 @@ def plane_symbols(states, words, cursor, count, alphabet):
     out = np.empty(count, np.uint8)
     seen, times = np.ones(alphabet, np.int64), np.empty((4, alphabet), np.int32)
     begins, widths = np.empty(alphabet, np.uint32), np.empty(alphabet, np.uint32)
-    lookup = np.empty(1 << _PLANE_BITS, np.uint8)
+    lookup, goes = np.empty(1 << _PLANE_BITS, np.uint8), np.empty(states.size, np.uint64)
     mask = np.uint64((1 << _PLANE_BITS) - 1)
     limit, at = words.size - 2, cursor[0]
     first, last = 0, _FIRST
@@ -166,14 +167,19 @@ def plane_symbols(states, words, cursor, count, alphabet):
         for symbol in range(alphabet):
             lookup[begins[symbol] : begins[symbol] + widths[symbol]] = symbol
         for begin in range(first, stop, states.size):
-            for lane in range(min(states.size, stop - begin)):
+            own = out[begin : min(begin + states.size, stop)]
+            for lane in range(own.size):
                 x = states[lane]
                 symbol = lookup[x & mask]
+                own[lane] = symbol
                 x = np.uint64(widths[symbol]) * (x >> _PLANE_SHIFT) + (x & mask) - np.uint64(begins[symbol])
-                goes = np.uint64(x < _LOW)  # one word is enough: x is at least 2^(24 - 14); and no branch to foresee
-                states[lane] = (x << (goes * _WORD)) | (words[at] * goes)
-                at += np.int64(goes)
-                out[begin + lane] = symbol
+                states[lane], goes[lane] = x, np.uint64(x < _LOW)
+            for lane in range(
+                own.size
+            ):  # one word is enough: x is at least 2^(24 - 14); no branch to foresee
+                go = goes[lane]
+                states[lane] = (states[lane] << (go << _FOUR)) | (words[at] & (_NONE - go))
+                at += np.int64(go)
                 if at > limit:
                     return out, False
         _learn(seen, out[first:stop], times)

@@ -112,14 +112,48 @@ def _learn(seen, weights, bounds, counts, many, usual, chosen, column, width):
 
 
 @loop
+def _active(counts, many):
+    """The segments that choose any."""
+    found, at = np.empty(many, np.int64), 0
+    for i in range(many):
+        found[at] = i
+        at += np.int64(counts[i] > 0)
+    return found[:at]
+
+
+@loop
+def _share_places(chosen, bounds, shifts, heights, counts, free, offset, starts, freqs, at):
+    """Shares of a group's places, everybody's first, everybody's second, ...; where the next symbol is written."""
+    active, turn = _active(counts, bounds.size - 1), 0
+    while active.size:
+        kept = 0
+        for i in active:
+            spot, left = chosen[offset[i] + turn], counts[i] - turn
+            last = bounds[i + 1] - left
+            if last > free[i]:
+                own = heights[bounds[i] + shifts[i] : bounds[i + 1] + shifts[i] + 1]
+                begin, end, top = free[i] - bounds[i], last - bounds[i], own[own.size - 1]
+                low = _below(own, begin, end, left, top, spot - bounds[i])
+                high = _WHOLE
+                if spot < last:
+                    high = _below(own, begin, end, left, top, spot - bounds[i] + 1)
+                starts[at], freqs[at] = low, high - low
+                at += 1
+            free[i] = spot + 1
+            active[kept] = i
+            kept += np.int64(left > 1)
+        active, turn = active[:kept], turn + 1
+    return at
+
+
+@loop
 def shares(indices, origin, size, chunk, topk, width):
     """Twin of support.shares."""
     usual = min(width, chunk, _SEGMENT)
     most = min(size, max(1, _GROUP // chunk) * _GROWTH * chunk)
     bounds, shifts = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
     heights = np.arange(most + 2)
-    counts, active = np.empty(most, np.int64), np.empty(most, np.int64)
-    free, offset = np.empty(most, np.int64), np.empty(most, np.int64)
+    counts, free, offset = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     seen = np.empty((2, min(topk, usual) + 1), np.int64)
     table = np.empty((2, seen.shape[1] + 1), np.int64)
     weights = np.ones(width if width <= size else 0, np.int64)
@@ -145,31 +179,11 @@ def shares(indices, origin, size, chunk, topk, width):
                 starts[at] = table[kind, counts[i]]
                 freqs[at] = table[kind, counts[i] + 1] - table[kind, counts[i]]
                 at += 1
-        turn, left_over = 0, 0
-        for i in range(many):
-            active[left_over] = i
-            left_over += np.int64(counts[i] > 0)
-        while left_over:
-            kept = 0
-            for k in range(left_over):
-                i = active[k]
-                spot, left = indices[offset[i] + turn] - first, counts[i] - turn
-                last = bounds[i + 1] - left
-                if last > free[i]:
-                    own = heights[bounds[i] + shifts[i] : bounds[i + 1] + shifts[i] + 1]
-                    begin, end, top = free[i] - bounds[i], last - bounds[i], own[own.size - 1]
-                    low = _below(own, begin, end, left, top, spot - bounds[i])
-                    high = _WHOLE
-                    if spot < last:
-                        high = _below(own, begin, end, left, top, spot - bounds[i] + 1)
-                    starts[at] = low
-                    freqs[at] = high - low
-                    at += 1
-                free[i] = spot + 1
-                active[kept] = i
-                kept += np.int64(left > 1)
-            left_over, turn = kept, turn + 1
         chosen = indices[before:read] - first
+        offset[:many] -= before
+        at = _share_places(
+            chosen, bounds[: many + 1], shifts, heights, counts, free, offset, starts, freqs, at
+        )
         _learn(seen, weights, bounds, counts, many, usual, chosen, column, width)
         first, growth = stop, growth + 1
     return starts[:at].copy(), freqs[:at].copy()
@@ -204,89 +218,107 @@ def _find(heights, free, last, left, slot):
 
 
 @loop
+def _read_counts(states, words, cursor, table, bounds, chunk, usual, counts):
+    """Twin of support._read_counts: False when words run out."""
+    mask, lanes, limit = np.uint64(_WHOLE - 1), states.size - 1, words.size - 2
+    at, lane, size = cursor[0], cursor[1], bounds[bounds.size - 1]
+    for i in range(bounds.size - 1):
+        if bounds[i + 1] % chunk and bounds[i + 1] < size:
+            own = table[np.int64(bounds[i + 1] - bounds[i] != usual)]
+            slot = np.int64(states[lane & lanes] & mask)
+            count, high = 0, own.size - 1
+            while high - count > 1:
+                middle = (count + high) >> 1
+                if own[middle] <= slot:
+                    count = middle
+                else:
+                    high = middle
+            width = own[count + 1] - own[count]
+            states[lane & lanes], at = taken(states[lane & lanes], words, at, _BITS, own[count], width)
+            if at > limit:
+                return False
+            lane += 1
+            counts[i] = count
+    cursor[0], cursor[1] = at, lane
+    return True
+
+
+@loop
+def _complete(bounds, chunk, topk, counts, free, offset):
+    """Twin of support._complete; where each segment begins, and where its places are written. The group's choices."""
+    rest, written, size, is_whole = 0, 0, bounds[bounds.size - 1], True
+    for i in range(bounds.size - 1):
+        if bounds[i] % chunk == 0:
+            rest = min(topk, chunk, size - bounds[i])
+        if bounds[i + 1] % chunk == 0 or bounds[i + 1] == size:
+            counts[i] = rest
+        rest -= counts[i]
+        is_whole &= 0 <= counts[i] <= bounds[i + 1] - bounds[i]
+        free[i], offset[i] = bounds[i], written
+        written += counts[i]
+    return written if is_whole else -1
+
+
+@loop
+def _read_places(states, words, cursor, bounds, shifts, heights, counts, free, offset, out):
+    """Twin of support._read_places: False when words run out."""
+    mask, lanes, limit = np.uint64(_WHOLE - 1), states.size - 1, words.size - 2
+    at, lane = cursor[0], cursor[1]
+    active, turn = _active(counts, bounds.size - 1), 0
+    while active.size:
+        kept = 0
+        for i in active:
+            left = counts[i] - turn
+            spot = bounds[i + 1] - left
+            if spot > free[i]:
+                slot = np.int64(states[lane & lanes] & mask)
+                own = heights[bounds[i] + shifts[i] : bounds[i + 1] + shifts[i] + 1]
+                spot, start, end = _find(own, free[i] - bounds[i], spot - bounds[i], left, slot)
+                spot += bounds[i]
+                states[lane & lanes], at = taken(states[lane & lanes], words, at, _BITS, start, end - start)
+                if at > limit:
+                    return False
+                lane += 1
+            out[offset[i] + turn] = spot
+            free[i] = spot + 1
+            active[kept] = i
+            kept += np.int64(left > 1)
+        active, turn = active[:kept], turn + 1
+    cursor[0], cursor[1] = at, lane
+    return True
+
+
+@loop
 def places(states, words, cursor, origin, size, chunk, topk, width):
     """Twin of support.places."""
     usual = min(width, chunk, _SEGMENT)
     most = min(size, max(1, _GROUP // chunk) * _GROWTH * chunk)
     bounds, shifts = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
     heights = np.arange(most + 2)
-    counts, active = np.empty(most, np.int64), np.empty(most, np.int64)
-    free, offset = np.empty(most, np.int64), np.empty(most, np.int64)
+    counts, free, offset = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     seen = np.empty((2, min(topk, usual) + 1), np.int64)
     table = np.empty((2, seen.shape[1] + 1), np.int64)
     weights = np.ones(width if width <= size else 0, np.int64)
     _guess(seen, topk, usual, chunk)
     out = np.empty(size // chunk * topk + min(topk, size % chunk), np.int64)
-    nothing = np.empty(0, np.int64)
-    mask, lanes = np.uint64(_WHOLE - 1), states.size - 1
-    limit, at, lane = words.size - 2, cursor[0], cursor[1]
     written, first, growth = 0, 0, 0
     while first < size:
         stop = min(size, first + _step(growth, chunk))
         column = _column(origin, first, size, width)
         many = _segments(origin + first, column, stop - first, chunk, width, bounds, shifts, heights, weights)
+        own = bounds[: many + 1]
         _tables(seen, table)
-        for i in range(many):
-            if bounds[i + 1] % chunk and bounds[i + 1] < stop - first:
-                kind = np.int64(bounds[i + 1] - bounds[i] != usual)
-                slot = np.int64(states[lane & lanes] & mask)
-                count, high = 0, seen.shape[1]
-                while high - count > 1:
-                    middle = (count + high) >> 1
-                    if table[kind, middle] <= slot:
-                        count = middle
-                    else:
-                        high = middle
-                start = table[kind, count]
-                states[lane & lanes], at = taken(
-                    states[lane & lanes], words, at, _BITS, start, table[kind, count + 1] - start
-                )
-                if at > limit:
-                    return nothing, 1
-                lane += 1
-                counts[i] = count
-        rest, left_over, begin, is_whole = 0, 0, written, True
-        for i in range(many):
-            if bounds[i] % chunk == 0:
-                rest = min(topk, chunk, stop - first - bounds[i])
-            if bounds[i + 1] % chunk == 0 or bounds[i + 1] == stop - first:
-                counts[i] = rest
-            rest -= counts[i]
-            is_whole &= 0 <= counts[i] <= bounds[i + 1] - bounds[i]
-            free[i], offset[i] = bounds[i], written
-            written += counts[i]
-            active[left_over] = i
-            left_over += np.int64(counts[i] > 0)
-        if not is_whole:
-            return nothing, 2
-        turn = 0
-        while left_over:
-            kept = 0
-            for k in range(left_over):
-                i = active[k]
-                left = counts[i] - turn
-                spot = bounds[i + 1] - left
-                if spot > free[i]:
-                    slot = np.int64(states[lane & lanes] & mask)
-                    own = heights[bounds[i] + shifts[i] : bounds[i + 1] + shifts[i] + 1]
-                    spot, start, high = _find(own, free[i] - bounds[i], spot - bounds[i], left, slot)
-                    spot += bounds[i]
-                    states[lane & lanes], at = taken(
-                        states[lane & lanes], words, at, _BITS, start, high - start
-                    )
-                    if at > limit:
-                        return nothing, 1
-                    lane += 1
-                out[offset[i] + turn] = spot
-                free[i] = spot + 1
-                active[kept] = i
-                kept += np.int64(left > 1)
-            left_over, turn = kept, turn + 1
-        chosen = out[begin:written]
-        _learn(seen, weights, bounds, counts, many, usual, chosen, column, width)
-        chosen += first
-        first, growth = stop, growth + 1
-    cursor[0], cursor[1] = at, lane
+        if not _read_counts(states, words, cursor, table, own, chunk, usual, counts):
+            return np.empty(0, np.int64), 1
+        chosen = _complete(own, chunk, topk, counts, free, offset)
+        if chosen < 0:
+            return np.empty(0, np.int64), 2
+        group = out[written : written + chosen]
+        if not _read_places(states, words, cursor, own, shifts, heights, counts, free, offset, group):
+            return np.empty(0, np.int64), 1
+        _learn(seen, weights, bounds, counts, many, usual, group, column, width)
+        group += first
+        written, first, growth = written + chosen, stop, growth + 1
     return out, 0
 
 
