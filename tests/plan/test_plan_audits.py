@@ -20,7 +20,20 @@ from farflung.plan.states import codec_of
 from farflung.plan.traffic import Traffic, on_wire, snapshot_bytes, traffic
 
 LAYOUT = Layout.of({"a.weight": (512, 512), "b.bias": (512,)})
-DENSE = SyncSpec(method="diloco", codec="dense", value_bits=32, outer_momentum=0.9)
+
+
+def sparse(**changes: Any) -> SyncSpec:
+    """A [sync] in which nothing is left to the defaults of a job."""
+    said: dict[str, Any] = {
+        "method": "sparse_loco", "steps": 20, "codec": "topk", "value_bits": 2, "topk": 768, "chunk": 4096,
+        "transform": "raw", "error_decay": 0.95, "outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0,
+    }  # fmt: skip
+    return SyncSpec(**{**said, **changes})
+
+
+ADAMW = OptimizerSpec(name="adamw", lr=3e-3, momentum=0.9)
+
+DENSE = sparse(method="diloco", codec="dense", value_bits=32, outer_momentum=0.9)
 
 
 class Fixed:
@@ -31,7 +44,9 @@ class Fixed:
 
 
 def spec(**changes: object) -> JobSpec:
-    return msgspec.structs.replace(JobSpec(rounds=12, audit=AuditSpec(4, 0.25, 2)), **changes)
+    return msgspec.structs.replace(
+        JobSpec(rounds=12, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.25, 2)), **changes
+    )
 
 
 def planned(job: JobSpec) -> Traffic:
@@ -105,7 +120,7 @@ def test_sgd_has_one_vector_and_a_dense_codec_no_residual() -> None:
 
 
 def test_what_a_streaming_method_carries_is_opened_as_well() -> None:
-    late = spec(sync=SyncSpec(delay=1))
+    late = spec(sync=sparse(delay=1))
     assert audits.fetched(late, 0, is_fresh=True) == (0, 1)
     assert audits.fetched(late, 0, is_fresh=False) == (4, 3)  # two of AdamW, residual, offset
     assert audits.fetched(late, 1, is_fresh=False) == (5, 3)
@@ -118,7 +133,7 @@ def test_a_snapshot_holds_what_the_outer_optimizer_remembers() -> None:
     state = 4 * LAYOUT.size
 
     def sections(**sync: Any) -> int:
-        return snapshot_bytes(spec(sync=SyncSpec(**sync)), LAYOUT) // state
+        return snapshot_bytes(spec(sync=sparse(**sync)), LAYOUT) // state
 
     assert sections() == 1
     assert sections(outer_momentum=0.9) == 2
@@ -129,10 +144,8 @@ def test_a_snapshot_holds_what_the_outer_optimizer_remembers() -> None:
 
 
 def test_where_fragments_take_turns_a_round_sends_one_of_them() -> None:
-    assert planned(spec(sync=SyncSpec(fragments=2))).payload == planned(spec()).payload // 2
-    assert (
-        planned(spec(sync=SyncSpec(fragments=99))).payload == planned(spec()).payload // 2
-    )  # of two tensors
+    assert planned(spec(sync=sparse(fragments=2))).payload == planned(spec()).payload // 2
+    assert planned(spec(sync=sparse(fragments=99))).payload == planned(spec()).payload // 2  # of two tensors
 
 
 def test_without_audits_or_a_relay_none_of_their_bytes_are_planned() -> None:
@@ -186,7 +199,8 @@ TINY = JobSpec(
     rounds=3,
     batch=2,
     model=ModelSpec(layers=1, width=32, heads=2, context=32),
-    sync=SyncSpec(steps=3, topk=64, chunk=512),
+    optimizer=ADAMW,
+    sync=sparse(steps=3, topk=64, chunk=512),
     network=NetworkSpec(providers=2, verifiers=1, hidden=0),
 )
 FOUR = msgspec.structs.replace(TINY, network=NetworkSpec(providers=4, verifiers=2, hidden=2))
@@ -200,8 +214,8 @@ LEAN = msgspec.structs.replace(
 Run = tuple[JobSpec, int, BytesBy, tuple[tuple[int, str], ...], int]
 
 RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audited segments; snapshots fetched
-    "default": (
-        JobSpec(),
+    "sparse": (
+        JobSpec(rounds=20, batch=8, optimizer=ADAMW, sync=sparse()),
         10_011_809,
         BytesBy(56_912_160, 544_862_349, 86_911_207, 639_938, 245_791_827),
         (

@@ -41,7 +41,15 @@ def test_a_snapshot_comes_back_bit_for_bit(momentum):
     assert snapshot.pack(back, LAYOUT) == packed
 
 
-@pytest.mark.parametrize("held", [make_inner(), InnerState(), InnerState(2, 30, (), vector(1)), InnerState(2, 30, (), vector(1), vector(2))])
+STATES = [
+    make_inner(),
+    InnerState(),
+    InnerState(2, 30, (), vector(1)),
+    InnerState(2, 30, (), vector(1), vector(2)),
+]
+
+
+@pytest.mark.parametrize("held", STATES)
 def test_inner_state_comes_back_bit_for_bit(held):
     packed = inner.pack(held, ADAMW, LAYOUT)
     back = inner.unpack(packed, ADAMW, LAYOUT)

@@ -96,7 +96,7 @@ def test_the_first_outer_step_is_the_first_one_that_adam_counts(trio):
     net.round(1)
     moved = np.abs(net.public.params - start)
     biases = np.concatenate([moved[place] for t, place in net.layout.slices() if len(t.shape) == 1])
-    assert np.median(biases) == pytest.approx(net.spec.optimizer.lr, rel=1e-3)
+    assert np.median(biases) == pytest.approx(net.spec.sync.outer_lr * net.spec.optimizer.lr, rel=1e-3)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])

@@ -60,9 +60,7 @@ def with_payload(told: Check, payload: bytes) -> Check:
 def test_a_good_submission_decodes_to_what_will_be_merged() -> None:
     told = submission()
     values = decoded(SYNC, LAYOUT, told, WEIGHT)
-    assert np.array_equal(
-        values, SYNC.decode(SYNC.about(STATE, LAYOUT, PEERS[0]), LAYOUT, told.payload)
-    )
+    assert np.array_equal(values, SYNC.decode(SYNC.about(STATE, LAYOUT, PEERS[0]), LAYOUT, told.payload))
 
 
 def faulty() -> list[tuple[Check, str]]:
@@ -178,7 +176,9 @@ def test_a_submission_is_held_against_the_phase_of_its_round(round: int) -> None
     c = Contribution(PEERS[0], weight, digested, digested, ROOT, ROOT, "none")
     told = Check(round, state.root(LAYOUT), c, Statement((2.0,), weight), payload)
     assert decoded(sync, LAYOUT, told, weight).any()
-    with pytest.raises(ProtocolError, match="FF-COMP-00[27]"):  # too long for the other phase, or of another round
+    with pytest.raises(
+        ProtocolError, match="FF-COMP-00[27]"
+    ):  # too long for the other phase, or of another round
         decoded(sync, LAYOUT, replace(told, round=round + 1), weight)
 
 

@@ -225,8 +225,9 @@ class Coordinator:
             self._spawn(peer, self._drop(round, peer))
 
     async def _drop(self, round: int, peer: PeerId) -> None:
-        """Lets a member drop its round; it is counted from the next one on."""
+        """Lets a member drop its round; when it has merged what was closed since, it counts from the next one on."""
         await self._lines.ask(peer, wire.DROP, encode(wire.DropRound(self._terms.id, round)))
+        await self._catch_up(peer, self._state.round)
         self._back(peer)
 
     def _back(self, peer: PeerId) -> None:

@@ -65,6 +65,16 @@ def check_vector(vector: Float32, layout: Layout, what: str) -> None:
         )
 
 
+def not_finite(bad: int, size: int) -> RunError:
+    """What is raised where a choice is asked for among values that are not all finite (train.select)."""
+    return RunError(
+        "FF-COMP-039",
+        "cannot choose among values that are not finite",
+        cause=f"{bad} of {size} are NaN or infinite",
+        hint="lower the learning rate (optimizer.lr), or clip gradients (optimizer.clip)",
+    )
+
+
 def accumulate(state: Float32 | None, values: Float32, decay: float, layout: Layout) -> Float32:
     """decay * state + values in float32 (multiply, then add), checked; always a new array."""
     if state is None:

@@ -18,12 +18,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-
 METHOD: Final = "sync.method"
 
 
 class Method(NamedTuple):
-    """What a method's parts may be, and its defaults by dotted key. `is_stepwise`: it agrees after every step (H = 1)."""
+    """What a method's parts may be, and its defaults by dotted key. `is_stepwise`: it agrees after every step, H = 1."""
 
     optimizers: tuple[str, ...]
     codecs: tuple[str, ...]
@@ -41,6 +40,10 @@ def _method(
         "optimizer.name": optimizers.split()[0],
         "sync.codec": codecs.split()[0],
         "sync.outer": outers.split()[0],
+        "sync.outer_lr": 1.0,
+        "sync.outer_momentum": 0.0,
+        "optimizer.lr": 3e-3,
+        "optimizer.momentum": 0.9,
     }
     if is_stepwise:
         first |= {"sync.steps": 1, "audit.segments": 1}
@@ -77,8 +80,11 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             "muon",
             "dense topk",
             "sgd",
+            optimizer__lr=1e-2,
             optimizer__momentum=0.95,
             sync__value_bits=2,
+            sync__outer_lr=0.8,
+            sync__outer_momentum=0.6,
             sync__error_decay=0.95,
         ),
         "sparse_loco": _method(

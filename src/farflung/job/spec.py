@@ -48,13 +48,13 @@ class OptimizerSpec(Wire, frozen=True):
     gradient itself is sent each step, and the outer optimizer moves them at rate `lr`.
     """
 
-    name: Literal["adamw", "sgd", "muon", "gradient"] = "adamw"
-    lr: float = 3e-3
+    name: Literal["adamw", "sgd", "muon", "gradient"] = "muon"
+    lr: float = 1e-2
     beta1: float = 0.9
     beta2: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.1
-    momentum: float = 0.9
+    momentum: float = 0.95
     clip: float = 1.0
 
 
@@ -67,28 +67,27 @@ class ScheduleSpec(Wire, frozen=True):
 
 
 class SyncSpec(Wire, frozen=True):
-    """How peers agree: H local steps, one codec with error feedback, one outer step. A method (job.methods) sets the rest.
+    """How peers agree: H local steps, one codec with error feedback, one outer step; a method (job.methods) sets them.
 
     `dense` sends every element, `topk` the largest of each chunk, `low_rank` factors of each matrix; `value_bits` each,
-    of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with outer_momentum
-    0 plain averaging), or feeds it to `adamw`, or takes its `sign`. `warmup_rounds`: dgc's density falls to topk / chunk over them.
-    `fragments` > 1: a round sends one part of the tensors in turn; `delay` 1: what a round sends is applied a round later.
+    of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with
+    outer_momentum 0 plain averaging), or feeds it to `adamw`, or takes its `sign`. `warmup_rounds`: dgc's density
+    falls to topk / chunk over them. `fragments` > 1: a round sends one part of the tensors in turn; `delay` 1: what a
+    round sends is applied a round later.
     """
 
-    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = (
-        "sparse_loco"
-    )
+    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = "muloco"
     steps: int = 20
-    codec: Literal["dense", "topk", "low_rank"] = "topk"
+    codec: Literal["dense", "topk", "low_rank"] = "dense"
     value_bits: Literal[1, 2, 4, 8, 16, 32] = 2
-    topk: int = 768
+    topk: int = 64
     chunk: int = 4096
     transform: Literal["raw", "dct", "auto"] = "raw"
     rank: int = 4
     error_decay: float = 0.95
     outer: Literal["sgd", "adamw", "sign"] = "sgd"
-    outer_lr: float = 1.0
-    outer_momentum: float = 0.0
+    outer_lr: float = 0.8
+    outer_momentum: float = 0.6
     nesterov: bool = True
     warmup_rounds: int = 0
     fragments: int = 1
@@ -152,7 +151,7 @@ class JobSpec(Wire, frozen=True):
 
     name: str = "local"
     seed: int = 1
-    rounds: int = 20
+    rounds: int = 12
     batch: int = 8
     budget: str = "5"
     unit_price: str = "0.000001"

@@ -1,11 +1,12 @@
 """Streaming (Douillard et al. 2025, arXiv 2501.18512): the tensors in F parts, one of which a round sends.
 
-A fragment is a run of whole tensors in layout order, hence a slice of the flat vector. Cuts lie where the tensors' sizes
-add up to nearly 1/F each; no fragment is empty, so there are at most as many as tensors.
+A fragment is a run of whole tensors in layout order, hence a slice of the flat vector. Cuts lie where the tensors'
+sizes add up to nearly 1/F each; no fragment is empty, so there are at most as many as tensors.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 from farflung.core.layout import Layout
@@ -34,8 +35,7 @@ def split(layout: Layout, count: int) -> tuple[Fragment, ...]:
     cuts.append(len(ends))
     starts = [0, *ends]
     return tuple(
-        Fragment(Layout(layout.tensors[a:b]), slice(starts[a], starts[b]))
-        for a, b in zip(cuts[:-1], cuts[1:], strict=True)
+        Fragment(Layout(layout.tensors[a:b]), slice(starts[a], starts[b])) for a, b in pairwise(cuts)
     )
 
 

@@ -16,14 +16,20 @@ from farflung.job.spec import OptimizerSpec
 from farflung.train.inner import VECTORS
 from farflung.train.sync import SCALE
 
-POLYNOMIAL = (3.4445, -4.7750, 2.0315)  # of Jordan et al. 2024: singular values from 0.01 on come near 1 in five steps
+POLYNOMIAL = (
+    3.4445,
+    -4.7750,
+    2.0315,
+)  # of Jordan et al. 2024: singular values from 0.01 on come near 1 in five steps
 ITERATIONS = 5
-MATCH = 0.2  # RMS of an AdamW update (Liu et al. 2025, arXiv 2502.16982, section 2.2): one rate serves both parts
+MATCH = (
+    0.2  # RMS of an AdamW update (Liu et al. 2025, arXiv 2502.16982, section 2.2): one rate serves both parts
+)
 
 
 class Terrain(NamedTuple):
-    """What of a model's shape an optimizer looks at. `decay` is 1 where weight decay applies, else 0; `matrices` are the
-    places and shapes (n, m) that Muon orthogonalises.
+    """What of a model's shape an optimizer looks at. `decay` is 1 where weight decay applies, else 0; `matrices` are
+    the places and shapes (n, m) that Muon orthogonalises.
     """
 
     decay: Tensor
@@ -93,14 +99,17 @@ def gradient(
 ) -> tuple[Tensor, OptimState]:
     """Weights less SCALE times the velocity, which is what the codec sends (train.sync): nothing is trained on them.
 
-    With momentum the velocity is that of Deep Gradient Compression (Lin et al. 2018, equation 8), without it the gradient.
+    With momentum the velocity is that of Deep Gradient Compression (Lin et al. 2018, equation 8), without it the
+    gradient.
     """
     velocity = state.vectors[0] * spec.momentum + grad
     return params - SCALE * velocity, OptimState(state.step + 1, (velocity,))
 
 
 def masked(state: OptimState, residual: Tensor) -> OptimState:
-    """Momentum factor masking (Lin et al. 2018, section 3.2): no velocity where all was sent, that is, nothing is unsent."""
+    """Momentum factor masking (Lin et al. 2018, section 3.2): no velocity where all was sent, that is, nothing is
+    unsent.
+    """
     return OptimState(state.step, tuple(v * (residual != 0) for v in state.vectors))
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from farflung.compress.bits import Int64
-from farflung.core.errors import RunError
+from farflung.compress.codecs import not_finite
 from farflung.core.layout import Float32
 
 SLAB: Final = 1 << 24  # elements whose keys (8 bytes each) exist at a time
@@ -59,12 +59,7 @@ def _places(flat: Tensor, chunk: int, topk: int) -> Tensor:
     """Indices in `flat` of its chunks' largest, ascending, on its device."""
     bits = flat.to(torch.float32).view(torch.int32) & _MAGNITUDE
     if bool((bits >= _INFINITY).any()):
-        raise RunError(
-            "FF-COMP-039",
-            "cannot choose among values that are not finite",
-            cause=f"{int((bits >= _INFINITY).sum())} of {bits.numel()} are NaN or infinite",
-            hint="lower the learning rate (optimizer.lr), or clip gradients (optimizer.clip)",
-        )
+        raise not_finite(int((bits >= _INFINITY).sum()), bits.numel())
     full = flat.numel() // chunk * chunk
     places = [_columns(bits[:full].view(-1, chunk), topk)] if full else []
     if full < flat.numel():

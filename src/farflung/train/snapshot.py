@@ -29,8 +29,8 @@ VECTORS: Final = frozenset({MOMENTUM, FIRST, SECOND, PENDING, QUERY, BASIS})
 
 @dataclass(frozen=True, eq=False)
 class PublicState:
-    """State before `round`: flat vectors of shape (layout.size,), read-only; `vectors` are what the method shares besides
-    parameters, by their names in VECTORS.
+    """State before `round`: flat vectors of shape (layout.size,), read-only; `vectors` are what the method shares
+    besides parameters, by their names in VECTORS.
     """
 
     round: int

@@ -1,19 +1,19 @@
 """One round's public arithmetic: a codec and an outer optimizer, joined once for everybody.
 
 Workers, the requester, the second reader of `verify-run` and the library merge through `Sync.apply`: decode, merge in
-64-bit fixed point (compress.merge), one element-wise outer step (core.canon). Every method of the shelf (job.methods) is
-an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the residual, u the change:
+64-bit fixed point (compress.merge), one element-wise outer step (core.canon). Every method of the shelf (job.methods)
+is an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the residual, u the change:
 
     a = d e + u         payload = encode(a)        e' = a - decode(payload)       each peer        (compress.codecs)
     A = merge(payloads)                            P' = outer(P, A)               everybody
 
-Where the inner optimizer is `gradient`, weights stay at P; u = -SCALE velocity, and the outer step takes A / SCALE: a power
-of two, so that small gradients keep their digits in fixed point.
+Where the inner optimizer is `gradient`, weights stay at P; u = -SCALE velocity, and the outer step takes A / SCALE: a
+power of two, so that small gradients keep their digits in fixed point.
 
 Streaming and delay. A round sends fragment f = round mod F alone (train.fragments). A peer's local weights start
-at P + offset: what it has changed and not sent, and with `delay` what it sent and P does not hold yet. With a delay the merged
-change A waits in public state (`pending`) and is applied at the end of the next round (Douillard et al. 2025, section 2.2;
-Kale et al. 2025, arXiv 2502.12996); the last round applies both.
+at P + offset: what it has changed and not sent, and with `delay` what it sent and P does not hold yet. With a delay
+the merged change A waits in public state (`pending`) and is applied at the end of the next round (Douillard et al.
+2025, section 2.2; Kale et al. 2025, arXiv 2502.12996); the last round applies both.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from farflung.train.messages import Part
 from farflung.train.schedule import learning_rate
 from farflung.train.snapshot import FIRST, MOMENTUM, PENDING, SECOND, PublicState
 
-SCALE: Final = 64.0  # a clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates
+SCALE: Final = (
+    64.0  # a clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates
+)
 GRADIENT: Final = "gradient"
 
 

@@ -134,7 +134,9 @@ def _lines(of: str, drawn: Drawn, payloads: Payloads | None, rows: Sequence[Row]
             f" {format_bytes(payloads.expected)} expected ({100 * off:+.1f} %)"
         )
         if payloads.coefficient is not None:
-            said += f"; {payloads.coefficient:.2f} bits a coefficient, index floor {payloads.support_floor:.2f}"
+            said += (
+                f"; {payloads.coefficient:.2f} bits a coefficient, index floor {payloads.support_floor:.2f}"
+            )
         lines += _say("Sent", said)
     lines += ["", *HEAD, *[_row(row) for row in rows], ""]
     return [*lines, *_say("Columns", NOTE)]

@@ -45,9 +45,16 @@ def _paint(axes: Any, rows: Sequence[Row], title: str) -> None:
     for kind, mark in MARKS:
         some = [row for row in rows if row.codec.startswith(kind)]
         axes.plot([r.bits for r in some], [r.error for r in some], mark, label=kind, markersize=7)
-        for row in some:
-            name = row.codec.removeprefix(kind).strip()
-            axes.annotate(name, (row.bits, row.error), xytext=(5, 4), textcoords="offset points", fontsize=8)
+        for number, row in enumerate(sorted(some, key=lambda r: (r.bits, r.codec))):
+            place = (5, 4) if number % 2 else (-5, -12)  # neighbours on different sides
+            axes.annotate(
+                row.codec.removeprefix(kind).strip(),
+                (row.bits, row.error),
+                xytext=place,
+                textcoords="offset points",
+                ha="left" if number % 2 else "right",
+                fontsize=8,
+            )
     if rows:
         low, high = min(r.bits for r in rows) / 2, max(r.bits for r in rows) * 2
         bits = [low * (high / low) ** (i / 200) for i in range(201)]
