@@ -113,7 +113,7 @@ def sizes(quick: bool) -> Iterator[Row]:
     yield told(
         "coefficient all in, uniform support", uniform.all_in, "bits", "published 14; DeMo's reference 96"
     )
-    rounds = (1, 2) if quick else (5, 10, 15, 20)
+    rounds = (1, 2) if quick else (5, 10)
     spec = recorded.job(rounds[-1] + 1)
     found = [
         (layout, vector)
@@ -122,7 +122,7 @@ def sizes(quick: bool) -> Iterator[Row]:
     where = f"default GPT, rounds {', '.join(map(str, rounds))}, change and residual of one peer"
     for transform in ("raw", "dct", "auto"):
         one = codec("topk", 2, transform=transform)
-        mean = Bits(*np.mean([bits(one, layout, vector) for layout, vector in found], axis=0))
+        mean = Bits(*np.mean([bits(one, layout, vector) for layout, vector in found], axis=0).tolist())
         case, is_main = f"recorded, {transform}", transform == "auto"
         if is_main:
             yield at_most(f"index, {case}", mean.index, "bits", 6.9, where)

@@ -51,5 +51,5 @@ templates_path: list[str] = []
 
 def setup(app: Sphinx) -> None:
     """Two blocks of docs/protocol/payload.md are read by tests under languages of their own: they are plain text."""
-    for language in ("golden", "merge"):
+    for language in ("coded", "golden", "merge"):
         app.add_lexer(language, TextLexer)

@@ -47,13 +47,13 @@ class Asked(msgspec.Struct, frozen=True):
 def plan(asked: Asked, spec: JobSpec, layout: Layout, machine: Callable[[], Machine]) -> Choice:
     """The choice for a job. `machine` measures this computer, where nobody says how long a step takes.
 
-    Raises UsageError FF-PLAN-010 and -011 (the link), FF-PLAN-012 (peers), FF-PLAN-013 (seconds a step).
+    Raises UsageError FF-PLAN-010 and -011 (the link), FF-APP-175 (peers), FF-APP-176 (seconds a step).
     """
     link = links.parse(asked.link)
     peers = asked.peers if asked.peers is not None else spec.network.providers
     if not PEERS_LEAST <= peers <= PEERS_MOST:
         raise UsageError(
-            "FF-PLAN-012",
+            "FF-APP-175",
             f"{peers} peers cannot agree",
             cause=f"a round has {PEERS_LEAST} to {PEERS_MOST}",
             hint="--peers 8",
@@ -61,7 +61,7 @@ def plan(asked: Asked, spec: JobSpec, layout: Layout, machine: Callable[[], Mach
     step = asked.step if asked.step is not None else step_seconds(spec, layout, machine())
     if not 0 < step <= STEP_MOST:
         raise UsageError(
-            "FF-PLAN-013",
+            "FF-APP-176",
             f"a step of {step:g} seconds is not possible",
             cause=f"a step takes more than 0 and at most {STEP_MOST:g} seconds",
             hint="--step 0.5",
@@ -70,12 +70,12 @@ def plan(asked: Asked, spec: JobSpec, layout: Layout, machine: Callable[[], Mach
 
 
 def refuse_without_link(peers: int | None, step: float | None, is_fanned_out: bool) -> None:
-    """Raises UsageError FF-PLAN-014 where something is said of links, and no link."""
+    """Raises UsageError FF-APP-177 where something is said of links, and no link."""
     said = {"--peers": peers is not None, "--step": step is not None, "--fan-out": is_fanned_out}
     named = [option for option, is_said in said.items() if is_said]
     if named:
         raise UsageError(
-            "FF-PLAN-014",
+            "FF-APP-177",
             f"{named[0]} is of a plan for links, and no link is named",
             cause="it is told with --link",
             hint="farflung plan --link 20/100/30ms --peers 8",
