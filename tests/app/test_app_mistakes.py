@@ -61,7 +61,7 @@ FLAGS = [
     Mistake("run --set model.heads=3", "FF-JOB-004", USAGE, "a divisor of model.width"),
     Mistake("run --set optimizer.lr=nan", "FF-JOB-004", USAGE, "finite"),
     Mistake("run --set budget=lots", "FF-JOB-004", USAGE, "budget"),
-    Mistake("run --set sync.codec=gzip", "FF-JOB-002", USAGE, "topk_2bit"),
+    Mistake("run --set sync.codec=gzip", "FF-JOB-002", USAGE, "low_rank"),
     Mistake("run --out full --preset tiny", "FF-APP-012", FAILED, "--out"),
     Mistake("run --out jobs/good.toml", "FF-APP-001", USAGE, "is a file"),
     Mistake("run a.toml b.toml", "FF-APP-001", USAGE, "b.toml"),

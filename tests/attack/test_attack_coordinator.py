@@ -268,7 +268,7 @@ def test_a_manifest_over_its_bounds(attacked: Any, manifest: Manifest, code: str
         (lambda eve: b"", "FF-COMP-001"),
         (lambda eve: flipped(payload_of(eve), 0), "FF-COMP-003"),
         (lambda eve: flipped(payload_of(eve), 5), "FF-COMP-005"),
-        (lambda eve: flipped(payload_of(eve), 20), "FF-COMP-006"),
+        (lambda eve: flipped(payload_of(eve), 30), "FF-COMP-006"),
         (lambda eve: payload_of(eve, round=ROUND - 1), "FF-COMP-007"),
         (lambda eve: payload_of(eve, base_root=HASH), "FF-COMP-008"),
         (lambda eve: payload_of(eve, peer=HONEST[0].public), "FF-COMP-009"),

@@ -104,15 +104,15 @@ def test_work_that_lies_between_one_and_two_tolerances_is_unpaid_and_nothing_mor
     story = Story(found(Finding.UNPAID))
     report = read(story)
     assert (report.slashed, lease(story, A).units) == (0, 2 * SPEC.round_tokens)
-    assert report.paid == 6 * SPEC.round_tokens + 3 * SEGMENT
+    assert report.paid == 6 * SPEC.round_tokens + story.judged * SEGMENT
 
 
 @pytest.mark.parametrize("finding", [Finding.FALSE, Finding.WITHHELD])
 def test_an_accusation_that_the_second_verifier_denies_costs_its_maker_the_fee(finding: Finding) -> None:
     story = Story(found(finding, by=1))
     report = read(story)
-    assert (report.slashed, report.verdicts) == (0, 4)
-    assert report.paid == 7 * SPEC.round_tokens + 3 * SEGMENT
+    assert (report.slashed, report.verdicts) == (0, story.judged)
+    assert report.paid == 7 * SPEC.round_tokens + (story.judged - 1) * SEGMENT
 
 
 def test_who_is_out_is_not_judged_for_the_round_that_was_under_way() -> None:

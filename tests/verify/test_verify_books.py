@@ -197,7 +197,7 @@ def test_work_without_a_lease_is_refused() -> None:
 
 def test_a_member_without_a_lease_is_refused_although_it_did_nothing() -> None:
     def lie(record: RoundOpened) -> RoundOpened:
-        members = sorted((*record.members, Member(STRANGER.public, 1)), key=lambda m: m.peer)
+        members = sorted((*record.members, Member(STRANGER.public, SPEC.round_tokens)), key=lambda m: m.peer)
         return replace(record, members=tuple(members))
 
     refused(Story({"round": only(2, lie)}), "FF-VERI-024")
@@ -235,8 +235,9 @@ def test_a_law_that_pays_wrongly_is_seen_although_the_reader_executes_it_alike(
 
 def test_a_job_that_ran_out_is_found_true() -> None:
     """The clock settles it: recorded work is paid, the output has no name."""
-    report = verify_run(Late({"finish": nothing, "settle": nothing}).export())
-    assert report.paid == (7 * SPEC.round_tokens + 3 * SEGMENT) * PRICE
+    story = Late({"finish": nothing, "settle": nothing})
+    report = verify_run(story.export())
+    assert report.paid == (7 * SPEC.round_tokens + story.judged * SEGMENT) * PRICE
     assert report.paid + report.refunded == ESCROW
 
 

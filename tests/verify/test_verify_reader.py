@@ -67,10 +67,11 @@ def test_a_genuine_run_is_found_true_and_everything_is_counted() -> None:
     story = Story()
     report = verify_run(story.export(), story.genesis.chain)
     assert (report.rounds, report.merges, report.roots) == (3, 3, 5)
-    assert (report.commitments, report.signatures) == (7, 8 + 7 + 3)
-    assert (report.audits, report.verdicts, report.slashed) == (3, 3, 0)
+    assert (report.commitments, report.signatures) == (7, 8 + 7 + story.judged)
+    assert (report.audits, report.verdicts, report.slashed) == (story.judged, story.judged, 0)
+    assert story.judged >= 3  # the probation of three peers
     assert (report.blocks, report.transactions, report.receipts) == (12, 12, 6)
-    assert report.paid == 7 * SPEC.round_tokens + 3 * SPEC.round_tokens // 3
+    assert report.paid == 7 * SPEC.round_tokens + story.judged * SPEC.round_tokens // 3
     assert report.paid + report.refunded == 500_000
     assert report.genesis == story.genesis.chain.hex()
     job = story.chain.state.rows(JobRow)[0]
@@ -89,7 +90,7 @@ def test_a_run_that_was_cancelled_before_its_first_round_is_found_true() -> None
 
 def test_a_round_whose_members_were_all_lost_before_they_signed_is_found_true() -> None:
     story = Story({"closed": lambda record: replace(record, signatures=())})
-    assert verify_run(story.export()).signatures == 8 + 3
+    assert verify_run(story.export()).signatures == 8 + story.judged
 
 
 def test_the_story_of_a_built_in_model_is_found_true() -> None:
@@ -258,7 +259,7 @@ def test_training_from_other_weights_than_the_terms_is_refused() -> None:
     def lie(truth: PublicState) -> PublicState:
         params = truth.params.copy()
         params[17] += 0.5
-        return PublicState(0, params, truth.momentum)
+        return PublicState(0, params, truth.vectors)
 
     refused(Story({"initial": lie}), "FF-TRAIN-073")
 
@@ -266,7 +267,7 @@ def test_training_from_other_weights_than_the_terms_is_refused() -> None:
 def test_an_initial_state_of_a_later_round_is_refused() -> None:
     story = Story(done=2)
     first = snapshot.unpack(story.initial, LAYOUT)
-    later = snapshot.pack(PublicState(1, first.params, first.momentum), LAYOUT)
+    later = snapshot.pack(PublicState(1, first.params, first.vectors), LAYOUT)
     with pytest.raises(VerificationError, match="FF-TRAIN-072"):
         verify_run(replace(story.export(), initial=later))
 

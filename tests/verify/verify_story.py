@@ -67,7 +67,7 @@ SPEC = JobSpec(
     batch=2,
     budget="1",
     model=ModelSpec(kind="module", context=8, module="small.py:make"),
-    sync=SyncSpec(steps=3, topk=16, chunk=64, outer_momentum=0.5),
+    sync=SyncSpec("sparse_loco", 3, "topk", topk=16, chunk=64, outer_lr=1.0, outer_momentum=0.5),
     network=NetworkSpec(providers=3, verifiers=2),
     audit=AuditSpec(rate=0.25, probation=1),
 )
@@ -113,6 +113,11 @@ class Story:
         self.model: bytes = self.told("model", card.write(self.terms, self.public))
         self.chain = Chain(self.genesis, VALIDATOR)
         self.book()
+
+    @property
+    def judged(self) -> int:
+        """Verdicts in the log: how many depends on the draw."""
+        return sum(len(r.verdicts) for r in self.records if isinstance(r, Audited))
 
     def told(self, point: str, truth: Any, *about: Any) -> Any:
         """The truth, or what the lie at this point makes of it."""

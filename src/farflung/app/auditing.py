@@ -32,6 +32,7 @@ from farflung.store.objects import Manifest
 from farflung.train import messages, segments, snapshot
 from farflung.train.inner import VECTORS
 from farflung.train.segments import BorderState
+from farflung.train.sync import Sync
 from farflung.train.trace import Border, are_opened
 from farflung.verify import audit as chair
 from farflung.verify import opening
@@ -285,7 +286,8 @@ class AuditTenancy:
 
     async def _from_peer(self, manifest: Manifest, peer: PeerId) -> bytes:
         """A state that the peer had committed to; raises WithheldError."""
-        vectors = 3 + len(VECTORS[self._terms.spec.optimizer.name])
+        spec = self._terms.spec
+        vectors = 2 + len(VECTORS[spec.optimizer.name]) + int(Sync.of(spec).is_offset)
         if manifest.size > 4 * self._terms.layout.size * vectors + limits.KIB:
             raise WithheldError(
                 "FF-APP-088", "a committed state is withheld", cause="it is larger than any state"
