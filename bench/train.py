@@ -51,12 +51,28 @@ class Entry(NamedTuple):
     flags: dict[str, str]
     rates: tuple[float, ...]
     is_alone: bool = False  # one machine on all peers' batches: what dense synchronisation computes
+    phases: int = 1  # rounds of one step; a step is made on as many batches, each so much smaller
 
 
-ADAM, MUON = (1.5e-3, 3e-3, 6e-3), (2e-3, 4e-3, 8e-3)
+def of(method: str, **flags: str) -> dict[str, str]:
+    """A method of the shelf and what of it is set, as `section__key`."""
+    return {"sync.method": method} | {key.replace("__", "."): value for key, value in flags.items()}
+
+
+ADAM, MUON = (1.5e-3, 3e-3, 6e-3), (4e-3, 8e-3, 1.6e-2)
 METHODS: Final[dict[str, Entry]] = {
-    "AdamW dense": Entry({"optimizer.name": "adamw"}, ADAM, True),
-    "Muon dense": Entry({"optimizer.name": "muon", "optimizer.momentum": "0.95"}, MUON, True),
+    "AdamW dense": Entry(of("local_sgd"), ADAM, True),
+    "Muon dense": Entry(of("local_sgd", optimizer__name="muon", optimizer__momentum="0.95"), MUON, True),
+    "MuLoCo, H 12, 2-bit": Entry(of("muloco", sync__steps="12"), MUON),
+    "MuLoCo, H 30, top 256": Entry(
+        of("muloco", sync__steps="30", sync__codec="topk", sync__topk="256"), MUON
+    ),
+    "SparseLoCo, H 15, top 64": Entry(of("sparse_loco", sync__steps="15"), ADAM),
+    "DiLoCo, H 15, fp32": Entry(of("diloco", sync__steps="15"), ADAM),
+    "LocalSGD, H 15, fp32": Entry(of("local_sgd", sync__steps="15"), ADAM),
+    "DeMo, top 32": Entry(of("demo"), (3e-4, 1e-3, 3e-3)),
+    "DGC, 0.1 %": Entry(of("dgc", sync__warmup_rounds="200"), (0.05, 0.1, 0.2)),
+    "PowerSGD, rank 4": Entry(of("powersgd", batch="1"), ADAM, phases=2),
 }
 
 
@@ -73,7 +89,8 @@ def spec_of(run: Run, steps: int) -> JobSpec:
     entry = METHODS[run.method]
     flags = MODEL | entry.flags | {"seed": str(run.seed), "optimizer.lr": repr(run.rate)}
     local_steps = load_job(None, flags=flags).spec.sync.steps
-    return load_job(None, flags=flags | {"rounds": str(max(1, steps // local_steps))}).spec
+    rounds = max(1, round(steps * entry.phases / local_steps))
+    return load_job(None, flags=flags | {"rounds": str(rounds)}).spec
 
 
 def measure(run: Run, steps: int) -> dict[str, Any]:
@@ -165,8 +182,9 @@ def table(rows: list[dict[str, Any]]) -> Iterator[Row]:
     dense = min((losses[n] for n, e in METHODS.items() if e.is_alone and n in losses), default=None)
     for name, loss in losses.items():
         row = next(r for r in rows if r["method"] == name)
-        full = 4.0 * row["parameters"] * row["steps"]
-        ring = 2.0 * (PEERS - 1) / PEERS * 2 * row["parameters"] * row["steps"]
+        steps = row["steps"] / METHODS[name].phases
+        full = 4.0 * row["parameters"] * steps
+        ring = 2.0 * (PEERS - 1) / PEERS * 2 * row["parameters"] * steps
         if dense is not None:
             yield told(
                 f"{name}: loss above the best dense run", 100 * (loss / dense - 1), "%", f"{dense:.4f} nats"
