@@ -177,7 +177,7 @@ def test_a_submission_is_held_against_the_phase_of_its_round(round: int) -> None
     told = Check(round, state.root(LAYOUT), c, Statement((2.0,), weight), payload)
     assert decoded(sync, LAYOUT, told, weight).any()
     with pytest.raises(
-        ProtocolError, match="FF-COMP-00[27]"
+        ProtocolError, match=r"FF-COMP-00[27]"
     ):  # too long for the other phase, or of another round
         decoded(sync, LAYOUT, replace(told, round=round + 1), weight)
 

@@ -194,7 +194,9 @@ V, W = PeerId(b"\x11" * 32), PeerId(b"\x12" * 32)
 
 
 def test_a_verifier_is_paid_for_the_steps_of_its_segment() -> None:
-    found = [rerun_tokens(SPEC, verdict(V, HOLDS, segment=segment), SPEC.round_tokens) for segment in range(4)]
+    found = [
+        rerun_tokens(SPEC, verdict(V, HOLDS, segment=segment), SPEC.round_tokens) for segment in range(4)
+    ]
     assert found == [128, 128, 128, 256]
     assert rerun_tokens(SPEC, verdict(V, WITHHELD), SPEC.round_tokens) == 0
 

@@ -22,7 +22,7 @@ METHOD: Final = "sync.method"
 
 
 class Method(NamedTuple):
-    """What a method's parts may be, and its defaults by dotted key. `is_stepwise`: it agrees after every step, H = 1."""
+    """What a method's parts may be, and its defaults by dotted key. `is_stepwise`: it agrees after each step, H = 1."""
 
     optimizers: tuple[str, ...]
     codecs: tuple[str, ...]

@@ -76,7 +76,9 @@ class SyncSpec(Wire, frozen=True):
     round sends is applied a round later.
     """
 
-    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = "muloco"
+    method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = (
+        "muloco"
+    )
     steps: int = 20
     codec: Literal["dense", "topk", "low_rank"] = "dense"
     value_bits: Literal[1, 2, 4, 8, 16, 32] = 2

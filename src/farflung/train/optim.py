@@ -137,7 +137,7 @@ def muon(
 
 
 def orthogonal(x_BNM: Tensor) -> Tensor:
-    """Each (n, m) matrix with its singular values brought near 1 (0.7 to 1.2): Newton and Schulz, five quintic steps."""
+    """Each (n, m) matrix with its singular values brought near 1 (0.7 to 1.2): Newton-Schulz, five quintic steps."""
     a, b, c = POLYNOMIAL
     is_tall = x_BNM.shape[1] > x_BNM.shape[2]
     x = x_BNM.mT if is_tall else x_BNM

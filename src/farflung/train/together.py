@@ -26,7 +26,7 @@ from farflung.train.work import Job
 
 @dataclass
 class Together:
-    """`peers` train by turns. `public` and `inner` are the run's whole state; `sent` counts payload bytes of one peer."""
+    """`peers` train by turns. `public` and `inner` are the run's state; `sent` counts payload bytes of one peer."""
 
     job: Job
     public: PublicState

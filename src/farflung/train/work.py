@@ -94,7 +94,7 @@ class Honest:
         return self.job.spec.borders_of(self.steps)
 
     def train(self, state: PublicState, held: InnerState, pulse: Pulse) -> Made:
-        """The round's steps from P_r; `pulse` is called between them. Raises RunError FF-TRAIN-062: numbers are lost."""
+        """The round's steps from P_r; `pulse` is called between. Raises RunError FF-TRAIN-062: numbers are lost."""
         batches = self.job.batches(state.round, self.job.setup.member)
         return trained(self.job, state, held, batches, pulse, self.borders)
 
@@ -134,7 +134,7 @@ def trained(
 
 
 def encoded(job: Job, state: PublicState, peer: PeerId, before: BorderState, end: Float32) -> Sent:
-    """The payload of `peer`, whose round led to `end`, and what it has not sent then. `before` holds what was unsent."""
+    """The payload of `peer`, whose round led to `end`, and what it has not sent. `before` holds what was unsent."""
     return job.sync.encode(state, before.residual, before.offset, end, job.model.layout, peer)
 
 
