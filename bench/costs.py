@@ -71,7 +71,7 @@ def _hashing(engine: Engine, public: Any, trained: messages.Trained) -> float:
     held, layout, optimizer = engine._made, Layout.of(dict(public.shapes)), JobSpec().optimizer
     assert held is not None
     began = time.process_time()
-    borders = segments.borders(layout, optimizer, held.states, held.after.residual)
+    borders = segments.borders(layout, optimizer, held.states, held.after.residual, held.after.offset)
     root = Trace(borders, trained.trace.statistics, trained.trace.payload).root
     took = time.process_time() - began
     assert root == trained.trace.root
@@ -80,7 +80,7 @@ def _hashing(engine: Engine, public: Any, trained: messages.Trained) -> float:
 
 def _checking(public: Any, made: Sequence[tuple[messages.Setup, messages.Trained]]) -> float:
     spec, desk, layout = JobSpec(), Desk(), Layout.of(dict(public.shapes))
-    desk.handle(CheckerSetup(spec.sync, layout, spec.round_tokens))
+    desk.handle(CheckerSetup(spec, layout, spec.round_tokens))
     root = snapshot.unpack(public.snapshot, layout).root(layout)
     began = time.process_time()
     for setup, trained in made:

@@ -314,3 +314,17 @@ def test_asking_for_what_is_not_installed_is_refused(monkeypatch):
     monkeypatch.setattr(kernels, "installed", lambda: False)
     with pytest.raises(UsageError, match="FF-COMP-038"):
         kernels.use("numba")
+
+
+def test_a_process_of_a_job_decides_before_its_first_round_and_never_in_the_middle_of_one():
+    try:
+        kernels.settle(kernels.WORTH - 1)
+        kernels._choice.spent = 100 * kernels.PAYS
+        assert kernels._choice.loop("accumulate", 1 << 20) is None
+        kernels.settle(kernels.WORTH)
+        assert kernels._choice.mode == ("numba" if kernels.installed() else "numpy")
+        kernels.use("numpy")
+        kernels.settle(kernels.WORTH)
+        assert kernels._choice.mode == "numpy"  # what somebody asked for stays
+    finally:
+        kernels.use("auto")

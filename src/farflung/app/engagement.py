@@ -34,6 +34,7 @@ from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.preparation import module_source
 from farflung.app.recording import Recorder
+from farflung.compress import kernels
 from farflung.core.crypto import NS_JOB_KEY, SigningKey
 from farflung.core.errors import FarflungError, PolicyError, RunError
 from farflung.core.events import Funded, Settled
@@ -85,6 +86,7 @@ class Requester:
         self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
         self._folder = folder
         self._job_key = key.secret(NS_JOB_KEY, terms.id)
+        kernels.settle(terms.layout.size)
         self._disk = Disk(folder.store, "requester.store")
         self._shelf = objects.Shelf(self._disk, Sync.of(terms.spec).bound(terms.layout))
         self.archive = Archive(self._disk, folder.snapshots, self._job_key, key.public)

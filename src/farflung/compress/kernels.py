@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, get_args
 from farflung.core.errors import UsageError
 
 Mode = Literal["auto", "numpy", "numba"]
+WORTH: Final = 1 << 19  # elements of a job's vectors from which a process compiles before its first round
 PAYS: Final = 8_000_000_000  # nanoseconds: about what compiling all that a codec needs takes (bench/codec.py)
 COSTS: Final = {  # nanoseconds of a twin for each element of its first array, roughly; 2 where none is told
     "largest": 4, "accumulate": 1, "plane_shares": 15, "plane_stream": 120, "ans_encode": 120, "support_shares": 3000,
@@ -40,6 +41,7 @@ class _Choice:
     """What this process decided, and what its twins have cost so far."""
 
     mode: Mode = "auto"
+    asked: Mode = "auto"
     cache: str = ""
     spent: int = 0
     loops: dict[str, _Loop] | None = None
@@ -85,7 +87,16 @@ def use(mode: str, cache: str = "") -> None:
             cause="numba is missing",
             hint="pip install 'farflung[fast]'",
         )
-    _choice.mode, _choice.cache, _choice.spent = cast(Mode, mode), cache, 0
+    _choice.mode = _choice.asked = cast(Mode, mode)
+    _choice.cache, _choice.spent = cache, 0
+
+
+def settle(elements: int) -> None:
+    """In `auto`, decides for all of a job whose vectors have so many elements: others wait for whoever compiles in the
+    middle of a round, and a process that trains or checks for hours meets the threshold some time.
+    """
+    if _choice.asked == "auto":
+        _choice.mode = "numba" if elements >= WORTH and installed() else "numpy"
 
 
 def installed() -> bool:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 
+from farflung.compress import kernels
 from farflung.core.errors import RunError, SpecError
 from farflung.core.layout import Float32
 from farflung.job import dataset
@@ -89,6 +90,7 @@ class Engine:
         data = dataset.unpack(request.dataset)
         dataset.check_dataset(data, spec.model)
         built = model.build(spec, request.module)
+        kernels.settle(built.layout.size)
         job = Job(request, data, built, Sync.of(spec), model.initial(spec, built))
         built.put(job.start)
         local.seed(spec, 0, request.member, 0)

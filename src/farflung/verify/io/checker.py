@@ -36,6 +36,7 @@ class Desk:
         """Answers one request. Raises RunError FF-VERI-064 when nothing was set up."""
         if isinstance(request, CheckerSetup):
             self._setup, self._seen = request, {}
+            kernels.settle(request.layout.size)
             return Flags(())
         if self._setup is None:
             raise RunError("FF-VERI-064", "the checker was asked before it knew the job")
