@@ -6,17 +6,34 @@ import msgspec
 import numpy as np
 import pytest
 
+from farflung.compress.payload import HEADER_BYTES
 from farflung.core.errors import FarflungError, ProtocolError, RunError
+from farflung.job.load import load as load_job
 from farflung.job.spec import ModelSpec, OptimizerSpec, SyncSpec
 from farflung.train import inner, messages, snapshot
 from farflung.train.engine import Engine
 from farflung.train.messages import Load, Merge, Part, Train
 
+GRADIENT = OptimizerSpec(name="gradient", lr=1e-2)
 METHODS = [
     {},
     {"optimizer": OptimizerSpec(name="sgd", lr=0.1)},
     {"sync": SyncSpec(method="diloco", codec="dense", steps=3, outer_lr=0.7, outer_momentum=0.9)},
     {"sync": SyncSpec(method="diloco", codec="dense", value_bits=32, steps=3)},
+    {"sync": SyncSpec("sparse_loco", 3, "topk", topk=32, chunk=256, fragments=3)},
+    {"sync": SyncSpec("muloco", 3, delay=1)},
+    {
+        "sync": load_job(None, flags={"sync.method": "demo", "sync.chunk": "256"}).spec.sync,
+        "optimizer": GRADIENT,
+    },
+    {
+        "sync": load_job(None, flags={"sync.method": "dgc", "sync.chunk": "256"}).spec.sync,
+        "optimizer": GRADIENT,
+    },
+    {
+        "sync": load_job(None, flags={"sync.method": "powersgd", "sync.rank": "2"}).spec.sync,
+        "optimizer": GRADIENT,
+    },
 ]
 
 
@@ -67,7 +84,7 @@ def test_two_networks_agree_whatever_the_order_of_parts(net, changes):
 def test_members_send_different_payloads(net):
     one = net(3)
     one.round(0)
-    bodies = [part.payload[116:] for part in one.parts]
+    bodies = [part.payload[HEADER_BYTES:] for part in one.parts]
     assert len(set(bodies)) == 3
 
 
@@ -169,6 +186,14 @@ def test_baseline_learns_and_repeats_exactly(net):
     assert scores[0] == scores[1]
     assert scores[0].steps == 12
     assert scores[0].loss < start.loss
+
+
+@pytest.mark.parametrize("changes", METHODS[-3:])
+def test_the_baseline_of_peers_that_send_gradients_moves_its_own_weights(net, changes):
+    one = net(1, **changes)
+    start = one.engines[0].handle(messages.Evaluate(one.snapshot(), 64))
+    score = one.engines[0].handle(messages.Baseline(one.snapshot(), 2, 4, 64, 1))
+    assert score.loss < start.loss
 
 
 def test_a_baseline_in_pieces_is_the_baseline_in_one(net):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from farflung.core.errors import FarflungError, RunError, SpecError
 from farflung.core.ids import ZERO_HASH
 from farflung.core.layout import Layout, state_root
+from farflung.job.load import load as load_job
 from farflung.job.spec import AuditSpec, OptimizerSpec, SyncSpec
 from farflung.train import inner, sections, segments, snapshot
 from farflung.train.engine import Engine
@@ -18,11 +19,26 @@ from farflung.train.messages import Load, Merge, OpenSegment, Part, Reencode, Re
 from farflung.train.roundlog import payload_hash
 from farflung.train.segments import BorderState
 
+GRADIENT = OptimizerSpec(name="gradient", lr=1e-2)
 METHODS = [
     {},
     {"optimizer": OptimizerSpec(name="sgd", lr=0.1)},
     {"sync": SyncSpec(method="diloco", codec="dense", steps=5, outer_lr=0.7, outer_momentum=0.9)},
     {"sync": SyncSpec(method="diloco", codec="dense", value_bits=32, steps=2)},
+    {"sync": SyncSpec("sparse_loco", 3, "topk", topk=32, chunk=256, fragments=3)},
+    {"sync": SyncSpec("muloco", 3, delay=1)},
+    {
+        "sync": load_job(None, flags={"sync.method": "demo", "sync.chunk": "256"}).spec.sync,
+        "optimizer": GRADIENT,
+    },
+    {
+        "sync": load_job(None, flags={"sync.method": "dgc", "sync.chunk": "256"}).spec.sync,
+        "optimizer": GRADIENT,
+    },
+    {
+        "sync": load_job(None, flags={"sync.method": "powersgd", "sync.rank": "2"}).spec.sync,
+        "optimizer": GRADIENT,
+    },
     {"audit": AuditSpec(segments=1)},
 ]
 LAYOUT = Layout.of({"a": (3, 4), "b": (5,)})

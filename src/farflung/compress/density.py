@@ -11,10 +11,6 @@ from __future__ import annotations
 import math
 from typing import Final
 
-import numpy as np
-
-from farflung.core.layout import Float32
-
 FIRST: Final = 4  # a warm-up begins at one element in four
 STAGES: Final = 64  # into which a longer warm-up is cut: keeps the integers below small
 
@@ -50,14 +46,3 @@ def local_limit(limit: float, peers: int) -> float:
     ones is N times that of one (section 3.2): ‖g_i‖ ≤ N limit / √N. A limit of 0 means none, and stays 0.
     """
     return limit * math.sqrt(peers)
-
-
-def masked(velocity: Float32, residual: Float32 | None) -> Float32:
-    """Velocity where something is unsent, 0 elsewhere (factor masking). Flat, of one shape; None: nothing was sent yet.
-
-    Called before the velocity takes the next gradient: stale momentum would carry sent coefficients on in old
-    directions.
-    """
-    if residual is None:
-        return velocity
-    return np.where(residual != 0, velocity, np.float32(0.0))

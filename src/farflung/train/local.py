@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
+from farflung.compress.density import local_limit
 from farflung.core.crypto import NS_DATA_ORDER, digest
 from farflung.core.errors import RunError
 from farflung.core.layout import Float32
@@ -105,7 +107,15 @@ class Alone(NamedTuple):
 def alone(model: Model, spec: JobSpec, params: Float32) -> Alone:
     """One machine before its first step."""
     model.put(params)
-    return Alone(0, params, optim.fresh(spec.optimizer, model.params))
+    return Alone(0, params, optim.fresh(_of_one(spec).optimizer, model.params))
+
+
+def _of_one(spec: JobSpec) -> JobSpec:
+    """The job of one machine: where peers send gradients, it takes the optimizer that would have moved the weights."""
+    if spec.optimizer.name != "gradient":
+        return spec
+    name: Literal["sgd", "adamw"] = "sgd" if spec.sync.outer == "sgd" else "adamw"
+    return replace(spec, optimizer=replace(spec.optimizer, name=name))
 
 
 def baseline(
@@ -113,7 +123,7 @@ def baseline(
 ) -> Alone:
     """One machine on the union of the members' batches, up to step `until` of as many as each of them makes."""
     model.put(at.params)
-    optimizer = at.optimizer
+    optimizer, spec = at.optimizer, _of_one(spec)
     for done in range(at.step, until):
         pulse()
         round, step = divmod(done, spec.sync.steps)
@@ -129,7 +139,7 @@ def _step(
 ) -> tuple[float, float, OptimState]:
     loss = model.gradient(*batch)
     with torch.no_grad():
-        grad, norm = optim.clip(model.grads, spec.optimizer.clip)
+        grad, norm = optim.clip(model.grads, _limit(spec))
         if not math.isfinite(norm):
             raise _diverged(
                 done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
@@ -138,6 +148,12 @@ def _step(
         params, state = optim.step(spec.optimizer, model.params, grad, state, lr, model.terrain)
         model.params.copy_(params)
     return loss, norm, state
+
+
+def _limit(spec: JobSpec) -> float:
+    """The most that a gradient's norm may be; DGC's local clipping (Lin et al. 2018, section 3.2) counts the peers."""
+    limit = spec.optimizer.clip
+    return local_limit(limit, spec.network.providers) if spec.sync.method == "dgc" else limit
 
 
 def _resumed(spec: JobSpec, model: Model, at: BorderState) -> OptimState:

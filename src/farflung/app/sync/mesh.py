@@ -1,9 +1,8 @@
 """A group over farflung's own connections: TLS 1.3 between public keys, everybody to everybody, one set for all.
 
     payloads    every member pushes its own, in pieces, to every other one
-    verdict     the first member (lowest key) says which payloads count: all, or at the deadline those that came,
-    if they
-                are a quorum; the others wait for it, so that nobody merges another set
+    verdict     the first member (lowest key) says which payloads count: all, or at the deadline those that came, if
+                they are a quorum; the others wait for it, so that nobody merges another set
     fetch       who misses a payload of the set asks the first member for it, and checks its hash
 
 If the first member is lost nothing is decided and the exchange fails for all: parameters never drift apart.
@@ -22,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from farflung.app.sync.book import Peer, load_key, members
 from farflung.app.sync.group import Exchanged, too_few
-from farflung.app.sync.parcels import BEHIND, PIECE, Held, Piece, Shelf, Verdict, Wanted, refuse_piece
+from farflung.app.sync.parcels import AHEAD, BEHIND, PIECE, Held, Piece, Shelf, Verdict, Wanted, refuse_piece
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
@@ -347,9 +346,9 @@ class Mesh:
 
     def _known(self, tag: int) -> asyncio.Future[Verdict]:
         oldest = min(self._verdicts, default=self._shelf.tag)
-        if not min(oldest, self._shelf.tag) <= tag <= self._shelf.tag + (1 << 32):
+        if not min(oldest, self._shelf.tag) <= tag <= self._shelf.tag + AHEAD:
             raise refuse_piece(
-                f"exchange {tag} was decided long ago; start again from the others' last checkpoint"
+                f"exchange {tag} is far from {self._shelf.tag}; start again from the others' last checkpoint"
             )
         return self._verdict(tag)
 
