@@ -88,3 +88,10 @@ def test_schedule_warms_up_and_falls_to_its_end():
 def test_every_schedule_is_finite_and_within_its_peak(schedule):
     rates = [learning_rate(step, 100, 2.0, schedule) for step in range(130)]
     assert all(math.isfinite(rate) and 0 < rate <= 2.0 for rate in rates)
+
+
+def test_where_all_was_sent_no_velocity_is_left():
+    state = optim.OptimState(3, (torch.tensor([1.0, 2.0, 3.0]),))
+    after = optim.masked(state, torch.tensor([0.0, 0.5, -0.0]))
+    assert after.vectors[0].tolist() == [0.0, 2.0, 0.0]
+    assert after.step == 3
