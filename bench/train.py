@@ -2,13 +2,13 @@
 
 Four simulated peers train the same byte-level GPT on the same batches, with the codecs, merge and outer steps of the
 product; payload bytes are those of the real encoder. Every method has the same tuning budget: each learning rate of
-its grid (RATES, all committed before the runs), one seed, all steps; the best one is run with the other seeds. Runs
-that are in the results file are not run again, so that it can be stopped and started at will, or spread over
-machines:
+its grid (METHODS, committed before the runs), one seed, TUNING steps with a schedule of that length; the best one is
+run with every seed for STEPS steps. Runs that are in the results file are not run again, so that it can be stopped
+and started at will, or spread over machines:
 
-    python bench/train.py --out bench/results/train.jsonl [--jobs 2]     all that is missing, in the background if you
-    like python bench/train.py --table bench/results/train.jsonl              the table, as JSON lines python
-    bench/train.py --quick                                        two methods, few steps: does it work at all
+    python bench/train.py [--out bench/results/train.jsonl] [--jobs 2]    all that is missing
+    python bench/train.py --table bench/results/train.jsonl               the table, as JSON lines
+    python bench/train.py --quick                                         two methods, few steps: does it work at all
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from reporting import Row, load, machine, show, told
+from reporting import Row, at_most, load, machine, show, told
 
 from farflung.core.layout import Float32
 from farflung.job.io.read import read_dataset
@@ -36,6 +36,7 @@ from farflung.train.together import Together
 
 PEERS: Final = 4
 STEPS: Final = 2000
+TUNING: Final = 600
 SEEDS: Final = (1, 2, 3)
 EVALUATIONS: Final = 10
 TOKENS, FINAL_TOKENS = 16_384, 131_072
@@ -64,16 +65,19 @@ METHODS: Final[dict[str, Entry]] = {
     "AdamW dense": Entry(of("local_sgd"), ADAM, True),
     "Muon dense": Entry(of("local_sgd", optimizer__name="muon", optimizer__momentum="0.95"), MUON, True),
     "MuLoCo, H 12, 2-bit": Entry(of("muloco", sync__steps="12"), MUON),
+    "MuLoCo, H 20, 2-bit": Entry(of("muloco"), MUON),
     "MuLoCo, H 30, top 256": Entry(
         of("muloco", sync__steps="30", sync__codec="topk", sync__topk="256"), MUON
     ),
-    "SparseLoCo, H 15, top 64": Entry(of("sparse_loco", sync__steps="15"), ADAM),
-    "DiLoCo, H 15, fp32": Entry(of("diloco", sync__steps="15"), ADAM),
-    "LocalSGD, H 15, fp32": Entry(of("local_sgd", sync__steps="15"), ADAM),
-    "DeMo, top 32": Entry(of("demo"), (3e-4, 1e-3, 3e-3)),
+    "SparseLoCo, H 20, top 64": Entry(of("sparse_loco"), ADAM),
+    "DiLoCo, H 20, fp32": Entry(of("diloco"), ADAM),
+    "LocalSGD, H 20, fp32": Entry(of("local_sgd"), ADAM),
     "DGC, 0.1 %": Entry(of("dgc", sync__warmup_rounds="200"), (0.05, 0.1, 0.2)),
+    "DeMo, top 32": Entry(of("demo"), (3e-4, 1e-3, 3e-3)),
     "PowerSGD, rank 4": Entry(of("powersgd", batch="1"), ADAM, phases=2),
 }
+GOALS: Final = ((200, 5.0), (2000, 10.0))  # times fewer bytes one way, and per cent of loss above dense
+DEFAULTS: Final = ("MuLoCo, H 20, 2-bit", "SparseLoCo, H 20, top 64")
 
 
 class Run(NamedTuple):
@@ -82,21 +86,22 @@ class Run(NamedTuple):
     method: str
     rate: float
     seed: int
+    budget: int = STEPS  # steps, to the next whole round
 
 
-def spec_of(run: Run, steps: int) -> JobSpec:
+def spec_of(run: Run) -> JobSpec:
     """The job of a run."""
     entry = METHODS[run.method]
     flags = MODEL | entry.flags | {"seed": str(run.seed), "optimizer.lr": repr(run.rate)}
     local_steps = load_job(None, flags=flags).spec.sync.steps
-    rounds = max(1, round(steps * entry.phases / local_steps))
+    rounds = max(1, round(run.budget * entry.phases / local_steps))
     return load_job(None, flags=flags | {"rounds": str(rounds)}).spec
 
 
-def measure(run: Run, steps: int) -> dict[str, Any]:
+def measure(run: Run) -> dict[str, Any]:
     """Trains; the loss at the end and on the way, and what one peer sent."""
     torch.set_num_threads(1)
-    spec, began, busy = spec_of(run, steps), time.process_time(), load()
+    spec, began, busy = spec_of(run), time.process_time(), load()
     data = read_dataset(spec.data, spec.model, Path())
     curve: list[tuple[int, int, float]] = []
     net = Together.of(spec, data, PEERS)
@@ -110,7 +115,8 @@ def measure(run: Run, steps: int) -> dict[str, Any]:
                 curve.append(((round + 1) * spec.sync.steps, net.sent, net.heldout(TOKENS)))
         final = net.heldout(FINAL_TOKENS)
     return {
-        "method": run.method, "rate": run.rate, "seed": run.seed, "steps": spec.steps, "peers": PEERS,
+        "method": run.method, "rate": run.rate, "seed": run.seed, "budget": run.budget,
+        "steps": spec.steps, "peers": PEERS,
         "parameters": net.job.model.layout.size, "tokens": spec.steps * PEERS * spec.batch * spec.model.context,
         "loss": final, "payload_bytes": net.sent, "curve": curve, "rounds": spec.rounds,
         "cpu_seconds": round_(time.process_time() - began), "machine": machine(), "load": busy,
@@ -142,67 +148,95 @@ def done(out: Path) -> list[dict[str, Any]]:
 
 
 def wanted(rows: list[dict[str, Any]], only: list[str]) -> Iterator[Run]:
-    """All runs that the table needs and the results lack: first every rate, then the best rate's other seeds."""
-    have = {(r["method"], r["rate"], r["seed"]) for r in rows}
-    names = [name for name in METHODS if not only or name in only]
-    for name in names:
-        for rate in METHODS[name].rates:
-            if (name, rate, SEEDS[0]) not in have:
-                yield Run(name, rate, SEEDS[0])
-    for name in names:
+    """All runs that the table needs and the results lack, by method: each rate, then the best with each seed."""
+    have = {Run(r["method"], r["rate"], r["seed"], r["budget"]) for r in rows}
+    for name in METHODS:
+        if only and name not in only:
+            continue
         best = best_rate(rows, name)
-        for seed in SEEDS[1:]:
-            if best is not None and (name, best, seed) not in have:
-                yield Run(name, best, seed)
+        runs = [Run(name, rate, SEEDS[0], TUNING) for rate in METHODS[name].rates]
+        runs += [Run(name, best, seed) for seed in SEEDS if best is not None]
+        yield from (run for run in runs if run not in have)
 
 
 def best_rate(rows: list[dict[str, Any]], name: str) -> float | None:
-    """The rate of a method's grid with the least loss of the first seed; None until all of them were run."""
-    tried = {r["rate"]: r["loss"] for r in rows if r["method"] == name and r["seed"] == SEEDS[0]}
+    """The rate of a method's grid with the least loss of the tuning runs; None until all of them were run."""
+    tried = {r["rate"]: r["loss"] for r in rows if r["method"] == name and r["budget"] == TUNING}
     if not set(METHODS[name].rates) <= set(tried):
         return None
     return min(METHODS[name].rates, key=lambda rate: tried[rate])
 
 
-def table(rows: list[dict[str, Any]]) -> Iterator[Row]:
-    """Loss of each method over its seeds, against the best dense one, and its bytes."""
-    losses: dict[str, float] = {}
-    for name in METHODS:
+class Result(NamedTuple):
+    """A method at its best rate: mean loss over its seeds, and what one peer sent."""
+
+    name: str
+    loss: float
+    spread: float
+    seeds: int
+    rate: float
+    payload: float  # bytes
+    full: float  # bytes of an fp32 gradient each step
+    parameters: int
+
+    @property
+    def ratio(self) -> float:
+        """One-way payload ratio, as in the literature."""
+        return self.full / self.payload
+
+    @property
+    def wire(self) -> float:
+        """What a peer receives against a bf16 ring all-reduce at the same N: times fewer bytes."""
+        return (PEERS - 1) / PEERS * self.full / ((PEERS - 1) * self.payload)
+
+
+def results(rows: list[dict[str, Any]]) -> list[Result]:
+    """Of every method that has a whole run at its best rate, in the order of METHODS."""
+    found = list[Result]()
+    for name, entry in METHODS.items():
         best = best_rate(rows, name)
-        seeds = [r["loss"] for r in rows if r["method"] == name and r["rate"] == best]
-        if best is not None and seeds:
-            losses[name] = statistics.mean(seeds)
-            spread = max(seeds) - min(seeds)
-            yield told(
-                f"{name}: loss",
-                losses[name],
-                "nats per byte",
-                f"{len(seeds)} seeds, lr {best:g}, spread {spread:.3f}",
-            )
-    dense = min((losses[n] for n, e in METHODS.items() if e.is_alone and n in losses), default=None)
-    for name, loss in losses.items():
-        row = next(r for r in rows if r["method"] == name)
-        steps = row["steps"] / METHODS[name].phases
-        full = 4.0 * row["parameters"] * steps
-        ring = 2.0 * (PEERS - 1) / PEERS * 2 * row["parameters"] * steps
-        if dense is not None:
-            yield told(
-                f"{name}: loss above the best dense run", 100 * (loss / dense - 1), "%", f"{dense:.4f} nats"
-            )
-        yield told(
-            f"{name}: one-way payload ratio, as in the literature",
-            full / row["payload_bytes"],
-            "times fewer bytes",
-            "fp32 gradient each step",
+        whole = [r for r in rows if (r["method"], r["rate"], r["budget"]) == (name, best, STEPS)]
+        if best is None or not whole:
+            continue
+        losses = [r["loss"] for r in whole]
+        row = whole[0]
+        full = 4.0 * row["parameters"] * row["steps"] / entry.phases
+        sent = statistics.mean(r["payload_bytes"] for r in whole)
+        spread = max(losses) - min(losses)
+        found.append(
+            Result(name, statistics.mean(losses), spread, len(whole), best, sent, full, row["parameters"])
         )
-        if not METHODS[name].is_alone:
-            wire = (PEERS - 1) * row["payload_bytes"]
-            yield told(
-                f"{name}: received by a peer",
-                ring / wire,
-                "times fewer bytes",
-                f"bf16 ring all-reduce, N = {PEERS}",
-            )
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[Row]:
+    """Loss of each method over its seeds, against the best dense one, its bytes, and the goals."""
+    found = results(rows)
+    dense = min((one.loss for one in found if METHODS[one.name].is_alone), default=float("nan"))
+    for one in found:
+        about = f"{one.seeds} seeds, lr {one.rate:g}, spread {one.spread:.3f}, {STEPS} steps"
+        yield told(f"{one.name}: loss", one.loss, "nats per byte", about)
+        above = 100 * (one.loss / dense - 1)
+        yield told(f"{one.name}: loss above the best dense run", above, "%", f"{dense:.4f} nats")
+        if METHODS[one.name].is_alone:
+            continue
+        yield told(f"{one.name}: one-way payload ratio, as in the literature", one.ratio, "times fewer bytes",
+                   "fp32 gradient each step")  # fmt: skip
+        yield told(f"{one.name}: received by a peer", one.wire, "times fewer bytes",
+                   f"bf16 ring all-reduce, N = {PEERS}")  # fmt: skip
+    ours = [one for one in found if not METHODS[one.name].is_alone]
+    for least, goal in GOALS:
+        near = [one for one in ours if one.ratio >= least]
+        if near:
+            best = min(near, key=lambda one: one.loss)
+            yield at_most(f"least loss above dense at {least} times fewer bytes or more, one way",
+                          100 * (best.loss / dense - 1), "%", goal, best.name)  # fmt: skip
+    for one in ours:
+        if one.name in DEFAULTS:
+            better = [o.name for o in ours if o.loss < one.loss and o.payload < one.payload]
+            against = ", ".join(better) or "every other method of the table"
+            case = f"{one.name}: methods with less loss and fewer bytes"
+            yield at_most(case, len(better), "methods", 0, against)
 
 
 def main() -> None:
@@ -213,32 +247,34 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench/results/train.jsonl"))
     parser.add_argument("--table", type=Path, help="a results file")
     parser.add_argument("--only", action="append", default=[], help="a method, by its name in the table")
-    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--one", nargs=3, metavar=("METHOD", "RATE", "SEED"), help="one run, printed")
+    parser.add_argument(
+        "--one", nargs=4, metavar=("METHOD", "RATE", "SEED", "STEPS"), help="one run, printed"
+    )
     options = parser.parse_args()
     if options.table:
         for row in table(done(options.table)):
             show("train", row, load())
         return
     if options.one:
-        run = Run(options.one[0], float(options.one[1]), int(options.one[2]))
-        sys.stdout.write(json.dumps(measure(run, options.steps)) + "\n")
+        name, rate, seed, steps = options.one
+        run = Run(name, float(rate), int(seed), int(steps))
+        sys.stdout.write(json.dumps(measure(run)) + "\n")
         return
     if options.quick:
         for name in ("AdamW dense", next(n for n, e in METHODS.items() if not e.is_alone)):
-            found = measure(Run(name, METHODS[name].rates[0], 1), 60)
+            found = measure(Run(name, METHODS[name].rates[0], 1, 60))
             show(
                 "train",
                 told(f"{name}: loss after {found['steps']} steps", found["loss"], "nats per byte", ""),
                 load(),
             )
         return
-    work_off(options.out, options.only, options.steps, options.jobs)
+    work_off(options.out, options.only, options.jobs)
 
 
-def work_off(out: Path, only: list[str], steps: int, jobs: int) -> None:
+def work_off(out: Path, only: list[str], jobs: int) -> None:
     """Runs what is missing, each run in a process of its own; a line a run is added to the results."""
     out.parent.mkdir(parents=True, exist_ok=True)
     at_work: dict[Run, subprocess.Popen[bytes]] = {}
@@ -246,16 +282,8 @@ def work_off(out: Path, only: list[str], steps: int, jobs: int) -> None:
         ready = [run for run in wanted(done(out), only) if run not in at_work]
         while ready and len(at_work) < jobs:
             run = ready.pop(0)
-            call = [
-                sys.executable,
-                __file__,
-                "--steps",
-                str(steps),
-                "--one",
-                run.method,
-                repr(run.rate),
-                str(run.seed),
-            ]
+            told_run = [run.method, repr(run.rate), str(run.seed), str(run.budget)]
+            call = [sys.executable, __file__, "--one", *told_run]
             at_work[run] = subprocess.Popen(call, stdout=subprocess.PIPE)
         if not at_work:
             return
