@@ -38,7 +38,7 @@ def test_two_peers_with_a_plain_loop_end_alike(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_trainer_of_hugging_face_exchanges_by_a_callback(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs the extra hf: pip install 'farflung[hf]'")
-    pytest.importorskip("accelerate", reason="transformers.Trainer needs accelerate: pip install accelerate")
+    pytest.importorskip("accelerate", reason="needs the extra hf: pip install 'farflung[hf]'")
     assert "3 rounds" in said("sync_hf.py", tmp_path)
 
 
