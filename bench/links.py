@@ -1,16 +1,19 @@
 """Four workers behind links of 100 Mbit/s: seconds a step and bytes on the wire, ours beside torch's own.
 
-    python bench/links.py [--quick] [--cases NAME ...] [--rate 100mbit] [--delay MS] [--also SCRIPT:MODE ...]
-                          [--out FILE]
+    python bench/links.py [--quick] [--cases NAME ...] [--rate 100mbit] [--delay MS] [--others SYSTEM=PYTHON ...]
+                          [--also SCRIPT:MODE ...] [--out FILE]
 
 Each worker has a network namespace and one thread; a byte-level GPT of 1.9 M parameters on this Python's own sources.
-Yardsticks of the same run: torch's DDP over gloo, dense, with links that are not shaped (first and last, so that a
-drift of the machine shows), and our own `Dense` over unshaped links. farflung's workers talk over its own group:
-TLS 1.3 between public keys. Seconds a step are the median over blocks of EVERY steps (a round), after a first one
-that does not count. Bytes are the interface's own counters, headers and all, mean over workers.
+Yardsticks of the same run are dense steps over links that are not shaped, by torch's DDP over gloo and by our own
+group, with AdamW and with Muon: what a method computes beside the wire is its inner optimizer's, whatever the link.
+DDP's AdamW step comes first and last, so that a drift of the machine shows. farflung's workers talk over its own group:
+TLS 1.3 between public keys. Seconds a step are the median over blocks of EVERY steps (a round), after a first one that
+does not count. Bytes are the interface's own counters, headers and all, mean over workers.
 
-`--also`: another system in the same links: a script that takes MODE and STEPS, reads RANK, WORLD, IP and OUT, and
-writes OUT/w<RANK>.jsonl with a line {"event": "step", "t", "tx", "rx", "loss"} a step.
+`--others`: torchft, hivemind and Flower in the same links (links_others.py), where an interpreter has them beside torch
+and farflung: `torchft=PATH hivemind=PATH flwr=PATH`; without it, this one if they are installed here.
+`--also`: any other system: a script that takes MODE, STEPS and EVERY, reads RANK, WORLD, IP and OUT, and writes
+OUT/w<RANK>.jsonl with a line {"event": "step", "t", "tx", "rx", "loss"} a step.
 """
 
 from __future__ import annotations
@@ -26,22 +29,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from namespaces import DEVICE, Links, why_not
+import links_others
+from links_others import Failed
+from namespaces import DEVICE, HUB, Links, why_not
 from reporting import Row, at_most, load, show, told
 
 from farflung.compress import kernels
 
 WORKERS: Final = 4
 HERE: Final = Path(__file__).resolve().parent
+WORKER: Final = HERE / "links_worker.py"
 FREE: Final = ""
 GOAL: Final = 1.05  # of a dense step over free links
 AGREEMENT: Final = 0.05  # between the library's bytes and the interface's
-OTHERS: Final = ("hivemind", "torchft", "flwr")
-YARDSTICK: Final = "DDP dense, free"
-OWN: Final = "farflung dense, free"
+ADAMW, MUON = "AdamW", "Muon"  # inner optimizers
+TORCH: Final = {ADAMW: "DDP dense, free", MUON: "DDP dense with Muon, free"}  # dense steps of torch's DDP
+OWN: Final = {ADAMW: "farflung dense, free", MUON: "farflung dense with Muon, free"}  # and of our own
+ALONE: Final = ", alone"  # after a case's name: the same work without a group
 
 
 class Case(NamedTuple):
@@ -50,21 +58,42 @@ class Case(NamedTuple):
     name: str
     mode: str  # of bench/links_worker.py, or of another script
     shaped: bool
-    script: Path = HERE / "links_worker.py"
+    inner: str = ADAMW
+    script: Path = WORKER
+    system: str = ""  # of links_others
+    is_slow: bool = False  # its steps take seconds: fewer rounds
+    python: str = sys.executable
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether farflung does it."""
+        return self.script == WORKER and self.mode.startswith("farflung")
 
 
 CASES: Final = (
-    Case(YARDSTICK, "ddp-dense", False),
-    Case(OWN, "farflung-Dense", False),
+    Case(TORCH[ADAMW], "ddp-dense", False),
+    Case(TORCH[MUON], "ddp-muon", False, MUON),
+    Case(OWN[ADAMW], "farflung-Dense", False),
+    Case(OWN[MUON], "farflung-DenseMuon", False, MUON),
     Case("DDP dense", "ddp-dense", True),
     Case("DDP PowerSGD rank 4", "ddp-powersgd", True),
-    Case("MuLoCo", "farflung-MuLoCo", True),
+    Case("MuLoCo", "farflung-MuLoCo", True, MUON),
     Case("SparseLoCo", "farflung-SparseLoCo", True),
     Case("DiLoCo, one round of delay", "farflung-DiLoCo", True),
-    Case("MuLoCo, alone", "farflung-MuLoCo-alone", False),
-    Case("SparseLoCo, alone", "farflung-SparseLoCo-alone", False),
-    Case(f"{YARDSTICK}, again", "ddp-dense", False),
+    Case(f"MuLoCo{ALONE}", "farflung-MuLoCo-alone", False, MUON),
+    Case(f"SparseLoCo{ALONE}", "farflung-SparseLoCo-alone", False),
+    Case(f"{TORCH[ADAMW]}, again", "ddp-dense", False),
 )
+OTHERS: Final = (
+    Case("torchft DDP", "torchft-ddp", True, system="torchft"),
+    Case("torchft DiLoCo", "torchft-diloco", True, system="torchft"),
+    Case("hivemind synchronous, fp16", "hivemind-fp16", True, system="hivemind", is_slow=True),
+    Case("hivemind local updates, fp16", "hivemind-local", True, system="hivemind"),
+    Case("Flower FedAvg", "flwr-fedavg", True, system="flwr", is_slow=True),
+)
+SYSTEMS: Final = tuple(dict.fromkeys(case.system for case in OTHERS))
+FULL, QUICK = (20, 7), (10, 3)  # steps of a round, rounds
+SLOW: Final = 20, 3
 
 
 class Seen(NamedTuple):
@@ -82,34 +111,60 @@ class Seen(NamedTuple):
 
 def run(case: Case, rate: str, delay: float, steps: int, every: int, limit: float) -> Seen:
     """Makes the links, starts the workers, waits, and reads what they wrote."""
-    with tempfile.TemporaryDirectory() as folder, Links(WORKERS, rate, delay) as links:
-        workers = []
-        try:
-            for rank in range(WORKERS):
-                out = open(Path(folder, f"w{rank}.out"), "w")  # noqa: SIM115 - closed with the folder's processes
-                command = [sys.executable, str(case.script), case.mode, str(steps), str(every)]
-                workers.append(links.start(rank, command, _environment(links, rank, folder), out))
-                out.close()
-            _wait(workers, time.monotonic() + limit)
-        finally:
-            _end(workers)
-        bad = [rank for rank, worker in enumerate(workers) if worker.returncode]
-        bad.sort(key=lambda rank: workers[rank].returncode == -signal.SIGKILL)  # those that we ended, last
-        if bad:
-            tail = Path(folder, f"w{bad[0]}.out").read_text()[-3000:]
-            raise SystemExit(f"{case.name}: worker {bad[0]} ended with {workers[bad[0]].returncode}\n{tail}")
-        lines = [Path(folder, f"w{rank}.jsonl").read_text().splitlines() for rank in range(WORKERS)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        hosts = folder / "hosts" if case.system else None
+        with Links(WORKERS, rate, delay, hub=bool(case.system), hosts=hosts) as links:
+            more = {"STEPS": str(steps), "EVERY": str(every)}
+            started: list[subprocess.Popen[str]] = []
+            try:
+                if case.system:
+                    hub = links_others.start(
+                        case.system, case.python, links, _environment(links, HUB, folder, more), folder
+                    )
+                    more.update(hub.environment)
+                    started.append(hub.process)
+                workers = [_worker(case, links, rank, folder, more) for rank in range(WORKERS)]
+                started += workers
+                # Flower's nodes do not end: its run does
+                ending = [hub.process] if case.system == "flwr" else workers
+                _wait(ending, time.monotonic() + limit)
+            finally:
+                _end(started)
+        _complain(case.name, ending, folder)
+        lines = [(folder / f"w{rank}.jsonl").read_text().splitlines() for rank in range(WORKERS)]
     return _seen([[json.loads(line) for line in one] for one in lines], every)
 
 
-def _environment(links: Links, rank: int, folder: str) -> dict[str, str]:
+def _worker(
+    case: Case, links: Links, rank: int, folder: Path, more: Mapping[str, str]
+) -> subprocess.Popen[str]:
+    command = [case.python, str(case.script), case.mode, more["STEPS"], more["EVERY"]]
+    other = links_others.worker(case.system, case.python, rank) if case.system else None
+    with (folder / f"w{rank}.out").open("w") as out:
+        return links.start(rank, other or command, _environment(links, rank, folder, more), out)
+
+
+def _environment(links: Links, rank: int, folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {
         **os.environ,
-        "RANK": str(rank), "WORLD": str(links.count), "IP": links.address(rank), "OUT": folder,
+        "RANK": str(rank), "WORLD": str(links.count), "IP": links.address(rank), "OUT": str(folder),
         "MASTER_ADDR": links.address(0), "MASTER_PORT": "29511", "GLOO_SOCKET_IFNAME": DEVICE,
         "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+        **more,
     }  # fmt: skip
+
+
+def _complain(name: str, ending: list[subprocess.Popen[str]], folder: Path) -> None:
+    """Raises Failed with what a process said last that failed, or did not end in time."""
+    bad = [at for at, process in enumerate(ending) if process.returncode]
+    bad.sort(key=lambda at: ending[at].returncode == -signal.SIGKILL)  # those that we ended, last
+    if bad:
+        is_hub = len(ending) == 1
+        tail = (folder / ("hub.out" if is_hub else f"w{bad[0]}.out")).read_text()[-3000:]
+        who = "the hub" if is_hub else f"worker {bad[0]}"
+        raise Failed(f"{name}: {who} ended with {ending[bad[0]].returncode}\n{tail}")
 
 
 def _wait(workers: list[subprocess.Popen[str]], until: float) -> None:
@@ -155,26 +210,33 @@ def _event(lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def speeds(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
-    """Seconds a step, and their ratio to a dense step over free links."""
+    """Seconds a step, and their ratio to dense steps over free links."""
     rows = []
     for name, (case, seen) in found.items():
         link = "links shaped" if case.shaped else "links not shaped"
-        if case.mode.startswith("farflung"):
+        if case.is_ours:
             link += ", kernels " + ("compiled" if kernels.installed() else "of NumPy")
         rows.append(told(f"{name}: a step", seen.seconds, "s", f"{link}; held-out loss {seen.held:.3f}"))
-        for yardstick in (YARDSTICK, OWN):
-            if not case.shaped or yardstick not in found:
-                continue
-            base = found[yardstick][1].seconds
-            case_name, against = f"{name}: against {yardstick}", f"{base:.3f} s a step in the same run"
-            ratio = seen.seconds / base
-            is_ours = case.mode.startswith("farflung")
-            rows.append(
-                at_most(case_name, ratio, "ratio", GOAL, against)
-                if is_ours
-                else told(case_name, ratio, "ratio", against)
-            )
+        if case.shaped:
+            inner = dict.fromkeys((case.inner, ADAMW))  # its own, and what most people train with
+            bases = [table[optimizer] for table in (OWN, TORCH) for optimizer in inner]
+            rows += [
+                _ratio(name, case, seen, *found[base]) for base in (*bases, f"{name}{ALONE}") if base in found
+            ]
     return rows
+
+
+def _ratio(name: str, case: Case, seen: Seen, base: Case, base_seen: Seen) -> Row:
+    """A step over a base's. Goals are for steps that compute the same: ours, by the base's inner optimizer."""
+    row = f"{name}: against {base.name}"
+    ratio, against = seen.seconds / base_seen.seconds, f"{base_seen.seconds:.3f} s a step in the same run"
+    if base.name.endswith(ALONE):
+        return told(row, ratio, "ratio", f"{against}: the same work without a group")
+    if case.inner != base.inner:
+        return told(row, ratio, "ratio", f"{against}, by {base.inner} instead of {case.inner}: no goal")
+    if not case.is_ours:
+        return told(row, ratio, "ratio", against)
+    return at_most(row, ratio, "ratio", GOAL, against)
 
 
 def wire(found: dict[str, tuple[Case, Seen]]) -> list[Row]:
@@ -217,33 +279,67 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="3 rounds of 10 steps instead of 7 of 20")
-    parser.add_argument("--cases", nargs="+", choices=[case.name for case in CASES], help="only these")
+    parser.add_argument("--cases", nargs="*", metavar="CASE", help="only these, by name")
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--delay", type=float, default=0.0, help="ms on each worker's way out; needs netem")
+    parser.add_argument("--others", nargs="*", default=[], metavar="SYSTEM=PYTHON")
     parser.add_argument("--also", nargs="*", default=[], metavar="SCRIPT:MODE")
     parser.add_argument("--out", type=Path, help="a results file to add to")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # namespaces are taken down
     if reason := why_not():
         sys.stderr.write(f"skipped: {reason}\n")
         return
-    for other in OTHERS:
-        if importlib.util.find_spec(other) is None:
-            sys.stderr.write(
-                f"{other}: not installed; see bench/results/README.md for figures of another day\n"
-            )
-    every, rounds = (10, 3) if asked.quick else (20, 7)
+    cases = [*CASES, *_others(asked.others), *_also(asked.also)]
+    names = [case.name for case in cases]
+    if unknown := [name for name in asked.cases or () if name not in names]:
+        parser.error(f"no case {unknown[0]!r}; there are: {', '.join(names)}")
     before = load()
-    cases = [case for case in CASES if not asked.cases or case.name in asked.cases]
-    for also in asked.also:
-        script, _, mode = also.partition(":")
-        cases.append(Case(f"{Path(script).stem} {mode}", mode, True, Path(script).resolve()))
     found: dict[str, tuple[Case, Seen]] = {}
     for case in cases:
+        if asked.cases is not None and case.name not in asked.cases:
+            continue
+        every, rounds = QUICK if asked.quick else SLOW if case.is_slow else FULL
         rate, delay = (asked.rate, asked.delay) if case.shaped else (FREE, 0.0)
         sys.stderr.write(f"{case.name} ...\n")
-        found[case.name] = case, run(case, rate, delay, every * rounds, every, 60.0 + 6.0 * every * rounds)
+        try:
+            limit = 1200.0 if case.is_slow else 120.0 + 8.0 * every * rounds
+            seen = run(case, rate, delay, every * rounds, every, limit)
+        except Failed as error:
+            if not case.system:
+                raise SystemExit(str(error)) from None
+            sys.stderr.write(f"{error}\n{case.name}: left out\n")  # ours are told all the same
+            continue
+        found[case.name] = case, seen
     for row in [*speeds(found), *wire(found)]:
         show("links", row, before, asked.out)
+
+
+def _others(said: list[str]) -> list[Case]:
+    """The cases of the systems that some interpreter here has."""
+    pythons = dict(one.partition("=")[::2] for one in said)
+    if unknown := set(pythons) - set(SYSTEMS):
+        raise SystemExit(f"--others: no system {min(unknown)!r}; there are: {', '.join(SYSTEMS)}")
+    for system in SYSTEMS:
+        if system not in pythons and importlib.util.find_spec(system) is not None:
+            pythons[system] = sys.executable
+        if system not in pythons:
+            sys.stderr.write(f"{system}: not installed; see bench/results/README.md\n")
+    # absolute, but not resolved: a virtual environment's interpreter is a link
+    return [
+        case._replace(python=os.path.abspath(pythons[case.system]))
+        for case in OTHERS
+        if case.system in pythons
+    ]
+
+
+def _also(said: list[str]) -> list[Case]:
+    """Scripts of other systems that need nothing beside their workers."""
+    split = [also.partition(":") for also in said]
+    return [
+        Case(f"{Path(script).stem} {mode}", mode, True, script=Path(script).resolve())
+        for script, _, mode in split
+    ]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """One worker of bench/links.py: `links_worker.py MODE STEPS EVERY`, with RANK, WORLD and OUT in its environment.
 
 Writes a JSON object a line to OUT/w<RANK>.jsonl: after every step the time, the link's own byte counters, and what the
-library reported. MODE is `ddp-dense`, `ddp-powersgd` (torch), or `farflung-METHOD`, METHOD a class of farflung.sync.
+library reported. MODE is `ddp-dense`, `ddp-muon`, `ddp-powersgd` (torch), `farflung-METHOD` (links_farflung.py), or
+`torchft-` and `hivemind-` with a kind (links_others.py).
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import links_others
 import torch
 from namespaces import received_and_sent
 from torch import Tensor, nn
 
+from farflung.app.sync.muon import Muon
 from farflung.job.dataset import Dataset, limited, split_files
 from farflung.job.io.read import stdlib_files
 from farflung.job.spec import ModelSpec
@@ -56,6 +59,29 @@ def batch(tokens: Any, rows: int, generator: torch.Generator) -> tuple[Tensor, T
     return window[:, :-1], window[:, 1:]
 
 
+def text() -> Dataset:
+    """What is trained on, the same for everybody."""
+    return split_files(limited(stdlib_files(), TEXT), 0.05)
+
+
+class Log:
+    """A worker's lines: what is said, with the time and the link's counters."""
+
+    def __init__(self, rank: int, mode: str = "w") -> None:
+        self._file = Path(os.environ["OUT"], f"w{rank}.jsonl").open(mode, buffering=1)  # noqa: SIM115
+
+    def put(self, **said: Any) -> None:
+        """One line."""
+        rx, tx = received_and_sent()
+        self._file.write(json.dumps({"t": time.time(), "rx": rx, "tx": tx, **said}) + "\n")
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
 def heldout(module: nn.Module, data: Dataset) -> float:
     """Mean loss on the same 128 windows for everybody."""
     generator = torch.Generator().manual_seed(7)
@@ -64,7 +90,7 @@ def heldout(module: nn.Module, data: Dataset) -> float:
 
 
 def ddp(module: nn.Module, kind: str, rank: int, world: int) -> Step:
-    """torch's DistributedDataParallel over gloo, with AdamW; `powersgd`: its communication hook, rank 4."""
+    """torch's DistributedDataParallel over gloo; `powersgd`: its communication hook, rank 4; AdamW, but for `muon`."""
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
     from torch.nn.parallel import DistributedDataParallel
@@ -76,7 +102,9 @@ def ddp(module: nn.Module, kind: str, rank: int, world: int) -> Step:
             None, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=2
         )
         wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(module.parameters(), lr=RATE)
+    if kind == "muon":  # that of farflung.sync: what MuLoCo computes, too
+        optimizer = Muon(module, RATE)
 
     def step(x: Tensor, y: Tensor) -> tuple[float, Any]:
         loss = wrapped(x, y)
@@ -92,28 +120,32 @@ def main() -> None:
     mode, steps, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD"])
     torch.set_num_threads(1)
-    data = split_files(limited(stdlib_files(), TEXT), 0.05)
+    data = text()
     module = model()
     system, kind = mode.split("-", 1)
-    if system == "ddp":
-        step, close = ddp(module, kind, rank, world), lambda: None
-    else:
-        import links_farflung
-
-        step, close = links_farflung.make(module, kind, rank, world, every)
+    step, close = _made(module, system, kind, rank, world, every)
     generator = torch.Generator().manual_seed(SEED + rank)
-    with Path(os.environ["OUT"], f"w{rank}.jsonl").open("w", buffering=1) as file:
-
-        def put(**said: Any) -> None:
-            rx, tx = received_and_sent()
-            file.write(json.dumps({"t": time.time(), "rx": rx, "tx": tx, **said}) + "\n")
-
-        put(event="ready", parameters=sum(p.numel() for p in module.parameters()))
+    with Log(rank) as log:
+        log.put(event="ready", parameters=sum(p.numel() for p in module.parameters()))
         for number in range(steps):
             loss, report = step(*batch(data.train, BATCH, generator))
-            put(event="step", step=number, loss=loss, **counted(report))
-        put(event="closed", **counted(close()))
-        put(event="end", held=heldout(module, data))
+            log.put(event="step", step=number, loss=loss, **counted(report))
+        log.put(event="closed", **counted(close()))
+        log.put(event="end", held=heldout(module, data))
+    links_others.leave(system)
+
+
+def _made(
+    module: nn.Module, system: str, kind: str, rank: int, world: int, every: int
+) -> tuple[Step, Callable[[], Any]]:
+    """The system's step, and what ends it."""
+    if system == "ddp":
+        return ddp(module, kind, rank, world), lambda: None
+    if system == "farflung":
+        import links_farflung
+
+        return links_farflung.make(module, kind, rank, world, every)
+    return links_others.make(module, system, kind, rank, world, every)
 
 
 def counted(report: Any) -> dict[str, int]:

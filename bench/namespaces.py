@@ -6,8 +6,10 @@ a worker sends and receives at most `rate`. Namespaces carry this process's numb
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,7 @@ from typing import IO
 
 DEVICE = "eth0"
 BURST, QUEUE = "128kb", "100ms"  # of the token bucket
+HUB = 99  # the number of a place beside the workers: 10.77.0.100
 COUNTERS = "/sys/class/net/eth0/statistics"
 
 
@@ -59,11 +62,16 @@ class Links:
     """`count` workers, 10.77.0.1 and up; `rate` as `tc` writes it ("100mbit"), empty: not shaped.
 
     `delay` in ms is put on the way out of each worker: it needs the kernel's netem, and is refused where there is none.
+    `hub`: one place more, HUB, whose link is never shaped. `hosts`: a file that each place takes as its /etc/hosts,
+    and its own name from it: w0 and up, and hub.
     """
 
-    def __init__(self, count: int, rate: str = "", delay: float = 0.0) -> None:
-        self.count, self.rate, self.delay = count, rate, delay
-        self._names = [f"ff-{os.getpid()}-{who}" for who in ("sw", *range(count))]
+    def __init__(
+        self, count: int, rate: str = "", delay: float = 0.0, *, hub: bool = False, hosts: Path | None = None
+    ) -> None:
+        self.count, self.rate, self.delay, self.hosts = count, rate, delay, hosts
+        self._switch = f"ff-{os.getpid()}-sw"
+        self._names = {who: f"ff-{os.getpid()}-{who}" for who in (*range(count), *([HUB] if hub else []))}
 
     def address(self, worker: int) -> str:
         """Where a worker is reached."""
@@ -73,8 +81,11 @@ class Links:
         self, worker: int, command: Sequence[str], environment: Mapping[str, str], out: IO[str]
     ) -> subprocess.Popen[str]:
         """Runs a command behind a worker's link, in a session of its own."""
+        if self.hosts is not None:
+            named = 'mount --bind "$0" /etc/hosts && hostname "$1" && shift && exec "$@"'
+            command = ["unshare", "-m", "-u", "sh", "-c", named, str(self.hosts), _name(worker), *command]
         return subprocess.Popen(
-            ["ip", "netns", "exec", self._names[worker + 1], *command],
+            ["ip", "netns", "exec", self._names[worker], *command],
             env=dict(environment),
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -96,11 +107,14 @@ class Links:
         self._down()
 
     def _up(self) -> None:
-        switch = self._names[0]
+        switch = self._switch
+        if self.hosts is not None:
+            lines = [f"{self.address(worker)} {_name(worker)}\n" for worker in self._names]
+            self.hosts.write_text("".join(["127.0.0.1 localhost\n", *lines]))
         self._ip("netns", "add", switch)
         self._ip("-n", switch, "link", "add", "br0", "type", "bridge")
         self._ip("-n", switch, "link", "set", "br0", "up")
-        for worker, name in enumerate(self._names[1:]):
+        for worker, name in self._names.items():
             port = f"p{worker}"
             self._ip("netns", "add", name)
             self._ip("-n", name, "link", "set", "lo", "up")
@@ -111,8 +125,9 @@ class Links:
             self._ip("-n", name, "link", "set", DEVICE, "up")
             self._ip("-n", switch, "link", "set", port, "master", "br0")
             self._ip("-n", switch, "link", "set", port, "up")
-            self._shape(name, DEVICE, self.delay)
-            self._shape(switch, port, 0.0)
+            if worker != HUB:
+                self._shape(name, DEVICE, self.delay)
+                self._shape(switch, port, 0.0)
 
     def _shape(self, name: str, device: str, delay: float) -> None:
         add = ("netns", "exec", name, "tc", "qdisc", "add", "dev", device)
@@ -123,10 +138,20 @@ class Links:
             self._ip(*add, *place, *_bucket(self.rate))
 
     def _down(self) -> None:
-        for name in self._names:
+        for name in (self._switch, *self._names.values()):
+            inside = subprocess.run(
+                ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
+            )
+            for pid in map(int, inside.stdout.split()):  # of programs that leave their session
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
     def _ip(self, *arguments: str) -> None:
         done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip()}")
+
+
+def _name(worker: int) -> str:
+    return "hub" if worker == HUB else f"w{worker}"

@@ -303,6 +303,9 @@ def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_ope
         optimizer=OptimizerSpec(name="sgd"), sync=sparse(method="diloco", codec="dense", value_bits=32)
     )
     assert memory(lean, LAYOUT, 0).borders == (4 * 2 + 2 + 2 + 1) * state
+    late = memory(spec(sync=sparse(delay=1)), LAYOUT, 0)
+    ahead = 4 * 3 + 1  # the borders of a second round, and the weights that it begins with
+    assert late.borders == (4 * 3 + opened + 2 + ahead) * state  # start and last also hold the offset
 
 
 def test_each_process_that_is_not_a_nodes_takes_memory_too() -> None:

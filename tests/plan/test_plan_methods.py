@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.compress.density import kept
 from farflung.core.layout import Layout
 from farflung.core.units import Seconds
 from farflung.job.check import check
 from farflung.job.methods import METHODS
-from farflung.job.spec import JobSpec
+from farflung.job.spec import JobSpec, OptimizerSpec
+from farflung.plan.advise import advise
 from farflung.plan.choose import DENSE, SPARSE, Choice, choose
 from farflung.plan.links import Link, parse
+from farflung.plan.machine import Machine
 from farflung.plan.methods import (
     ENOUGH,
     STEPS,
@@ -27,7 +31,7 @@ from farflung.plan.methods import (
     shortest,
     sync_of,
 )
-from farflung.plan.states import codec_of
+from farflung.plan.states import codec_of, densities
 from farflung.plan.traffic import PUSH, control_bytes, on_wire, ring_bytes, ring_each
 
 LAYOUT = Layout.of({"a": (1024, 1024), "b": (512, 2048), "c": (1024,)})
@@ -90,6 +94,37 @@ def test_distro_s_857_is_54_against_a_ring() -> None:
     """DisTrO: 1.2 B parameters, 32 nodes, 86.8 MB down a step; 74.4 GB is each node's 2.4 GB to 31 others."""
     assert pytest.approx(857, rel=0.001) == 31 * 2.4e9 / 86.8e6
     assert ring_each(1_200_000_000, 32) / 86.8e6 == pytest.approx(53.6, rel=0.001)
+
+
+# Warm-up of the density
+
+
+@given(
+    warmup=st.integers(0, 300),
+    rounds=st.integers(0, 400),
+    topk=st.integers(1, 64),
+    chunk=st.integers(64, 4096),
+)
+@settings(max_examples=50, deadline=None)
+def test_rounds_are_counted_by_what_each_sends(warmup: int, rounds: int, topk: int, chunk: int) -> None:
+    sync = sync_of("dgc", warmup_rounds=warmup, topk=topk, chunk=chunk)
+    each = Counter(kept(round, warmup, topk, chunk) for round in range(rounds))
+    assert densities(sync, rounds) == (each or {topk: 1})
+
+
+def test_a_plan_tells_the_mean_payload_of_rounds_whose_density_warms_up() -> None:
+    rounds, sync = 60, sync_of("dgc", warmup_rounds=20)
+    job = msgspec.structs.replace(
+        JobSpec(rounds=rounds, sync=sync), optimizer=OptimizerSpec(name="gradient", lr=0.1)
+    )
+    told = advise(job, LAYOUT, 100_000, Machine(2, 1e11, 16 << 30)).traffic
+    lengths = [
+        codec_of(msgspec.structs.replace(sync, topk=kept(round, 20, 4, 4096))).expect(LAYOUT)
+        for round in range(rounds)
+    ]
+    assert told.payload == pytest.approx(sum(lengths) / rounds, abs=1)
+    assert told.payload > 10 * codec_of(sync).expect(LAYOUT)
+    assert told.sync == rounds * told.sync_round
 
 
 # The shelf

@@ -92,7 +92,7 @@ def describe_codec(sync: SyncSpec) -> str:
 
 def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) -> Plan:
     """Plans a local run; raises PolicyError FF-PLAN-001 (budget) or FF-PLAN-002 (memory)."""
-    sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync))
+    sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds))
     need = memory(spec, layout, dataset_bytes)
     _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)

@@ -41,7 +41,7 @@ class Memory(msgspec.Struct, frozen=True):
     optimizer: Bytes
     public: Bytes  # the round's public state, and the merge's two 64-bit limbs
     residual: Bytes  # and the offset of a streaming method
-    borders: Bytes  # a provider's states at the borders of one round, and those that it opens for an audit
+    borders: Bytes  # a provider's states at a round's borders (of two, with a delay), and those opened for an audit
     dataset: Bytes
     activations: Bytes
     agents: Bytes  # the other processes of a local network, together
@@ -82,13 +82,15 @@ def module_activations(spec: JobSpec, layout: Layout) -> Bytes:
 def border_vectors(spec: JobSpec) -> int:
     """Vectors of `layout.size` elements that a trained round adds to a worker until it is merged.
 
-    Weights and optimizer at each of K borders: those of border 0 are held anyhow. Where work is audited also one
-    segment's opened states, packed: its start with what is carried (residual, offset), its end, and weights and what is
-    carried of the round's end.
+    Weights and optimizer at each of K borders: those of border 0 are held anyhow. With a delay the same once more, for
+    the round that is trained ahead, and the weights that it begins with. Where work is audited also the opened states
+    of one segment, packed: its start with what is carried (residual, offset), its end, and weights and what is carried
+    of the round's end.
     """
     held, carried = 1 + inner_vectors(spec), carried_vectors(spec.sync)
     opened = (held + carried) + held + (1 + carried) if spec.is_audited else 0
-    return spec.segments * held + opened
+    ahead = spec.segments * held + 1 if spec.sync.delay else 0
+    return spec.segments * held + ahead + opened
 
 
 def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:

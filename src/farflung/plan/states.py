@@ -6,11 +6,14 @@ offset of its weights from the public ones. Public beside the weights is what th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from farflung.compress import registry
+from farflung.compress.density import kept
 from farflung.core.layout import Layout
 from farflung.job.spec import JobSpec, SyncSpec
 
@@ -28,15 +31,50 @@ FLOAT: Final = 4
 EXACT_BITS: Final = 32  # dense values of so many bits leave nothing unsent
 
 
-def codec_of(sync: SyncSpec) -> Expecting:
-    """How long payloads of a job's [sync] are.
+class Changing:
+    """A payload format whose density changes: the mean over its rounds, of which each codec has some."""
+
+    def __init__(self, shares: Sequence[tuple[Expecting, int]]) -> None:
+        self._shares = shares
+
+    def expect(self, layout: Layout) -> float:
+        """Modelled mean length of one encoded payload, in bytes."""
+        whole = sum(rounds * codec.expect(layout) for codec, rounds in self._shares)
+        return whole / sum(rounds for _, rounds in self._shares)
+
+
+def codec_of(sync: SyncSpec, rounds: int = 0) -> Expecting:
+    """How long payloads of a job's [sync] are: the mean of its first `rounds`, where density warms up; 0: afterwards.
 
     Raises SpecError FF-COMP-030 to -033, -045; `expect` raises FF-COMP-046 where no matrix of the model has factors.
     """
+    shares = [(_codec(sync, topk), count) for topk, count in densities(sync, rounds).items()]
+    return Changing(shares) if len(shares) > 1 else shares[0][0]
+
+
+def densities(sync: SyncSpec, rounds: int) -> Counter[int]:
+    """How many of the first `rounds` send so many coefficients of a chunk; all `topk` where nothing warms up."""
+    counts = Counter[int]()
+    at, warm = 0, min(rounds, sync.warmup_rounds)
+
+    def fewer(round: int) -> int:
+        return -kept(round, sync.warmup_rounds, sync.topk, sync.chunk)
+
+    while at < warm:  # density only falls: rounds of one density lie side by side
+        now = fewer(at)
+        after = at + bisect_left(range(at, warm), now + 1, key=fewer)
+        counts[-now] += after - at
+        at = after
+    if rounds > warm or not counts:
+        counts[sync.topk] += max(1, rounds - warm)
+    return counts
+
+
+def _codec(sync: SyncSpec, topk: int) -> Expecting:
     return registry.make(
         sync.codec,
         value_bits=sync.value_bits,
-        topk=sync.topk,
+        topk=topk,
         chunk=sync.chunk,
         transform=sync.transform,
         rank=sync.rank,

@@ -65,7 +65,7 @@ TOLERANCE: Final = 5  # one limit of a tensor in them
 class Traffic(msgspec.Struct, frozen=True):
     """Bytes that all processes of a run send together, by kind; `ring` is the yardstick, never sent."""
 
-    payload: Bytes  # one payload, modelled
+    payload: Bytes  # one payload, modelled; the mean where rounds differ
     sync_round: Bytes
     control_round: Bytes
     sync: Bytes

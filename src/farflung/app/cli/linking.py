@@ -15,7 +15,7 @@ from farflung.job.check import RANGES
 from farflung.job.load import Resolved
 from farflung.job.methods import METHOD, METHODS
 from farflung.job.spec import JobSpec, SyncSpec
-from farflung.plan import links
+from farflung.plan import links, measured
 from farflung.plan.advise import describe_codec
 from farflung.plan.choose import Choice, choose
 from farflung.plan.machine import Machine
@@ -25,9 +25,10 @@ from farflung.plan.time import step_seconds
 COLUMNS: Final = 80
 STAGE: Final = 9
 MARK: Final = "*"
+UNBROKEN: Final = "\N{NO-BREAK SPACE}"  # where a line must not end
 HEAD: Final = (
-    "                                up    down  seconds  of the x below  x as in",
-    "  method         H codec       a step  a step  a step   round  a ring  papers",
+    "                                up    down  seconds  of a  below  as in",
+    "  method         H codec       a step  a step  a step  round a ring papers",
 )
 PEERS_LEAST, PEERS_MOST = 2, 1 << 10
 STEP_MOST: Final = 1e6  # seconds
@@ -135,21 +136,41 @@ def lines(choice: Choice, said: tuple[str, ...], is_measured: bool) -> list[str]
             f"{format_count(setting.layout.size)} parameters; {setting.step:.3g} s of compute a step ({of})",
         ),
         "",
-        *HEAD,
+        *_head(),
         *[_row(row, row is choice.chosen) for row in choice.shelf],
         "",
     ]
     for number, reason in enumerate(choice.reasons):
         rows += _say("" if number else "Take" if choice.fits else "Least bad", reason)
-    rows += _say("Columns", NOTE)
+    rows += _say("Columns", NOTE + (f" {LOSS}" if measured.ABOVE else ""))
+    rows += _measured()
     rows += _say("Set", "")
     return [*rows[:-1], *_copied(said)]
 
 
 NOTE: Final = (
-    "bytes at the socket, encryption included. x below a ring: a bf16 ring all-reduce of every gradient among as"
-    " many peers, over the larger of up and down. As in papers: one float32 gradient a step over one payload, one way."
+    "bytes at the socket, encryption included. Below a ring: how many times fewer than a bf16 ring all-reduce of every"
+    " gradient among as many peers, by the larger of up and down. As in papers: one float32 gradient a step over one"
+    " payload, one way."
 )
+LOSS: Final = (
+    f"Loss: above the best dense run after as many tokens, measured with {measured.CONDITION}; -: not measured with"
+    " these settings. Other models and data lose more or less."
+)
+
+
+def _head() -> tuple[str, ...]:
+    """The table's head; with a column for loss where any was measured."""
+    if not measured.ABOVE:
+        return HEAD
+    return tuple(f"{line:<74}{word:>6}" for line, word in zip(HEAD, ("loss", "%"), strict=True))
+
+
+def _measured() -> list[str]:
+    """All settings whose loss was measured, the best first: the table above holds those that stand in it."""
+    found = sorted(measured.ABOVE.items(), key=lambda one: one[1])
+    said = [f"{one.method} H={one.steps} {one.codec} {loss:+.1f}{UNBROKEN}%" for one, loss in found]
+    return [row.replace(UNBROKEN, " ") for row in _say("Measured", "; ".join(said))] if said else []
 
 
 def _copied(said: tuple[str, ...]) -> list[str]:
@@ -172,15 +193,28 @@ def _way(setting: Setting) -> str:
 
 
 def _row(row: Estimate, is_chosen: bool) -> str:
-    return (
+    told = (
         f"{MARK if is_chosen else ' '} {row.method:<11} {row.sync.steps:>4} {_codec(row.sync):<11}"
-        f" {format_bytes(row.up):>7} {format_bytes(row.down):>7} {_seconds(row.step):>7} {100 * row.share:>5.1f} %"
-        f" {format_multiple(row.ring):>7} {format_multiple(row.literature):>7}"
+        f" {format_bytes(row.up):>7} {format_bytes(row.down):>7} {_seconds(row.step):>7} {_share(row.share):>5}"
+        f" {format_multiple(row.ring):>6} {format_multiple(row.literature):>6}"
     )
+    if not measured.ABOVE:
+        return told
+    loss = measured.above(row.sync)
+    return f"{told:<74}{'-' if loss is None else _loss(loss):>6}"
+
+
+def _loss(per_cent: float) -> str:
+    return f"{per_cent:+.1f}" if per_cent < 99.95 else f"{per_cent:+.0f}"
 
 
 def _seconds(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _share(value: float) -> str:
+    per_cent = 100 * value
+    return f"{per_cent:.1f} %" if per_cent < 9.95 else f"{per_cent:.0f} %"
 
 
 def _codec(sync: SyncSpec) -> str:
@@ -229,4 +263,5 @@ def _facts(row: Estimate) -> dict[str, Any]:
         "fits": row.fits,
         "ratio_to_bf16_ring": row.ring,
         "ratio_as_in_the_literature": row.literature,
+        "loss_above_dense_measured": measured.above(row.sync),  # per cent; None: not measured
     }
