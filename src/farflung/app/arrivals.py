@@ -48,9 +48,14 @@ class Arrivals:
             self._opened = now
         self._place, self._seen = place, {}
 
-    def arrived(self, state: rounds.State, peer: PeerId) -> None:
-        """A member's part of the open phase is here."""
-        self._seen[peer] = self._clock() - self._opened
+    def arrived(self, state: rounds.State, peer: PeerId, seconds: float = 0.0) -> None:
+        """A member's part of the open phase is here; `seconds` is what it states that training took.
+
+        That is believed where rounds are trained ahead, before they are opened (train.ahead), and only where it is more
+        than was seen: who overstates it is assigned less.
+        """
+        took = self._clock() - self._opened
+        self._seen[peer] = max(took, seconds) if self._spec.sync.delay else took
         if state.phase is Phase.TRAIN:
             self._measured(state, peer, self._seen[peer])
 

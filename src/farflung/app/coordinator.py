@@ -261,7 +261,7 @@ class Coordinator:
         if round == self._resumed_round and not promise.was_stored:
             self._journal.emit(Reexecuted(peer=peer.hex(), round=round))
         self._promises[peer] = promise
-        self._arrivals.arrived(self._state, peer)
+        self._arrivals.arrived(self._state, peer, promise.seconds)
         self._chronicle.arrived(round, peer, "train")
         self.post(rounds.GotCommitment(round, promise.commitment))
 

@@ -52,7 +52,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "sync.nesterov": "look ahead, when there is momentum",
     "sync.warmup_rounds": "dgc: rounds over which density falls from 25 % to topk / chunk",
     "sync.fragments": "parts of the tensors, one of which a round sends; 1 for all at once",
-    "sync.delay": "1: what a round sends is applied a round later",
+    "sync.delay": "1: what a round sends is applied a round later, and travels while the next one is trained",
     "network.providers": "peers of the local network",
     "network.verifiers": "peers that repeat parts of others' work, and are paid for it; 0 for no audits",
     "network.hidden": "how many of the providers listen nowhere and are reached through a relay",

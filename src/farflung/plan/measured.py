@@ -2,7 +2,7 @@
 
 `above` is how many per cent the held-out loss ended above that of the best dense run, on the same tokens, each method
 at its own best learning rate. A test holds the table to bench/results/train.jsonl, and writes it from there:
-`FARFLUNG_BLESS=1 python -m pytest tests/plan/test_plan_measured.py`.
+tests/plan/test_plan_measured.py.
 """
 
 from __future__ import annotations

@@ -58,6 +58,9 @@ class Cheat(Honest):
         """The round's work, or what stands for it."""
         return self.spoil(state, held, pulse) if state.round >= FIRST else super().train(state, held, pulse)
 
+    def ahead(self, state: PublicState, held: InnerState) -> None:
+        """Nothing: a cheat has no work that takes time to hide."""
+
     def spoil(self, state: PublicState, held: InnerState, pulse: Pulse) -> Made:
         """What the cheat does from round FIRST on."""
         raise NotImplementedError

@@ -2,7 +2,8 @@
 
 State changes only when a request succeeds: `train` leaves public state alone and keeps the inner state it
 started from, so that repeating a round gives the same bytes; `merge` moves both on. Seeded, denormals kept, the
-number of threads fixed: the same machine class gives the same bits. What a verifier asks for changes nothing.
+number of threads fixed: the same machine class gives the same bits. What a verifier asks for changes nothing, nor do
+the steps that are made `ahead`, before a round is asked for.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from farflung.core.errors import RunError, SpecError
 from farflung.core.layout import Float32
 from farflung.job import dataset
 from farflung.train import cheats, inner, local, messages, model, order, profile, segments, snapshot, work
+from farflung.train.ahead import Ahead
 from farflung.train.inner import InnerState
 from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
-from farflung.train.work import Honest, Job
+from farflung.train.work import Honest, Job, Made
 
 Clock = Callable[[], float]
 EVALUATE_ROWS = 32  # windows of one forward pass
@@ -49,11 +51,12 @@ class Engine:
         self._public: PublicState | None = None
         self._inner = InnerState()
         self._made: Round | None = None
+        self._ahead: Ahead | None = None  # the round after the one that was trained last
         self._alone: local.Alone | None = None
 
     def handle(self, request: messages.Request) -> messages.Reply:
         """Answers one request; raises FarflungError, and then holds what it held before."""
-        torch.set_num_threads(1 if self._job is None else self._job.setup.threads)
+        self._set_threads()
         match request:
             case messages.Setup():
                 return self.setup(request)
@@ -79,6 +82,19 @@ class Engine:
                 return self.reencode(request)
             case messages.Profile():
                 return self.profile(request)
+
+    def ahead(self) -> bool:
+        """Makes one step of the round that comes next, where it is known what that begins with (train.ahead); False
+        when there is none to make. No reply depends on it, save for how long the round took.
+        """
+        if self._ahead is None:
+            return False
+        self._set_threads()
+        return self._ahead.step(self._clock)
+
+    def rest(self) -> None:
+        """Drops what was made ahead."""
+        self._ahead = None
 
     def setup(self, request: messages.Setup) -> messages.Ready:
         """Builds the model and judges it on one batch (train.model gives the codes).
@@ -123,14 +139,22 @@ class Engine:
         assert self._work is not None
         self._work.steps = job.steps(request.steps)
         began = self._clock()
-        made = self._work.train(state, self._inner, self._pulse)
+        made, before = self._trained(self._work, state)
         sent = self._work.encode(state, self._inner, made)
         end = made.states[-1]
         after = InnerState(state.round + 1, end.step, end.vectors, sent.residual, sent.offset)
         packed = inner.pack(after, job.spec.optimizer, job.model.layout)
         trace = work.trace(job, made, sent)
-        self._made = Round(after, made.states)
-        return messages.Trained(state.round, sent.payload, packed, trace, self._clock() - began)
+        self._made, self._ahead = Round(after, made.states), Ahead(self._work, state, after)
+        return messages.Trained(state.round, sent.payload, packed, trace, before + self._clock() - began)
+
+    def _trained(self, worker: Honest, state: PublicState) -> tuple[Made, float]:
+        """The round's steps, and the seconds that those took which were made before it was asked for."""
+        ahead, self._ahead = self._ahead, None  # asked again, a round that failed is trained from its start
+        begun = None if ahead is None else ahead.taken(state, self._inner, worker.borders)
+        if ahead is None or begun is None:
+            return worker.train(state, self._inner, self._pulse), 0.0
+        return begun.finished(self._pulse), ahead.seconds
 
     def rewind(self, request: messages.Rewind) -> messages.State:
         """Takes inner state from before the round that public state stands at."""
@@ -240,7 +264,12 @@ class Engine:
             job.model.module.train()
         return total / len(x_NT), int(x_NT.numel())
 
+    def _set_threads(self) -> None:
+        torch.set_num_threads(1 if self._job is None else self._job.setup.threads)
+
     def _hold(self, public: PublicState | None, held: InnerState) -> None:
+        if self._ahead is not None and (public is None or not self._ahead.fits(public, held)):
+            self._ahead = None
         self._public, self._inner, self._made = public, held, None
 
     def _setup_done(self) -> Job:

@@ -1,12 +1,11 @@
 """A job as its worker holds it, and the work itself: to train a round, and to encode what came out.
 
-`Honest` is what every peer runs. A verifier repeats single parts of it (`rerun`, `reencode`) through the very same
-functions, so that the same settings give the same bits.
+`Honest` is what every peer runs, and `UnderWay` a round's steps, made at once or one by one. A verifier repeats single
+parts of it (`rerun`, `reencode`) through the very same functions, so that the same settings give the same bits.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -95,8 +94,15 @@ class Honest:
 
     def train(self, state: PublicState, held: InnerState, pulse: Pulse) -> Made:
         """The round's steps from P_r; `pulse` is called between. Raises RunError FF-TRAIN-062: numbers are lost."""
+        return self._begun(state, held).finished(pulse)
+
+    def ahead(self, state: PublicState, held: InnerState) -> UnderWay | None:
+        """The same round, for steps that are made before it is asked for; None: this worker makes none."""
+        return self._begun(state, held)
+
+    def _begun(self, state: PublicState, held: InnerState) -> UnderWay:
         batches = self.job.batches(state.round, self.job.setup.member)
-        return trained(self.job, state, held, batches, pulse, self.borders)
+        return UnderWay(self.job, state, held, batches, self.borders)
 
     def encode(self, state: PublicState, held: InnerState, made: Made) -> Sent:
         """The payload, and what is unsent after the round."""
@@ -111,6 +117,60 @@ def fresh(state: PublicState, held: InnerState) -> BorderState:
     return BorderState(state.round, held.step, state.params, held.vectors, held.residual, held.offset)
 
 
+class UnderWay:
+    """A round that is being trained: what stands at the borders that it has passed, and what was seen so far.
+
+    It may rest after any step: what comes out depends on nothing that happens in between (local.leg).
+    """
+
+    def __init__(
+        self, job: Job, state: PublicState, held: InnerState, batches: Batches, borders: tuple[int, ...]
+    ) -> None:
+        first = fresh(state, held)
+        self._job, self._batches, self._borders = job, batches, borders
+        self._states = [first]
+        self._at = replace(first, params=segments.begin(replace(first, params=None), state.params))
+        self._losses: list[float] = []
+        self._largest = 0.0
+
+    @property
+    def done(self) -> int:
+        """Steps made so far."""
+        return len(self._losses)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no step is left."""
+        return self.done == self._borders[-1]
+
+    def turn(self, borders: tuple[int, ...]) -> bool:
+        """Takes the borders of a shorter or longer round, of as many segments. False: what was made passed others."""
+        own, others = ([b for b in each if b <= self.done] for each in (self._borders, borders))
+        if own == others:
+            self._borders = borders
+        return own == others
+
+    def go_on(self, pulse: Pulse, most: int | None = None) -> None:
+        """Makes the rest of a segment, or `most` steps of it. Raises RunError FF-TRAIN-062, and is then as before."""
+        job, done = self._job, self.done
+        after = next(border for border in self._borders if border > done)
+        stop = after if most is None else min(after, done + most)
+        # DGC masks its momentum by the residual where a segment begins, and nowhere else.
+        at = self._at if done in self._borders else replace(self._at, residual=None)
+        leg = local.leg(job.model, job.spec, at, self._batches, job.setup.member, range(done, stop), pulse)
+        self._at = replace(leg.end, residual=self._at.residual)
+        self._losses += leg.losses
+        self._largest = max(self._largest, leg.grad_norm)
+        if stop == after:
+            self._states.append(self._at)
+
+    def finished(self, pulse: Pulse) -> Made:
+        """The whole round, with the steps that are left. Raises RunError FF-TRAIN-062: numbers are lost."""
+        while not self.is_done:
+            self.go_on(pulse)
+        return Made(tuple(self._states), tuple(self._losses), self._largest)
+
+
 def trained(
     job: Job,
     state: PublicState,
@@ -120,17 +180,7 @@ def trained(
     borders: tuple[int, ...] | None = None,
 ) -> Made:
     """Steps from P_r on these batches, segment by segment; `borders` are those of the job, or of a shorter round."""
-    first_border = fresh(state, held)
-    at = replace(first_border, params=segments.begin(replace(first_border, params=None), state.params))
-    states, losses, largest = [first_border], list[float](), 0.0
-    for first, after in itertools.pairwise(borders or job.spec.borders):
-        steps = range(first, after)
-        leg = local.leg(job.model, job.spec, at, batches, job.setup.member, steps, pulse)
-        at = leg.end
-        states.append(at)
-        losses += leg.losses
-        largest = max(largest, leg.grad_norm)
-    return Made(tuple(states), tuple(losses), largest)
+    return UnderWay(job, state, held, batches, borders or job.spec.borders).finished(pulse)
 
 
 def encoded(job: Job, state: PublicState, peer: PeerId, before: BorderState, end: Float32) -> Sent:

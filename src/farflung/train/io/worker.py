@@ -1,5 +1,8 @@
 """The worker process: reads requests from its agent, answers each, ends when the agent does.
 
+While none has come it trains ahead, where a job's next round can be known (train.ahead); a request waits for the step
+that is under way.
+
 `python -m farflung.train.io.worker FD` speaks over an inherited socket, without FD over stdin and stdout.
 A message is its length (8 bytes, little-endian) and canonical bytes (core.codec) of a `train.messages` struct.
 """
@@ -103,18 +106,22 @@ def serve(channel: Channel) -> None:
 
     engine = Engine(time.perf_counter, lambda: _go_on(channel))
     while True:
+        while not channel.is_waiting() and not channel.is_closed() and engine.ahead():
+            pass  # one step after another, until the agent says something
         raw = channel.read()
         if raw is None:
             return
         try:
             request = decode(raw, cast(type[Any], messages.Said), limits.PIPE_BYTES)
             if isinstance(request, messages.Abandon):
+                engine.rest()  # the round before it will not be among the merged ones
                 continue  # it was the reason of the answer before, or came too late
             reply: messages.Reply = engine.handle(request)
         except Exception as error:
             reply = broken(error)
         del raw
         channel.write(encode(reply))
+        del reply  # it may hold as many vectors as a step ahead needs
 
 
 def _go_on(channel: Channel) -> None:

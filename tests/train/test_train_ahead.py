@@ -1,0 +1,377 @@
+"""Training ahead: nobody's bits depend on it, and what was guessed wrong is dropped."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from farflung.core.errors import RunError
+from farflung.job.load import load as load_job
+from farflung.job.spec import AuditSpec, OptimizerSpec, SyncSpec
+from farflung.train import messages, snapshot
+from farflung.train.ahead import Ahead
+from farflung.train.engine import Engine
+from farflung.train.io.pipe import WorkerPipe
+from farflung.train.messages import Evaluate, Load, Merge, OpenSegment, Part, Rerun, Rewind, Train
+
+STEPS, ROUNDS = 5, 3
+DGC = load_job(None, flags={"sync.method": "dgc", "sync.chunk": "256"}).spec.sync
+METHODS = [
+    {"sync": SyncSpec("diloco", STEPS, value_bits=32, outer_momentum=0.9, delay=1)},
+    {"sync": SyncSpec("sparse_loco", STEPS, "topk", topk=32, chunk=256, fragments=3, delay=1)},
+    # No job has such rounds: DGC masks where a segment begins, and this is how a step inside one is told apart.
+    {
+        "sync": msgspec.structs.replace(DGC, steps=STEPS, delay=1),
+        "optimizer": OptimizerSpec(name="gradient", lr=1e-2),
+    },
+    {"sync": SyncSpec("muloco", STEPS, delay=1), "optimizer": OptimizerSpec(name="muon", lr=1e-2)},
+    {"sync": SyncSpec("muloco", STEPS)},
+]
+ME, OTHER = (bytes([member + 1]) * 32 for member in range(2))
+
+
+@pytest.fixture
+def job(tiny):
+    """`job(**changes)`: the tiny job with a delay, rounds of 5 steps and segments of 2 and 3."""
+
+    def make(**changes):
+        changes = METHODS[0] | {"rounds": ROUNDS, "audit": AuditSpec(segments=2)} | changes
+        return msgspec.structs.replace(tiny, **changes)
+
+    return make
+
+
+class Twins:
+    """An engine that trains ahead when told to and one that never does, asked the same; and a neighbour of both."""
+
+    def __init__(self, make, spec, module=b""):
+        self.spec = spec
+        self.eager, self.plain = make(spec, 0, module), make(spec, 0, module)
+        self.neighbour = make(spec, 1, module)
+        self.layout = self.plain._job.model.layout
+        self.round, self.inner = 0, b""  # where all stand, and what the agent has kept from before the round
+        self.steps = 0  # that the eager one made since a round was asked for
+        self.eager._pulse = self.count
+
+    def count(self):
+        self.steps += 1
+
+    def ask(self, request):
+        self.steps = 0
+        mine, right = self.eager.handle(request), self.plain.handle(request)
+        assert mine == right
+        return mine
+
+    def ahead(self, steps):
+        """Steps that were made ahead, of so many that there was time for."""
+        return sum(self.eager.ahead() for _ in range(steps))
+
+    @property
+    def snapshot(self):
+        return snapshot.pack(self.plain._public, self.layout)
+
+    def train(self, steps=0):
+        self.trained = self.ask(Train(self.round, steps))
+        return self.trained
+
+    def merge(self, is_accepted=True):
+        weight, right = self.spec.round_tokens, self.neighbour.handle(Train(self.round))
+        parts = [Part(OTHER, weight, right.payload)]
+        if is_accepted:
+            parts.append(Part(ME, self.trained.trace.statistics.tokens, self.trained.payload))
+            self.inner = self.trained.inner
+        merge = Merge(self.round, tuple(parts))
+        self.neighbour.handle(merge)
+        state = self.ask(merge)
+        self.round += 1
+        return state
+
+
+@pytest.fixture
+def twins(engine, job):
+    return lambda module=b"", **changes: Twins(engine, job(**changes), module)
+
+
+def between(twins, kind):
+    """What may come between a round and the next: none of it changes what either makes."""
+    match kind:
+        case "open":
+            for segment in range(2):
+                twins.ask(OpenSegment(twins.round, segment))
+        case "evaluate":
+            twins.ask(Evaluate(twins.snapshot, 64))
+        case "rerun":
+            twins.ask(Rerun(twins.snapshot, 1, 0, b""))
+        case "again":
+            twins.ask(Train(twins.round))
+        case "rewind":
+            twins.ask(Rewind(twins.round, twins.inner))
+            twins.train()
+        case "rest":
+            twins.eager.rest()
+
+
+KINDS = ("open", "evaluate", "rerun", "again", "rewind", "rest")
+ROUND = st.fixed_dictionaries(
+    {
+        "steps": st.sampled_from([0, 0, 0, 2, 4]),
+        "between": st.lists(st.tuples(st.integers(0, 7), st.sampled_from(KINDS)), max_size=2),
+        "before": st.integers(0, 7),
+        "accepted": st.sampled_from([True, True, True, False]),
+        "after": st.integers(0, 7),
+        "load": st.sampled_from([False, False, False, True]),
+    }
+)
+
+
+@pytest.mark.parametrize("changes", METHODS[:3])
+@given(rounds=st.lists(ROUND, min_size=ROUNDS, max_size=ROUNDS))
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_made_ahead_changes_no_bit_of_any_reply(twins, changes, rounds):
+    twins = twins(**changes)
+    for script in rounds:
+        twins.train(script["steps"])
+        for steps, kind in script["between"]:
+            twins.ahead(steps)
+            between(twins, kind)
+        twins.train(script["steps"])  # a round of other steps may have come between
+        twins.ahead(script["before"])
+        twins.merge(script["accepted"])
+        twins.ahead(script["after"])
+        if script["load"]:
+            twins.ask(Load(twins.round, twins.snapshot, twins.inner))
+            twins.ahead(1)
+
+
+@pytest.mark.parametrize("changes", METHODS[:-1])
+def test_a_round_that_was_made_ahead_is_answered_without_a_step(twins, changes):
+    twins = twins(**changes)
+    for round in range(ROUNDS):
+        twins.train()
+        assert twins.steps == (STEPS if round == 0 else 0)
+        assert twins.ahead(99) == (STEPS if round + 1 < ROUNDS else 0)
+        twins.merge()
+
+
+@pytest.mark.parametrize("made", range(STEPS + 1))
+@pytest.mark.parametrize("late", range(2))
+def test_a_round_goes_on_from_the_step_that_was_made_last(twins, made, late):
+    twins = twins()
+    twins.train()
+    assert twins.ahead(made) == made
+    twins.merge()
+    assert twins.ahead(late) == (late if 0 < made < STEPS else 0)
+    twins.train()
+    assert twins.steps == STEPS - made - (late if 0 < made < STEPS else 0)
+
+
+def test_without_a_delay_and_before_the_first_round_nothing_is_made_ahead(twins):
+    at_once = twins(**METHODS[-1])
+    assert at_once.ahead(1) == twins().ahead(1) == Engine(lambda: 0.0).ahead() == 0
+    at_once.train()
+    assert at_once.ahead(1) == 0
+
+
+def test_a_round_that_was_not_accepted_drops_what_followed_from_it(twins):
+    twins = twins()
+    twins.train()
+    assert twins.ahead(STEPS) == STEPS
+    twins.merge(is_accepted=False)
+    assert twins.ahead(1) == 0
+    twins.train()
+    assert twins.steps == STEPS
+
+
+@pytest.mark.parametrize("kind", ["rest", "rewind", "again"])
+def test_a_round_that_is_given_up_or_trained_again_drops_what_followed_from_it(twins, kind):
+    twins = twins()
+    twins.train()
+    twins.ahead(STEPS)
+    between(twins, kind)
+    twins.merge()
+    assert twins.ahead(1) == 0
+    twins.train()
+    assert twins.steps == STEPS
+
+
+def test_a_state_that_is_loaded_drops_what_was_made_from_another(twins):
+    twins = twins()
+    twins.train()
+    twins.ahead(STEPS)
+    twins.merge()
+    twins.ask(Load(1, twins.snapshot, twins.inner))
+    twins.train()
+    assert twins.steps == STEPS
+
+
+@pytest.mark.parametrize(("made", "used"), [(1, 1), (2, 0), (5, 0)])
+def test_fewer_steps_keep_what_was_made_before_the_borders_part(twins, made, used):
+    """Segments of 2 and 3 steps, then of 1 and 1: after one step border 1 was passed and its state is not there."""
+    twins = twins(audit=AuditSpec(segments=1)) if used else twins()
+    twins.train()
+    assert twins.ahead(made) == made
+    twins.merge()
+    twins.train(2)
+    assert twins.steps == 2 - used
+
+
+def test_the_steps_of_the_round_before_are_what_is_guessed(twins):
+    twins = twins()
+    twins.train(4)
+    assert twins.ahead(99) == 4
+    twins.merge()
+    twins.train(4)
+    assert twins.steps == 0
+
+
+def guess(engine):
+    """What an engine has made ahead after its first round, and what it would have to begin with."""
+    engine.handle(Train(0))
+    before, held = engine._public, engine._made.after
+    ahead = Ahead(engine._work, before, held)
+    assert ahead.step(lambda: 0.0)
+    return ahead, engine._job.sync.moved(before, engine._job.model.layout, None), held
+
+
+def test_a_guess_holds_for_the_same_bits_alone(engine, job):
+    ahead, state, held = guess(engine(job()))
+    assert ahead.fits(state, held)
+    off = state.params.copy()
+    off.view(np.uint32)[7] ^= 1
+    assert not ahead.fits(snapshot.PublicState(1, off, {}), held)
+
+
+def test_a_guess_holds_for_its_round_and_its_private_state_alone(engine, job):
+    one = engine(job())
+    ahead, state, held = guess(one)
+    assert not ahead.fits(snapshot.PublicState(2, state.params, {}), held)
+    assert not ahead.fits(state, one._inner)
+    assert ahead.taken(state, held, (0, 2, STEPS)) is not None
+    assert ahead.taken(state, one._inner, (0, 2, STEPS)) is None
+
+
+def test_a_round_given_up_is_trained_from_its_start_when_asked_again(twins):
+    twins = twins()
+    twins.train()
+    assert twins.ahead(1) == 1
+    twins.merge()
+
+    def give_up():
+        raise RunError("FF-TRAIN-012", "the round was given up")
+
+    twins.eager._pulse = give_up
+    with pytest.raises(RunError, match="FF-TRAIN-012"):
+        twins.eager.handle(Train(1))
+    twins.eager._pulse = twins.count
+    assert twins.ahead(1) == 0
+    twins.train()
+    assert twins.steps == STEPS
+
+
+FAILS_LATE = """        self.calls = getattr(self, "calls", 0) + 1
+        if self.calls > %d:
+            raise ValueError("no more")
+        return loss"""
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_a_step_that_fails_ahead_is_not_lost_and_stops_nothing_else(user_job, engine, job, more):
+    spec, source = user_job(FAILS_LATE % (1 + STEPS + more))
+    one = engine(job(model=spec.model), 0, source)
+    trained = one.handle(Train(0))
+    assert sum(one.ahead() for _ in range(99)) == more + 1
+    one.handle(OpenSegment(0, 1))
+    one.handle(Merge(0, (Part(ME, trained.trace.statistics.tokens, trained.payload),)))
+    assert not one.ahead()
+    with pytest.raises(RunError, match="FF-TRAIN-055"):
+        one.handle(Train(1))
+
+
+def test_steps_made_ahead_leave_torchs_draws_and_threads_alone(user_job, engine, job):
+    spec, source = user_job("        return loss * (1 + torch.rand(()))")
+    one = engine(job(model=spec.model), 0, source)
+    one.handle(Train(0))
+    drawn, threads = torch.get_rng_state(), torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    assert one.ahead()
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_seconds_of_a_round_count_what_was_made_ahead(setup, job):
+    ticks = iter(range(10_000))
+    one = Engine(lambda: float(next(ticks)))
+    one.handle(setup(job()))
+    one.handle(Load(0, one.handle(messages.Initialize()).snapshot, b""))
+    trained = one.handle(Train(0))
+    assert trained.seconds == 1.0  # the clock is looked at before and after
+    assert sum(one.ahead() for _ in range(99)) == STEPS
+    one.handle(Merge(0, (Part(ME, trained.trace.statistics.tokens, trained.payload),)))
+    assert one.handle(Train(1)).seconds == 1.0 + STEPS
+
+
+def test_a_cheat_makes_nothing_ahead_and_cheats_as_before(setup, job):
+    def run(is_eager):
+        one = Engine(lambda: 0.0)
+        one.handle(msgspec.structs.replace(setup(job()), cheat="stale"))
+        one.handle(Load(0, one.handle(messages.Initialize()).snapshot, b""))
+        for round in range(ROUNDS):
+            trained = one.handle(Train(round))
+            while is_eager and one.ahead():
+                pass
+            one.handle(Merge(round, (Part(ME, trained.trace.statistics.tokens, trained.payload),)))
+            yield trained
+
+    assert list(run(is_eager=True)) == list(run(is_eager=False))
+
+
+COUNTS = """        with open(%r, "a") as file:
+            file.write("x")
+        return loss"""
+
+
+def test_a_worker_process_trains_ahead_while_nothing_is_asked_of_it(user_job, setup, engine, job, tmp_path):
+    """Its model counts its forward passes: one that judges it, those of round 0, and those of round 1 unasked."""
+    counted = tmp_path / "forwards"
+    spec, source = user_job(COUNTS % str(counted))
+    spec = job(model=spec.model, rounds=2)
+
+    async def talk(ours):
+        pipe = WorkerPipe(ours)
+        await pipe.request(setup(spec, 0, source))
+        began = await pipe.request(messages.Initialize())
+        await pipe.request(Load(0, began.snapshot, b""))
+        replies = [await pipe.request(Train(0))]
+        until = time.monotonic() + 300
+        while counted.stat().st_size < 1 + 2 * STEPS and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert counted.stat().st_size == 1 + 2 * STEPS
+        said = replies[0]
+        replies.append(await pipe.request(Merge(0, (Part(ME, said.trace.statistics.tokens, said.payload),))))
+        replies.append(await pipe.request(Train(1)))
+        pipe.close()
+        return replies
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-m", "farflung.train.io.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+        )
+    there = asyncio.run(talk(ours))
+    assert process.wait(timeout=60) == 0
+    assert counted.stat().st_size == 1 + 2 * STEPS
+    here = engine(spec, 0, source)
+    said = here.handle(Train(0))
+    merged = here.handle(Merge(0, (Part(ME, said.trace.statistics.tokens, said.payload),)))
+    for mine, other in zip((said, here.handle(Train(1))), (there[0], there[2]), strict=True):
+        assert (mine.payload, mine.inner, mine.trace) == (other.payload, other.inner, other.trace)
+    assert merged == there[1]
