@@ -22,7 +22,7 @@ import recorded
 import torch
 from reporting import Row, at_most, load, show, told
 
-from farflung.compress import chunks, kernels, plane, sections, values
+from farflung.compress import chunks, context, kernels, plane, sections, values
 from farflung.compress.merge import Part, merge
 from farflung.compress.payload import HEADER_BYTES, About, Cursor
 from farflung.compress.registry import Codec, make
@@ -94,6 +94,8 @@ def bits(one: Codec, layout: Layout, vector: Float32) -> Bits:
         coded, rest = plane.split(np.concatenate([each.symbols for each in sent]), form.value_bits)
         raw = plane.raw_bytes(coded.size, plane.symbol_bits(form.value_bits))
         stream = 4 + len(plane.encode(coded, min(values.alphabet(form.value_bits), 256)))
+        if form.value_bits == context.BITS:
+            stream = min(stream, 4 + len(context.encode(coded)))
         levels = sum(len(each.levels) for each in sent)
         value += levels + min(stream, raw) + len(rest)
         others += 1

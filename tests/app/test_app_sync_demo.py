@@ -253,7 +253,7 @@ def test_nan_is_refused_and_the_parameter_is_named() -> None:
     optimizer = DeMo(own, lr=LR)
     own[0].grad = torch.zeros_like(own[0])
     own[1].grad = torch.full_like(own[1], float("nan"))
-    with pytest.raises(FarflungError, match="FF-SYNC-005: the gradient of parameter 1"):
+    with pytest.raises(FarflungError, match="FF-SYNC-005: gradients of parameter 1"):
         optimizer.step()
     with pytest.raises(FarflungError, match="FF-SYNC-020"):
         DeMo(own, lr=-1.0)

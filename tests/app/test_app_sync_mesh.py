@@ -111,6 +111,21 @@ def test_without_a_quorum_every_member_fails_alike() -> None:
     assert "rank 1" in meshed(2, work, deadline=0.5)[0]
 
 
+def test_who_is_at_a_far_exchange_is_told_so_instead_of_waiting_for_it() -> None:
+    """Verdicts that are asked for cost memory: only those near the first member's own exchange are kept."""
+
+    def work(mesh: Mesh) -> str:
+        if mesh.rank == 0:
+            mesh.exchange(0, b"x", 1, 1)
+            assert set(mesh._verdicts) == {0}
+            return ""
+        with pytest.raises(FarflungError) as caught:
+            mesh.exchange(AHEAD + 1, b"y", 1, 1)
+        return str(caught.value) + caught.value.cause
+
+    assert f"exchange {AHEAD + 1} is far from 0" in meshed(2, work, deadline=1.0)[1]
+
+
 def test_a_peer_that_never_comes_is_named() -> None:
     book = book_of(2)
     with pytest.raises(FarflungError, match="FF-SYNC-011: rank 1"):

@@ -103,7 +103,7 @@ def test_rounding_to_half_precision_is_no_change_that_is_sent() -> None:
         model, torch.optim.SGD(model.parameters(), lr=0.0), sync_every=1, outer_lr=1.0, outer_momentum=0.0
     )
     sync.state = sync.sync.initial(sync.state.params + 1e-4)  # public weights that bfloat16 does not hold
-    sync._begin(sync.state.params)
+    sync.memory.begin(sync.state.params)
     before = sync.state.params.copy()
     for _ in range(3):
         model(torch.ones(1, 8, dtype=torch.bfloat16)).sum().backward()

@@ -137,9 +137,9 @@ def test_values_are_split_and_joined(bits):
     coded, rest = plane.split(symbols, bits)
     width = plane.symbol_bits(bits)
     raw = plane.pack_raw(coded, width)
-    assert len(raw) == plane.raw_bytes(999, width)
-    assert len(raw) + len(rest) == math.ceil(999 * bits / 8)
-    joined = plane.join(plane.unpack_raw(memoryview(raw), 999, width), memoryview(rest), bits)
+    assert raw.size == plane.raw_bytes(999, width)
+    assert raw.size + len(rest) == math.ceil(999 * bits / 8)
+    joined = plane.join(plane.unpack_raw(raw, 999, width), memoryview(rest), bits)
     assert joined.dtype == symbols.dtype
     assert np.array_equal(joined, symbols)
 

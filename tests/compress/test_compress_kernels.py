@@ -11,10 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from farflung.compress import ans, chunks, codecs, kernels, merge, plane, support, values
+from farflung.compress import ans, chunks, codecs, context, kernels, merge, plane, support, values
 from farflung.core.errors import ProtocolError, UsageError
 
-MODULES = (ans, chunks, codecs, merge, plane, support, values)  # importing them registers every kernel
+MODULES = (
+    ans,
+    chunks,
+    codecs,
+    context,
+    merge,
+    plane,
+    support,
+    values,
+)  # importing them registers every kernel
 
 WIDTH = 1 << 15
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -64,7 +73,7 @@ def on_largest(values: np.ndarray, chunk: int, topk: int) -> None:
 def on_levels(values: np.ndarray, top: int, block: int) -> None:
     agree("uniform", values, top, block)
     scales, symbols = kernels.twin("uniform")(values, top, block)
-    agree("scaled", symbols, scales, top, block)
+    agree("scaled", symbols, scales, top, block, np.empty(symbols.size, np.float32))
     agree("peaks", symbols_of(values, top), top, block)
 
 
@@ -75,7 +84,7 @@ def on_two_bits(values: np.ndarray, threshold: int, is_zero: bool) -> None:
     agree("above", whole, -1)
     agree("ranked", values, whole, threshold, is_zero)
     agree("tallied", kernels.twin("ranked")(values, whole, threshold, is_zero), 4)
-    agree("looked_up", symbols_of(values, 1), values[:3].repeat(3))
+    agree("looked_up", symbols_of(values, 1), values[:3].repeat(3), np.empty(values.size, np.float32))
 
 
 def on_sums(values: np.ndarray, other: np.ndarray, decay: float) -> None:
@@ -100,6 +109,21 @@ def on_symbols(coded: np.ndarray, alphabet: int) -> None:
     lanes = plane.lanes_of(coded.size)
     for stream in damaged(data, lanes):
         on_decoding("plane_symbols", stream, plane.BITS, lanes, coded.size, alphabet)
+
+
+def on_contexts(coded: np.ndarray) -> None:
+    lanes = plane.lanes_of(coded.size)
+    agree("context_shares", coded, lanes)
+    data = on_stream(*kernels.twin("context_shares")(coded, lanes), plane.BITS, lanes)
+    for stream in damaged(data, lanes):
+        on_decoding("context_symbols", stream, plane.BITS, lanes, coded.size)
+
+
+def on_bytes(coded: np.ndarray) -> None:
+    for bits in (1, 2, 4):
+        agree("packed", coded % (1 << bits), bits)
+        agree("unpacked", coded, coded.size * 8 // bits - 1, bits)
+    agree("united", coded, coded[::-1].copy(), 2 * coded.size - 1)
 
 
 def on_support(indices: np.ndarray, *about: int) -> None:
@@ -144,7 +168,10 @@ def on_decoding(name: str, data: bytes, bits: int, lanes: int, *about: int) -> N
 @given(st.lists(st.integers(0, 14), min_size=1, max_size=700), st.sampled_from([15, 255]))
 @settings(deadline=None, max_examples=40)
 def test_streams_of_values_are_the_same(symbols, alphabet):
-    on_symbols(np.array(symbols, np.uint8), alphabet)
+    coded = np.array(symbols, np.uint8)
+    on_symbols(coded, alphabet)
+    on_contexts(coded % 4)
+    on_bytes(coded * 17)
 
 
 @given(
@@ -214,6 +241,8 @@ def test_adversarial_sizes_and_values_are_the_same(size, shape):
         on_merge(values, 1 << 20, scale)
     on_symbols(symbols_of(values, 127), 255)
     on_symbols(symbols_of(values, 1), 4)
+    on_contexts(symbols_of(values, 1))
+    on_bytes(symbols_of(values, 127))
     for width in (1 << 33, 777, 64):
         on_support(chunks.largest(values, 4096, 64), width, size, 4096, 64, width)
 

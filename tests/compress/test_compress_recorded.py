@@ -64,7 +64,7 @@ def test_two_dense_bits_are_foretold_within_five_percent(recorded):
 def test_an_index_of_a_recorded_change_costs_at_most_6_9_bits(recorded):
     layout, changes = recorded
     codec = make("topk", value_bits=1, topk=64, chunk=4096, transform="raw", rank=1, error_decay=0.0)
-    sent = sum(slab.count for slab in codec._plan(layout).slabs)
+    sent = sum(slab.count for slab in codec.plan(layout).slabs)
     for change in changes[-3:]:
         size = len(codec.encode(None, change, layout, ABOUT)[1])
         assert 8 * (size - HEADER_BYTES) <= (6.9 + 1) * sent

@@ -32,6 +32,7 @@ WORD_BITS: Final = 16
 STATE_BYTES: Final = 5
 MOST_BITS: Final = 18  # of a probability: a state then loses less than 2^-6 of a symbol's freedom
 LANES: Final = 256  # at most
+SPARE: Final = LANES + 2  # zeros after the words of a stream that is read: whoever reads on is told so later
 SLOWER: Final = 1 << 12  # a step of all lanes takes NumPy as long as so many elements of an ordinary array
 
 _LOW: Final = np.uint64(1 << STATE_BITS)
@@ -84,12 +85,12 @@ def encoded(starts: Uint32, freqs: Uint32, bits: int, lanes: int) -> tuple[Uint6
 class Decoder(NamedTuple):
     """A stream that is being read: what changes lies in arrays, so that compiled loops can go on with it.
 
-    `words` has two zeros more than the stream, so that nothing is read beyond its end; `cursor` holds the next word and
-    the next symbol; symbols lie in [0, 2^bits).
+    `words` has SPARE zeros more than the stream, so that nothing is read beyond its end; `cursor` holds the next word
+    and the next symbol; symbols lie in [0, 2^bits).
     """
 
     states: Uint64
-    words: Uint64
+    words: Uint16
     cursor: Int64
     bits: int
 
@@ -107,11 +108,13 @@ class Decoder(NamedTuple):
         if (states < _LOW).any():
             raise broken("a state is out of range")
         words = np.frombuffer(data[STATE_BYTES * lanes :], "<u2")
-        return cls(states, np.append(words, [0, 0]).astype(np.uint64), np.zeros(2, np.int64), bits)
+        padded = np.zeros(words.size + SPARE, np.uint16)
+        padded[: words.size] = words
+        return cls(states, padded, np.zeros(2, np.int64), bits)
 
     def close(self) -> None:
         """Raises ProtocolError FF-COMP-018 unless every word was read and every lane is where encoders start."""
-        left = self.words.size - 2 - int(self.cursor[0])
+        left = self.words.size - SPARE - int(self.cursor[0])
         if left:
             raise broken(f"{left} words are left")
         if (self.states != _LOW).any():
@@ -125,14 +128,14 @@ def slots(states: Uint64, cursor: Int64, bits: int, count: int) -> tuple[Int64, 
 
 
 def advance(
-    states: Uint64, words: Uint64, cursor: Int64, bits: int, found: tuple[Int64, Int64, Int64, Int64]
+    states: Uint64, words: Uint16, cursor: Int64, bits: int, found: tuple[Int64, Int64, Int64, Int64]
 ) -> bool:
     """Takes symbols off their lanes; `found`: lanes, slots, starts and shares. False when words run out."""
     lanes, slot, start, freq = found
     x = freq.astype(np.uint64) * (states[lanes] >> np.uint64(bits)) + (slot - start).astype(np.uint64)
     takes = (x < _LOW).astype(np.int64) + (x < _TWICE)
     ends = np.cumsum(takes) + cursor[0]
-    if ends[-1] > words.size - 2:
+    if ends[-1] > words.size - SPARE:
         return False
     if ends[-1] > cursor[0]:
         at = ends - takes

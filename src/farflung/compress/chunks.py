@@ -84,23 +84,33 @@ class Slab:
 
 
 class Plan(NamedTuple):
-    """How a layout is cut. `order`: the tensors' places in the flat vector, in the order of the format."""
+    """How a layout is cut. `order`: the tensors' places in the flat vector, in the order of the format.
+
+    `places`: each slab's in the flat vector; of the last tensor, where that is several (`joined`: theirs), in these.
+    """
 
     order: tuple[slice, ...]
     slabs: tuple[Slab, ...]
+    places: tuple[slice, ...]
+    joined: tuple[slice, ...] = ()
 
-    def gather(self, flat: Float32) -> Float32:
-        """The flat vector in the order of the format: always a copy."""
-        return np.concatenate([flat[place] for place in self.order])
+    def gather(self, flat: Float32) -> tuple[list[Float32], Float32]:
+        """The values of each slab: views of the flat vector, or of a copy of what is joined; and that copy."""
+        small = np.concatenate([flat[:0], *(flat[place] for place in self.joined)])
+        first = self.slabs[-1].tensor if self.joined else len(self.slabs)
+        views = [
+            (flat if slab.tensor < first else small)[place]
+            for slab, place in zip(self.slabs, self.places, strict=True)
+        ]
+        return views, small
 
-    def scatter(self, vector: Float32) -> Float32:
-        """The inverse of `gather`."""
-        flat, start = np.empty_like(vector), 0
-        for place in self.order:
+    def scatter(self, small: Float32, flat: Float32) -> None:
+        """Writes what is joined back to its places."""
+        start = 0
+        for place in self.joined:
             stop = start + place.stop - place.start
-            flat[place] = vector[start:stop]
+            flat[place] = small[start:stop]
             start = stop
-        return flat
 
     def sections(self) -> Iterator[Sequence[Slab]]:
         """The slabs of each section."""
@@ -114,14 +124,19 @@ def plan(layout: Layout, chunk: int, topk: int) -> Plan:
     small = tuple(place for tensor, place in tensors if tensor.size < chunk)
     parts = [*large, (ROW, small)] if small else large
     step = max(1, SLAB // chunk) * chunk
-    order = tuple(place for _, places in parts for place in places)
-    return Plan(order, tuple(_slabs(((w, _total(places)) for w, places in parts), step, chunk, topk)))
+    slabs = tuple(_slabs(((w, _total(places)) for w, places in parts), step, chunk, topk))
+    starts = [places[0].start for _, places in large] + [0]
+    places = tuple(
+        slice(start, start + slab.size) for slab in slabs for start in [starts[slab.tensor] + slab.origin]
+    )
+    return Plan(tuple(place for _, own in parts for place in own), slabs, places, small)
 
 
 def plan_whole(layout: Layout, chunk: int) -> Plan:
     """How a layout is cut when all is sent: every tensor by itself, in runs of 2^20 elements."""
     places = tuple(place for _, place in layout.slices())
-    return Plan(places, tuple(_slabs(((ROW, _total([place])) for place in places), SLAB, chunk, chunk)))
+    slabs = tuple(_slabs(((ROW, _total([place])) for place in places), SLAB, chunk, chunk))
+    return Plan(places, slabs, tuple(slab.place for slab in slabs))
 
 
 def _total(places: Iterable[slice]) -> int:

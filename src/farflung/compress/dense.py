@@ -72,7 +72,7 @@ class Dense:
             else:
                 sent = sections.read(body, slabs, self.form)
             for one in sent:
-                found[one.slab.place] = self._restore(one)
+                self._restore(one, found[one.slab.place])
         body.close()
         return found
 
@@ -117,9 +117,11 @@ class Dense:
         own -= transform.inverse(kept, self.chunk) if sent.is_transformed else kept
         return sent
 
-    def _restore(self, sent: Sent) -> Float32:
-        kept = values.restore(sent.levels, sent.symbols, self.value_bits)
-        return transform.inverse(kept, self.chunk) if sent.is_transformed else kept
+    def _restore(self, sent: Sent, own: Float32) -> None:
+        """Writes what a slab sent to its values."""
+        values.restore_into(own, sent.levels, sent.symbols, self.value_bits)
+        if sent.is_transformed:
+            own[:] = transform.inverse(own, self.chunk)
 
 
 def _plain(sent: Sent) -> bytes:

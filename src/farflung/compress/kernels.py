@@ -24,10 +24,10 @@ from farflung.core.errors import UsageError
 Mode = Literal["auto", "numpy", "numba"]
 WORTH: Final = 1 << 19  # elements of a job's vectors from which a process compiles before its first round
 PAYS: Final = 8_000_000_000  # nanoseconds: about what compiling all that a codec needs takes (bench/codec.py)
-COSTS: Final = {  # nanoseconds of a twin for each element of its first array, roughly; 2 where none is told
-    "largest": 4, "accumulate": 1, "plane_shares": 15, "plane_stream": 120, "ans_encode": 120, "support_shares": 3000,
-    "plane_symbols": 300_000, "support_places": 10_000_000,
-}  # fmt: skip  # the last two for each lane, which has some thousand symbols
+COSTS: Final = {  # nanoseconds of a twin for each element of its first array, or of its work; 2 where none is told
+    "largest": 4, "accumulate": 1, "plane_shares": 15, "plane_stream": 120, "support_shares": 3000,
+    "support_places": 10,
+}  # fmt: skip
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")

@@ -5,6 +5,8 @@ follow from the symbols so far. Blocks of symbols end at 256, 512, 1024, 2048, 4
 one, shares stay as they are, so that all lanes can work side by side. With A symbols, each begins with weight 1; then
     weight += 16 (times seen in a block) - ⌊weight / 8⌋        share = 1 + its part of the other 2^14 - A
 Values of 16 and 32 bits are split: their exponents (8 bits) are such symbols, sign and fraction are sent as they are.
+Many values of few bits are coded some at a time: the bytes of the plain form are the symbols. Of 8 bits the upper half
+is; the lower half, of which a frequency hardly depends, is sent as it is.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from numpy.typing import NDArray
 
 from farflung.compress import ans
 from farflung.compress.ans import Int64, Uint16, Uint32, Uint64
-from farflung.compress.bits import pack_plane, plane_bytes, unpack_plane
+from farflung.compress.bits import plane_bytes
 from farflung.compress.kernels import compiled
+from farflung.core.errors import ProtocolError
 
 BITS: Final = 14
 SHARE: Final = 1024  # values for each lane of a stream
+BYTE: Final = 256  # symbols
+MANY: Final = 1 << 19  # values from which bytes are the symbols
 
 Symbols = NDArray[np.unsignedinteger[Any]]
 Uint8 = NDArray[np.uint8]
@@ -63,25 +68,77 @@ def join(coded: Uint8, rest: memoryview, bits: int) -> Symbols:
     return joined
 
 
+def halve(symbols: Uint8, bits: int) -> tuple[Uint8, bytes]:
+    """Symbols of up to 8 bits as bytes that are symbols themselves, and the bytes of the rest (see the head)."""
+    if bits < 8:
+        return packed(symbols, bits), b""
+    return packed(symbols >> np.uint8(4), 4), packed(symbols & np.uint8(15), 4).tobytes()
+
+
+def whole(coded: Uint8, rest: memoryview, count: int, bits: int) -> Uint8:
+    """The inverse of `halve`; raises ProtocolError FF-COMP-012 for padding bits."""
+    if bits < 8:
+        return unpack_raw(coded, count, bits)
+    lower = np.frombuffer(rest, np.uint8)
+    if count % 2 and (coded[-1] | lower[-1]) >> 4:
+        raise _padded()
+    return united(coded, lower, count)
+
+
+def halves(count: int, bits: int) -> tuple[int, int]:
+    """How many bytes `halve` makes of so many symbols, and how many bytes of rest."""
+    return plane_bytes(count * min(bits, 4)), plane_bytes(count * 4) if bits == 8 else 0
+
+
 def rest_bytes(bits: int) -> int:
     """Bytes of a value that are never coded."""
     return {16: 1, 32: 3}.get(bits, 0)
 
 
-def pack_raw(coded: Uint8, bits: int) -> bytes:
-    """Symbols of `bits` ≤ 8 bits each, lowest bit first."""
-    if bits == 8:
-        return coded.tobytes()
-    return pack_plane(((coded[:, None] >> np.arange(bits, dtype=np.uint8)) & 1).astype(np.bool_).reshape(-1))
+def pack_raw(coded: Uint8, bits: int) -> Uint8:
+    """Symbols of `bits` ≤ 8 bits each, lowest bit first, as bytes."""
+    return coded if bits == 8 else packed(coded, bits)
 
 
-def unpack_raw(data: memoryview, count: int, bits: int) -> Uint8:
+def unpack_raw(data: Uint8, count: int, bits: int) -> Uint8:
     """The inverse of `pack_raw`; raises ProtocolError FF-COMP-012 for padding bits."""
     if bits == 8:
-        return np.frombuffer(data, np.uint8)
-    planes = unpack_plane(data, count * bits).reshape(count, bits).astype(np.uint8)
-    symbols: Uint8 = (planes << np.arange(bits, dtype=np.uint8)).sum(axis=1, dtype=np.uint8)
-    return symbols
+        return data
+    used = count * bits % 8
+    if used and data[-1] >> used:
+        raise _padded()
+    return unpacked(data, count, bits)
+
+
+def _padded() -> ProtocolError:
+    return ProtocolError("FF-COMP-012", "payload is not canonical", cause="a padding bit is set")
+
+
+@compiled("united")
+def united(upper: Uint8, lower: Uint8, count: int) -> Uint8:
+    """Symbols of 8 bits from their upper and lower halves, two to a byte, the first one lowest."""
+    symbols = np.empty((upper.size, 2), np.uint8)
+    symbols[:, 0] = (upper << np.uint8(4)) | (lower & np.uint8(15))
+    symbols[:, 1] = (upper & np.uint8(240)) | (lower >> np.uint8(4))
+    return symbols.reshape(-1)[:count]
+
+
+@compiled("packed")
+def packed(symbols: Uint8, bits: int) -> Uint8:
+    """Symbols of 1, 2 or 4 bits, 8 / bits of them to a byte, the first one lowest; padding is zero."""
+    each = 8 // bits
+    padded = np.zeros((-(-symbols.size // each), each), np.uint8)
+    padded.reshape(-1)[: symbols.size] = symbols
+    padded <<= np.arange(0, 8, bits, dtype=np.uint8)
+    together: Uint8 = np.bitwise_or.reduce(padded, axis=1, initial=0)
+    return together
+
+
+@compiled("unpacked")
+def unpacked(data: Uint8, count: int, bits: int) -> Uint8:
+    """The inverse of `packed`, but for the padding, which is not looked at."""
+    symbols = (data[:, None] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)
+    return symbols.reshape(-1)[:count]
 
 
 def raw_bytes(count: int, bits: int) -> int:
@@ -129,7 +186,7 @@ def decode(data: memoryview, count: int, alphabet: int) -> Uint8:
 
 
 @compiled("plane_symbols", lambda states, words, cursor, count, alphabet: ans.SLOWER // states.size * count)
-def symbols(states: Uint64, words: Uint64, cursor: Int64, count: int, alphabet: int) -> tuple[Uint8, bool]:
+def symbols(states: Uint64, words: Uint16, cursor: Int64, count: int, alphabet: int) -> tuple[Uint8, bool]:
     """The inverse of `shares`, from a stream (ans.Decoder) that nothing was read of; False when words run out."""
     out = np.empty(count, np.uint8)
     seen = np.ones(alphabet, np.int64)

@@ -48,10 +48,10 @@ def to_symbols(values: Float32, bits: int) -> tuple[bytes, NDArray[np.uint8]]:
     return struct.pack("<ee", low, high), symbols
 
 
-def from_symbols(levels: bytes | memoryview, symbols: Symbols) -> Float32:
-    """The values of canonical levels and symbols, shape (count,)."""
+def from_symbols(levels: bytes | memoryview, symbols: Symbols, values: Float32) -> None:
+    """The values of canonical levels and symbols, into `values`, shape (count,)."""
     steps = np.frombuffer(levels, "<f2").astype(np.float32)
-    return _looked_up(symbols, np.concatenate([-steps[::-1], steps]))
+    _looked_up(symbols, np.concatenate([-steps[::-1], steps]), values)
 
 
 def check_symbols(levels: bytes | memoryview, symbols: Symbols) -> None:
@@ -131,10 +131,9 @@ def _tallied(symbols: Symbols, size: int) -> NDArray[np.int64]:
 
 
 @compiled("looked_up")
-def _looked_up(symbols: Symbols, table: Float32) -> Float32:
-    """The table's entry for each symbol."""
-    found: Float32 = table[symbols]
-    return found
+def _looked_up(symbols: Symbols, table: Float32, values: Float32) -> None:
+    """The table's entry for each symbol, into `values`."""
+    values[:] = table[symbols]
 
 
 def _blocks(count: int) -> Iterator[slice]:

@@ -1,13 +1,15 @@
 """The body of a payload, section by section: levels, supports and values of some slabs, each in its cheapest coding.
 
-    1 byte      flags: bit 0, supports are coded (else gaps in Rice's code); bit 1, values are coded (else as they are)
+    1 byte      flags: bit 0, supports are coded (else gaps in Rice's code); bit 1, values are coded (else as they are);
+                bit 2, in the second way: many at a time (`dense`, compress.plane), or by context (compress.context)
     transform   one bit a slab, where the codec chooses
     levels      of every slab
     supports    of every slab, where not all coefficients are sent
     values      of every slab
 
 A coding is taken only where it is shorter than the plain one, to the byte. So much a decoder checks; that the plain one
-was the shorter one is checked by whoever repeats the encoding.
+was the shorter one is checked by whoever repeats the encoding. Of the two ways `dense` takes the second for 2^19 values
+or more, `topk` the shorter one.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from farflung.compress import ans, plane, support, transform, values
+from farflung.compress import ans, context, plane, support, transform, values
 from farflung.compress.bits import (
     Bools,
     Int64,
@@ -31,12 +33,13 @@ from farflung.compress.bits import (
 )
 from farflung.compress.chunks import Slab, from_gaps, to_gaps
 from farflung.compress.payload import Cursor, Form
-from farflung.compress.plane import Symbols, Uint8
+from farflung.compress.plane import Symbols
 from farflung.compress.support import Piece
 from farflung.core.errors import ProtocolError
 
 SUPPORTS: Final = 1  # flags
 VALUES: Final = 2
+SECOND: Final = 4
 
 _LENGTH: Final = struct.Struct("<I")
 
@@ -67,14 +70,9 @@ def write(sent: Sequence[Sent], form: Form) -> list[bytes]:
         else:
             unary, low = pack_rice(gaps, parameters)
             parts += [_LENGTH.pack(len(unary)), unary, low]
-    symbols, rest = plane.split(np.concatenate([one.symbols for one in sent]), form.value_bits)
-    width = plane.symbol_bits(form.value_bits)
-    coded = _write_stream(plane.encode(symbols, _alphabet(form)), plane.lanes_of(symbols.size))
-    if len(coded) < plane.raw_bytes(symbols.size, width):
-        flags |= VALUES
-    else:
-        coded = plane.pack_raw(symbols, width)
-    return [bytes([flags]), *parts, coded, rest]
+    symbols = sent[0].symbols if len(sent) == 1 else np.concatenate([one.symbols for one in sent])
+    way, planes = _write_many(symbols, form) if _is_many(symbols.size, form) else _write_values(symbols, form)
+    return [bytes([flags | way]), *parts, *planes]
 
 
 def read(body: Cursor, slabs: Sequence[Slab], form: Form) -> list[Sent]:
@@ -83,7 +81,7 @@ def read(body: Cursor, slabs: Sequence[Slab], form: Form) -> list[Sent]:
     Raises ProtocolError FF-COMP-011 to 019 and 034.
     """
     flags = body.take(1)[0]
-    if flags & ~(VALUES | (SUPPORTS if form.kind == "topk" else 0)):
+    if flags not in _ways(sum(slab.count for slab in slabs), form):
         raise ProtocolError("FF-COMP-019", "unknown coding", cause=f"flags {flags}")
     is_transformed = _read_transforms(body, slabs, form)
     counts = [slab.count for slab in slabs]
@@ -92,7 +90,7 @@ def read(body: Cursor, slabs: Sequence[Slab], form: Form) -> list[Sent]:
     if form.kind == "topk":
         reader = _read_supports if flags & SUPPORTS else _read_gaps
         indices = reader(body, slabs, is_transformed)
-    symbols = _read_values(body, sum(counts), form, is_coded=bool(flags & VALUES))
+    symbols = _read_values(body, sum(counts), form, flags)
     sent: list[Sent] = []
     start = 0
     for at, slab in enumerate(slabs):
@@ -189,7 +187,8 @@ def _with_parameters(gaps: Sequence[Int64], slabs: Sequence[Slab]) -> tuple[Int6
 
 
 def _parameters(slabs: Sequence[Slab]) -> Int64:
-    return np.repeat([slab.rice for slab in slabs], [slab.count for slab in slabs]).astype(np.int64)
+    each: Int64 = np.array([slab.rice for slab in slabs], np.int64)
+    return np.repeat(each, [slab.count for slab in slabs])
 
 
 def _plain_bytes(gaps: Int64, parameters: Int64) -> int:
@@ -219,16 +218,63 @@ def _read_transforms(body: Cursor, slabs: Sequence[Slab], form: Form) -> Bools:
     return chosen
 
 
-def _read_values(body: Cursor, count: int, form: Form, *, is_coded: bool) -> Symbols:
+def _is_many(count: int, form: Form) -> bool:
+    """Whether the coded form takes values some at a time."""
+    return form.kind == "dense" and form.value_bits <= 8 and count >= plane.MANY
+
+
+def _ways(count: int, form: Form) -> list[int]:
+    """The flags that a section of `count` values may have."""
+    if form.kind == "dense":
+        return [0, VALUES | SECOND if _is_many(count, form) else VALUES]
+    ways = [0, VALUES] + [VALUES | SECOND] * (form.value_bits == context.BITS)
+    return ways + [way | SUPPORTS for way in ways]
+
+
+def _write_values(symbols: Symbols, form: Form) -> tuple[int, list[bytes]]:
+    """Flags and parts of the values in their shortest form."""
+    coded, rest = plane.split(symbols, form.value_bits)
+    width, lanes = plane.symbol_bits(form.value_bits), plane.lanes_of(coded.size)
+    way, shortest = VALUES, _write_stream(plane.encode(coded, _alphabet(form)), lanes)
+    if form.kind == "topk" and form.value_bits == context.BITS:
+        other = _write_stream(context.encode(coded), lanes)
+        if len(other) < len(shortest):
+            way, shortest = VALUES | SECOND, other
+    if len(shortest) < plane.raw_bytes(coded.size, width):
+        return way, [shortest, rest]
+    return 0, [plane.pack_raw(coded, width).tobytes(), rest]
+
+
+def _write_many(symbols: Symbols, form: Form) -> tuple[int, list[bytes]]:
+    """The same, of many values."""
+    coded, rest = plane.halve(symbols.astype(np.uint8, copy=False), form.value_bits)
+    stream = _write_stream(plane.encode(coded, plane.BYTE), plane.lanes_of(coded.size))
+    if len(stream) < coded.size:
+        return VALUES | SECOND, [stream, rest]
+    return 0, [symbols.tobytes() if form.value_bits == 8 else coded.tobytes()]
+
+
+def _read_values(body: Cursor, count: int, form: Form, flags: int) -> Symbols:
     bits = plane.symbol_bits(form.value_bits)
+    if flags & VALUES and _is_many(count, form):
+        size, rest = plane.halves(count, bits)
+        data = _read_shorter(body, size, size)
+        return plane.whole(plane.decode(data, size, plane.BYTE), body.take(rest), count, bits)
     raw = plane.raw_bytes(count, bits)
-    if is_coded:
-        data, _ = _read_stream(body, plane.lanes_of(count))
-        _check_shorter(_LENGTH.size + len(data), raw)
-        symbols: Uint8 = plane.decode(data, count, _alphabet(form))
+    if not flags & VALUES:
+        symbols = plane.unpack_raw(np.frombuffer(body.take(raw), np.uint8), count, bits)
+    elif flags & SECOND:
+        symbols = context.decode(_read_shorter(body, count, raw), count)
     else:
-        symbols = plane.unpack_raw(body.take(raw), count, bits)
+        symbols = plane.decode(_read_shorter(body, count, raw), count, _alphabet(form))
     return plane.join(symbols, body.take(count * plane.rest_bytes(form.value_bits)), form.value_bits)
+
+
+def _read_shorter(body: Cursor, count: int, plain: int) -> memoryview:
+    """The stream of `count` symbols, which must be shorter than `plain` bytes."""
+    data, _ = _read_stream(body, plane.lanes_of(count))
+    _check_shorter(_LENGTH.size + len(data), plain)
+    return data
 
 
 def _alphabet(form: Form) -> int:

@@ -15,16 +15,18 @@ from typing import Final
 import numpy as np
 
 from farflung.compress import plane, sections, transform, values
+from farflung.compress.bits import Int64
 from farflung.compress.chunks import Plan, Slab, plan, select
 from farflung.compress.codecs import accumulate, check_bound, seal, unseal
 from farflung.compress.payload import HEADER_BYTES, About, Form
 from farflung.compress.sections import Sent
+from farflung.core.errors import VerificationError
 from farflung.core.layout import Float32, Layout
 
 SUPPORT: Final = (
     0.985  # of a uniform support's bits in Rice's code: recorded changes, once their residual has settled
 )
-BITS: Final = {1: 1.0, 2: 2.0, 4: 2.7, 8: 6.75, 16: 9.95, 32: 25.95}  # that a value takes, likewise
+BITS: Final = {1: 1.0, 2: 1.57, 4: 2.7, 8: 6.75, 16: 9.95, 32: 25.95}  # that a value takes, likewise
 
 
 @dataclass(frozen=True)
@@ -51,31 +53,69 @@ class TopK:
     ) -> tuple[Float32 | None, bytes]:
         """See `Codec.encode`."""
         check_bound(self, layout)
-        cut = self._plan(layout)
-        residual = cut.gather(accumulate(state, values, self.error_decay, layout))
+        cut = self.plan(layout)
+        residual = accumulate(state, values, self.error_decay, layout)
+        views, joined = cut.gather(residual)
         parts: list[bytes] = []
+        own = iter(views)
         for slabs in cut.sections():
-            parts += sections.write([self._send(residual[slab.place], slab) for slab in slabs], self.form)
-        return cut.scatter(residual), seal(self, layout, about, parts)
+            parts += sections.write([self._send(next(own), slab) for slab in slabs], self.form)
+        cut.scatter(joined, residual)
+        return residual, seal(self, layout, about, parts)
+
+    def encode_chosen(
+        self, indices: Int64, wanted: Float32, layout: Layout, about: About
+    ) -> tuple[Float32, bytes]:
+        """What the payload says of coefficients that were chosen elsewhere (train.select), and the payload: the bytes
+        that `encode` gives. Raw values only.
+
+        `indices`: ascending, in the order of `plan`; `wanted`: their values; shape (count,) all three. Raises
+        PolicyError FF-COMP-023, VerificationError FF-COMP-021 (not as many as are sent, or not raw), FF-COMP-035.
+        """
+        check_bound(self, layout)
+        cut = self.plan(layout)
+        count = sum(slab.count for slab in cut.slabs)
+        if self.transform != "raw" or not indices.shape == wanted.shape == (count,):
+            cause = f"{indices.size} indices, {wanted.size} values; {count} raw ones are sent"
+            raise VerificationError("FF-COMP-021", "the chosen values do not fit the layout", cause=cause)
+        said, parts, start = np.empty_like(wanted), list[bytes](), 0
+        for slabs in cut.sections():
+            section = []
+            for slab in slabs:
+                own = slice(start, start + slab.count)
+                quantised = values.quantise(wanted[own], self.value_bits)
+                levels, symbols = quantised.levels, quantised.symbols
+                section.append(Sent(slab, False, levels, symbols, indices[own] - slab.start))
+                said[own] = values.restore(levels, symbols, self.value_bits)
+                start = own.stop
+            parts += sections.write(section, self.form)
+        return said, seal(self, layout, about, parts)
 
     def decode(self, payload: bytes, layout: Layout, about: About) -> Float32:
         """See `Codec.decode`. Coefficients that were not sent are zero."""
         body = unseal(self, payload, layout, about)
-        cut = self._plan(layout)
+        cut = self.plan(layout)
         found = np.zeros(layout.size, np.float32)
+        views, joined = cut.gather(found)
+        own = iter(views)
         for slabs in cut.sections():
             for sent in sections.read(body, slabs, self.form):
-                self._restore(sent, found[sent.slab.place])
+                self._restore(sent, next(own))
         body.close()
-        return cut.scatter(found)
+        cut.scatter(joined, found)
+        return found
 
     def bound(self, layout: Layout) -> int:
         """Reached where no coding is shorter than the plain ones and every chunk chooses its last elements."""
-        return HEADER_BYTES + sum(sections.bound(slabs, self.form) for slabs in self._plan(layout).sections())
+        return HEADER_BYTES + sum(sections.bound(slabs, self.form) for slabs in self.plan(layout).sections())
 
     def expect(self, layout: Layout) -> float:
         """What recorded changes take (docs/protocol/payload.md)."""
-        return HEADER_BYTES + sum(self._expect(slabs) for slabs in self._plan(layout).sections())
+        return HEADER_BYTES + sum(self._expect(slabs) for slabs in self.plan(layout).sections())
+
+    def plan(self, layout: Layout) -> Plan:
+        """How a layout is cut; made once."""
+        return _cached_plan(layout, self.chunk, self.topk)
 
     def _expect(self, slabs: Sequence[Slab]) -> float:
         count = sum(slab.count for slab in slabs)
@@ -84,9 +124,6 @@ class TopK:
         bits = BITS[self.value_bits] - 8 * plane.rest_bytes(self.value_bits)
         unlearned = min(count, plane.FIRST) * (plane.symbol_bits(self.value_bits) - bits)
         return 1 + levels + supports + (BITS[self.value_bits] * count + unlearned) / 8
-
-    def _plan(self, layout: Layout) -> Plan:
-        return _cached_plan(layout, self.chunk, self.topk)
 
     def _send(self, own: Float32, slab: Slab) -> Sent:
         """What a slab sends; what that says is subtracted from its values `own` in place."""

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from farflung.compress import ans
-from farflung.compress.ans import Int64, Uint32, Uint64
+from farflung.compress.ans import Int64, Uint16, Uint32, Uint64
 from farflung.compress.bits import Bools
 from farflung.compress.kernels import compiled
 from farflung.core.errors import ProtocolError
@@ -113,7 +113,7 @@ def shares(
 @compiled("support_places", lambda states, words, *_: 8 * ans.SLOWER // states.size * words.size)
 def places(
     states: Uint64,
-    words: Uint64,
+    words: Uint16,
     cursor: Int64,
     origin: int,
     size: int,
@@ -279,7 +279,7 @@ def _learn(seen: Int64, weights: Int64, group: _Group, counts: Int64, chosen: In
     weights[columns] = np.minimum(weights[columns] + _HIT * times, _HEAVIEST)
 
 
-def _read_counts(states: Uint64, words: Uint64, cursor: Int64, seen: Int64, group: _Group) -> Int64 | None:
+def _read_counts(states: Uint64, words: Uint16, cursor: Int64, seen: Int64, group: _Group) -> Int64 | None:
     """Counts of all segments that are not the last of their chunk, 0 for those; None when words run out."""
     rows = [_table(row) for row in seen]
     counts = np.zeros(group.starts.size, np.int64)
@@ -305,7 +305,7 @@ def _complete(counts: Int64, group: _Group, piece: Piece, size: int) -> bool:
     return bool(((counts >= 0) & (counts <= group.ends - group.starts)).all())
 
 
-def _read_places(states: Uint64, words: Uint64, cursor: Int64, group: _Group, counts: Int64) -> Int64 | None:
+def _read_places(states: Uint64, words: Uint16, cursor: Int64, group: _Group, counts: Int64) -> Int64 | None:
     """Ascending places of all segments; None when words run out."""
     out = np.empty(int(counts.sum()), np.int64)
     target = np.cumsum(counts) - counts

@@ -92,14 +92,24 @@ def quantise(values: Float32, bits: int, block: int | None = BLOCK) -> Quantised
 
 def restore(levels: bytes | memoryview, symbols: Symbols, bits: int, block: int | None = BLOCK) -> Float32:
     """What canonical levels and symbols stand for, float32 of shape (count,), always a new array."""
+    values = np.empty(symbols.size, np.float32)
+    restore_into(values, levels, symbols, bits, block)
+    return values
+
+
+def restore_into(
+    values: Float32, levels: bytes | memoryview, symbols: Symbols, bits: int, block: int | None = BLOCK
+) -> None:
+    """The same, written into `values`, shape (count,)."""
     if bits == 32:
-        return symbols.astype(np.uint32).view(np.float32)
-    if bits == 16:
-        return _from_bf16(symbols)
-    if bits in _TOP:
+        values.view(np.uint32)[:] = symbols
+    elif bits == 16:
+        values[:] = _from_bf16(symbols)
+    elif bits in _TOP:
         scales = np.frombuffer(levels, "<u2")
-        return _scaled(symbols, scales, _TOP[bits], block or max(symbols.size, 1))
-    return lloyd.from_symbols(levels, symbols)
+        _scaled(symbols, scales, _TOP[bits], block or max(symbols.size, 1), values)
+    else:
+        lloyd.from_symbols(levels, symbols, values)
 
 
 def check_canonical(
@@ -178,12 +188,11 @@ def _uniform(values: Float32, top: int, block: int) -> tuple[NDArray[np.uint16],
 
 
 @compiled("scaled")
-def _scaled(symbols: Symbols, scales: NDArray[np.uint16], top: int, block: int) -> Float32:
-    """Code times scale, exactly."""
-    codes: Float32 = symbols.astype(np.float32) - np.float32(top)
-    for rows, scale in _split(codes, _from_bf16(scales), block):
+def _scaled(symbols: Symbols, scales: NDArray[np.uint16], top: int, block: int, values: Float32) -> None:
+    """Code times scale, exactly, into `values`."""
+    np.subtract(symbols, np.float32(top), out=values, dtype=np.float32)
+    for rows, scale in _split(values, _from_bf16(scales), block):
         rows *= scale
-    return codes
 
 
 @compiled("peaks")

@@ -1,8 +1,9 @@
-"""What of top-k runs where the tensor lies: the choice. So k of every chunk's values travel to the host, never all.
+"""What of top-k runs where the tensor lies: the choice, and the subtraction of what was sent. So the k chosen values of
+every chunk travel to the host, never all.
 
-The choice is that of compress.chunks.largest, to the index: the largest |v| of each chunk, of equal ones the lower
+The choice is that of compress.chunks.select, to the index: the largest |v| of each chunk, of equal ones the lower
 index. `torch.topk` promises nothing about ties, so it is given keys that are all different: the 31 bits of |v| as a
-float32 (they order like |v|), and below them the column, counted backward. half and bfloat16 become float32 exactly.
+float32 (they order like |v|), and below them the column, counted backward.
 
 Every operation here exists for CPU and CUDA tensors. Run and compared with the NumPy choice on CPU only: no CUDA
 device took part in its tests, and no time on one is claimed.
@@ -10,61 +11,96 @@ device took part in its tests, and no time on one is claimed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from farflung.compress.bits import Int64
+from farflung.compress.chunks import Slab
 from farflung.compress.codecs import not_finite
 from farflung.core.layout import Float32
 
-SLAB: Final = 1 << 24  # elements whose keys (8 bytes each) exist at a time
+STRETCH: Final = 1 << 24  # elements whose keys (8 bytes each) exist at a time, where chunks are no longer
 _MAGNITUDE: Final = 0x7FFFFFFF
-_INFINITY: Final = 0x7F800000
 
 
 class Chosen(NamedTuple):
-    """Indices (ascending) and their values, on the host; shape (count,) both."""
+    """Indices (ascending) and their values, on the host; the indices on the vector's device. Shape (count,) each."""
 
     indices: Int64
     values: Float32
+    places: Tensor
 
 
-def largest(vector: Tensor, chunk: int, topk: int) -> Chosen:
-    """The `topk` largest |v| of each `chunk` elements of a flat vector, of fewer in a short last chunk.
+def choose(vector: Tensor, slabs: Iterable[Slab]) -> Chosen:
+    """The `topk` largest |v| of each chunk of `slabs`, which fill the vector; of fewer in a short last chunk.
 
-    `vector`: shape (size,), size ≥ 1, float16, bfloat16 or float32, on any device; it is left as it is.
-    Raises RunError FF-COMP-039 for NaN and infinities.
+    `vector`: shape (size,), float32, in the order of the codec's plan, on any device; it is left as it is. One round
+    trip to the host, whatever the number of tensors. Raises RunError FF-COMP-039 for NaN and infinities.
     """
     flat = vector.detach()
-    step = max(1, SLAB // chunk) * chunk
-    parts = [
-        _places(flat[start : start + step], chunk, topk) + start for start in range(0, flat.numel(), step)
-    ]
-    places = torch.cat(parts)
-    values = flat[places].to(torch.float32)
-    return Chosen(places.cpu().numpy().astype(np.int64), values.cpu().numpy())
+    bad = int((~torch.isfinite(flat)).sum())
+    if bad:
+        raise not_finite(bad, flat.numel())
+    places = torch.cat([_places(flat, run) for run in _runs(slabs)])
+    return Chosen(places.cpu().numpy(), flat[places].cpu().numpy(), places)
 
 
-def subtract(residual: Tensor, indices: Int64, sent: Float32) -> None:
-    """residual[indices] -= sent, in place on its own device: the error feedback of what a payload says."""
-    places = torch.from_numpy(indices).to(residual.device)
-    known = residual[places].to(torch.float32) - torch.from_numpy(sent).to(residual.device)
-    residual[places] = known.to(residual.dtype)
+def subtract(vector: Tensor, places: Tensor, sent: Float32) -> None:
+    """vector[places] -= sent, in place on its own device: the error feedback of what a payload says."""
+    vector[places] -= torch.from_numpy(sent).to(vector.device)
 
 
-def _places(flat: Tensor, chunk: int, topk: int) -> Tensor:
-    """Indices in `flat` of its chunks' largest, ascending, on its device."""
-    bits = flat.to(torch.float32).view(torch.int32) & _MAGNITUDE
-    if bool((bits >= _INFINITY).any()):
-        raise not_finite(int((bits >= _INFINITY).sum()), bits.numel())
-    full = flat.numel() // chunk * chunk
-    places = [_columns(bits[:full].view(-1, chunk), topk)] if full else []
-    if full < flat.numel():
-        places.append(_columns(bits[full:].view(1, -1), min(topk, flat.numel() - full)) + full)
-    return torch.cat(places)
+def gather(flat: Tensor, order: Sequence[slice]) -> Tensor:
+    """`Plan.gather` on the tensor's device: the flat vector in the order of the format."""
+    return torch.cat([flat[place] for place in order])
+
+
+def scatter(vector: Tensor, order: Sequence[slice], flat: Tensor) -> None:
+    """`Plan.scatter`, the inverse of `gather`, into `flat`."""
+    start = 0
+    for place in order:
+        stop = start + place.stop - place.start
+        flat[place] = vector[start:stop]
+        start = stop
+
+
+class _Run(NamedTuple):
+    """Neighbouring slabs of one tensor: chunks that are cut alike."""
+
+    start: int
+    stop: int
+    chunk: int
+    topk: int
+    tensor: int
+
+
+def _runs(slabs: Iterable[Slab]) -> Iterator[_Run]:
+    """Slabs joined while they are no longer than STRETCH together."""
+    run: _Run | None = None
+    for slab in slabs:
+        stop = slab.start + slab.size
+        if run is not None and run.tensor == slab.tensor and stop - run.start <= STRETCH:
+            run = run._replace(stop=stop)
+            continue
+        if run is not None:
+            yield run
+        run = _Run(slab.start, stop, slab.chunk, slab.topk, slab.tensor)
+    if run is not None:
+        yield run
+
+
+def _places(flat: Tensor, run: _Run) -> Tensor:
+    """Indices in `flat` of the largest of a run's chunks, ascending, on its device."""
+    bits = flat[run.start : run.stop].view(torch.int32) & _MAGNITUDE
+    size = bits.numel()
+    full = size // run.chunk * run.chunk
+    places = [_columns(bits[:full].view(-1, run.chunk), run.topk)] if full else []
+    if full < size:
+        places.append(_columns(bits[full:].view(1, -1), min(run.topk, size - full)) + full)
+    return torch.cat(places) + run.start
 
 
 def _columns(bits: Tensor, count: int) -> Tensor:

@@ -25,17 +25,14 @@ import torch.distributed as dist
 from torch import nn
 
 from farflung.app.sync import checkpoint
+from farflung.app.sync.device import remember
 from farflung.app.sync.group import Group
 from farflung.app.sync.groups import resolve
 from farflung.app.sync.report import RoundReport, tell_left_out
-from farflung.app.sync.rounds import CHECK, SHARE, TAGS, Gathered, Terms, check_roots, gather
-from farflung.app.sync.tensors import Weights
-from farflung.compress.lowrank import LowRank
+from farflung.app.sync.rounds import CHECK, SHARE, TAGS, UNTOLD, Gathered, Terms, check_roots, count, gather
+from farflung.app.sync.tensors import Weights, on_host
 from farflung.core.errors import ProtocolError, UsageError
-from farflung.core.layout import Float32
 from farflung.job.spec import JobSpec
-from farflung.train import optim, twophase
-from farflung.train.optim import OptimState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 
@@ -55,7 +52,8 @@ class Synchroniser:
     a share of the group, or None for all. `group`: a torch.distributed group, a group of `connect`, or None
     (torch.distributed's default group where it is initialised, else this process alone). `clip_to_median`: no
     contribution's norm counts for more than the (lower) median of all, tensor by tensor, as in a job: it bounds
-    what one sick peer can do, and is no plain mean.
+    what one sick peer can do, and is no plain mean. `on_device`: whether what was not sent stays where the model
+    lies, and only what is chosen of it travels (app.sync.device); None: where it can be done and is no CPU.
 
     Raises UsageError FF-SYNC-001 (a setting), FF-SYNC-002 (a model that cannot be exchanged).
     """
@@ -69,6 +67,7 @@ class Synchroniser:
         min_quorum: float | None,
         clip_to_median: bool,
         group: Group | dist.ProcessGroup | None,
+        on_device: bool | None = False,
     ) -> None:
         check_settings(spec)
         self.spec = spec
@@ -78,33 +77,36 @@ class Synchroniser:
         own = resolve(group)
         self.group = own.dedicated() if spec.sync.delay else own
         self.terms = Terms(_quorum(min_quorum, len(own.ids)), clip_to_median)
-        self.state = self.sync.initial(self.weights.take())
-        size = self.weights.layout.size
-        self.residual = _zeros(size) if has_residual(spec) else None
-        self.offset = _zeros(size) if self.sync.is_offset else None
-        self.velocity = torch.zeros(size) if self.sync.is_stepwise else None
+        self.state = self.sync.initial(self.weights.take().numpy())
+        self.memory = remember(self.sync, self.weights, on_device)
         self.done = 0  # steps of the open round
+        self.tokens: int | None = None  # told in it
         self.flight: Flight | None = None
         self._executor: ThreadPoolExecutor | None = None
-        self._begin(self.state.params)
+        self.memory.begin(self.state.params)
 
     @property
     def round(self) -> int:
         """Rounds that have ended here."""
         return (self.state.round + (self.flight is not None)) // self.sync.phases
 
-    def step(self) -> RoundReport | None:
+    def step(self, tokens: int | None = None) -> RoundReport | None:
         """One step of the inner optimizer; after the last one of a round, the exchange. Call it after `backward`.
 
+        `tokens`: what this step trained on; a contribution weighs as many as its round had, limits.WEIGHT at most.
+        None at all peers: they weigh the same.
+
         Raises FF-SYNC-003 (the model changed), FF-SYNC-005 (NaN), FF-SYNC-006 (parameters differ), FF-SYNC-010 and
-        FF-SYNC-011 (the group).
+        FF-SYNC-011 (the group), FF-SYNC-016 (tokens).
         """
         if self.inner_optimizer is not None:
             self.inner_optimizer.step()
-        return self.advance()
+        return self.advance(tokens)
 
-    def advance(self) -> RoundReport | None:
+    def advance(self, tokens: int | None = None) -> RoundReport | None:
         """`step` for a loop that has called the inner optimizer's own step already (a Trainer does)."""
+        if tokens is not None:
+            self.tokens = (self.tokens or 0) + tokens
         self.done += 1
         if self.done < self.spec.sync.steps:
             return None
@@ -139,9 +141,9 @@ class Synchroniser:
         params = np.frombuffer(found, "<f4").astype(np.float32)
         if params.size != self.state.params.size:
             raise ProtocolError("FF-SYNC-014", "the weights of rank 0 are those of another model")
-        self.weights.check_finite(params, "weights")
+        self.weights.check_finite(on_host(params), "weights")
         self.state = self.sync.initial(params)
-        self._begin(params)
+        self.memory.begin(self.state.params)
 
     def check(self) -> None:
         """Compares public state with all peers. Raises VerificationError FF-SYNC-006 with the ranks that differ.
@@ -163,10 +165,9 @@ class Synchroniser:
             gathered, report = self._land(flight)
             last = msgspec.structs.replace(self.spec, rounds=flight.state.round + 1)
             self.state = Sync.of(last).moved(flight.state, self.weights.layout, gathered.change)
-        self.done = 0
-        if self.offset is not None:
-            self.offset = np.zeros_like(self.offset)
-        self._begin(self.state.params)
+        self.done, self.tokens = 0, None
+        self.memory.drop()
+        self.memory.begin(self.state.params)
         return report
 
     def close(self) -> None:
@@ -186,15 +187,13 @@ class Synchroniser:
     def resume(self, gathered: Gathered | None) -> None:
         """Goes on from the fields of this object; `gathered` is the exchange that was under way, if one was."""
         self.flight = None if gathered is None else Flight(self.state, b"", done(gathered))
-        start = self.sync.start(self._shown(), self.offset)
-        if not self.done:
-            return self._begin(start)
         local = [parameter.detach().clone() for parameter in self.weights.parameters]
-        self._begin(start)
+        self.memory.begin(self._shown().params)
+        if not self.done:
+            return
         with torch.no_grad():
             for parameter, value in zip(self.weights.parameters, local, strict=True):
                 parameter.copy_(value)
-        return None
 
     def settle(self) -> Gathered | None:
         """Waits for the exchange under way and takes back what of it does not count; nothing is applied yet."""
@@ -212,48 +211,42 @@ class Synchroniser:
 
     # A round
 
-    def _begin(self, start: Float32) -> None:
-        """The model holds `start` now."""
-        self.weights.put(start)
-        self._start = start
-        self._seen = self.weights.take() if self.weights.is_rounded else None
-
     def _border(self) -> RoundReport | None:
         self.weights.check()
-        end = self._end()
+        tokens = UNTOLD if self.tokens is None else count(self.tokens)
+        self.memory.end(self.sync)
         report, before = None, self.flight
         if before is not None:
             gathered, report = self._land(before)
             self.state = self.sync.moved(before.state, self.weights.layout, gathered.change)
         if self.spec.sync.delay:
-            self.flight = self._sent(end)
+            self.flight = self._sent(tokens)
         else:
-            report = self._exchanged(end)
+            report = self._exchanged(tokens)
             for _ in range(
                 1, self.sync.phases
             ):  # the same change once more, now in the basis that all agreed on
-                report = report.joined(self._exchanged(self.state.params))
-        self.done = 0
-        self._begin(self.sync.start(self._shown(), self.offset))
+                report = report.joined(self._exchanged(tokens))
+        self.done, self.tokens = 0, None
+        self.memory.begin(self._shown().params)
         return report
 
-    def _exchanged(self, end: Float32) -> RoundReport:
+    def _exchanged(self, tokens: int) -> RoundReport:
         """One round of train.sync, from the encoding to the outer step."""
-        flight = self._sent(end)
+        flight = self._sent(tokens)
         gathered, report = self._land(flight)
         self.state = self.sync.moved(flight.state, self.weights.layout, gathered.change)
         return report
 
-    def _sent(self, end: Float32) -> Flight:
-        """Encodes the round that led to `end`, and starts its exchange."""
+    def _sent(self, tokens: int) -> Flight:
+        """Encodes the round that has ended, and starts its exchange."""
         state, layout, own = self.state, self.weights.layout, self.group.ids[self.group.rank]
-        sent = self.sync.encode(state, self.residual, self.offset, end, layout, own)
-        self.residual, self.offset = sent.residual, sent.offset
+        payload = self.memory.sent(self.sync, state, own)
 
         def work() -> Gathered:
-            return gather(self.sync, state, layout, self.group, sent.payload, self.terms)
+            return gather(self.sync, state, layout, self.group, payload, self.terms, tokens)
 
-        return Flight(state, sent.payload, self._started(work))
+        return Flight(state, payload, self._started(work))
 
     def _shown(self) -> PublicState:
         """The public state that the open round starts from, as far as it is known while an exchange is under way."""
@@ -266,30 +259,6 @@ class Synchroniser:
         if self.flight is None:
             return self.state
         return self.sync.moved(self.flight.state, self.weights.layout, self.flight.result.result().change)
-
-    def _end(self) -> Float32:
-        """Where the local steps led, as a vector that starts at the float32 weights."""
-        if self.velocity is not None:
-            return self._pushed(self.velocity)
-        end = self.weights.take()
-        self.weights.check_finite(end, "weights")
-        if self._seen is not None:  # rounding to half precision is no change that the peer made
-            end = self._start + (end - self._seen)
-        return end
-
-    def _pushed(self, velocity: torch.Tensor) -> Float32:
-        """Stepwise methods: the weights stay, the gradient is what is sent."""
-        found = self.weights.gradients()
-        self.weights.check_finite(found, "gradients")
-        optimizer = self.spec.optimizer
-        grad, _ = optim.clip(torch.from_numpy(found), optimizer.clip)
-        held = OptimState(0, (velocity,))
-        if self.spec.sync.method == "dgc" and self.residual is not None:
-            held = optim.masked(held, torch.from_numpy(self.residual))
-        moved, after = optim.gradient(optimizer, torch.from_numpy(self._start.copy()), grad, held)
-        self.velocity = after.vectors[0]
-        end: Float32 = moved.numpy()
-        return end
 
     def _started(self, work: Callable[[], Gathered]) -> Future[Gathered]:
         if not self.spec.sync.delay:
@@ -320,15 +289,9 @@ class Synchroniser:
 
     def _take_back(self, flight: Flight) -> None:
         """What was sent and did not count is unsent again."""
-        if self.group.rank in flight.result.result().accepted or self.residual is None:
-            return
-        state, layout = flight.state, self.weights.layout
-        about = self.sync.about(state, layout, self.group.ids[self.group.rank])
-        said, codec = self.sync.decode(about, layout, flight.payload), self.sync.codec(state.round)
-        if isinstance(codec, LowRank):
-            said = twophase.taken(codec, state, layout, said)
-        self.residual = self.residual.copy()
-        self.residual[self.sync.fragment(state.round, layout).place] += said
+        if self.group.rank not in flight.result.result().accepted:
+            own = self.group.ids[self.group.rank]
+            self.memory.unsent(self.sync, flight.state, own, flight.payload)
 
 
 def done(gathered: Gathered) -> Future[Gathered]:
@@ -336,11 +299,6 @@ def done(gathered: Gathered) -> Future[Gathered]:
     result: Future[Gathered] = Future()
     result.set_result(gathered)
     return result
-
-
-def has_residual(spec: JobSpec) -> bool:
-    """Whether the codec keeps what it did not send."""
-    return spec.sync.codec != "dense" or spec.sync.value_bits < 32
 
 
 def check_settings(spec: JobSpec) -> None:
@@ -365,10 +323,6 @@ def _quorum(wanted: float | None, size: int) -> int:
     if not 1 <= count <= size:
         raise _bad(f"min_quorum = {wanted} of {size} peers", "a share such as 0.5, or a number of peers")
     return int(count)
-
-
-def _zeros(size: int) -> Float32:
-    return np.zeros(size, np.float32)
 
 
 def _bad(cause: str, hint: str) -> UsageError:

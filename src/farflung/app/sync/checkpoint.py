@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from farflung.app.sync.group import Group
+from farflung.app.sync.memory import Memory
 from farflung.app.sync.rounds import Gathered
 from farflung.app.sync.tensors import Weights
 from farflung.core.codec import encode
@@ -27,7 +28,7 @@ from farflung.job.spec import JobSpec
 from farflung.train.snapshot import PARAMS, PublicState
 from farflung.train.sync import Sync
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Peer(Protocol):
@@ -38,10 +39,9 @@ class Peer(Protocol):
     sync: Sync
     group: Group
     state: PublicState
-    residual: Float32 | None
-    offset: Float32 | None
-    velocity: Tensor | None
+    memory: Memory
     done: int
+    tokens: int | None
     inner_optimizer: torch.optim.Optimizer | None
 
     def settle(self) -> Gathered | None:
@@ -54,23 +54,19 @@ class Peer(Protocol):
 def save(sync: Peer) -> dict[str, Any]:
     """The state_dict. Blocks while an exchange is under way; raises what it raised."""
     state, gathered = sync.state, sync.settle()
-    private: dict[str, Any] = {}
+    private: dict[str, Any] = {"tokens": -1 if sync.tokens is None else sync.tokens}
     if sync.spec.sync.delay:
         change = np.zeros(state.params.size, np.float32)
         if gathered is not None:
             change[: gathered.change.size] = gathered.change
         private["change"] = torch.from_numpy(change)
-    for name, vector in (("residual", sync.residual), ("offset", sync.offset)):
-        if vector is not None:
-            private[name] = _tensor(vector)
-    if sync.velocity is not None:
-        private["velocity"] = sync.velocity.clone()
+    private |= sync.memory.vectors()
     if sync.inner_optimizer is not None:
         private["inner"] = sync.inner_optimizer.state_dict()
     where = {"round": state.round, "done": sync.done, "in_flight": int(gathered is not None)}
     return {
         "about": _about(sync) | where,
-        "public": {name: _tensor(vector) for name, vector in state.sections.items()},
+        "public": {name: torch.from_numpy(vector.copy()) for name, vector in state.sections.items()},
         _place(sync): private,
     }
 
@@ -90,12 +86,9 @@ def load(sync: Peer, found: dict[str, Any]) -> None:
     params = public.pop(PARAMS)
     sync.state = PublicState(int(about["round"]), params, public)
     sync.done = int(about["done"])
-    if sync.residual is not None:
-        sync.residual = _vector(sync, private["residual"])
-    if sync.offset is not None:
-        sync.offset = _vector(sync, private["offset"])
-    if sync.velocity is not None:
-        sync.velocity = torch.from_numpy(_vector(sync, private["velocity"]))
+    sync.tokens = None if private["tokens"] < 0 else int(private["tokens"])
+    names = sync.memory.vectors()
+    sync.memory.load({name: torch.from_numpy(_vector(sync, private[name])) for name in names})
     if sync.inner_optimizer is not None:
         sync.inner_optimizer.load_state_dict(private["inner"])
     change = None
@@ -137,10 +130,6 @@ def _about(sync: Peer) -> dict[str, Any]:
 
 def _place(sync: Peer) -> str:
     return f"peer-{sync.group.rank}"
-
-
-def _tensor(vector: Float32) -> Tensor:
-    return torch.from_numpy(vector.copy())
 
 
 def _vector(sync: Peer, value: Any) -> Float32:

@@ -25,13 +25,15 @@ from farflung.app.sync.blocks import Blocks, forward, inverse
 from farflung.app.sync.group import Group, too_few
 from farflung.app.sync.groups import resolve
 from farflung.app.sync.rounds import check_roots, claimed_roots
+from farflung.app.sync.tensors import not_finite
 from farflung.compress import registry
 from farflung.compress.payload import About
+from farflung.compress.sparse import TopK
 from farflung.core.crypto import NS_PAYLOAD, NS_STATE, digest
 from farflung.core.errors import ProtocolError, RunError, UsageError
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.layout import Float32, Layout
-from farflung.train.select import largest
+from farflung.train.select import choose
 
 Aggregation = Literal["selectors", "all"]
 
@@ -42,7 +44,8 @@ class DeMo(torch.optim.Optimizer):
     Keyword names are the reference's. `compression_chunk` is a block's side. `process_group`: a
     torch.distributed group, a group of `farflung.sync.connect`, or None (the default group, else this process
     alone). `check_every`: steps between comparisons of all parameters (0: only before the first step; that all
-    merged the same is compared at every step).
+    merged the same is compared at every step). `on_device`: whether coefficients are chosen where the model lies, so
+    that only these travel; None: where that is no CPU.
 
     Every peer must have gradients for the same parameters; those without one are skipped.
     Raises UsageError FF-SYNC-020 (a setting), SpecError FF-COMP-030, FF-COMP-031 (of the codec).
@@ -61,6 +64,7 @@ class DeMo(torch.optim.Optimizer):
         value_bits: int = 32,
         aggregation: Aggregation = "selectors",
         check_every: int = 100,
+        on_device: bool | None = None,
     ) -> None:
         _check(lr, compression_decay, weight_decay, aggregation, check_every)
         defaults = {
@@ -75,17 +79,19 @@ class DeMo(torch.optim.Optimizer):
         self.bytes_up = self.bytes_down = 0
         self.last_payload = b""
         self._side, self._aggregation, self._check_every = compression_chunk, aggregation, check_every
+        self._on_device = on_device
         area = compression_chunk**2
-        self._topk = min(compression_topk, area)
-        self._codec = registry.make(
+        codec = registry.make(
             "topk",
             value_bits=value_bits,
-            topk=self._topk,
+            topk=min(compression_topk, area),
             chunk=area,
             transform="raw",
             rank=1,
             error_decay=0.0,
         )
+        assert isinstance(codec, TopK)
+        self._codec = codec
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -108,9 +114,8 @@ class DeMo(torch.optim.Optimizer):
         layout = self._layout(own, blocks)
         if not bool(torch.isfinite(coefficients).all()):
             raise _not_finite(own)
-        vector = self._chosen(coefficients)
         about = About(first["step"], 0, self._root(own), self.group.ids[self.group.rank])
-        sent, mean = self._exchange(layout, about, vector)
+        sent, mean = self._exchange(layout, about, self._encoded(layout, about, coefficients))
         first["step"] += 1
         self._apply(own, blocks, sent, mean)
         return loss
@@ -133,20 +138,16 @@ class DeMo(torch.optim.Optimizer):
         delta: Tensor = state["delta"]
         return delta.mul_(group["compression_decay"]).add_(parameter.grad.float(), alpha=float(group["lr"]))
 
-    def _chosen(self, coefficients: Tensor) -> Float32:
-        """The coefficients on the host; from another device only those travel that the codec is going to choose."""
+    def _encoded(self, layout: Layout, about: About, coefficients: Tensor) -> bytes:
+        """This peer's payload. From another device only those coefficients travel that are chosen there."""
         flat = coefficients.reshape(-1)
-        if flat.device.type == "cpu":
-            values: Float32 = flat.numpy()
-            return values
-        chosen = largest(flat, self._side**2, self._topk)
-        vector = np.zeros(flat.numel(), np.float32)
-        vector[chosen.indices] = chosen.values
-        return vector
+        if not self._is_near(flat.device):
+            return self._codec.encode(None, flat.cpu().numpy(), layout, about)[1]
+        chosen = choose(flat, self._codec.plan(layout).slabs)
+        return self._codec.encode_chosen(chosen.indices, chosen.values, layout, about)[1]
 
-    def _exchange(self, layout: Layout, about: About, vector: Float32) -> tuple[Float32, Float32]:
+    def _exchange(self, layout: Layout, about: About, payload: bytes) -> tuple[Float32, Float32]:
         """What this peer's payload says, and the mean of what all say: both of shape (layout.size,)."""
-        _, payload = self._codec.encode(None, vector, layout, about)
         self.last_payload = payload
         quorum = len(self.group.ids)
         exchanged = self.group.exchange(about.round, payload, self._codec.bound(layout), quorum)
@@ -155,7 +156,7 @@ class DeMo(torch.optim.Optimizer):
         self.bytes_up += exchanged.bytes_up
         self.bytes_down += exchanged.bytes_down
         check_roots(claimed_roots(exchanged.payloads), about.base_root)
-        total, count = np.zeros_like(vector), np.zeros_like(vector)
+        total, count = np.zeros(layout.size, np.float32), np.zeros(layout.size, np.float32)
         sent = total
         for rank, data in sorted(exchanged.payloads.items()):
             try:
@@ -173,8 +174,7 @@ class DeMo(torch.optim.Optimizer):
     def _apply(
         self, own: list[tuple[Tensor, dict[str, Any]]], blocks: Blocks, sent: Float32, mean: Float32
     ) -> None:
-        device = own[0][0].device
-        both = torch.from_numpy(np.stack([sent, mean])).to(device)
+        both = self._placed(np.concatenate([sent, mean]), own[0][0].device)
         both = both.view(2 * blocks.count, self._side, self._side)
         said, wanted = inverse(both).chunk(2)
         for (parameter, group), known, change in zip(
@@ -184,6 +184,19 @@ class DeMo(torch.optim.Optimizer):
             if group["weight_decay"]:
                 parameter.mul_(1.0 - group["lr"] * group["weight_decay"])
             parameter.add_(change.sign().to(parameter), alpha=-float(group["lr"]))
+
+    def _placed(self, vector: Float32, device: torch.device) -> Tensor:
+        """A vector that is mostly zero, on a device: only the others travel there."""
+        if not self._is_near(device):
+            return torch.from_numpy(vector).to(device)
+        found = torch.zeros(vector.size, device=device)
+        places = np.flatnonzero(vector)
+        found[torch.from_numpy(places).to(device)] = torch.from_numpy(vector[places]).to(device)
+        return found
+
+    def _is_near(self, device: torch.device) -> bool:
+        """Whether the choice is made there."""
+        return device.type != "cpu" if self._on_device is None else self._on_device
 
     # What all peers must agree on
 
@@ -228,13 +241,10 @@ def _check(lr: float, decay: float, weight_decay: float, aggregation: str, check
 
 
 def _not_finite(own: list[tuple[Tensor, dict[str, Any]]]) -> RunError:
-    bad = [n for n, (p, _) in enumerate(own) if p.grad is not None and not bool(torch.isfinite(p.grad).all())]
-    return RunError(
-        "FF-SYNC-005",
-        f"the gradient of parameter {bad[0] if bad else '?'} holds NaN or infinities",
-        cause=f"{len(bad)} of {len(own)} tensors, by their place among those with a gradient: {bad[:8]}",
-        hint="lower the learning rate, clip gradients, or go back to the last checkpoint",
-    )
+    """By their places among the parameters with a gradient; where none of these is to blame, momentum overflowed."""
+    grads = [p.grad for p, _ in own if p.grad is not None]
+    bad = [f"parameter {n}" for n, grad in enumerate(grads) if not bool(torch.isfinite(grad).all())]
+    return not_finite("gradients", bad or ["earlier steps"], len(own))
 
 
 def _stray(rank: int, error: ProtocolError) -> ProtocolError:

@@ -44,8 +44,9 @@ class SparseLoCo(Synchroniser):
     averaged.
 
     Sarfi et al. 2025 (arXiv 2508.15706). `transform`: "raw", "dct" (each chunk as a square block), or "auto"
-    (per tensor what keeps more energy). The default for links under about 20 Mbit/s up. Other arguments: see
-    Synchroniser.
+    (per tensor what keeps more energy). With "raw" and a model on an accelerator, what was not sent stays there and
+    only what is chosen travels to the host (`on_device`). The default for links under about 20 Mbit/s up. Other
+    arguments: see Synchroniser.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class SparseLoCo(Synchroniser):
         topk: int = 64,
         chunk: int = 4096,
         value_bits: int = 2,
-        transform: str = "auto",
+        transform: str = "raw",
         error_decay: float = 0.95,
         outer_lr: float = 1.0,
         outer_momentum: float = 0.0,
@@ -65,6 +66,7 @@ class SparseLoCo(Synchroniser):
         fragment_sync_delay: int = 0,
         min_quorum: float | None = None,
         clip_to_median: bool = True,
+        on_device: bool | None = None,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -81,7 +83,13 @@ class SparseLoCo(Synchroniser):
             delay=fragment_sync_delay,
         )
         super().__init__(
-            model, spec, inner_optimizer, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group
+            model,
+            spec,
+            inner_optimizer,
+            min_quorum=min_quorum,
+            clip_to_median=clip_to_median,
+            on_device=on_device,
+            group=group,
         )
 
 
@@ -218,6 +226,7 @@ class DGC(Synchroniser):
         warmup_rounds: int = 0,
         min_quorum: float | None = None,
         clip_to_median: bool = False,
+        on_device: bool | None = None,
         group: AnyGroup = None,
     ) -> None:
         spec = _spec(
@@ -231,7 +240,15 @@ class DGC(Synchroniser):
             optimizer_weight_decay=weight_decay,
             optimizer_clip=clip,
         )
-        super().__init__(model, spec, None, min_quorum=min_quorum, clip_to_median=clip_to_median, group=group)
+        super().__init__(
+            model,
+            spec,
+            None,
+            min_quorum=min_quorum,
+            clip_to_median=clip_to_median,
+            on_device=on_device,
+            group=group,
+        )
 
 
 class PowerSGD(Synchroniser):

@@ -3,12 +3,14 @@
 The rules and the arithmetic are those of the job engine (train.sync): decode, merge in fixed point, outer step.
 Here is only what a library adds: a contribution that cannot be decoded is left out, by everybody alike, with its
 reason; and a rank that holds other parameters than the others is named, because every payload says from which
-public state it starts.
+public state it starts. Before the payload stand the tokens of the round, four bytes, little-endian: the weight of the
+contribution; 0 where the loop tells none, and then all weigh the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import struct
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -17,7 +19,8 @@ from typing import Final, NamedTuple
 from farflung.app.sync.group import Exchanged, Group, too_few
 from farflung.compress.merge import Part, mean, merge
 from farflung.compress.payload import About, describe
-from farflung.core.errors import ProtocolError, VerificationError
+from farflung.core import limits
+from farflung.core.errors import ProtocolError, UsageError, VerificationError
 from farflung.core.ids import Hash
 from farflung.core.layout import Float32, Layout
 from farflung.train.snapshot import PublicState
@@ -25,6 +28,9 @@ from farflung.train.sync import Sync
 
 TAGS: Final = 4  # of a round: two phases, the sharing of weights, a check
 SHARE, CHECK = 2, 3
+UNTOLD: Final = 0  # instead of tokens
+
+_TOKENS: Final = struct.Struct("<I")
 
 
 class Gathered(NamedTuple):
@@ -47,17 +53,25 @@ class Terms(NamedTuple):
 
 
 def gather(
-    sync: Sync, state: PublicState, layout: Layout, group: Group, payload: bytes, terms: Terms
+    sync: Sync,
+    state: PublicState,
+    layout: Layout,
+    group: Group,
+    payload: bytes,
+    terms: Terms,
+    tokens: int = UNTOLD,
 ) -> Gathered:
-    """Exchanges the round's payload and merges what came.
+    """Exchanges the round's payload, of so many tokens, and merges what came.
 
-    Raises NetworkError FF-SYNC-010, FF-SYNC-011; VerificationError FF-SYNC-006 (parameters differ).
+    Raises NetworkError FF-SYNC-010, FF-SYNC-011; VerificationError FF-SYNC-006 (parameters differ); UsageError
+    FF-SYNC-016 (some tell tokens, others none).
     """
     started = time.perf_counter()
     part = sync.fragment(state.round, layout)
-    exchanged = group.exchange(state.round * TAGS, payload, sync.bound(layout), terms.quorum)
-    root = state.root(layout)
-    check_roots(claimed_roots(exchanged.payloads), root)
+    bound = _TOKENS.size + sync.bound(layout)
+    exchanged = group.exchange(state.round * TAGS, _TOKENS.pack(tokens) + payload, bound, terms.quorum)
+    payloads = {rank: data[_TOKENS.size :] for rank, data in exchanged.payloads.items()}
+    check_roots(claimed_roots(payloads), state.root(layout))
     parts, broken = _decoded(sync, layout, group, exchanged, sync.about(state, layout, group.ids[0]))
     left_out = {**exchanged.missing, **broken}
     if len(parts) < terms.quorum:
@@ -83,10 +97,41 @@ def _decoded(
     for rank, data in sorted(exchanged.payloads.items()):
         peer = group.ids[rank]
         try:
-            parts[rank] = Part(peer, 1, sync.decode(about._replace(peer=peer), layout, data))
+            weight, payload = _weight(data)
+            parts[rank] = Part(peer, weight, sync.decode(about._replace(peer=peer), layout, payload))
         except ProtocolError as error:
             broken[rank] = str(error)
-    return parts, broken
+    silent = [rank for rank, part in parts.items() if part.weight == UNTOLD]
+    if 0 < len(silent) < len(parts):
+        raise _uncounted(
+            f"rank {', '.join(map(str, silent))} tells none, and the others do",
+            "tell them at all peers, or at none",
+        )
+    return {rank: part._replace(weight=max(part.weight, 1)) for rank, part in parts.items()}, broken
+
+
+def _weight(data: bytes) -> tuple[int, bytes]:
+    """Tokens (or UNTOLD), and the payload behind them. Raises ProtocolError FF-SYNC-017."""
+    tokens = _TOKENS.unpack_from(data)[0] if len(data) >= _TOKENS.size else limits.WEIGHT + 1
+    if tokens > limits.WEIGHT:
+        raise ProtocolError(
+            "FF-SYNC-017", "a contribution counts its tokens wrongly", cause=f"{tokens} tokens"
+        )
+    return tokens, data[_TOKENS.size :]
+
+
+def count(tokens: int) -> int:
+    """The tokens of a round, as they can be told. Raises UsageError FF-SYNC-016."""
+    if not 1 <= tokens <= limits.WEIGHT:
+        raise _uncounted(
+            f"{tokens} of a round; 1 to {limits.WEIGHT} can be told",
+            "count larger units, the same at all peers (sequences, or thousands of tokens): only their ratio matters",
+        )
+    return tokens
+
+
+def _uncounted(cause: str, hint: str) -> UsageError:
+    return UsageError("FF-SYNC-016", "the tokens of a round are not counted so", cause=cause, hint=hint)
 
 
 def claimed_roots(payloads: Mapping[int, bytes]) -> dict[int, bytes]:

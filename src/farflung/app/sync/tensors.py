@@ -7,15 +7,16 @@ instance) are each peer's own.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from farflung.core.errors import FarflungError, RunError, UsageError
 from farflung.core.layout import Float32, Layout
 
+HOST: Final = torch.device("cpu")
 EXCHANGED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -70,40 +71,52 @@ class Weights:
             hint="make a new farflung.sync object, at every peer, after a change of the model",
         )
 
-    def take(self) -> Float32:
-        """The parameters now, shape (layout.size,): a new array."""
-        return self._gather([p.detach() for p in self.parameters])
+    def take(self, device: torch.device = HOST) -> Tensor:
+        """The parameters now, on `device`: a new vector of shape (layout.size,), float32."""
+        return self._gather([p.detach() for p in self.parameters], device)
 
-    def gradients(self) -> Float32:
-        """The gradients now, shape (layout.size,); zeros where a parameter has none."""
-        return self._gather([p.grad for p in self.parameters])
+    def gradients(self, device: torch.device = HOST) -> Tensor:
+        """The gradients now, likewise; zeros where a parameter has none."""
+        return self._gather([p.grad for p in self.parameters], device)
 
-    def put(self, flat: Float32) -> None:
+    def put(self, flat: Tensor) -> None:
         """Writes a vector of shape (layout.size,) into the parameters, rounded to their types."""
-        values = torch.from_numpy(flat if flat.flags.writeable else flat.copy())
         with torch.no_grad():
             for parameter, (tensor, place) in zip(self.parameters, self.layout.slices(), strict=True):
-                parameter.copy_(values[place].view(tensor.shape))
+                parameter.copy_(flat[place].view(tensor.shape))
 
-    def check_finite(self, flat: Float32, what: str) -> None:
+    def check_finite(self, flat: Tensor, what: str) -> None:
         """Raises RunError FF-SYNC-005, with the tensor's name, for NaN and infinities."""
-        if np.isfinite(flat).all():
+        if _is_finite(flat):
             return
-        bad = [tensor.name for tensor, place in self.layout.slices() if not np.isfinite(flat[place]).all()]
-        raise RunError(
-            "FF-SYNC-005",
-            f"{what} of {bad[0]} hold NaN or infinities",
-            cause=f"{len(bad)} of {len(self._named)} tensors: {', '.join(bad[:4])}",
-            hint="lower the learning rate, clip gradients, or go back to the last checkpoint",
-        )
+        bad = [tensor.name for tensor, place in self.layout.slices() if not _is_finite(flat[place])]
+        raise not_finite(what, bad, len(self._named))
 
-    def _gather(self, tensors: list[Tensor | None]) -> Float32:
-        flat = torch.zeros(self.layout.size, dtype=torch.float32)
+    def _gather(self, tensors: list[Tensor | None], device: torch.device) -> Tensor:
+        flat = torch.zeros(self.layout.size, dtype=torch.float32, device=device)
         for values, (tensor, place) in zip(tensors, self.layout.slices(), strict=True):
             if values is not None:
                 flat[place].view(tensor.shape).copy_(values)
-        result: Float32 = flat.numpy()
-        return result
+        return flat
+
+
+def on_host(vector: Float32) -> Tensor:
+    """A NumPy vector as a tensor, without a copy where it may be written to."""
+    return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+
+
+def not_finite(what: str, bad: Sequence[str], count: int) -> RunError:
+    """FF-SYNC-005: `what` of the tensors `bad`, at least one, of `count`."""
+    return RunError(
+        "FF-SYNC-005",
+        f"{what} of {bad[0]} hold NaN or infinities",
+        cause=f"{len(bad)} of {count} tensors: {', '.join(bad[:4])}",
+        hint="lower the learning rate, clip gradients, or go back to the last checkpoint",
+    )
+
+
+def _is_finite(flat: Tensor) -> bool:
+    return bool(torch.isfinite(flat).all())
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:

@@ -16,11 +16,12 @@ from farflung.compress.loops.compiling import loop, part
 _WORD = np.uint64(16)
 _WORD_MASK = (1 << 16) - 1
 _LOW = np.uint64(1 << 24)
-_NONE, _FOUR = np.uint64(0), np.uint64(4)
 _STATE_AND_WORD = 40  # bits
 _PLANE_BITS = 14
 _PLANE_SHIFT = np.uint64(_PLANE_BITS)
 _BLOCK, _FIRST, _SEEN = 4096, 256, 16
+_WIDTH = np.uint32(16)  # where the width of a share stands beside its begin
+_SPARE = 258  # ans.SPARE
 
 
 @loop
@@ -66,24 +67,27 @@ def encoded(starts, freqs, bits, lanes):
 
 @part
 def taken(x, words, at, bits, start, freq):
-    """A state without its symbol, and the next word's place. There are two words more than a stream has."""
+    """A state without its symbol, and the next word's place. There are more words than a stream has."""
     shift = np.uint64(bits)
     x = np.uint64(freq) * (x >> shift) + (x & ((np.uint64(1) << shift) - np.uint64(1))) - np.uint64(start)
     while x < _LOW:
-        x = (x << _WORD) | words[at]
+        x = (x << _WORD) | np.uint64(words[at])
         at += 1
     return x, at
 
 
 @loop
 def _table(seen, starts, widths):
-    """Twin of plane._table: where each symbol's share of 2^14 starts, and how wide it is."""
-    total, sums, before = 0, 0, 0
+    """Twin of plane._table: where each symbol's share of 2^14 starts, and how wide it is.
+
+    Weights add up to less than 2^24: a quotient in binary64 is off by less than would carry it over a whole number.
+    """
+    total, sums, before, room = 0, 0, 0, (1 << _PLANE_BITS) - seen.size
     for i in range(seen.size):
         total += seen[i]
     for i in range(seen.size):
         sums += seen[i]
-        after = i + 1 + ((1 << _PLANE_BITS) - seen.size) * sums // total
+        after = i + 1 + np.int64(np.float64(room * sums) / np.float64(total))
         starts[i], widths[i] = before, after - before
         before = after
 
@@ -157,31 +161,19 @@ def plane_symbols(states, words, cursor, count, alphabet):
     out = np.empty(count, np.uint8)
     seen, times = np.ones(alphabet, np.int64), np.empty((4, alphabet), np.int32)
     begins, widths = np.empty(alphabet, np.uint32), np.empty(alphabet, np.uint32)
-    lookup, goes = np.empty(1 << _PLANE_BITS, np.uint8), np.empty(states.size, np.uint64)
-    mask = np.uint64((1 << _PLANE_BITS) - 1)
-    limit, at = words.size - 2, cursor[0]
+    shares, lookup = np.empty(alphabet, np.uint32), np.empty(1 << _PLANE_BITS, np.uint8)
+    limit, at = words.size - _SPARE, cursor[0]
     first, last = 0, _FIRST
     while first < count:
         stop = min(last, count)
         _table(seen, begins, widths)
         for symbol in range(alphabet):
+            shares[symbol] = (widths[symbol] << _WIDTH) | begins[symbol]
             lookup[begins[symbol] : begins[symbol] + widths[symbol]] = symbol
         for begin in range(first, stop, states.size):
-            own = out[begin : min(begin + states.size, stop)]
-            for lane in range(own.size):
-                x = states[lane]
-                symbol = lookup[x & mask]
-                own[lane] = symbol
-                x = np.uint64(widths[symbol]) * (x >> _PLANE_SHIFT) + (x & mask) - np.uint64(begins[symbol])
-                states[lane], goes[lane] = x, np.uint64(x < _LOW)
-            for lane in range(
-                own.size
-            ):  # one word is enough: x is at least 2^(24 - 14); no branch to foresee
-                go = goes[lane]
-                states[lane] = (states[lane] << (go << _FOUR)) | (words[at] & (_NONE - go))
-                at += np.int64(go)
-                if at > limit:
-                    return out, False
+            at = _get(states, out[begin : min(begin + states.size, stop)], lookup, shares, words, at)
+            if at > limit:
+                return out, False
         _learn(seen, out[first:stop], times)
         first, last = last, last + min(last, _BLOCK)
     cursor[0] = at
@@ -189,7 +181,87 @@ def plane_symbols(states, words, cursor, count, alphabet):
     return out, True
 
 
+@loop
+def _get(states, own, lookup, shares, words, at):
+    """Takes a symbol off each of the first lanes; the next word's place, at most one further for each lane.
+
+    Two passes: what all lanes do alike, and then the words that come in, without a branch to foresee. One word is
+    enough: x is at least 2^(24 - 14).
+    """
+    mask, low = np.uint64((1 << _PLANE_BITS) - 1), np.uint64((1 << np.int64(_WIDTH)) - 1)
+    for lane in range(own.size):
+        x = states[lane]
+        symbol = lookup[x & mask]
+        own[lane] = symbol
+        share = np.uint64(shares[symbol])
+        states[lane] = (share >> np.uint64(_WIDTH)) * (x >> _PLANE_SHIFT) + (x & mask) - (share & low)
+    for lane in range(own.size):
+        x, word = states[lane], np.uint64(words[at])
+        is_low = x < _LOW
+        states[lane] = (x << _WORD) | word if is_low else x
+        at += np.int64(is_low)
+    return at
+
+
+@loop
+def packed(symbols, bits):
+    """Twin of plane.packed."""
+    each = 8 // bits
+    out = np.zeros((symbols.size + each - 1) // each, np.uint8)
+    whole = symbols.size // each
+    own = symbols[: whole * each]
+    if bits == 4:
+        for i in range(whole):
+            out[i] = own[2 * i] | (own[2 * i + 1] << np.uint8(4))
+    elif bits == 2:
+        for i in range(whole):
+            low = own[4 * i] | (own[4 * i + 1] << np.uint8(2))
+            out[i] = low | (own[4 * i + 2] << np.uint8(4)) | (own[4 * i + 3] << np.uint8(6))
+    else:
+        for i in range(whole):
+            for j in range(8):
+                out[i] |= own[8 * i + j] << np.uint8(j)
+    for i in range(whole * each, symbols.size):
+        out[whole] |= symbols[i] << np.uint8((i - whole * each) * bits)
+    return out
+
+
+@loop
+def unpacked(data, count, bits):
+    """Twin of plane.unpacked: a table of what each byte holds."""
+    each = 8 // bits
+    table = np.empty((256, each), np.uint8)
+    for byte in range(256):
+        for j in range(each):
+            table[byte, j] = (byte >> (j * bits)) & ((1 << bits) - 1)
+    out = np.empty(data.size * each, np.uint8)
+    if bits == 4:
+        pairs, twos = out.view(np.uint16), table.reshape(-1).view(np.uint16)
+        for i in range(data.size):
+            pairs[i] = twos[data[i]]
+    elif bits == 2:
+        fours, quads = out.view(np.uint32), table.reshape(-1).view(np.uint32)
+        for i in range(data.size):
+            fours[i] = quads[data[i]]
+    else:
+        eights, octets = out.view(np.uint64), table.reshape(-1).view(np.uint64)
+        for i in range(data.size):
+            eights[i] = octets[data[i]]
+    return out[:count]
+
+
+@loop
+def united(upper, lower, count):
+    """Twin of plane.united."""
+    out = np.empty(2 * upper.size, np.uint8)
+    for i in range(upper.size):
+        out[2 * i] = (upper[i] << np.uint8(4)) | (lower[i] & np.uint8(15))
+        out[2 * i + 1] = (upper[i] & np.uint8(240)) | (lower[i] >> np.uint8(4))
+    return out[:count]
+
+
 LOOPS: dict[str, Callable[..., Any]] = {
     "ans_encode": encoded, "plane_shares": plane_shares, "plane_stream": plane_stream,
-    "plane_symbols": plane_symbols,
+    "plane_symbols": plane_symbols, "packed": packed, "unpacked": unpacked,
+    "united": united,
 }  # fmt: skip

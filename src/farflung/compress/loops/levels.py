@@ -58,9 +58,8 @@ def uniform(values, top, block):
 
 
 @loop
-def scaled(symbols, scales, top, block):
+def scaled(symbols, scales, top, block, values):
     """Twin of values._scaled: code times scale."""
-    values = np.empty(symbols.size, np.float32)
     word, limit = np.empty(1, np.uint32), np.float32(top)
     for row in range(scales.size):
         start = row * block
@@ -69,7 +68,6 @@ def scaled(symbols, scales, top, block):
         these, made = symbols[start : start + block], values[start : start + block]
         for i in range(these.size):
             made[i] = (np.float32(these[i]) - limit) * scale
-    return values
 
 
 @loop
@@ -135,12 +133,10 @@ def tallied(symbols, size):
 
 
 @loop
-def looked_up(symbols, table):
+def looked_up(symbols, table, values):
     """Twin of quantise._looked_up: the table's entry for each symbol."""
-    values = np.empty(symbols.size, table.dtype)
     for i in range(symbols.size):
         values[i] = table[symbols[i]]
-    return values
 
 
 LOOPS: dict[str, Callable[..., Any]] = {

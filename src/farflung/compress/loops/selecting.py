@@ -1,4 +1,4 @@
-"""The largest coefficients of each chunk by radix select, and their gaps; twins in compress/chunks."""
+"""The largest coefficients of each chunk, by guess and bisection; twins in compress/chunks."""
 
 from __future__ import annotations
 
@@ -10,78 +10,104 @@ import numpy as np
 from farflung.compress.loops.compiling import loop
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)  # all bits of a float32 but its sign: non-negative floats order like these
+_MARGIN = np.uint32(
+    1 << 19
+)  # of such bits: a guess lies a thirty-second to a sixteenth below what it is made of
+_RUN = 8  # elements of which it is known at once whether there is a candidate among them
 
 
 @loop
-def _bucket(histogram, left):
-    """The highest bucket down to which at least `left` are counted, and how many of them it has to give."""
-    top = histogram.size
-    while True:  # 32 buckets at a time: most are empty
-        many = 0
-        for i in range(top - 32, top):
-            many += histogram[i]
-        if many >= left:
-            break
-        left -= many
-        top -= 32
-    top -= 1
-    while histogram[top] < left:
-        left -= histogram[top]
-        top -= 1
-    return top, left
+def _at_least(keys, least):
+    """How many keys are not below `least`."""
+    many = np.int32(0)
+    for i in range(keys.size):
+        many += np.int32(keys[i] >= least)
+    return np.int64(many)
 
 
 @loop
-def _threshold(bits, candidates, prefix, left, histogram):
-    """The smallest |v| chosen (as bits), given its first 11 bits, and how many equal to it are chosen."""
-    for shift in (np.uint32(15), np.uint32(10), np.uint32(5), np.uint32(0)):
-        histogram[:] = 0
-        for i in candidates:
-            key = (bits[i] & _MAGNITUDE) >> shift
-            if key >> np.uint32(5) == prefix:
-                histogram[key & np.uint32(31)] += 1
-        digit, left = _bucket(histogram, left)
-        prefix = (prefix << np.uint32(5)) | np.uint32(digit)
-    return prefix, left
+def _threshold(keys, wanted):
+    """What at least `wanted` ≤ keys.size keys reach: the largest such number, or one that exactly so many reach."""
+    least = np.uint32(0)
+    for bit in range(30, -1, -1):
+        trial = least | (np.uint32(1) << np.uint32(bit))
+        many = _at_least(keys, trial)
+        if many >= wanted:
+            least = trial
+            if many == wanted:
+                break
+    return least
+
+
+@loop
+def _below(bits, wanted, tops):
+    """What at least `wanted` |v| reach: the same of the largest of each of many parts."""
+    width = bits.size // _RUN
+    if width < wanted:
+        return np.uint32(0)
+    own = tops[:width]
+    own[:] = 0
+    for start in range(0, _RUN * width, width):
+        part = bits[start : start + width]
+        for i in range(width):
+            own[i] = max(own[i], part[i] & _MAGNITUDE)
+    return _threshold(own, wanted)
+
+
+@loop
+def _candidates(bits, floor, flags, runs, places, keys):
+    """Where the |v| are that reach `floor`, ascending, and these as keys; how many. Without a branch to foresee."""
+    for i in range(bits.size):
+        flags[i] = (bits[i] & _MAGNITUDE) >= floor
+    whole = bits.size // _RUN
+    words = flags[: whole * _RUN].view(np.uint64)
+    found = 0
+    for run in range(whole):
+        runs[found] = run
+        found += np.int64(words[run] != np.uint64(0))
+    many = 0
+    for which in range(found):
+        start = runs[which] * _RUN
+        for i in range(start, start + _RUN):
+            places[many], keys[many] = i, bits[i] & _MAGNITUDE
+            many += np.int64(flags[i])
+    for i in range(whole * _RUN, bits.size):
+        places[many], keys[many] = i, bits[i] & _MAGNITUDE
+        many += np.int64(flags[i])
+    return many
 
 
 @loop
 def largest(values, chunk, topk):
     """Twin of chunks.largest.
 
-    Radix select over the 31 bits of |v|, 11 and then four times 5: a histogram of the first 11 finds the bucket in
-    which the last chosen one lies; who is in it or above is a candidate; the other bits decide among candidates.
+    Candidates are what reaches a guess, a little below the last chunk's threshold; where these are too few or very
+    many, what reaches a bound made of the chunk itself. The threshold is found among them, a bit at a time.
     """
     size = values.size
     rows = (size + chunk - 1) // chunk
-    out = np.empty((rows - 1) * topk + min(topk, size - (rows - 1) * chunk), np.int64)
-    candidates = np.empty(chunk, np.int32)
-    first, others = np.empty(2048, np.int32), np.empty(32, np.int32)
-    at = 0
+    most = min(chunk, size)
+    out = np.empty((rows - 1) * topk + min(topk, size - (rows - 1) * chunk) + 1, np.int64)
+    flags, runs = np.empty(most, np.uint8), np.empty(most // _RUN + 1, np.int32)
+    places, keys = np.empty(most + 1, np.int32), np.empty(most + 1, np.uint32)
+    guess, at, many = np.uint32(0), 0, 0
     for row in range(rows):
         start = row * chunk
         bits = values[start : min(start + chunk, size)].view(np.uint32)
-        first[:] = 0
-        for i in range(bits.size):
-            first[(bits[i] & _MAGNITUDE) >> np.uint32(20)] += 1
-        bucket, left = _bucket(first, min(topk, bits.size))
-        floor = np.uint32(bucket) << np.uint32(20)
-        many = 0
-        for i in range(bits.size):
-            candidates[many] = i
-            many += np.int64((bits[i] & _MAGNITUDE) >= floor)
-        if left < first[bucket]:
-            floor, left = _threshold(bits, candidates[:many], np.uint32(bucket), left, others)
-        for i in candidates[:many]:
-            key = bits[i] & _MAGNITUDE
-            if key > floor:
-                out[at] = start + i
-                at += 1
-            elif key == floor and left > 0:
-                out[at] = start + i
-                at += 1
-                left -= 1
-    return out
+        wanted = min(topk, bits.size)
+        many = _candidates(bits, guess, flags, runs, places, keys) if row else 0
+        if not wanted <= many <= 4 * wanted + 128:
+            many = _candidates(bits, _below(bits, wanted, keys), flags, runs, places, keys)
+        own = keys[:many]
+        least = _threshold(own, wanted)
+        left = wanted - _at_least(own, least + np.uint32(1))
+        guess = max(least, _MARGIN) - _MARGIN
+        for i in range(many):  # of equal ones the first
+            is_chosen = (own[i] > least) | ((own[i] == least) & (left > 0))
+            left -= np.int64(own[i] == least)
+            out[at] = start + places[i]
+            at += np.int64(is_chosen)
+    return out[: out.size - 1].copy()
 
 
 LOOPS: dict[str, Callable[..., Any]] = {"largest": largest}

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numba import config as numba_config
 
-from farflung.compress.loops import coding, levels, selecting, sums, supports
+from farflung.compress.loops import coding, contexts, levels, selecting, sums, supports
 
 LOOPS: dict[str, Any] = {
-    **selecting.LOOPS, **levels.LOOPS, **sums.LOOPS, **coding.LOOPS, **supports.LOOPS,
+    **selecting.LOOPS, **levels.LOOPS, **sums.LOOPS, **coding.LOOPS, **supports.LOOPS, **contexts.LOOPS,
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ _BITS, _SEGMENT, _GROUP, _GROWTH = 18, 4096, 4096, 8
 _HIT, _HEAVIEST, _SEEN, _GUESS = 2, 4095, 32, 16
 _RATIO, _LOG, _POWER = 14, 24, 30
 _WHOLE = 1 << _BITS
+_SPARE = 258  # ans.SPARE
 
 
 @loop
@@ -220,7 +221,7 @@ def _find(heights, free, last, left, slot):
 @loop
 def _read_counts(states, words, cursor, table, bounds, chunk, usual, counts):
     """Twin of support._read_counts: False when words run out."""
-    mask, lanes, limit = np.uint64(_WHOLE - 1), states.size - 1, words.size - 2
+    mask, lanes, limit = np.uint64(_WHOLE - 1), states.size - 1, words.size - _SPARE
     at, lane, size = cursor[0], cursor[1], bounds[bounds.size - 1]
     for i in range(bounds.size - 1):
         if bounds[i + 1] % chunk and bounds[i + 1] < size:
@@ -262,7 +263,7 @@ def _complete(bounds, chunk, topk, counts, free, offset):
 @loop
 def _read_places(states, words, cursor, bounds, shifts, heights, counts, free, offset, out):
     """Twin of support._read_places: False when words run out."""
-    mask, lanes, limit = np.uint64(_WHOLE - 1), states.size - 1, words.size - 2
+    mask, lanes, limit = np.uint64(_WHOLE - 1), states.size - 1, words.size - _SPARE
     at, lane = cursor[0], cursor[1]
     active, turn = _active(counts, bounds.size - 1), 0
     while active.size:
