@@ -127,7 +127,7 @@ def test_a_weight_beyond_the_bound_is_left_out_by_all(head: bytes) -> None:
     ends = together(3, work)
     for end, report in ends:
         assert report.accepted == (0, 2)
-        assert "FF-SYNC-016" in report.left_out[1]
+        assert "FF-SYNC-017" in report.left_out[1]
         assert torch.equal(end, ends[0][0])
 
 
