@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -70,6 +71,9 @@ METHODS: Final[dict[str, Entry]] = {
         of("muloco", sync__steps="30", sync__codec="topk", sync__topk="256"), MUON
     ),
     "SparseLoCo, H 20, top 64": Entry(of("sparse_loco"), ADAM),
+    "SparseLoCo with Muon, H 20, top 64": Entry(
+        of("sparse_loco", optimizer__name="muon", optimizer__momentum="0.95"), MUON
+    ),
     "DiLoCo, H 20, fp32": Entry(of("diloco"), ADAM),
     "LocalSGD, H 20, fp32": Entry(of("local_sgd"), ADAM),
     "DGC, 0.1 %": Entry(of("dgc", sync__warmup_rounds="200"), (0.05, 0.1, 0.2)),
@@ -277,6 +281,7 @@ def main() -> None:
 def work_off(out: Path, only: list[str], jobs: int) -> None:
     """Runs what is missing, each run in a process of its own; a line a run is added to the results."""
     out.parent.mkdir(parents=True, exist_ok=True)
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # a run keeps to one core, NumPy's products too
     at_work: dict[Run, subprocess.Popen[bytes]] = {}
     while True:
         ready = [run for run in wanted(done(out), only) if run not in at_work]
@@ -284,7 +289,7 @@ def work_off(out: Path, only: list[str], jobs: int) -> None:
             run = ready.pop(0)
             told_run = [run.method, repr(run.rate), str(run.seed), str(run.budget)]
             call = [sys.executable, __file__, "--one", *told_run]
-            at_work[run] = subprocess.Popen(call, stdout=subprocess.PIPE)
+            at_work[run] = subprocess.Popen(call, stdout=subprocess.PIPE, env=alone)
         if not at_work:
             return
         time.sleep(0.5)
