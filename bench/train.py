@@ -8,6 +8,7 @@ and started at will, or spread over machines:
 
     python bench/train.py [--out bench/results/train.jsonl] [--jobs 2]    all that is missing
     python bench/train.py --table bench/results/train.jsonl               the table, as JSON lines
+    python bench/train.py --write docs/train/methods.md                   the same, between the marks in a page
     python bench/train.py --quick                                         two methods, few steps: does it work at all
 """
 
@@ -81,6 +82,7 @@ METHODS: Final[dict[str, Entry]] = {
     "PowerSGD, rank 4": Entry(of("powersgd", batch="1"), ADAM, phases=2),
 }
 GOALS: Final = ((200, 5.0), (2000, 10.0))  # times fewer bytes one way, and per cent of loss above dense
+START, END = "<!-- measured -->", "<!-- /measured -->"
 DEFAULTS: Final = ("MuLoCo, H 20, 2-bit", "SparseLoCo, H 20, top 64")
 
 
@@ -243,6 +245,26 @@ def table(rows: list[dict[str, Any]]) -> Iterator[Row]:
             yield at_most(case, len(better), "methods", 0, against)
 
 
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table for people, best loss first."""
+    found = sorted(results(rows), key=lambda one: one.loss)
+    dense = min((one.loss for one in found if METHODS[one.name].is_alone), default=float("nan"))
+    lines = [
+        "| method | loss | above the best dense run | one way, as papers count | received, against a bf16 ring |",
+        "|---|---|---|---|---|",
+    ]
+    for one in found:
+        few = "" if one.seeds == len(SEEDS) else f" ({one.seeds} of {len(SEEDS)} seeds)"
+        alone = METHODS[one.name].is_alone
+        bytes_ = (
+            " | | |"
+            if alone
+            else f" | {one.ratio:,.0f} times fewer | {one.wire:,.{0 if one.wire >= 10 else 1}f} times fewer |"
+        )
+        lines.append(f"| {one.name}{few} | {one.loss:.3f} | {100 * (one.loss / dense - 1):.1f} %{bytes_}")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Runs what is missing, or prints the table."""
     parser = argparse.ArgumentParser(
@@ -250,6 +272,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("bench/results/train.jsonl"))
     parser.add_argument("--table", type=Path, help="a results file")
+    parser.add_argument("--write", type=Path, help="a page in Markdown, with marks, for the table of --out")
     parser.add_argument("--only", action="append", default=[], help="a method, by its name in the table")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
@@ -260,6 +283,12 @@ def main() -> None:
     if options.table:
         for row in table(done(options.table)):
             show("train", row, load())
+        return
+    if options.write:
+        text = options.write.read_text(encoding="utf-8")
+        before, after = text.split(START)[0], text.split(END)[1]
+        table_ = START + "\n\n" + page(done(options.out)) + "\n\n" + END
+        options.write.write_text(before + table_ + after, encoding="utf-8")
         return
     if options.one:
         name, rate, seed, steps = options.one

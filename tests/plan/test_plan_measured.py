@@ -19,6 +19,7 @@ import pytest
 from farflung.app.cli import linking
 from farflung.core.layout import Layout
 from farflung.core.units import Seconds
+from farflung.job.methods import METHODS
 from farflung.plan import measured
 from farflung.plan.choose import Choice, choose
 from farflung.plan.links import parse
@@ -50,11 +51,14 @@ def found(bench: Any) -> dict[Setting, float]:
     dense = [one.loss for one in results if bench.METHODS[one.name].is_alone]
     table: dict[Setting, float] = {}
     for one in results:
-        sync = bench.spec_of(bench.Run(one.name, one.rate, bench.SEEDS[0])).sync
+        spec = bench.spec_of(bench.Run(one.name, one.rate, bench.SEEDS[0]))
+        sync = spec.sync
         is_alone = bench.METHODS[one.name].is_alone
         key = setting_of(sync_of("dense")) if is_alone else setting_of(sync)
         if is_alone and one.name != "AdamW dense":
             continue  # no method of the shelf steps with Muon after each gradient
+        if not is_alone and spec.optimizer.name != METHODS[sync.method].defaults["optimizer.name"]:
+            continue  # the plan's table is of methods as they come
         table[key] = round(100 * (one.loss / min(dense) - 1), 1)
     return table
 
@@ -81,6 +85,11 @@ def test_the_table_is_that_of_the_results(bench: Any) -> None:
     if list(bench.wanted(bench.done(RESULTS), [])):
         wanted = {key: wanted[key] for key in measured.ABOVE}  # runs are missing: what is told is right
     assert dict(measured.ABOVE) == wanted
+
+
+def test_the_page_of_methods_shows_the_results(bench: Any) -> None:
+    text = (ROOT / "docs" / "train" / "methods.md").read_text(encoding="utf-8")
+    assert text.split(bench.START)[1].split(bench.END)[0].strip() == bench.page(bench.done(RESULTS))
 
 
 def test_the_condition_is_that_of_the_results(bench: Any) -> None:
