@@ -82,10 +82,10 @@ def methods(rows: Sequence[Row]) -> list[Method]:
 def _method(rows: list[Row]) -> Method:
     first = min(rows, key=lambda row: (row["seed"], row["loss"]))
     same = [row for row in rows if row["rate"] == first["rate"]]
-    curve = [point for point in first["curve"] if point[0] < first["steps"]]
-    curve.append(
-        (first["steps"], first["payload_bytes"], first["loss"])
-    )  # judged on more tokens than on the way
+    end = first["steps"], first["payload_bytes"], first["loss"]
+    # On the way fewer tokens are judged than at the end: the way is moved by what the two differ where both stand.
+    moved = first["loss"] - first["curve"][-1][2]
+    curve = [(step, sent, loss + moved) for step, sent, loss in first["curve"][:-1]] + [end]
     tokens = first["tokens"] / first["steps"]
     return Method(
         first["method"],
