@@ -110,3 +110,14 @@ def train(sync: Any, model: nn.Module, rank: int, steps: range) -> list[Any]:
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def alone(rank: int, steps: int) -> torch.Tensor:
+    """The weights of a peer that trained by itself."""
+    model = net()
+    optimizer = adamw(model)
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss(model, rank, step).backward()
+        optimizer.step()
+    return flat(model)

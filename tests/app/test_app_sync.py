@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from app_sync import Table, ThreadGroup, adamw, flat, loss, net, together, train
+from app_sync import Table, ThreadGroup, adamw, alone, flat, loss, net, together, train
 from torch import nn
 
 from farflung.app.sync.base import Synchroniser
@@ -71,22 +71,13 @@ def test_peers_end_with_the_same_bits_and_a_lower_loss(name: str) -> None:
 
 
 def test_local_sgd_is_the_mean_of_what_the_peers_trained() -> None:
-    def alone(rank: int) -> torch.Tensor:
-        model = net()
-        optimizer = adamw(model)
-        for step in range(H):
-            optimizer.zero_grad()
-            loss(model, rank, step).backward()
-            optimizer.step()
-        return flat(model)
-
     def work(rank: int) -> torch.Tensor:
         model = net()
         train(build("local_sgd", model, table.groups()[rank]), model, rank, range(H))
         return flat(model)
 
     table = Table(2)
-    expected = (alone(0) + alone(1)) / 2
+    expected = (alone(0, H) + alone(1, H)) / 2
     for end in together(2, work):
         assert torch.allclose(end, expected, atol=1e-6)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from app_sync import Table, adamw, flat, loss, net, together
+from app_sync import Table, adamw, alone, flat, loss, net, together
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError
@@ -39,24 +39,14 @@ def trained(told: list[list[int | None]]) -> list[torch.Tensor]:
     return together(len(told), work)
 
 
-def alone(rank: int) -> torch.Tensor:
-    model = net()
-    optimizer = adamw(model)
-    for step in range(H):
-        optimizer.zero_grad()
-        loss(model, rank, step).backward()
-        optimizer.step()
-    return flat(model)
-
-
 def test_the_mean_of_a_round_is_weighted_by_its_tokens() -> None:
-    expected = (3 * alone(0) + alone(1)) / 4
+    expected = (3 * alone(0, H) + alone(1, H)) / 4
     for end in trained([[1000, 2000], [400, 600]]):
         assert torch.allclose(end, expected, atol=1e-6)
 
 
 def test_without_tokens_all_weigh_the_same() -> None:
-    expected = (alone(0) + alone(1)) / 2
+    expected = (alone(0, H) + alone(1, H)) / 2
     for told in ([[None, None]] * 2, [[7, 7]] * 2):
         for end in trained(told):
             assert torch.allclose(end, expected, atol=1e-6)
