@@ -91,10 +91,35 @@ def test_gradients_are_weighted_in_every_phase(method: str) -> None:
     assert torch.equal(end([2, 2]), end([1, 1]))
 
 
-def test_either_all_tell_their_tokens_or_nobody() -> None:
-    with pytest.raises(FarflungError, match="FF-SYNC-016") as caught:
+@pytest.mark.parametrize(
+    ("told", "left", "why"),
+    [
+        ([[10, 10], [None, None], [10, 10]], {1}, "none told"),
+        ([[None, None], [10, 10], [None, None]], {1}, "most tell none"),
+        ([[10, 10], [None, None]], {1}, "none told"),
+    ],
+)
+def test_who_tells_tokens_unlike_the_others_is_left_out_by_all(
+    told: list[list[int | None]], left: set[int], why: str
+) -> None:
+    table = Table(len(told))
+
+    def work(rank: int) -> tuple[torch.Tensor, RoundReport]:
+        model = net()
+        sync = LocalSGD(model, adamw(model), sync_every=H, min_quorum=1, group=table.groups()[rank])
+        return flat(model), steps(sync, model, rank, told[rank])
+
+    ends = together(len(told), work)
+    for end, report in ends:
+        assert set(report.left_out) == left
+        assert all("FF-SYNC-017" in reason and why in reason for reason in report.left_out.values())
+        assert torch.equal(end, ends[0][0])
+
+
+def test_a_quorum_that_is_missed_for_tokens_says_so() -> None:
+    with pytest.raises(FarflungError, match=r"FF-SYNC-01[01]") as caught:
         trained([[10, 10], [None, None], [10, 10]])
-    assert "rank 1 tells none" in caught.value.cause
+    assert "FF-SYNC-017" in str(caught.value) + (caught.value.cause or "")
 
 
 @pytest.mark.parametrize("told", [[0, 0], [limits.WEIGHT, 1], [5, -9]])

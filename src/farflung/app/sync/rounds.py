@@ -63,8 +63,7 @@ def gather(
 ) -> Gathered:
     """Exchanges the round's payload, of so many tokens, and merges what came.
 
-    Raises NetworkError FF-SYNC-010, FF-SYNC-011; VerificationError FF-SYNC-006 (parameters differ); UsageError
-    FF-SYNC-016 (some tell tokens, others none).
+    Raises NetworkError FF-SYNC-010, FF-SYNC-011; VerificationError FF-SYNC-006 (parameters differ).
     """
     started = time.perf_counter()
     part = sync.fragment(state.round, layout)
@@ -101,37 +100,48 @@ def _decoded(
             parts[rank] = Part(peer, weight, sync.decode(about._replace(peer=peer), layout, payload))
         except ProtocolError as error:
             broken[rank] = str(error)
-    silent = [rank for rank, part in parts.items() if part.weight == UNTOLD]
-    if 0 < len(silent) < len(parts):
-        raise _uncounted(
-            f"rank {', '.join(map(str, silent))} tells none, and the others do",
-            "tell them at all peers, or at none",
+    for rank in _unlike(parts):
+        broken[rank] = str(
+            _miscounted(
+                "told, and most tell none" if parts[rank].weight else "none told, and others tell theirs"
+            )
         )
+        del parts[rank]
     return {rank: part._replace(weight=max(part.weight, 1)) for rank, part in parts.items()}, broken
+
+
+def _unlike(parts: Mapping[int, Part]) -> list[int]:
+    """Ranks that tell tokens where more tell none, or none where as many tell theirs: those cannot be weighed together.
+
+    One that errs, or wants to end the round for all, is left out of it by all.
+    """
+    told = [rank for rank, part in parts.items() if part.weight != UNTOLD]
+    silent = [rank for rank in parts if rank not in told]
+    return silent if len(silent) <= len(told) else told
 
 
 def _weight(data: bytes) -> tuple[int, bytes]:
     """Tokens (or UNTOLD), and the payload behind them. Raises ProtocolError FF-SYNC-017."""
     tokens = _TOKENS.unpack_from(data)[0] if len(data) >= _TOKENS.size else limits.WEIGHT + 1
     if tokens > limits.WEIGHT:
-        raise ProtocolError(
-            "FF-SYNC-017", "a contribution counts its tokens wrongly", cause=f"{tokens} tokens"
-        )
+        raise _miscounted(f"{tokens} tokens")
     return tokens, data[_TOKENS.size :]
+
+
+def _miscounted(cause: str) -> ProtocolError:
+    return ProtocolError("FF-SYNC-017", "a contribution counts its tokens wrongly", cause=cause)
 
 
 def count(tokens: int) -> int:
     """The tokens of a round, as they can be told. Raises UsageError FF-SYNC-016."""
     if not 1 <= tokens <= limits.WEIGHT:
-        raise _uncounted(
-            f"{tokens} of a round; 1 to {limits.WEIGHT} can be told",
-            "count larger units, the same at all peers (sequences, or thousands of tokens): only their ratio matters",
+        raise UsageError(
+            "FF-SYNC-016",
+            "the tokens of a round are not counted so",
+            cause=f"{tokens} of a round; 1 to {limits.WEIGHT} can be told",
+            hint="count larger units, the same at all peers (sequences, thousands of tokens): only their ratio matters",
         )
     return tokens
-
-
-def _uncounted(cause: str, hint: str) -> UsageError:
-    return UsageError("FF-SYNC-016", "the tokens of a round are not counted so", cause=cause, hint=hint)
 
 
 def claimed_roots(payloads: Mapping[int, bytes]) -> dict[int, bytes]:
