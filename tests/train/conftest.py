@@ -1,8 +1,10 @@
-"""One tiny job for every test of training, and engines that run it."""
+"""One tiny job for every test of training, and engines that run it; makes `train_methods` importable."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -20,6 +22,8 @@ from farflung.job.spec import (
 )
 from farflung.train import messages
 from farflung.train.engine import Engine
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 TINY = JobSpec(
     seed=7,

@@ -5,36 +5,14 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
+from train_methods import METHODS
 
 from farflung.compress.payload import HEADER_BYTES
 from farflung.core.errors import FarflungError, ProtocolError, RunError
-from farflung.job.load import load as load_job
 from farflung.job.spec import ModelSpec, OptimizerSpec, SyncSpec
 from farflung.train import inner, messages, snapshot
 from farflung.train.engine import Engine
 from farflung.train.messages import Load, Merge, Part, Train
-
-GRADIENT = OptimizerSpec(name="gradient", lr=1e-2)
-METHODS = [
-    {},
-    {"optimizer": OptimizerSpec(name="sgd", lr=0.1)},
-    {"sync": SyncSpec(method="diloco", codec="dense", steps=3, outer_lr=0.7, outer_momentum=0.9)},
-    {"sync": SyncSpec(method="diloco", codec="dense", value_bits=32, steps=3)},
-    {"sync": SyncSpec("sparse_loco", 3, "topk", topk=32, chunk=256, fragments=3)},
-    {"sync": SyncSpec("muloco", 3, delay=1)},
-    {
-        "sync": load_job(None, flags={"sync.method": "demo", "sync.chunk": "256"}).spec.sync,
-        "optimizer": GRADIENT,
-    },
-    {
-        "sync": load_job(None, flags={"sync.method": "dgc", "sync.chunk": "256"}).spec.sync,
-        "optimizer": GRADIENT,
-    },
-    {
-        "sync": load_job(None, flags={"sync.method": "powersgd", "sync.rank": "2"}).spec.sync,
-        "optimizer": GRADIENT,
-    },
-]
 
 
 class Net:

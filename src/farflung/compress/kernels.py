@@ -104,11 +104,6 @@ def installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def is_compiled() -> bool:
-    """Whether compiled loops run in this process now."""
-    return _choice.mode != "numpy" and bool(_choice.loops)
-
-
 def names() -> list[str]:
     """Every kernel whose module has been imported, sorted."""
     return sorted(_twins)
