@@ -32,7 +32,8 @@ from farflung.core.layout import Float32, Layout
 ABOUT = About(0, 0, ZERO_HASH, PeerId(bytes(32)))
 TOPK, CHUNK = 64, 4096
 DEMO_BYTES, DEMO_CHUNK, DEMO_TOPK = 12, 64, 32  # int64 index and fp32 value; its defaults
-MATRIX = Layout.of({"w": (2048, 2048)})
+SQUARE = (2048, 2048)
+MATRIX = Layout.of({"w": SQUARE})
 PART = Layout.of({"w": (512, 2048)})  # for NumPy alone
 
 
@@ -152,7 +153,7 @@ def shapes() -> Iterator[Row]:
     """The drop-in (32 of 4096 coefficients of the transform, exact values) against the reference's bytes."""
     drop_in = codec("topk", 32, topk=DEMO_TOPK, transform="dct")
     cases: tuple[tuple[tuple[int, ...], int, float], ...] = (
-        ((2048, 2048), 1, 2.3), ((50257, 64), 1, 2.3), ((1009, 64), 1, 30.0), ((10007,), 1, 30.0), ((768,), 24, 30.0),
+        (SQUARE, 1, 2.3), ((50257, 64), 1, 2.3), ((1009, 64), 1, 30.0), ((10007,), 1, 30.0), ((768,), 24, 30.0),
         ((256, 128, 3, 3), 1, 2.3),
     )  # fmt: skip
     for shape, copies, goal in cases:
@@ -166,6 +167,13 @@ def shapes() -> Iterator[Row]:
             against += "; the reference refuses four sides, so flattened for it"
         case = " x ".join(map(str, shape)) + (f", {copies} tensors" if copies > 1 else "")
         yield at_least(f"fewer bytes, {case}", reference / nbytes, "ratio", goal, against)
+    for bits in (4, 2):
+        few = codec("topk", bits, topk=DEMO_TOPK, transform="dct")
+        _, payload = few.encode(None, normal(MATRIX), MATRIX, ABOUT)
+        reference, nbytes = demo_reference(SQUARE), len(payload) - HEADER_BYTES
+        case = f"fewer bytes with values of {bits} bits, {SQUARE[0]} x {SQUARE[1]}"
+        against = f"DeMo's format, computed: {reference} B; ours {nbytes} B"
+        yield at_least(case, reference / nbytes, "ratio", 8.0, against)
 
 
 def speeds(quick: bool) -> Iterator[Row]:

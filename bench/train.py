@@ -55,6 +55,9 @@ class Entry(NamedTuple):
     rates: tuple[float, ...]
     is_alone: bool = False  # one machine on all peers' batches: what dense synchronisation computes
     phases: int = 1  # rounds of one step; a step is made on as many batches, each so much smaller
+    like: str = (
+        ""  # takes the rate that was chosen for this method: differs from it in how values are written
+    )
 
 
 def of(method: str, **flags: str) -> dict[str, str]:
@@ -79,6 +82,7 @@ METHODS: Final[dict[str, Entry]] = {
     "LocalSGD, H 20, fp32": Entry(of("local_sgd"), ADAM),
     "DGC, 0.1 %": Entry(of("dgc", sync__warmup_rounds="200"), (0.05, 0.1, 0.2)),
     "DeMo, top 32": Entry(of("demo"), (3e-4, 1e-3, 3e-3)),
+    "DeMo, top 32, 4-bit values": Entry(of("demo", sync__value_bits="4"), (), like="DeMo, top 32"),
     "PowerSGD, rank 4": Entry(of("powersgd", batch="1"), ADAM, phases=2),
 }
 GOALS: Final = ((200, 5.0), (2000, 10.0))  # times fewer bytes one way, and per cent of loss above dense
@@ -167,6 +171,7 @@ def wanted(rows: list[dict[str, Any]], only: list[str]) -> Iterator[Run]:
 
 def best_rate(rows: list[dict[str, Any]], name: str) -> float | None:
     """The rate of a method's grid with the least loss of the tuning runs; None until all of them were run."""
+    name = METHODS[name].like or name
     tried = {r["rate"]: r["loss"] for r in rows if r["method"] == name and r["budget"] == TUNING}
     if not set(METHODS[name].rates) <= set(tried):
         return None
@@ -231,6 +236,11 @@ def table(rows: list[dict[str, Any]]) -> Iterator[Row]:
         yield told(f"{one.name}: received by a peer", one.wire, "times fewer bytes",
                    f"bf16 ring all-reduce, N = {PEERS}")  # fmt: skip
     ours = [one for one in found if not METHODS[one.name].is_alone]
+    by_name = {one.name: one for one in found}
+    for one in ours:
+        if like := by_name.get(METHODS[one.name].like):
+            yield at_most(f"{one.name}: loss above that of exact values", 100 * (one.loss / like.loss - 1), "%",
+                          1.0, f"{like.name}: {like.loss:.4f} nats")  # fmt: skip
     for least, goal in GOALS:
         near = [one for one in ours if one.ratio >= least]
         if near:
