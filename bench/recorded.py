@@ -21,11 +21,15 @@ from farflung.train.together import Together
 
 PEERS = 4
 FLAGS = {"sync.method": "sparse_loco", "sync.topk": "64", "sync.chunk": "4096", "sync.value_bits": "2"}
+INNER = {  # inner optimizers whose changes differ: Muon's are nearly orthogonal, AdamW's lie on some rows and columns
+    "AdamW": {"optimizer.name": "adamw", "optimizer.lr": "0.003"},
+    "Muon": {"optimizer.name": "muon", "optimizer.lr": "0.01"},
+}
 
 
-def job(rounds: int, seed: int = 1, flags: dict[str, str] = FLAGS) -> JobSpec:
-    """The default job with so many rounds, sending 64 of 4096."""
-    return load(None, flags=flags | {"rounds": str(rounds), "seed": str(seed)}).spec
+def job(rounds: int, inner: str, seed: int = 1) -> JobSpec:
+    """The default job with so many rounds and an optimizer of INNER, sending 64 of 4096."""
+    return load(None, flags=FLAGS | INNER[inner] | {"rounds": str(rounds), "seed": str(seed)}).spec
 
 
 def record(spec: JobSpec, rounds: Sequence[int], peers: int = PEERS) -> Iterator[tuple[int, Layout, Float32]]:

@@ -45,7 +45,7 @@ ENCODED = 4  # peers whose payloads are made for each N; the others' are as long
 COST = 0.02  # nats
 LOSS = {False: ("sparse_loco", "muloco"), True: ("sparse_loco",)}  # methods, by whether it is quick
 RATES = {
-    "sparse_loco": {"optimizer.lr": "0.003", "sync.topk": "64"},
+    "sparse_loco": {"optimizer.lr": "0.008", "sync.topk": "64"},
     "muloco": {"optimizer.lr": "0.01"},
 }
 CONSTANT = 1.05 / 0.95  # largest over smallest, when all lie within 5 % of the middle

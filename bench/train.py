@@ -74,10 +74,10 @@ METHODS: Final[dict[str, Entry]] = {
     "MuLoCo, H 30, top 256": Entry(
         of("muloco", sync__steps="30", sync__codec="topk", sync__topk="256"), MUON
     ),
-    "SparseLoCo, H 20, top 64": Entry(of("sparse_loco"), ADAM),
-    "SparseLoCo with Muon, H 20, top 64": Entry(
-        of("sparse_loco", optimizer__name="muon", optimizer__momentum="0.95"), MUON
+    "SparseLoCo, H 20, top 64": Entry(
+        of("sparse_loco", optimizer__name="adamw", optimizer__momentum="0.9"), ADAM
     ),
+    "SparseLoCo with Muon, H 20, top 64": Entry(of("sparse_loco"), MUON),
     "DiLoCo, H 20, fp32": Entry(of("diloco"), ADAM),
     "LocalSGD, H 20, fp32": Entry(of("local_sgd"), ADAM),
     "DGC, 0.1 %": Entry(of("dgc", sync__warmup_rounds="200"), (0.05, 0.1, 0.2)),
@@ -87,7 +87,7 @@ METHODS: Final[dict[str, Entry]] = {
 }
 GOALS: Final = ((200, 5.0), (2000, 10.0))  # times fewer bytes one way, and per cent of loss above dense
 START, END = "<!-- measured -->", "<!-- /measured -->"
-DEFAULTS: Final = ("MuLoCo, H 20, 2-bit", "SparseLoCo, H 20, top 64")
+DEFAULTS: Final = ("MuLoCo, H 20, 2-bit", "SparseLoCo with Muon, H 20, top 64")
 
 
 class Run(NamedTuple):

@@ -88,9 +88,11 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             sync__error_decay=0.95,
         ),
         "sparse_loco": _method(
-            "adamw sgd muon",
+            "muon adamw sgd",
             "topk",
             "sgd",
+            optimizer__lr=1e-2,
+            optimizer__momentum=0.95,
             sync__value_bits=2,
             sync__topk=64,
             sync__chunk=4096,
