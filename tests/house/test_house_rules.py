@@ -23,6 +23,7 @@ VAGUE = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "man
 OWNERS = {
     "CORE": "core",
     "SYNC": "app",
+    "LAB": "app",
     "COMP": "compress",
     "LEDG": "ledger",
     "NET": "net",

@@ -1,0 +1,277 @@
+"""The laboratory itself: it is built and removed, runs programs inside, and does to lines what happens to lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from farflung.app.lab import line, routers, spaces
+from farflung.app.lab.homes import Home, Nat
+from farflung.app.lab.places import Places
+from farflung.core.errors import RunError, UsageError
+
+ENGINES = ("auto", "c", "python")
+SOURCE = Path(__file__).with_name("line.c")
+_PRIORITY = 5  # of lines among real-time processes: a delay must stay true while the machine works
+_NO_WORDS = 2  # the exit status of a line that is told nothing
+_ANSWER = 10.0  # seconds that a line has to answer
+_SETTINGS = {
+    "ipv6/conf/all/disable_ipv6": "1",
+    "ipv4/conf/all/rp_filter": "0",
+    "ipv4/icmp_ratelimit": "0",
+    "ipv4/tcp_no_metrics_save": "1",  # or a transfer would learn from the one before it
+    "ipv4/tcp_rmem": "4096 131072 33554432",  # enough for 1 Gbit/s over 200 ms
+    "ipv4/tcp_wmem": "4096 65536 33554432",
+}
+_NUMBERS = count(1)  # of the laboratories of this process
+
+
+class Laboratory:
+    """`homes`, numbered from 1, `servers` on the backbone, and one NAT of its kind for each of `carriers`.
+
+    `engine`: the line emulator, "c", "python", or "auto": C where there is a compiler. It is a context manager;
+    entering raises RunError FF-LAB-003 where the machine cannot make it, and FF-LAB-004 where the system refuses.
+    Raises UsageError FF-LAB-005 for what does not fit together, and for a name that nobody here has.
+    """
+
+    def __init__(
+        self, homes: Sequence[Home], servers: int = 1, *, carriers: Sequence[Nat] = (), engine: str = "auto"
+    ) -> None:
+        self.places, self.engine = Places(homes, servers, carriers), engine
+        self.homes, self.carriers = self.places.homes, self.places.carriers
+        if engine not in ENGINES:
+            raise UsageError("FF-LAB-005", f"the laboratory has no engine {engine}", hint=", ".join(ENGINES))
+        self._number = next(_NUMBERS)
+        self._lines: dict[int, subprocess.Popen[bytes]] = {}
+
+    # Names and addresses
+
+    @property
+    def everybody(self) -> list[str]:
+        """The names of all places."""
+        return self.places.everybody
+
+    def address(self, who: str) -> str:
+        """Where `who` is reached by its neighbours: a host on its LAN, a router on its outer side."""
+        return self.places.address(who)
+
+    def second_address(self, server: int) -> str:
+        """Another address of a server: who asks it from there sees whether a NAT maps by destination."""
+        return self.places.second_address(server)
+
+    def public_address(self, home: int) -> str:
+        """What servers see of a home."""
+        return self.places.public_address(home)
+
+    def _space(self, who: str) -> str:
+        self.places.check(who)
+        return spaces.space(f"{self._number}-{who}")
+
+    # Processes and sockets inside
+
+    def start(
+        self,
+        who: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        out: IO[str] | int | None = None,
+        errors: IO[str] | int | None = None,
+    ) -> subprocess.Popen[str]:
+        """Starts a program there, in a session of its own; the laboratory's end is the program's."""
+        return subprocess.Popen(
+            [shutil.which("ip") or "ip", "netns", "exec", self._space(who), *command],
+            env=dict(environment) if environment is not None else None,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=errors,
+            start_new_session=True,
+            text=True,
+        )
+
+    def run(
+        self, who: str, command: Sequence[str], seconds: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs a program there to its end. Raises subprocess.TimeoutExpired."""
+        with self.start(who, command, out=subprocess.PIPE, errors=subprocess.PIPE) as process:
+            try:
+                out, errors = process.communicate(timeout=seconds)
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess(list(command), process.returncode, out, errors)
+
+    def inside(self, who: str) -> AbstractContextManager[None]:
+        """The calling thread is there while this is open; sockets that it makes stay there. Raises OSError."""
+        return spaces.inside(self._space(who))
+
+    def socket(self, who: str, kind: socket.SocketKind, protocol: int = 0) -> socket.socket:
+        """An IPv4 socket that is in the place of `who`, for use by this process."""
+        return spaces.open_socket(self._space(who), socket.AF_INET, kind, protocol)
+
+    # What happens to lines
+
+    def counters(self, home: int) -> tuple[line.Counters, line.Counters]:
+        """What became of all packets of a home's line so far, up and down. Raises RunError FF-LAB-006."""
+        return self._ask(home, b"s")
+
+    def cut(self, home: int) -> None:
+        """From now on nothing comes through, and no device says so. Raises RunError FF-LAB-006."""
+        self._ask(home, b"c")
+
+    def restore(self, home: int) -> None:
+        """Ends a cut. Raises RunError FF-LAB-006."""
+        self._ask(home, b"r")
+
+    def set_mtu(self, home: int, mtu: int, *, silent: bool = False) -> None:
+        """Changes the largest packet of a line, in bytes. `silent`: its routers do not say so (a black hole).
+
+        The provider's end is a router of many homes: it is silent, or not, for all of them.
+        """
+        for who, device in (f"r{home}", routers.WAN), (self.places.provider(home), f"home{home}"):
+            spaces.ip([f"link set {device} mtu {mtu}"], self._space(who))
+            spaces.nft(self._space(who), routers.too_big(silent=silent))
+
+    def change_address(self, home: int) -> str:
+        """Gives a router another address, as providers do at night; its connections are forgotten. Returns the address.
+
+        Raises UsageError FF-LAB-007 for a home whose hosts have public addresses themselves, or that has no more.
+        """
+        before, after = self.places.move(home)
+        router, gate, device = self._space(f"r{home}"), self.places.gateway(home), f"home{home}"
+        spaces.ip(
+            [
+                f"addr del {before} peer {gate} dev {routers.WAN}",
+                f"addr add {after} peer {gate} dev {routers.WAN}",
+                f"route replace default via {gate}",
+            ],
+            router,
+        )
+        spaces.forget_connections(router)
+        spaces.ip(
+            [f"addr del {gate} peer {before} dev {device}", f"addr add {gate} peer {after} dev {device}"],
+            self._space(self.places.provider(home)),
+        )
+        return after
+
+    def _ask(self, home: int, command: bytes) -> tuple[line.Counters, line.Counters]:
+        self.places.home(home)
+        process = self._lines.get(home)
+        answer = b""
+        if process is not None and process.stdin is not None and process.stdout is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(command)
+                process.stdin.flush()
+                if select.select([process.stdout], [], [], _ANSWER)[0]:
+                    answer = process.stdout.readline()
+        if not answer:
+            raise RunError(
+                "FF-LAB-006", f"the line of home {home} does not work", hint="build the laboratory again"
+            )
+        told = json.loads(answer)
+        return line.Counters(**told["up"]), line.Counters(**told["down"])
+
+    # Building and removing
+
+    def __enter__(self) -> Laboratory:
+        if why := spaces.why_not():
+            raise RunError(
+                "FF-LAB-003",
+                "this machine cannot make a laboratory",
+                cause=why,
+                hint="needs root on Linux, iproute2, nftables",
+            )
+        spaces.remove_leftovers()
+        try:
+            self._up()
+        except BaseException:
+            self._down()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._down()
+
+    def _up(self) -> None:
+        spaces.ip(f"netns add {self._space(who)}" for who in self.everybody)
+        for who in self.everybody:
+            spaces.configure(self._space(who), _SETTINGS | {"ipv4/ip_forward": "01"[who[0] in "rcb"]})
+        spaces.ip(
+            f"link add {device} netns {self._space(who)} type veth peer name {port} netns {self._space(there)}"
+            for who, device, there, port in self.places.cables()
+        )
+        with tempfile.TemporaryDirectory(prefix=f"{spaces.PREFIX}-") as folder:  # what runs needs no file
+            emulator = self._emulator(Path(folder))
+            for number in range(1, len(self.homes) + 1):
+                self._start_line(number, emulator)
+        for who, commands in self.places.addresses().items():
+            spaces.ip(commands, self._space(who))
+        for who, nat in self.places.nats():
+            if rules := routers.rules(nat):
+                spaces.nft(self._space(who), rules)
+
+    def _emulator(self, folder: Path) -> list[str]:
+        """The command that emulates a line."""
+        python, compiler = [sys.executable, "-m", "farflung.app.lab.line"], shutil.which("cc")
+        if self.engine == "python" or (self.engine == "auto" and compiler is None):
+            return python
+        program = folder / "line"
+        command = [compiler or "cc", "-O2", "-o", str(program), str(SOURCE)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            why = done.stderr.strip()
+            if not done.returncode and subprocess.run([program], check=False).returncode == _NO_WORDS:
+                return [str(program)]  # it also runs: a folder may forbid that
+        except OSError as error:
+            why = str(error)
+        if self.engine == "c":
+            raise RunError(
+                "FF-LAB-008", "the line emulator cannot be compiled", cause=why, hint='use engine="python"'
+            )
+        return python
+
+    def _start_line(self, number: int, emulator: Sequence[str]) -> None:
+        ends = [(f"r{number}", routers.WAN), (self.places.provider(number), f"home{number}")]
+        devices: list[int] = []
+        try:
+            for who, device in ends:
+                devices.append(spaces.open_tun(self._space(who), device))
+            up, down = line.terms_of(self.places.home(number), number)
+            process = subprocess.Popen(
+                [*emulator, *map(str, devices), *line.words(up), *line.words(down)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pass_fds=devices,
+                start_new_session=True,
+            )
+        finally:
+            for descriptor in devices:
+                os.close(descriptor)
+        self._lines[number] = process
+        with contextlib.suppress(OSError):  # where it may not: delays are as true as the machine is idle
+            os.sched_setscheduler(process.pid, os.SCHED_RR, os.sched_param(_PRIORITY))
+
+    def _down(self) -> None:
+        for process in self._lines.values():
+            process.kill()
+            process.communicate()
+        self._lines.clear()
+        spaces.remove([self._space(who) for who in self.everybody])
