@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
+from farflung.app.cli import relaying
 from farflung.app.cli.relaying import read_or_make_key
 from farflung.app.leash import Child
 from farflung.core.crypto import local_key
@@ -209,6 +211,31 @@ def test_a_taken_port_ends_the_verb_with_a_code(tmp_path: Path) -> None:
     assert other.returncode == 3
     assert errors.startswith("error[FF-NET-040]: port ")
     assert "Traceback" not in errors
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux paces")
+def test_a_relay_says_what_it_leaves_of_its_line(tmp_path: Path) -> None:
+    process, line = started(tmp_path / "relay.key", "--json", "--uplink", "20")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert msgspec.json.decode(line)["bytes_per_second"] == 2_375_000  # 95 % of 20 Mbit/s
+
+
+@pytest.mark.parametrize("rate", ["nan", "inf", "0", "-1", "10001", "x"])
+def test_an_uplink_that_is_no_rate_is_not_understood(tmp_path: Path, rate: str) -> None:
+    key = tmp_path / "relay.key"
+    done = CliRunner().invoke(relaying.relay, ["--key", str(key), "--uplink", rate])
+    assert done.exit_code == 2
+    assert "--uplink" in done.output
+    assert not key.exists()
+
+
+def test_an_uplink_that_cannot_be_kept_is_refused_and_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaying, "CAN_PACE", False)
+    with pytest.raises(UsageError, match="FF-APP-142"):
+        relaying._sent_at_most(20.0)
+    assert relaying._sent_at_most(None) is None
 
 
 @pytest.mark.parametrize("text", ["", "ab" * 31, "ab" * 33, "AB" * 32, "x" * 64, "ab" * 32 + "\n\n"])

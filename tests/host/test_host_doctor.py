@@ -46,6 +46,9 @@ GOOD: dict[str, Any] = {
     "ports": r.Ports(32768, 60999, 16, 16),
     "port": r.Port(7475),
     "files": r.Files(1024, 4096),
+    "congestion": r.Congestion(
+        "linux", "bbr", "cubic", "bbr", 0, ("reno", "cubic", "bbr"), ("reno", "cubic", "bbr"), True
+    ),
     "processes": r.Processes(30000, 200, -1, 0),
     "data": r.Data(658, 10_000_000),
     "random": r.Random(True),
@@ -123,6 +126,10 @@ BORDERS: list[tuple[str, dict[str, Any], dict[str, Any], State]] = [
     ("processes", {"soft": -1}, {"soft": 299}, State.FAILS),
     ("processes", {"bound": 500, "inside": 100}, {"bound": 100, "inside": 1}, State.FAILS),
     ("random", {}, {"is_ready": False}, State.FAILS),
+    ("congestion", {}, {"got": "cubic", "refusal": errno.EPERM, "allowed": ("reno", "cubic")}, State.SLOW),
+    ("congestion", {}, {"got": "cubic", "refusal": errno.ENOENT, "available": ("reno", "cubic")}, State.SLOW),
+    ("congestion", {}, {"system": "darwin", "own": "", "got": "", "available": ()}, State.SLOW),
+    ("congestion", {}, {"system": "win32", "own": "", "got": "", "available": ()}, State.SLOW),
     ("terminal", {"columns": 80}, {"columns": 79}, State.WARN),
     ("terminal", {"columns": 0}, {"encoding": "ascii"}, State.WARN),
     ("sandbox", {"chosen": "landlock"}, {"chosen": "limits"}, State.WARN),
@@ -284,7 +291,8 @@ def test_a_probe_that_hangs_or_fails_is_told_as_not_measured() -> None:
 def test_all_probes_measure_this_machine(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        found = probing.measure(probing.probes(tmp_path / "runs", port), 60.0)
+        asked = probing.probes(tmp_path / "runs", port) + probing.net_probes()
+        found = probing.measure(asked, 60.0)
     kinds = {name: type(reading) for name, reading in found.items()}
     assert kinds == {name: type(reading) for name, reading in GOOD.items() if name != "terminal"}
     findings = doctor.examine(found)

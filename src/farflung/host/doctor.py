@@ -1,7 +1,7 @@
 """Decides what a reading of this computer means: ok, slow, warn or fails, why, and exactly what to do next.
 
 Every finding that is not good names a cause and a step; what could not be measured says so. The rules and their
-thresholds are in `doctor_computing` and `doctor_surroundings`.
+thresholds are in `doctor_computing`, `doctor_surroundings` and `doctor_network`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from farflung.core.units import format_bytes
 from farflung.host import doctor_computing as computing
+from farflung.host import doctor_network as network
 from farflung.host import doctor_surroundings as surroundings
 from farflung.host import readings as r
 from farflung.host.findings import MISSED, Finding, State
@@ -62,6 +63,8 @@ def judge(name: str, reading: r.Reading, size: int = 0) -> Finding:  # one line 
             return surroundings.ports(reading)
         case r.Port():
             return surroundings.port(reading)
+        case r.Congestion():
+            return network.congestion(reading)
         case r.Files():
             return computing.files(reading)
         case r.Processes():

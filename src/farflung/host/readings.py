@@ -141,6 +141,24 @@ class Port(msgspec.Struct, frozen=True):
     broken: Broken | None = None
 
 
+class Congestion(msgspec.Struct, frozen=True):
+    """TCP's congestion control, by asking for the `wanted` one on a socket of this user.
+
+    `own` and `got`: what the socket had before and after ("": the system does not say); `refusal`: the system's error
+    number, 0 for none. Of the whole system: what it has loaded, what it lets any user choose, and whether its kernel
+    has the wanted one at all, as a module or built in (None: could not be told).
+    """
+
+    system: str  # sys.platform
+    wanted: str
+    own: str
+    got: str
+    refusal: int
+    available: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    is_in_kernel: bool | None = None
+
+
 class Files(msgspec.Struct, frozen=True):
     """RLIMIT_NOFILE, and how many descriptors this process holds. -1: no limit."""
 
@@ -217,6 +235,7 @@ Reading = (
     | Loopback
     | Ports
     | Port
+    | Congestion
     | Files
     | Processes
     | Data

@@ -136,8 +136,9 @@ def _facts(
 @click.option(
     "--port", type=click.IntRange(1, 65535), metavar="N", help="Also try whether this port is free."
 )
+@click.option("--net", is_flag=True, help="Also look at what connections to other computers get here.")
 @_JSON
-def check(port: int | None, as_json: bool) -> None:
+def check(port: int | None, net: bool, as_json: bool) -> None:
     """Look whether this computer can run farflung: each thing that a run needs is tried, in 10 seconds.
 
     What is slow or fails says why, and what to do next. Also shown: which sandbox other people's code gets here,
@@ -146,7 +147,8 @@ def check(port: int | None, as_json: bool) -> None:
     runs = Path(
         os.environ.get("FARFLUNG_RUNS") or "runs"
     )  # not asking.runs_folder: it refuses what is to be told
-    found = probing.measure(probing.probes(runs, port))
+    asked = probing.probes(runs, port) + (probing.net_probes() if net else [])
+    found = probing.measure(asked)
     terminal = _terminal()
     if terminal is not None and doctor.judge("terminal", terminal).state != State.OK:
         found["terminal"] = terminal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import secrets
 import signal
@@ -19,10 +20,13 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.durable import write_atomic
-from farflung.core.units import format_bytes
+from farflung.core.units import format_bytes, format_rate
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.tuning import CAN_PACE
+from farflung.net.shares import kept_rate
 
 PORT: Final = 4510
+_LEAST, _MOST = 0.1, 10_000.0  # Mbit/s of --uplink
 _TEXT_BYTES: Final = 2 * ID_BYTES + 1  # hex digits and a line's end
 
 
@@ -78,17 +82,34 @@ def _say(as_json: bool, facts: dict[str, Any], text: list[str]) -> None:
     sys.stdout.flush()
 
 
-async def _serve(key: SigningKey, host: str, port: int, as_json: bool) -> None:
-    server = RelayServer(key, host=host, port=port, allow_remote=True)  # --host said so
+def _sent_at_most(uplink: float | None) -> int | None:
+    """Bytes a second for a line of `uplink` Mbit/s. Raises UsageError FF-APP-142 where no socket can be held to it."""
+    if uplink is None:
+        return None
+    if math.isnan(uplink):  # which no range refuses
+        raise click.BadParameter("nan is no rate", param_hint="'--uplink'")
+    if not CAN_PACE:
+        raise UsageError(
+            "FF-APP-142",
+            "--uplink cannot be kept on this system",
+            cause="only Linux lets a program say how fast its connections may send",
+            hint="run the relay on Linux, or leave --uplink out and let your router share the line",
+        )
+    return kept_rate(uplink)
+
+
+async def _serve(key: SigningKey, host: str, port: int, rate: int | None, as_json: bool) -> None:
+    server = RelayServer(key, host=host, port=port, uplink=rate, allow_remote=True)  # --host said so
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
     host, port = await server.start()
+    paced = [] if rate is None else [f"sends at most {format_rate(8 * rate)} to other machines"]
     _say(
         as_json,
-        {"peer": key.public.hex(), "host": host, "port": port},
-        [f"relay {key.public.hex()}", f"at    {host}:{port}", "Ctrl-C ends it."],
+        {"peer": key.public.hex(), "host": host, "port": port, "bytes_per_second": rate},
+        [f"relay {key.public.hex()}", f"at    {host}:{port}", *paced, "Ctrl-C ends it."],
     )
     try:
         await is_over.wait()
@@ -111,13 +132,20 @@ async def _serve(key: SigningKey, host: str, port: int, as_json: bool) -> None:
     help="The relay's key; made if missing.",
 )
 @click.option(
+    "--uplink",
+    type=click.FloatRange(_LEAST, _MOST),
+    metavar="MBIT",
+    help="Your line's upload in Mbit/s: 95 % of it is used. Without it, all that the line takes. Linux only.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="JSON objects on stdout: the address, then what was forwarded."
 )
-def relay(host: str, port: int, path: Path, as_json: bool) -> None:
+def relay(host: str, port: int, path: Path, uplink: float | None, as_json: bool) -> None:
     """Forward bytes between peers that cannot reach each other, until Ctrl-C.
 
     Any key is served, within limits for each. The relay sees who talks with whom and how much; what they say is
     encrypted between them. Other machines reach it only when --host names an address that they can reach.
     """
+    rate = _sent_at_most(uplink)
     allow_many_files()
-    asyncio.run(_serve(read_or_make_key(path), host, port, as_json))
+    asyncio.run(_serve(read_or_make_key(path), host, port, rate, as_json))

@@ -72,6 +72,11 @@ def probes(runs: Path, port: int | None) -> list[Probe]:
     return found
 
 
+def net_probes() -> list[Probe]:
+    """What matters only with peers on other computers."""
+    return [Probe("congestion", lambda _: network.congestion())]
+
+
 def measure(asked: Sequence[Probe], seconds: float = SECONDS) -> dict[str, r.Reading]:
     """All readings after at most `seconds`; a probe that has not ended by then was missed."""
     stop = time.monotonic() + seconds

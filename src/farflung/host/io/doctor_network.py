@@ -1,12 +1,17 @@
-"""Measures the loopback with a connection as farflung's own are: TCP, the hello in clear, TLS 1.3 between two keys."""
+"""Measures the loopback with a connection as farflung's own are: TCP, the hello in clear, TLS 1.3 between two keys.
+
+Also what the system does with connections to other computers, as far as it can be told without asking any.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import platform
 import re
 import socket
 import statistics
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,7 +21,8 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
 from farflung.core.limits import KIB, MIB
 from farflung.host.io.doctor_places import broken
-from farflung.host.readings import Broken, Loopback, Missed, Port, Ports
+from farflung.host.readings import Broken, Congestion, Loopback, Missed, Port, Ports
+from farflung.net.io import tuning
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.tls import Session
 
@@ -27,6 +33,8 @@ TURNS: Final = 30
 TIMEOUT: Final = 3.0  # seconds that one end waits for the other
 PORTS: Final = 16  # listeners of the default run: 13 of them
 RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+CONTROLS: Final = Path("/proc/sys/net/ipv4")
+MODULES: Final = Path("/lib/modules")
 
 
 class _End:
@@ -144,3 +152,34 @@ def port(number: int) -> Port:
     except OSError as error:
         return Port(number, broken(error))
     return Port(number)
+
+
+def congestion() -> Congestion:
+    """Asks for what farflung's connections ask for, on a socket that goes nowhere, and reads what the system says."""
+    wanted = tuning.WANTED
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+        own = tuning.congestion(tried)
+        refusal = tuning.ask(tried, wanted)
+        got = tuning.congestion(tried)
+    available, allowed = (
+        _names(CONTROLS / f"tcp_{word}_congestion_control") for word in ("available", "allowed")
+    )
+    in_kernel = True if wanted in available else _is_in_kernel(f"tcp_{wanted}")
+    return Congestion(sys.platform, wanted, own, got, refusal, available, allowed, in_kernel)
+
+
+def _names(file: Path) -> tuple[str, ...]:
+    try:
+        return tuple(file.read_text("ascii", "replace").split())
+    except OSError:  # not Linux, or hidden
+        return ()
+
+
+def _is_in_kernel(module: str) -> bool | None:
+    """Whether the running kernel has this module, on disk or built in; None where its lists are not here."""
+    folder = MODULES / platform.release()
+    lists = [folder / "modules.dep", folder / "modules.builtin"]
+    try:
+        return any(f"/{module}.ko" in file.read_text("utf-8", "replace") for file in lists)
+    except OSError:
+        return None

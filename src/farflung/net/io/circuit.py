@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from farflung.core import limits
-from farflung.net.io.outlet import hold_little
+from farflung.net.io.tuning import tune
 
 CAN_SPLICE: Final = sys.platform == "linux" and hasattr(os, "splice")
 _TURNS: Final = 16  # fillings and drainings before other circuits have theirs
@@ -148,7 +148,7 @@ class _Way:
             for _ in range(_TURNS):
                 if self.duct.held:
                     self._wait(self._sink)
-                    self._circuit.moved(self.duct.drain(self._sink))
+                    self._circuit.moved(self._sink, self.duct.drain(self._sink))
                 else:
                     self._wait(self._source)
                     if self.duct.fill(self._source) == 0:
@@ -177,15 +177,12 @@ class Circuit:
         other: socket.socket,
         *,
         may_splice: bool,
-        on_moved: Callable[[int], None],
+        on_moved: Callable[[socket.socket, int], None],
         on_end: Callable[[Circuit], None],
     ) -> None:
-        self._sockets = (one, other)
+        self.sockets = (one, other)
         self._on_moved, self._on_end = on_moved, on_end
-        for each in self._sockets:
-            with contextlib.suppress(OSError):  # it may be broken already: the first turn will find out
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            hold_little(each)
+        self.tuned = (tune(one), tune(other))
         self._ways = tuple(
             _Way(self, source, sink, make_duct(may_splice=may_splice))
             for source, sink in ((one, other), (other, one))
@@ -208,10 +205,10 @@ class Circuit:
         for way in self._ways:
             way.start()
 
-    def moved(self, size: int) -> None:
+    def moved(self, sink: socket.socket, size: int) -> None:
         """A sink took `size` bytes."""
         self._quiet = 0
-        self._on_moved(size)
+        self._on_moved(sink, size)
 
     def half_done(self) -> None:
         """One way has ended: so has the circuit, if the other one had before."""
@@ -232,6 +229,6 @@ class Circuit:
         for way in self._ways:
             way.stop()
             way.duct.close()
-        for each in self._sockets:
+        for each in self.sockets:
             each.close()
         self._on_end(self)

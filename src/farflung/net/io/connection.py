@@ -17,6 +17,7 @@ from farflung.core.ids import PeerId, short
 from farflung.net.counters import Meter
 from farflung.net.frames import FrameReader
 from farflung.net.io.outlet import Outlet
+from farflung.net.io.tuning import Tuned
 from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
 from farflung.net.tls import Session
 
@@ -80,6 +81,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_worn(self) -> bool:
         """Whether so much went through that the next dial makes a new connection (limits.CONNECTION_BYTES)."""
         return self._meter.total >= limits.CONNECTION_BYTES
+
+    @property
+    def tuned(self) -> Tuned | None:
+        """What the kernel gave this connection; None before TCP stands."""
+        return None if self._outlet is None else self._outlet.tuned
 
     async def call(
         self,

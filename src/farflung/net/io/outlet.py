@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 from collections import deque
 from typing import Final
 
 from farflung.core import limits
 from farflung.net.counters import Meter
+from farflung.net.io.tuning import Tuned, tune
 from farflung.net.streams import Kind
 
-_UNSENT_BYTES: Final = 256 * limits.KIB  # in the kernel, not yet on the wire
-_NOTSENT_LOWAT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # Linux's number; named since Python 3.12
+_OVERFULL_BYTES: Final = 256 * limits.KIB  # four of the largest frames
 
 
 class Outlet:
@@ -24,12 +22,13 @@ class Outlet:
         self._written: deque[tuple[Kind, int]] = deque()  # what the kernel may not have taken yet
         self.is_paused = False
         transport.set_write_buffer_limits(high=0)
-        hold_little(transport.get_extra_info("socket"))
+        sock = transport.get_extra_info("socket")
+        self.tuned: Tuned | None = None if sock is None else tune(sock)
 
     @property
     def is_overfull(self) -> bool:
         """Whether more waits than our own frames can cause: the peer makes TLS answer, and does not read."""
-        return self._transport.get_write_buffer_size() > _UNSENT_BYTES
+        return self._transport.get_write_buffer_size() > _OVERFULL_BYTES
 
     def write(self, kind: Kind, data: bytes) -> None:
         """Sends `data`, now or as soon as the kernel takes it."""
@@ -57,10 +56,3 @@ class Outlet:
     def abort(self) -> None:
         """Closes now."""
         self._transport.abort()
-
-
-def hold_little(sock: socket.socket | None) -> None:
-    """Bounds what the kernel holds unsent. Where it cannot, control overtakes only what it does not yet hold."""
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)

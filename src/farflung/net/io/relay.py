@@ -36,6 +36,7 @@ from farflung.net.io.circuit import Circuit
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Admit, Endpoint
 from farflung.net.io.listening import cannot_listen, check_host
+from farflung.net.io.pacing import Uplink
 from farflung.net.messages import Kind, RemoteError
 from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
 
@@ -43,6 +44,7 @@ _BACKLOG: Final = 128
 _ACCEPTED_AT_ONCE: Final = 16
 _BREATHER_SECONDS: Final = 1.0  # when the system has no descriptor left
 _LOOKS: Final = 3  # at all circuits, in their idle time
+_SHARE_SECONDS: Final = 0.5  # between two divisions of the uplink: a few round trips
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,11 +73,13 @@ class RelayServer:
         handshake_seconds: float = limits.HANDSHAKE_SECONDS,
         circuit_seconds: float = limits.CIRCUIT_SECONDS,
         idle_seconds: float = limits.CIRCUIT_IDLE_SECONDS,
+        uplink: int | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`admit` says which keys are served (None: any). `on_traffic(n)`: n bytes more were forwarded.
 
-        `counter` counts what the relay itself says and hears. `clock` gives seconds since 1970.
+        `counter` counts what the relay itself says and hears. `clock` gives seconds since 1970. `uplink`: bytes a
+        second that all circuits together may send to other machines (None: what TCP finds).
         """
         self.counter = counter or Counter()
         self.forwarded = 0
@@ -87,6 +91,7 @@ class RelayServer:
         self._endpoint = Endpoint(
             key, self._handle, self.counter, admit=admit, handshake_seconds=handshake_seconds
         )
+        self._uplink = None if uplink is None else Uplink(uplink)
         self._listener: socket.socket | None = None
         self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,6 +113,8 @@ class RelayServer:
         self._port = self._listener.getsockname()[1]
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
         self._begin(self._watch())
+        if self._uplink is not None:
+            self._begin(self._divide(self._uplink))
         return self._host, self._port
 
     @property
@@ -259,6 +266,10 @@ class RelayServer:
             waiting.socket, comer, may_splice=self._may_splice, on_moved=self._moved, on_end=self._ended
         )
         self._circuits[circuit] = waiting.dialer
+        if self._uplink is not None:
+            for leg, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
+                if not tuned.is_local:  # what stays on this machine does not go up the line
+                    self._uplink.open(leg)
         try:
             self._say(comer, Status.JOINED)
             self._say(waiting.socket, Status.JOINED)
@@ -268,13 +279,18 @@ class RelayServer:
             circuit.start()
         return None
 
-    def _moved(self, size: int) -> None:
+    def _moved(self, sink: socket.socket, size: int) -> None:
         self.forwarded += size
+        if self._uplink is not None:
+            self._uplink.sent(sink, size)
         if self._on_traffic is not None:
             self._on_traffic(size)
 
     def _ended(self, circuit: Circuit) -> None:
         self._release(self._circuits.pop(circuit))
+        if self._uplink is not None:
+            for leg in circuit.sockets:
+                self._uplink.close(leg)
 
     def _release(self, dialer: PeerId) -> None:
         self._owned[dialer] -= 1
@@ -286,6 +302,15 @@ class RelayServer:
             await asyncio.sleep(self._idle_seconds / _LOOKS)
             for circuit in list(self._circuits):
                 circuit.look()
+
+    async def _divide(self, uplink: Uplink) -> None:
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(_SHARE_SECONDS)
+            now = loop.time()
+            uplink.look(now - last)
+            last = now
 
     # Attached peers
 

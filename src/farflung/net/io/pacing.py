@@ -1,0 +1,55 @@
+"""Keeps the sockets that send over one line within its rate, and divides that anew by what each of them sends."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from farflung.net.io.tuning import pace
+from farflung.net.shares import divide, wanted
+
+
+@dataclass(slots=True)
+class _Sender:
+    want: int  # bytes a second
+    share: int = 0
+    sent: int = 0  # since the last look
+
+
+class Uplink:
+    """One line's upload, `rate` bytes a second for all senders together. A newcomer wants all of it until looked at."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self._senders: dict[socket.socket, _Sender] = {}
+
+    def open(self, sock: socket.socket) -> None:
+        """From now on `sock` has a share."""
+        self._senders[sock] = _Sender(self.rate)
+        self._divide()
+
+    def close(self, sock: socket.socket) -> None:
+        """Its share is for the others; nothing if it had none."""
+        if self._senders.pop(sock, None) is not None:
+            self._divide()
+
+    def sent(self, sock: socket.socket, size: int) -> None:
+        """The kernel took `size` bytes; nothing if `sock` has no share."""
+        sender = self._senders.get(sock)
+        if sender is not None:
+            sender.sent += size
+
+    def look(self, seconds: float) -> None:
+        """Divides by what was sent in the `seconds` since the last look."""
+        for sender in self._senders.values():
+            used = int(sender.sent / max(1e-3, seconds))
+            sender.want = wanted(used, sender.share, self.rate, len(self._senders))
+            sender.sent = 0
+        self._divide()
+
+    def _divide(self) -> None:
+        shares = divide(self.rate, [sender.want for sender in self._senders.values()])
+        for (sock, sender), share in zip(self._senders.items(), shares, strict=True):
+            if share != sender.share:
+                sender.share = share
+                pace(sock, share)

@@ -1,0 +1,290 @@
+"""What connections get from the kernel, read back from real sockets, and how one line's rate is divided."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from net_relays import A, B, echo, pair, run
+
+from farflung.core import limits
+from farflung.net.counters import Counter
+from farflung.net.io import tuning
+from farflung.net.io.circuit import Circuit
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.pacing import Uplink
+from farflung.net.shares import divide, kept_rate, wanted
+
+UNPACED = (1 << 32) - 1
+linux = pytest.mark.skipif(sys.platform != "linux", reason="these socket options are Linux's")
+
+
+@contextmanager
+def linked(host: str = "127.0.0.1", to: str = "") -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a TCP connection to `to`, where `host` is listened on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server(
+        (host, 0), family=family, dualstack_ipv6=family == socket.AF_INET6 and ":" not in to
+    ) as at:
+        with socket.create_connection((to or host, at.getsockname()[1])) as one, at.accept()[0] as other:
+            yield one, other
+
+
+def own_choice() -> str:
+    with socket.socket() as fresh:
+        return tuning.congestion(fresh)
+
+
+def paced(sock: socket.socket) -> int:
+    return sock.getsockopt(socket.SOL_SOCKET, 47) & UNPACED
+
+
+def test_every_connection_sends_at_once_and_leaves_little_in_the_kernel() -> None:
+    async def test() -> None:
+        async with pair() as (server, a, b, _):
+            (circuit,) = server._circuits
+            sockets = [*circuit.sockets]
+            for endpoint in (a, b, server._endpoint):
+                assert endpoint._connections
+                sockets += [one._outlet._transport.get_extra_info("socket") for one in endpoint._connections]
+            for each in sockets:
+                assert each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                if sys.platform == "linux":
+                    held = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+                    assert held == 256 * limits.KIB
+
+    run(test)
+
+
+@linux
+def test_connections_within_one_machine_keep_the_systems_choice_and_are_not_paced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as fresh:
+        other = "reno" if own_choice() != "reno" else "cubic"
+        if tuning.ask(fresh, other):
+            pytest.skip(f"{other} is not to be had here")
+    monkeypatch.setattr(tuning, "WANTED", other)  # so that asking for it would show
+
+    async def test() -> None:
+        async with pair(uplink=10**6) as (server, a, b, connection):
+            (circuit,) = server._circuits
+            facts = [connection.tuned, *circuit.tuned]
+            facts += [one.tuned for end in (a, b, server._endpoint) for one in end._connections]
+            assert facts == [tuning.Tuned(own_choice(), True)] * len(facts)
+            assert [paced(leg) for leg in circuit.sockets] == [UNPACED] * 2
+
+    run(test)
+
+
+def test_a_dialled_and_an_accepted_connection_know_what_they_got() -> None:
+    async def test() -> None:
+        a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+        connection = await a.dial(B.public, *await b.start())
+        await connection.call("a", b"1")
+        (accepted,) = b._connections
+        assert connection.tuned == accepted.tuned == tuning.Tuned(own_choice(), True)
+        await a.close()
+        await b.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("host", "to"),
+    [("127.0.0.1", ""), ("127.0.0.1", "localhost"), ("::1", ""), ("::", "127.0.0.2"), ("127.0.0.2", "")],
+)
+def test_loopback_is_known_by_either_end(host: str, to: str) -> None:
+    try:
+        with linked(host, to) as ends:
+            assert all(map(tuning.is_local, ends))
+    except OSError as error:
+        pytest.skip(f"no such address here: {error}")
+
+
+def test_an_address_of_this_machine_is_local_too() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as guess:
+        try:
+            guess.connect(("192.0.2.1", 9))  # sends nothing: it only looks for a route
+        except OSError as error:
+            pytest.skip(f"there is no other address than loopback: {error}")
+        mine = guess.getsockname()[0]
+        assert not tuning.is_local(guess)
+    with linked(mine) as ends:
+        assert all(map(tuning.is_local, ends))
+
+
+def test_what_has_no_other_end_is_local_and_a_closed_socket_raises_nothing() -> None:
+    one, other = socket.socketpair()
+    with one, other, socket.socket() as alone:
+        assert all(map(tuning.is_local, (one, other, alone)))
+        tuning.tune(one)
+    tuning.tune(alone)
+    tuning.pace(alone, 1)
+
+
+@linux
+def test_an_unknown_congestion_control_is_refused_and_the_systems_choice_is_kept() -> None:
+    with linked() as (one, _):
+        assert tuning.ask(one, "nonesuch") == errno.ENOENT
+        assert tuning.congestion(one) == own_choice()
+        one.sendall(b"x")
+
+
+@linux
+def test_a_congestion_control_that_is_given_is_read_back() -> None:
+    with linked() as (one, _):
+        assert tuning.ask(one, "reno") == 0
+        assert tuning.congestion(one) == "reno"
+
+
+def test_a_system_without_these_options_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, nothing in (("_CONGESTION", None), ("_NOTSENT_LOWAT", None), ("CAN_PACE", False)):
+        monkeypatch.setattr(tuning, name, nothing)
+    with linked() as (one, _):
+        assert tuning.tune(one) == tuning.Tuned("", True)
+        assert tuning.ask(one, "bbr") == 0
+        tuning.pace(one, 1000)
+        if sys.platform == "linux":
+            assert paced(one) == UNPACED
+
+
+# One line for several
+
+
+@linux
+@pytest.mark.parametrize(
+    ("asked", "set_to"), [(1, 1), (2_375_000, 2_375_000), (0, 1), (1 << 40, (1 << 31) - 1)]
+)
+def test_a_pace_is_set_and_never_means_without_bound(asked: int, set_to: int) -> None:
+    with linked() as (one, _):
+        assert paced(one) == UNPACED
+        tuning.pace(one, asked)
+        assert paced(one) == set_to
+
+
+def test_95_percent_of_a_line_is_used() -> None:
+    assert kept_rate(20) == 2_375_000
+    assert kept_rate(0.1) == 11_875
+
+
+@linux
+def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
+    rate = 24_000_000
+    uplink = Uplink(rate)
+    with linked() as (a, b), linked() as (c, _):
+        uplink.open(a)
+        assert paced(a) == rate
+        uplink.open(b)
+        uplink.open(c)
+        assert [paced(each) for each in (a, b, c)] == [rate // 3] * 3
+        uplink.sent(a, rate // 6)  # in half a second: all of its share
+        uplink.look(0.5)
+        quiet = rate // (8 * 3)
+        assert [paced(each) for each in (a, b, c)] == [rate - 2 * quiet, quiet, quiet]
+        uplink.sent(a, rate)
+        uplink.sent(b, quiet)  # all of its small share: it is one of two from now on
+        uplink.look(0.5)
+        half = (rate - quiet) // 2
+        assert paced(a) == pytest.approx(half, abs=1)
+        assert paced(b) == pytest.approx(half, abs=1)
+        uplink.close(a)
+        assert paced(b) + paced(c) == rate
+        uplink.close(a)  # a second time: nothing
+        uplink.sent(a, 5)
+        uplink.close(b)
+        assert paced(c) == rate
+
+
+@linux
+def test_a_leg_that_ends_gives_its_share_back() -> None:
+    async def test() -> None:
+        async with pair(uplink=10**6) as (server, _, _, connection):
+            (circuit,) = server._circuits
+            assert server._uplink is not None
+            assert server._uplink._senders == {}  # of this machine
+            for leg in circuit.sockets:
+                server._uplink.open(leg)
+            assert [paced(leg) for leg in circuit.sockets] == [10**6 // 2] * 2
+            await connection.call("a", bytes(1000))
+            assert all(sender.sent for sender in server._uplink._senders.values())
+            circuit.close()
+            assert server._uplink._senders == {}
+
+    run(test)
+
+
+def test_a_circuit_says_which_socket_took_the_bytes() -> None:
+    async def test() -> None:
+        one, its = socket.socketpair()
+        other, theirs = socket.socketpair()
+        for each in (one, its, other, theirs):
+            each.setblocking(False)
+        took: list[tuple[socket.socket, int]] = []
+        circuit = Circuit(
+            its, theirs, may_splice=True, on_moved=lambda *what: took.append(what), on_end=lambda _: None
+        )
+        circuit.start()
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(one, b"abc")
+        assert await loop.sock_recv(other, 9) == b"abc"
+        assert (took, circuit.sockets) == ([(theirs, 3)], (its, theirs))
+        circuit.close()
+        one.close()
+        other.close()
+
+    run(test)
+
+
+rates = st.integers(1, 1 << 31)
+
+
+@given(rates, st.lists(st.integers(0, 1 << 33), max_size=40))
+def test_shares_never_exceed_the_line_and_leave_nothing_of_it(rate: int, wants: list[int]) -> None:
+    shares = divide(rate, wants)
+    assert len(shares) == len(wants)
+    assert sum(shares) <= rate
+    assert not wants or rate - sum(shares) < len(wants)
+    assert min(shares, default=0) >= 0
+
+
+@given(rates, st.lists(st.integers(0, 1 << 33), min_size=1, max_size=40))
+def test_nobody_has_more_while_another_has_less_than_it_wants(rate: int, wants: list[int]) -> None:
+    shares = divide(rate, wants)
+    for want, share in zip(wants, shares, strict=True):
+        assert share >= min(want, rate // len(wants))
+        if share < want:  # then no other has more than this one, but for the rest of a division
+            assert max(shares) <= share + 1
+
+
+@given(rates, st.lists(st.integers(0, 1 << 33), min_size=1, max_size=8), st.randoms())
+def test_the_order_does_not_matter_but_for_the_rest_of_a_division(rate, wants, random) -> None:  # type: ignore[no-untyped-def]
+    places = list(range(len(wants)))
+    random.shuffle(places)
+    shares, moved = divide(rate, wants), divide(rate, [wants[place] for place in places])
+    assert all(abs(moved[at] - shares[place]) <= 1 for at, place in enumerate(places))
+
+
+@given(rates, st.integers(1, 1000), st.integers(0, 1 << 31), st.integers(0, 1 << 31))
+def test_who_uses_its_share_may_have_all_and_who_does_not_keeps_room(
+    rate: int, count: int, used: int, share: int
+) -> None:
+    want = wanted(used, share, rate, count)
+    if used >= share:
+        assert want == rate
+    elif 4 * used < 3 * share:
+        assert want >= 2 * used
+        assert want >= rate // (8 * count)
+
+
+def test_many_quiet_ones_leave_seven_eighths_to_who_sends() -> None:
+    rate, count = 2_375_000, 1024
+    wants = [wanted(0, rate // count, rate, count)] * (count - 1) + [rate]
+    assert divide(rate, wants)[-1] >= rate * 7 // 8
