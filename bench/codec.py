@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import recorded
 import torch
-from reporting import Row, at_most, load, show, told
+from reporting import Row, at_least, at_most, load, show, told
 
 from farflung.compress import chunks, context, kernels, plane, sections, values
 from farflung.compress.merge import Part, merge
@@ -55,11 +55,6 @@ CASES = (
     Case("dense, 4 bits", codec("dense", 4)),
     Case("dense, 2 bits", codec("dense", 2)),
 )
-
-
-def at_least(case: str, value: float, unit: str, goal: float, against: str) -> Row:
-    """A case that meets its goal by reaching it."""
-    return Row(case, value, unit, goal, value >= goal, f"at least; {against}")
 
 
 def seconds(call: Callable[[], object], times: int) -> float:

@@ -26,6 +26,11 @@ def at_most(case: str, value: float, unit: str, goal: float, against: str) -> Ro
     return Row(case, value, unit, goal, value <= goal, against)
 
 
+def at_least(case: str, value: float, unit: str, goal: float, against: str) -> Row:
+    """A case that meets its goal by reaching it."""
+    return Row(case, value, unit, goal, value >= goal, f"at least; {against}")
+
+
 def told(case: str, value: float, unit: str, against: str) -> Row:
     """A case without a goal."""
     return Row(case, value, unit, None, None, against)

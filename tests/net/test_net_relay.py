@@ -440,6 +440,40 @@ def test_a_broken_socket_ends_both_sides_of_a_circuit(may_splice: bool) -> None:
     run(test)
 
 
+@BOTH
+def test_a_circuit_whose_peers_keep_up_goes_on_waiting_for_the_same(
+    may_splice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To change what is waited for costs a system call or two, as much as to forward some ten KiB."""
+
+    async def test() -> None:
+        async with pair(may_splice=may_splice) as (server, *_):
+            one, its = socket.socketpair()
+            other, theirs = socket.socketpair()
+            for each in (one, its, other, theirs):
+                each.setblocking(False)
+            join(server, its, theirs)
+            loop = asyncio.get_running_loop()
+            changed: list[int] = []
+            for name in ("add_reader", "add_writer", "remove_reader", "remove_writer"):
+                act = getattr(loop, name)
+                monkeypatch.setattr(
+                    loop, name, lambda fd, *more, act=act: changed.append(fd) or act(fd, *more)
+                )
+            for n in range(50):
+                await loop.sock_sendall(one, bytes([n]) * 1000)
+                got = b""
+                while len(got) < 1000:
+                    got += await loop.sock_recv(other, 1000)
+                assert got == bytes([n]) * 1000
+            monkeypatch.undo()
+            assert not {its.fileno(), theirs.fileno()} & set(changed)
+            one.close()
+            other.close()
+
+    run(test)
+
+
 def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> Circuit:
     circuit = Circuit(
         its, theirs, may_splice=server._may_splice, on_moved=server._moved, on_end=server._ended

@@ -147,18 +147,17 @@ class _Way:
         try:
             for _ in range(_TURNS):
                 if self.duct.held:
-                    self._wait(self._sink)
                     self._circuit.moved(self._sink, self.duct.drain(self._sink))
-                else:
-                    self._wait(self._source)
-                    if self.duct.fill(self._source) == 0:
-                        self._finish()
-                        return
-            self._wait(self._sink if self.duct.held else self._source)
+                elif self.duct.fill(self._source) == 0:
+                    self._finish()
+                    return
         except (BlockingIOError, InterruptedError):
-            pass  # it already waits for the right one
+            pass
         except OSError:
             self._circuit.close()
+            return
+        # only now: to change what is waited for costs as much as to forward some ten KiB
+        self._wait(self._sink if self.duct.held else self._source)
 
     def _finish(self) -> None:
         """The source sends no more; the other way may go on."""

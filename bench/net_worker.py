@@ -1,0 +1,242 @@
+"""One process of the network benchmark that speaks farflung: `net_worker.py ROLE JSON`; it says facts as lines of JSON.
+
+    relay     RelayServer at `host`; until it is ended
+    receive   an Endpoint at `host`, or attached to `relay`; says what came of each transfer; until it is ended
+    send      dials, asks once (set-up), asks some times (quiet), then sends `bytes` or for `seconds`; `times` over
+    mesh      one of `count` homes: sends to all others through `relay` once the file `go` is there
+
+All clocks are CLOCK_MONOTONIC, which every namespace of a machine shares. Bytes are those of whole messages that the
+receiving handler was given, so what was lost, sent again, framed or encrypted counts for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from farflung.app.roles.relay import allow_many_files
+from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import NetworkError
+from farflung.net.counters import Counter
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.relay import RelayServer
+from farflung.net.streams import Kind
+
+SEED: Final = 6
+PIECE: Final = 1 << 20  # bytes of one bulk message
+SMALL: Final = 1 << 16  # of one in a mesh, whose circuits are slow
+QUIET: Final = 8  # calls before the transfer begins
+PAUSE: Final = 0.05  # seconds between two calls during it
+GRACE: Final = 30.0  # for what must happen before a measurement begins
+
+Options = dict[str, Any]
+
+
+def key(name: str, index: int = 0) -> SigningKey:
+    """The key of somebody in this benchmark."""
+    return local_key(SEED, name, index)
+
+
+def say(**facts: object) -> None:
+    """A line for who started this process."""
+    print(json.dumps(facts), flush=True)
+
+
+def place(options: Options) -> tuple[str, int]:
+    """Where to dial."""
+    return options["host"], options["port"]
+
+
+class Arrivals:
+    """What comes of one transfer at a time: told once, at its last byte or its deadline."""
+
+    def __init__(self) -> None:
+        self._wanted = self._got = 0
+        self._began = self._last = self._seconds = self._cpu = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def handle(self, _: Connection, method: str, body: bytes) -> bytes:
+        """begin: a transfer; put: a piece of it; ask: an echo."""
+        if method == "put":
+            self._put(len(body))
+        elif method == "begin":
+            self._begin(json.loads(body))
+        return body if method == "ask" else b""
+
+    def _begin(self, asked: Options) -> None:
+        self._wanted, self._got, self._seconds = asked["bytes"], 0, asked["seconds"]
+        self._began = self._last = asked["began"]
+        self._cpu = time.process_time()
+        left = self._began + self._seconds - time.monotonic()
+        self._timer = asyncio.get_running_loop().call_later(left, self._end, self._seconds)
+
+    def _put(self, size: int) -> None:
+        self._got += size
+        self._last = time.monotonic()
+        if self._got >= self._wanted:
+            self._end(self._last - self._began)
+
+    def _end(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            spent = time.process_time() - self._cpu
+            say(bytes=self._got, seconds=seconds, began=self._began, cpu=spent)
+
+
+async def relay(options: Options) -> None:
+    allow_many_files()
+    server = RelayServer(
+        key("relay"), host=options["host"], allow_remote=True, may_splice=options.get("splice", True)
+    )
+    say(port=(await server.start())[1])
+    await asyncio.Event().wait()
+
+
+async def receive(options: Options) -> None:
+    arrivals = Arrivals()
+    if "relay" in options:
+        endpoint = Endpoint(key("receive"), arrivals.handle, Counter())
+        endpoint.attach(key("relay").public, *options["relay"])
+        await endpoint.attached()
+        say(port=0)
+    else:
+        endpoint = Endpoint(
+            key("receive"), arrivals.handle, Counter(), host=options["host"], allow_remote=True
+        )
+        say(port=(await endpoint.start())[1])
+    await asyncio.Event().wait()
+
+
+async def send(options: Options) -> None:
+    endpoint = Endpoint(key("send"), _nothing, Counter())
+    for _ in range(options["times"]):
+        before = time.monotonic()
+        via = key("relay").public if options.get("via") else None
+        connection = await endpoint.dial(key("receive").public, *place(options), relay=via)
+        await connection.call("ask", b"first")
+        setup = time.monotonic() - before
+        quiet = [await _asked(connection) for _ in range(QUIET)]
+        facts = await _transfer(connection, options) if options["bytes"] else {}
+        tuned = connection.tuned
+        say(setup=setup, quiet=quiet, congestion="" if tuned is None else tuned.congestion, **facts)
+        connection.close()
+        await connection.closed()
+    await endpoint.close()
+
+
+async def _transfer(connection: Connection, options: Options) -> Options:
+    """Sends until the last byte or the deadline; meanwhile asks now and then, where `asking` is set."""
+    began, cpu, sent = time.monotonic(), time.process_time(), 0
+    head = {"bytes": options["bytes"], "seconds": options["seconds"], "began": began}
+    await connection.tell("begin", json.dumps(head).encode(), kind=Kind.SYNC)
+    trips: list[tuple[float, float]] = []
+    asking = asyncio.create_task(_keep_asking(connection, trips)) if options.get("asking") else None
+    body, end = bytes(PIECE), began + options["seconds"]
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout_at(end):
+            while sent < options["bytes"]:
+                await connection.tell("put", body, kind=Kind.SYNC)
+                sent += PIECE
+            await connection.call("ask", b"last", kind=Kind.SYNC, timeout=None)  # behind all of them
+    if asking is not None:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    return {"trips": trips, "cpu": time.process_time() - cpu}
+
+
+async def _keep_asking(connection: Connection, trips: list[tuple[float, float]]) -> None:
+    """Adds when each call began, in seconds from now, and how long it took."""
+    began = time.monotonic()
+    while True:
+        when = time.monotonic() - began
+        trips.append((when, await _asked(connection)))
+        await asyncio.sleep(PAUSE)
+
+
+async def _asked(connection: Connection) -> float:
+    """Seconds of a small question and its answer."""
+    before = time.monotonic()
+    await connection.call("ask", b"x" * 32)
+    return time.monotonic() - before
+
+
+async def _nothing(_: Connection, method: str, body: bytes) -> bytes:
+    return b""
+
+
+async def mesh(options: Options) -> None:
+    """Says what came from each other home between two instants, the same for all homes."""
+    me, others = options["index"], [n for n in range(options["count"]) if n != options["index"]]
+    names = {key("home", n).public: n for n in others}
+    heard: list[tuple[float, int, int]] = []  # when, from whom, bytes
+
+    async def handle(connection: Connection, method: str, body: bytes) -> bytes:
+        heard.append((time.monotonic(), names[connection.peer], len(body)))
+        return b""
+
+    endpoint = Endpoint(key("home", me), handle, Counter())
+    endpoint.attach(key("relay").public, *place(options))
+    await endpoint.attached()
+    connections = [await _met(endpoint, n, options) for n in others if n > me]
+    deadline = time.monotonic() + GRACE
+    while len(connections) < len(others) and time.monotonic() < deadline:  # those that dial us
+        await asyncio.sleep(PAUSE)
+        connections = [one for n in others if (one := endpoint.connection(key("home", n).public)) is not None]
+    say(met=len(connections))
+    began = await asyncio.to_thread(_begin, Path(options["go"]), deadline + GRACE)
+    first = began + options["warm"]
+    end = first + options["seconds"]
+    await asyncio.gather(*(_flood(connection, end) for connection in connections))
+    got, known = dict.fromkeys(others, 0), set()
+    for when, who, size in heard:
+        if first <= when < end:
+            got[who] += size * (who in known)  # the first one of each had begun to come before
+            known.add(who)
+    say(got=got)
+
+
+def _begin(go: Path, deadline: float) -> float:
+    """The instant that the file names, once it is there: the same for all homes."""
+    while time.monotonic() < deadline:
+        if go.exists() and (word := go.read_text()):
+            return float(word)
+        time.sleep(PAUSE)
+    raise TimeoutError(f"no {go.name}")
+
+
+async def _met(endpoint: Endpoint, other: int, options: Options) -> Connection:
+    """Dials until the other one is there."""
+    deadline = time.monotonic() + GRACE
+    while True:
+        try:
+            peer = key("home", other).public
+            return await endpoint.dial(peer, *place(options), relay=key("relay").public)
+        except NetworkError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(2 * PAUSE)
+
+
+async def _flood(connection: Connection, end: float) -> None:
+    """Sends as fast as it goes, until nobody counts any more."""
+    body = bytes(SMALL)
+    with contextlib.suppress(TimeoutError, NetworkError):  # a home that was done a moment before us
+        async with asyncio.timeout_at(end + 4 * PAUSE):  # nobody's line runs empty before the last instant
+            while True:
+                await connection.tell("put", body, kind=Kind.SYNC)
+
+
+ROLES: Final = {"relay": relay, "receive": receive, "send": send, "mesh": mesh}
+
+if __name__ == "__main__":
+    asyncio.run(ROLES[sys.argv[1]](json.loads(sys.argv[2])))
+    sys.stdout.flush()
+    os._exit(0)  # what is still queued is of no interest
