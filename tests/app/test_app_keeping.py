@@ -21,7 +21,11 @@ SCRIPTED = Path(__file__).with_name("app_scripted.py")
 DIE: Report = {"do": "die"}
 
 
-async def spawned(_: str, errors: int) -> asyncio.subprocess.Process:
+WAYS: list[tuple[str, ...]] = []  # that processes of this test were started by, in order
+
+
+async def spawned(_: str, errors: int, *way: str) -> asyncio.subprocess.Process:
+    WAYS.append(way)
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPTED), stdin=pipe, stdout=pipe, stderr=errors, limit=leash.LINE_BYTES
@@ -67,7 +71,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
             watcher = Watcher()
             keeper = Keeper(watcher, watcher)
             config = {"port": 0, "lives": str(tmp_path / "lives"), "script": script}
-            post = Post("thing", "thing", config, tmp_path / "log")
+            post = Post("thing", "thing", config, tmp_path / "log", ("by", "its door"))
+            WAYS.clear()
             await keeper.launch(post)
             first = post.child
             assert first is not None
@@ -109,6 +114,14 @@ def test_a_killed_process_is_started_again_on_the_port_that_it_had(kept: Any) ->
         assert (event.name, event.why) == ("thing", "its process was ended by SIGKILL")
         assert event.seconds > 0
         assert watcher.ends == [("thing", "its process was ended by SIGKILL", "")]
+
+    kept(body)
+
+
+def test_a_killed_process_is_started_again_in_its_place(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        await next_life(keeper, watcher)
+        assert WAYS == [("by", "its door")] * 2
 
     kept(body)
 

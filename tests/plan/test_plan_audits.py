@@ -17,7 +17,7 @@ from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, Optimi
 from farflung.plan import audits
 from farflung.plan.price import expected_audits
 from farflung.plan.states import codec_of
-from farflung.plan.traffic import Traffic, on_wire, snapshot_bytes, traffic
+from farflung.plan.traffic import Traffic, all_relayed, on_wire, snapshot_bytes, traffic
 
 LAYOUT = Layout.of({"a.weight": (512, 512), "b.bias": (512,)})
 
@@ -182,6 +182,13 @@ def test_a_relay_sends_what_its_hidden_peers_are_sent_and_send() -> None:
     snapshots = audits.expected(spec(network=NetworkSpec(providers=4))).asked * on_wire(4 * LAYOUT.size)
     through = whole.sync + whole.join - verifiers + whole.audit - snapshots
     assert whole.relay == pytest.approx(through, abs=4)
+
+
+def test_where_nobody_listens_all_but_control_passes_the_relay() -> None:
+    some = planned(spec(network=NetworkSpec(providers=4, hidden=4)))
+    all_of_it = all_relayed(some)
+    assert all_of_it.relay == some.sync + some.join + some.audit > some.relay
+    assert all_of_it == msgspec.structs.replace(some, relay=all_of_it.relay)
 
 
 @pytest.mark.parametrize(("hidden", "sixteenths"), [(1, 1 + 3), (2, 2 + 2 + 4), (4, 4 + 12)])

@@ -92,6 +92,14 @@ CAUGHT = events.Caught(
     evidence="0f" * 32,
 )
 
+HOUSED = events.Housed(
+    names=("provider-0", "provider-1", "verifier-0"),
+    routers=("symmetric", "symmetric", "port_restricted"),
+    up=20.0,
+    down=100.0,
+    rtt=40.0,
+)
+
 STORY: tuple[AnyEvent, ...] = (
     PLANNED,
     events.ProcessStarted(role="provider", name="provider-1", pid=7, peer=PEERS[0]),
@@ -102,6 +110,7 @@ STORY: tuple[AnyEvent, ...] = (
     closed(0),
     events.Traffic(session=1, process="a", sync=10, audit=0, join=5, control=1, relay=7),
     events.Sandboxed(tier="bwrap", gaps=("what root sees",)),
+    HOUSED,
     events.Drawn(round=0, peer=PEERS[3], segment=2),
     AUDIT,
     CAUGHT,
@@ -215,6 +224,7 @@ def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number:
         events.Failed(code=noise, message=noise, cause=noise, hint=noise),
         events.Compared(quantity=noise, unit=noise, planned=value, measured=value),
         events.Sandboxed(tier=noise, gaps=(noise, noise)),
+        events.Housed(names=(noise,), routers=(noise, noise + "!"), up=value, down=value, rtt=value),
         events.Drawn(round=1, peer=noise, segment=1, flagged=noise + "!"),
         msgspec.structs.replace(AUDIT, peer=noise, verifiers=(noise,) * 9, finding=noise, excess=value),
         msgspec.structs.replace(CAUGHT, peer=noise, why=noise, evidence=noise, burnt=number),
@@ -239,6 +249,13 @@ def test_a_round_line_says_loss_speed_bytes_and_time_left() -> None:
         assert words in line
     fewer = msgspec.structs.replace(closed(1), peers=4)
     assert "4 of 5 peers" in lines(fewer, told(PLANNED, fewer))[0]
+
+
+def test_a_run_through_simulated_homes_says_which_in_one_line() -> None:
+    line, plan = lines(HOUSED, told(HOUSED))
+    assert "through 3 simulated homes of 20/100 Mbit/s, 40 ms" in line
+    assert "NAT 2 symmetric, 1 port_restricted" in line
+    assert "the plan's seconds are for loopback" in plan
 
 
 def shown(result: events.Result) -> str:

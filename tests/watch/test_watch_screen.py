@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from test_watch_fold import AUDIT, CAUGHT, PEERS, PLANNED, RESULT, STORY, closed, told
+from test_watch_fold import AUDIT, CAUGHT, HOUSED, PEERS, PLANNED, RESULT, STORY, closed, told
 from watch_events import STORIES
 
 from farflung.core import events
@@ -24,6 +24,13 @@ BEGAN = events.Began(run="runs/1", name="local", seed=1, version="0.1.0", python
 def shown(timeline: Timeline, **how: object) -> str:
     view = View(**{"now": timeline.at, **how})  # type: ignore[arg-type]
     return "\n".join(row.text for row in screen(timeline, view))
+
+
+def test_the_screen_says_that_a_run_goes_through_simulated_homes() -> None:
+    up = events.ProcessStarted(role="provider", name="provider-0", pid=7, peer=PEERS[0])
+    homes = "3 simulated homes of 20/100 Mbit/s, 40 ms, NAT 2 symmetric, 1 port_restricted"
+    assert homes in shown(told(PLANNED, HOUSED, up))
+    assert "simulated" not in shown(told(PLANNED, up))
 
 
 def opened(round: int, at: float = 0.0, waited: float = 0.0) -> events.RoundOpened:

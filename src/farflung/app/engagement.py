@@ -46,6 +46,7 @@ from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, Role
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.listening import LOOPBACK
 from farflung.plan.price import audit_units, price
 from farflung.store.io.disk import Disk
 from farflung.train import rounds, snapshot
@@ -81,8 +82,14 @@ class Requester:
         journal: Emitter,
         on_closed: OnClosed = lambda _, __: None,
         port: int = 0,
+        *,
+        host: str = LOOPBACK,
+        allow_remote: bool = False,
     ) -> None:
-        """`on_closed` hears after each round its public state, and what this process has sent and received so far."""
+        """`on_closed` hears after each round its public state, and what this process has sent and received so far.
+
+        `host`, `port` and `allow_remote`: where it listens, as an Endpoint does.
+        """
         self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
         self._folder = folder
         self._job_key = key.secret(NS_JOB_KEY, terms.id)
@@ -97,7 +104,9 @@ class Requester:
         self._asks: Asks | None = None
         self._stop_asked = False
         self.counter = Counter()
-        self.endpoint = Endpoint(key, self._serve, self.counter, port=port)
+        self.endpoint = Endpoint(
+            key, self._serve, self.counter, host=host, port=port, allow_remote=allow_remote
+        )
         self._crew = Crew(key.public, terms, self._job_key, self.endpoint, self._supplies, journal)
 
     async def open(self) -> None:

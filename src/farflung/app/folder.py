@@ -29,6 +29,7 @@ class Identity(msgspec.Struct, frozen=True):
     base: str  # the folder that relative paths in it start from
     cheat: str = "none"  # what one of the local providers does instead of its work (job.cheats)
     baseline: bool = False  # whether one machine is trained on the same tokens, to compare with
+    lab: bool = False  # whether providers and verifiers are in simulated homes (app.housing)
 
 
 class RunFolder:

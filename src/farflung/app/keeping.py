@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -44,8 +44,9 @@ class Owner(Protocol):
 class Post:
     """One process of a run, whoever fills it at the moment."""
 
-    def __init__(self, name: str, role: str, config: Report, log: Path) -> None:
-        self.name, self.role, self.config, self.log = name, role, config, log
+    def __init__(self, name: str, role: str, config: Report, log: Path, way: Sequence[str] = ()) -> None:
+        """`way`: what its command begins with, each time that it is started (app.housing)."""
+        self.name, self.role, self.config, self.log, self.way = name, role, config, log, way
         self.child: Child | None = None
         self.is_given_up = False
         self.deaths: list[float] = []  # loop times
@@ -153,7 +154,7 @@ class Keeper:
         await _end([final] if final is not None else [])
 
     async def _start(self, post: Post) -> Child:
-        return await Child.start(post.name, post.role, post.config, post.log, self._owner.heard)
+        return await Child.start(post.name, post.role, post.config, post.log, self._owner.heard, post.way)
 
     async def _watch(self, post: Post) -> None:
         """Until the run ends, or until the process is given up."""

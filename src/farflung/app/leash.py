@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,9 +133,12 @@ def run_role(main: Callable[[Orders], Awaitable[None]]) -> None:
         sys.exit(1)
 
 
-async def _spawned(role: str, errors: int) -> Process:
-    """The role's process. Cancelled half-way, asyncio would wait for ever for its pipes: it is ended once it is up."""
-    words = (sys.executable, "-I", "-m", f"farflung.app.roles.{role}")
+async def _spawned(role: str, errors: int, *way: str) -> Process:
+    """The role's process; its command begins with `way`.
+
+    Cancelled half-way, asyncio would wait for ever for its pipes: it is ended once it is up.
+    """
+    words = (*way, sys.executable, "-I", "-m", f"farflung.app.roles.{role}")
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(*words, stdin=PIPE, stdout=PIPE, stderr=errors, limit=LINE_BYTES)
     )
@@ -166,9 +169,18 @@ class Child:
 
     @classmethod
     async def start(
-        cls, name: str, role: str, config: Report, log: Path, on_report: Callable[[Child, Report], None]
+        cls,
+        name: str,
+        role: str,
+        config: Report,
+        log: Path,
+        on_report: Callable[[Child, Report], None],
+        way: Sequence[str] = (),
     ) -> Child:
-        """Starts `farflung.app.roles.<role>` and gives it its configuration. Raises RunError FF-APP-024."""
+        """Starts `farflung.app.roles.<role>` and gives it its configuration. Raises RunError FF-APP-024.
+
+        `way`: what the command begins with (app.housing).
+        """
         try:
             errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
@@ -179,7 +191,7 @@ class Child:
                 hint=f"see that there is room and that {log.parent} can be written, then run `farflung resume`",
             ) from error
         try:
-            process = await _spawned(role, errors)
+            process = await _spawned(role, errors, *way)
         finally:
             os.close(errors)
         child = cls(name, role, process)

@@ -7,6 +7,9 @@ with one seed give the same bits (docs/architecture, law 4). Such keys are unsaf
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from farflung.app.housing import LEDGER, RELAY, REQUESTER, Loopback
 from farflung.app.leash import Report
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_LOCAL_KEY, SigningKey, digest, local_key
@@ -15,6 +18,7 @@ from farflung.core.money import MICRO, Credits, parse_credits, times
 from farflung.job.cheats import HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import DAY_MS, Genesis, Params
+from farflung.net.io.listening import LOOPBACK
 
 FEE = Credits(10)  # micro-credits a transaction
 STAKE_ROUNDS = (
@@ -83,7 +87,9 @@ class Place:
 class LocalNetwork:
     """What each process of a local network is given when it starts (see app.leash: keys included)."""
 
-    def __init__(self, spec: JobSpec, cheat: str = HONEST) -> None:
+    def __init__(self, spec: JobSpec, cheat: str = HONEST, housing: Loopback | None = None) -> None:
+        """`housing`: where its processes are; None: on loopback."""
+        self.housing = housing or Loopback()
         self.spec, self.keys, self.genesis = spec, Keys(spec), genesis_of(spec)
         self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
         self._cheat = cheat
@@ -91,19 +97,33 @@ class LocalNetwork:
     @property
     def has_relay(self) -> bool:
         """Whether anybody is reached through a relay only."""
-        return self.spec.hidden > 0
+        return self.reached.hidden > 0
+
+    @property
+    def reached(self) -> JobSpec:
+        """The job as its network is reached, for plans: nobody reaches into a home. Its terms do not know of that."""
+        if not self.housing.homes:
+            return self.spec
+        network = replace(self.spec.network, hidden=self.spec.network.providers)
+        return replace(self.spec, network=network)
 
     def _base(self, name: str, key: SigningKey) -> Report:
         return {"name": name, "key": key.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
 
+    def _listening(self, name: str) -> Report:
+        host = self.housing.host(name)
+        return {"host": host, "remote": host != LOOPBACK}
+
     def ledger(self, folder: str) -> Report:
         """The validator's configuration."""
-        return {**self._base("ledger", self.keys.validator), "folder": folder, "local": True}
+        base = {**self._base(LEDGER, self.keys.validator), **self._listening(LEDGER)}
+        return {**base, "folder": folder, "local": True}
 
     def relay(self) -> Report:
         """The relay's configuration: whom it serves."""
         allow = [peer.hex() for peer in self.keys.guests]
-        return {"name": "relay", "key": self.keys.relay.seed.hex(), "port": 0, "allow": allow}
+        base = {"name": RELAY, "key": self.keys.relay.seed.hex(), "port": 0, **self._listening(RELAY)}
+        return {**base, "allow": allow}
 
     def node(self, name: str, key: SigningKey, folder: str, ledger: Place, flops: int) -> Report:
         """What providers and verifiers have in common."""
@@ -119,17 +139,27 @@ class LocalNetwork:
 
     def provider(self, index: int, folder: str, ledger: Place, relay: Place | None, flops: int) -> Report:
         """A provider's configuration: the first ones listen at the relay only, and one may cheat."""
-        hidden = relay is not None and index < self.spec.hidden
+        hidden = relay is not None and index < self.reached.hidden
         return {
             **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
             "relay": relay.config if relay is not None and hidden else None,
             "cheat": self._cheat if index == cheater_of(self.spec) else HONEST,
         }
 
+    def verifier(self, index: int, folder: str, ledger: Place, relay: Place | None, flops: int) -> Report:
+        """A verifier's configuration: one in a home stays at the relay."""
+        name = f"verifier-{index}"
+        hidden = relay is not None and name in self.housing.homes
+        return {
+            **self.node(name, self.keys.verifiers[index], folder, ledger, flops),
+            "relay": relay.config if relay is not None and hidden else None,
+        }
+
     def requester(self, root: str, ledger: Place, relay: Place | None) -> Report:
         """The requester's configuration, but for what the plan says."""
         return {
-            **self._base("requester", self.keys.requester),
+            **self._base(REQUESTER, self.keys.requester),
+            **self._listening(REQUESTER),
             "root": root,
             "ledger": ledger.config,
             "relay": relay.config if relay is not None else None,

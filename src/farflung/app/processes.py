@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from farflung.app.folder import RunFolder
+from farflung.app.housing import LEDGER, RELAY, REQUESTER
 from farflung.app.journal import Journal
 from farflung.app.keeping import PORT_TAKEN, Keeper, Post
 from farflung.app.leash import Child, Report
@@ -36,8 +37,6 @@ from farflung.host.limits import Limits
 from farflung.train.io.pipe import WorkerPipe
 
 OnEvent = Callable[[AnyEvent, bool], None]
-
-LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
 
 
 class Processes:
@@ -88,20 +87,20 @@ class Processes:
     async def _start(self) -> None:
         network, folder = self._network, self._folder
         ledger = self._ledger = await self._first(
-            Post(LEDGER, "validator", network.ledger(str(folder.ledger)), folder.ledger / "process.log")
+            self._post(LEDGER, "validator", network.ledger(str(folder.ledger)), folder.ledger / "process.log")
         )
         if network.has_relay:
-            post = Post(RELAY, "relay", network.relay(), folder.root / "relay.log")
+            post = self._post(RELAY, "relay", network.relay(), folder.root / "relay.log")
             self._relay = await self._first(post)
         flops = int(sgemm_flops())
         for index, name in enumerate(self._providers):
             place = _made(folder.provider(index))
             config = network.provider(index, str(place), ledger, self._relay, flops)
-            await self._keeper.launch(Post(name, "provider", config, place / "process.log"))
+            await self._keeper.launch(self._post(name, "provider", config, place / "process.log"))
         for index, name in enumerate(self._verifiers):
             place = _made(folder.verifier(index))
-            config = network.node(name, network.keys.verifiers[index], str(place), ledger, flops)
-            await self._keeper.launch(Post(name, "verifier", config, place / "process.log"))
+            config = network.verifier(index, str(place), ledger, self._relay, flops)
+            await self._keeper.launch(self._post(name, "verifier", config, place / "process.log"))
         for name in self._nodes:
             self._announce_child(await self._keeper.ready(name))
         for name in self._nodes:
@@ -110,6 +109,9 @@ class Processes:
     @property
     def _nodes(self) -> list[str]:
         return [*self._providers, *self._verifiers]
+
+    def _post(self, name: str, role: str, config: Report, log: Path) -> Post:
+        return Post(name, role, config, log, self._network.housing.way(name))
 
     async def _first(self, post: Post) -> Place:
         await self._keeper.launch(post)
@@ -125,7 +127,8 @@ class Processes:
         assert self._ledger is not None
         self._outcome = asyncio.get_running_loop().create_future()
         config = {**self._network.requester(str(self._folder.root), self._ledger, self._relay), **plan}
-        await self._first(Post(REQUESTER, "requester", config, self._folder.root / "requester.log"))
+        post = self._post(REQUESTER, "requester", config, self._folder.root / "requester.log")
+        await self._first(post)
         if self._stop_asked:
             self._keeper.tell(REQUESTER, {"do": "stop"})
         outcome = await self._outcome

@@ -21,6 +21,7 @@ from farflung.app import asking, beside, closing, history, preparation
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
+from farflung.app.housing import housed, housing_of
 from farflung.app.journal import Journal, Watcher
 from farflung.app.leash import by_name, report_usage
 from farflung.app.ledger_client import LedgerClient
@@ -41,7 +42,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.plan.advise import Plan, advise
 from farflung.plan.compare import Measured, compare
 from farflung.plan.time import ALONE_THREADS
-from farflung.plan.traffic import ring_bytes
+from farflung.plan.traffic import all_relayed, ring_bytes
 from farflung.train.rounds import REASON_STOPPED
 
 
@@ -72,9 +73,10 @@ class Run:
     ) -> None:
         self._folder, self._identity, self._resolved = folder, identity, resolved
         self._spec = resolved.spec
+        self._housing = housing_of(self._spec, in_homes=identity.lab)
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        self._network = LocalNetwork(self._spec, identity.cheat)
+        self._network = LocalNetwork(self._spec, identity.cheat, self._housing)
         self._processes = Processes(folder, self._network, self._journal, self._hear)
         self._scorer: Scorer | None = None
         self._main: asyncio.Task[Any] | None = None
@@ -172,13 +174,21 @@ class Run:
         layout = preparation.known_layout(self._spec)
         if layout is not None:
             self._show_plan(layout)
-        try:
-            return await self._processes.guard(self._with_network(layout))
-        finally:
-            await self._processes.stop()
+        homes = housed(self._housing.homes)
+        if homes is not None:
+            self._journal.emit(homes)
+        with self._housing.open():
+            try:
+                return await self._processes.guard(self._with_network(layout))
+            finally:
+                await self._processes.stop()
 
     def _show_plan(self, layout: Layout) -> None:
-        self._plan = advise(self._spec, layout, self._folder.dataset_file.stat().st_size, machine())
+        self._plan = advise(
+            self._network.reached, layout, self._folder.dataset_file.stat().st_size, machine()
+        )
+        if self._housing.homes:  # nobody reaches into a home, a verifier's either
+            self._plan = msgspec.structs.replace(self._plan, traffic=all_relayed(self._plan.traffic))
         if self._journal.timeline.plan is None:
             self._journal.emit(self._plan.event(self._folder.name, baseline=self._identity.baseline))
 

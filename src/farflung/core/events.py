@@ -190,6 +190,19 @@ class Sandboxed(Event, frozen=True, tag="sandbox"):
     gaps: tuple[str, ...]
 
 
+class Housed(Event, frozen=True, tag="housed"):
+    """Who is in a simulated home of the laboratory, and what kind of NAT each one's router does, in the same order.
+
+    `up` and `down` of every line in Mbit/s; `rtt`: round trip to the backbone in ms.
+    """
+
+    names: tuple[str, ...]
+    routers: tuple[str, ...]
+    up: float
+    down: float
+    rtt: float
+
+
 class Drawn(Event, frozen=True, tag="drawn"):
     """After the commitments of a round: whose work will be repeated. `flagged`: suspicion chose it, not the draw."""
 
@@ -353,6 +366,7 @@ AnyEvent = (
     | Traffic
     | Usage
     | Sandboxed
+    | Housed
     | Drawn
     | AuditConcluded
     | Caught

@@ -167,6 +167,11 @@ def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
     return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL + circuits
 
 
+def all_relayed(sent: Traffic) -> Traffic:
+    """The same, where every member and every verifier is reached through the relay only: all but control passes it."""
+    return msgspec.structs.replace(sent, relay=Bytes(sent.sync + sent.join + sent.audit))
+
+
 def _relayed(spec: JobSpec, sync: int, join: int, from_peers: float) -> Bytes:
     """Bytes of the h hidden of N members that pass the relay.
 

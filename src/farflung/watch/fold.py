@@ -95,6 +95,7 @@ class Timeline(Struct, frozen=True):
     left: tuple[events.Left, ...] = ()
     restarted: tuple[events.Restarted, ...] = ()
     sandboxes: tuple[events.Sandboxed, ...] = ()
+    housed: events.Housed | None = None
     drawn: Mapping[Segment, events.Drawn] = _NOTHING
     audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
     caught: Mapping[str, events.Caught] = _NOTHING  # by peer
@@ -247,6 +248,8 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, restarted=_listed(t.restarted, event))
         case events.Sandboxed():
             return replace(t, sandboxes=_listed(t.sandboxes, event))
+        case events.Housed():
+            return replace(t, housed=event)
     return _verify(_train(t, event), event)
 
 

@@ -47,7 +47,7 @@ def network(t: Timeline, columns: int, is_over: bool) -> list[Row]:
     if not t.processes:
         return _not_yet("Network", "not started" if is_over else "waits for the plan …", columns)
     rows = block("Network", [plain(_up(t)), *_starting(t, is_over)], columns, rank=FACT)
-    cells = [plain(_tier(t)), plain(_hired(t))]
+    cells = [plain(text) for text in (_homes(t), _tier(t), _hired(t))]
     return [*rows, *block("", cells, columns, rank=DETAIL)] if any(c.text for c in cells) else rows
 
 
@@ -104,6 +104,10 @@ def _tier(t: Timeline) -> str:
     last = t.sandboxes[-1]
     gaps = f", {words.many(len(last.gaps), 'known gap')}" if last.gaps else ""
     return f"workers in sandbox {words.clean(last.tier, 20)}{gaps}"
+
+
+def _homes(t: Timeline) -> str:
+    return words.homes(t.housed) if t.housed is not None else ""
 
 
 def _hired(t: Timeline) -> str:

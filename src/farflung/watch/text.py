@@ -54,6 +54,8 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
             return say("Network", f"session {event.session}: the run goes on from round {event.round}")
         case events.Sandboxed():
             return _sandboxed(event)
+        case events.Housed():
+            return say("Network", f"through {words.homes(event)}", "the plan's seconds are for loopback")
         case events.Restarted():
             return say(timeline.stage, words.restarted(event))
         case events.Settled():

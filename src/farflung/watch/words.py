@@ -7,6 +7,7 @@ Rounds are named as in the event log, from 0; progress counts the rounds that ar
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -209,6 +210,13 @@ def open_audits(t: Timeline) -> tuple[int, ...]:
 def audits_wait(rounds: Sequence[int]) -> str:
     """Why the next round does not open yet."""
     return f"the audits of round {rounds[0]} are not over: {len(rounds)} open"
+
+
+def homes(event: events.Housed) -> str:
+    """How many simulated homes there are, and behind which lines and kinds of NAT."""
+    kinds = ", ".join(f"{number} {clean(kind, 16)}" for kind, number in Counter(event.routers).items())
+    line = f"{event.up:.4g}/{event.down:.4g} Mbit/s, {event.rtt:.4g} ms"
+    return f"{many(len(event.names), 'simulated home')} of {line}, NAT {kinds}"
 
 
 def restarted(event: events.Restarted) -> str:

@@ -76,6 +76,11 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
     default=None,
     help="Also train one machine on the same tokens. Default: only without JOB.",
 )
+@click.option(
+    "--lab",
+    is_flag=True,
+    help="Each provider and verifier in a simulated home, behind a router and a line. Linux, as root.",
+)
 @_JSON
 def run(
     job: Path | None,
@@ -86,6 +91,7 @@ def run(
     out: Path | None,
     cheat: str | None,
     baseline: bool | None,
+    lab: bool,
     as_json: bool,
 ) -> None:
     """Train a job on a network of processes on this computer, and settle it.
@@ -95,6 +101,7 @@ def run(
     resolved, identity = asking.resolve(
         job, preset, _flags(settings, seed, rounds), cheat=cheat, baseline=baseline
     )
+    identity = msgspec.structs.replace(identity, lab=lab)
     root = asking.new_root(out, resolved.spec.name)
     with watcher(as_json, root) as see:
         running.start(root, resolved, identity, [see])

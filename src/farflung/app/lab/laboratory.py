@@ -116,6 +116,10 @@ class Laboratory:
                 raise
         return subprocess.CompletedProcess(list(command), process.returncode, out, errors)
 
+    def way(self, who: str) -> tuple[str, ...]:
+        """What a command begins with so that it runs there; else it is as it would be here (app.lab.entering)."""
+        return sys.executable, "-I", "-m", "farflung.app.lab.entering", self._space(who)
+
     def inside(self, who: str) -> AbstractContextManager[None]:
         """The calling thread is there while this is open; sockets that it makes stay there. Raises OSError."""
         return spaces.inside(self._space(who))

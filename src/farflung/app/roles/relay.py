@@ -16,6 +16,7 @@ from farflung.app.leash import Orders, by_name, report, report_usage, run_role
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.net.counters import Counter
+from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.relay import RelayServer
 
 TELL_SECONDS: Final = 0.5
@@ -48,8 +49,9 @@ async def main(orders: Orders) -> None:
     key = SigningKey(bytes.fromhex(config["key"]))
     server = RelayServer(
         key,
-        host=config.get("host", "127.0.0.1"),
+        host=config.get("host", LOOPBACK),
         port=config["port"],
+        allow_remote=bool(config.get("remote")),
         admit=admission(config["allow"]),
         counter=Counter(),
     )

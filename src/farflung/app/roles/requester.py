@@ -94,7 +94,16 @@ async def main(orders: Orders) -> None:
     folder = RunFolder(Path(config["root"]))
     await folder.lock_coordinator()
     terms = preparation.read_terms(folder, resolve_again(folder).spec)
-    requester = Requester(key, folder, terms, ReportingEmitter(), tell_closed, int(config["port"]))
+    requester = Requester(
+        key,
+        folder,
+        terms,
+        ReportingEmitter(),
+        tell_closed,
+        int(config["port"]),
+        host=config["host"],
+        allow_remote=config["remote"],
+    )
     validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
 
     async def reach_ledger() -> Connection:

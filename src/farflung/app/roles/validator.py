@@ -122,7 +122,14 @@ async def main(orders: Orders) -> None:
         directory=folder / "directory.bin",
         on_block=count,
     )
-    endpoint = Endpoint(key, validator.handle, counter, port=config["port"])
+    endpoint = Endpoint(
+        key,
+        validator.handle,
+        counter,
+        host=config["host"],
+        port=config["port"],
+        allow_remote=config["remote"],
+    )
     host, port = await endpoint.start()
     report("ready", peer=key.public.hex(), host=host, port=port)
     while await orders.next() is not None:

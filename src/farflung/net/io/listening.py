@@ -7,6 +7,8 @@ import ipaddress
 
 from farflung.core.errors import NetworkError, PolicyError
 
+LOOPBACK = "127.0.0.1"
+
 
 def check_host(host: str, *, allow_remote: bool) -> None:
     """Raises PolicyError FF-NET-042 for anything but loopback, unless remote peers are allowed."""

@@ -1,0 +1,113 @@
+"""Where the processes of a run are: all on this computer's loopback, or each in a place of the laboratory (app.lab).
+
+    supervisor, requester: s3    relay: s2    ledger: s1
+                            |          |         |
+                            +------ backbone ----+
+                               |        |     |
+                              line     line  line ...
+                               |        |     |
+                            router   router router   of a home of its own for each provider and each verifier
+
+Only the servers can be reached, so everybody in a home is reached through the relay alone. Pipes do not know of
+namespaces: the supervisor talks with its processes as ever. It is where the requester is, in whose name it asks the
+ledger at the end. The job does not know of all this, so its result is the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from farflung.app.lab import Home, Laboratory, Nat, why_not
+from farflung.core.errors import PolicyError
+from farflung.core.events import Housed
+from farflung.job.spec import JobSpec
+from farflung.net.io.listening import LOOPBACK
+
+LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
+SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
+LINE: Final = Home(up=20, down=100, rtt=40)  # what many homes have: Mbit/s, ms to the backbone and back
+SYMMETRIC: Final = 2  # providers whose router gives each connection a port of its own
+
+
+def homes_of(spec: JobSpec) -> dict[str, Home]:
+    """The home of each provider and each verifier, by its name: the first providers behind symmetric NAT."""
+    kinds = {f"provider-{i}": i < SYMMETRIC for i in range(spec.network.providers)}
+    kinds |= {f"verifier-{i}": False for i in range(spec.verifiers)}
+    nats = (Nat.PORT_RESTRICTED, Nat.SYMMETRIC)
+    return {name: replace(LINE, nat=nats[is_symmetric]) for name, is_symmetric in kinds.items()}
+
+
+class Loopback:
+    """All processes are on this computer's loopback."""
+
+    homes: Mapping[str, Home] = MappingProxyType({})  # by the name of who lives there
+
+    def host(self, name: str) -> str:
+        """The address that a process listens on."""
+        return LOOPBACK
+
+    def way(self, name: str) -> tuple[str, ...]:
+        """What a process's command begins with, so that it is started where it belongs."""
+        return ()
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """While this is open all places are there, and the calling thread is where the supervisor belongs."""
+        yield
+
+
+class Homes(Loopback):
+    """Providers and verifiers are in homes of the laboratory, all others are servers."""
+
+    def __init__(self, homes: Mapping[str, Home]) -> None:
+        """`homes`: by the name of who lives there. Nothing is made before `open`."""
+        self.homes = homes
+        self._laboratory = Laboratory(list(homes.values()), len(SERVERS))
+        self._places = {**SERVERS, **{name: f"h{number}" for number, name in enumerate(homes, 1)}}
+
+    def host(self, name: str) -> str:
+        """A server's own address; nobody in a home can be reached."""
+        return self._laboratory.address(SERVERS[name]) if name in SERVERS else LOOPBACK
+
+    def way(self, name: str) -> tuple[str, ...]:
+        """Through the door of its place, also when it is started again."""
+        return self._laboratory.way(self._places[name])
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Builds all, and removes all with whoever is still in it.
+
+        Raises RunError FF-LAB-004 where the system refuses.
+        """
+        with self._laboratory, self._laboratory.inside(SERVERS[REQUESTER]):
+            yield
+
+
+def housing_of(spec: JobSpec, *, in_homes: bool) -> Loopback:
+    """Where the processes of a job's network are. Raises PolicyError FF-APP-135 where homes cannot be made."""
+    if in_homes and (why := why_not()):
+        raise PolicyError(
+            "FF-APP-135",
+            "simulated homes cannot be made on this computer",
+            cause=why,
+            hint="as root on Linux with iproute2 and nftables; a run without --lab has the same result",
+        )
+    return Homes(homes_of(spec)) if in_homes else Loopback()
+
+
+def housed(homes: Mapping[str, Home]) -> Housed | None:
+    """What a run says of its homes, which all have the same line; None where there are none."""
+    if not homes:
+        return None
+    one = next(iter(homes.values()))
+    return Housed(
+        names=tuple(homes),
+        routers=tuple(home.nat.value for home in homes.values()),
+        up=one.up,
+        down=one.down,
+        rtt=one.rtt,
+    )

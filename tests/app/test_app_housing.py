@@ -1,0 +1,123 @@
+"""Where the processes of a run are: the job knows nothing of it, and a home is reached through the relay only."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from app_trees import Farflung
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.app import asking, local
+from farflung.app.housing import LINE, SERVERS, Homes, Loopback, homes_of, housed, housing_of
+from farflung.app.lab import Nat
+from farflung.core.codec import encode
+from farflung.core.errors import PolicyError
+from farflung.job.spec import JobSpec, NetworkSpec
+
+
+def spec_of(providers: int = 5, verifiers: int = 2, hidden: int = 2) -> JobSpec:
+    return JobSpec(network=NetworkSpec(providers, verifiers, hidden))
+
+
+def told(network: local.LocalNetwork) -> dict[str, dict[str, Any]]:
+    """What each process of a network is given, by its name."""
+    ledger, relay = (
+        local.Place(k.public, "198.19.1.2", 1) for k in (network.keys.validator, network.keys.relay)
+    )
+    given = {"ledger": network.ledger("/l"), "relay": network.relay()}
+    given["requester"] = network.requester("/r", ledger, relay)
+    for i in range(network.spec.network.providers):
+        given[f"provider-{i}"] = network.provider(i, "/p", ledger, relay, 1)
+    for i in range(network.spec.verifiers):
+        given[f"verifier-{i}"] = network.verifier(i, "/v", ledger, relay, 1)
+    return given
+
+
+@given(st.integers(1, 64), st.integers(1, 16))
+@settings(max_examples=20, deadline=None)
+def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat(
+    providers: int, verifiers: int
+) -> None:
+    homes = homes_of(spec_of(providers, verifiers))
+    nodes = [f"provider-{i}" for i in range(providers)] + [f"verifier-{i}" for i in range(verifiers)]
+    assert list(homes) == nodes
+    assert [name for name, home in homes.items() if home.nat is Nat.SYMMETRIC] == nodes[: min(2, providers)]
+    assert {home.nat for home in homes.values()} <= {Nat.SYMMETRIC, Nat.PORT_RESTRICTED}
+    assert {(home.up, home.down, home.rtt, home.loss) for home in homes.values()} == {(20, 100, 40, 0)}
+    Homes(homes)  # they are not more than a laboratory can hold
+
+
+def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None:
+    network = local.LocalNetwork(spec_of(), housing=Homes(homes_of(spec_of())))
+    given = told(network)
+    for name, config in given.items():
+        if name in SERVERS:
+            assert config["host"].startswith("198.19."), name
+            assert config["remote"] is True
+        else:
+            assert config["relay"]["host"] == "198.19.1.2", name
+            assert "remote" not in config
+            assert "host" not in config
+    assert len({given[name]["host"] for name in SERVERS}) == len(SERVERS)
+
+
+def test_on_loopback_nobody_listens_anywhere_else() -> None:
+    given = told(local.LocalNetwork(spec_of()))
+    assert [given[name]["host"] for name in SERVERS] == ["127.0.0.1"] * 3
+    assert not any(config.get("remote") for config in given.values())
+    reached = [name for name, config in given.items() if name not in SERVERS and config["relay"]]
+    assert reached == ["provider-0", "provider-1"]
+
+
+def test_a_job_does_not_know_of_homes() -> None:
+    spec = spec_of(hidden=0)
+    plain, housed_network = local.LocalNetwork(spec), local.LocalNetwork(spec, housing=Homes(homes_of(spec)))
+    assert encode(housed_network.spec) == encode(plain.spec) == encode(spec)
+    assert encode(housed_network.genesis) == encode(plain.genesis)
+    assert not plain.has_relay
+    assert housed_network.has_relay
+    assert (plain.reached.hidden, housed_network.reached.hidden) == (0, 5)
+
+
+def test_each_process_is_started_in_a_place_of_its_own() -> None:
+    homes = homes_of(spec_of())
+    housing = Homes(homes)
+    ways = {name: housing.way(name) for name in (*SERVERS, *homes)}
+    assert len(set(ways.values())) == len(ways) == 3 + 5 + 2
+    assert ways["provider-0"][-1].endswith("-h1")
+    assert ways["verifier-1"][-1].endswith("-h7")
+    assert {Loopback().way(name) for name in ways} == {()}
+
+
+def test_a_run_says_of_its_homes_what_they_are() -> None:
+    said = housed(homes_of(spec_of(3, 1)))
+    assert said is not None
+    assert said.names == ("provider-0", "provider-1", "provider-2", "verifier-0")
+    assert said.routers == ("symmetric", "symmetric", "port_restricted", "port_restricted")
+    assert (said.up, said.down, said.rtt) == (LINE.up, LINE.down, LINE.rtt)
+    assert housed({}) is None
+
+
+def test_without_root_homes_are_refused_and_loopback_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(PolicyError) as refused:
+        housing_of(spec_of(), in_homes=True)
+    assert (refused.value.code, refused.value.cause) == ("FF-APP-135", "needs root on Linux")
+    assert not housing_of(spec_of(), in_homes=False).homes
+
+
+def test_a_machine_that_cannot_make_homes_says_so_and_begins_nothing(farflung: Farflung) -> None:
+    ended = farflung("run", "--preset", "tiny", "--lab", PATH="")
+    said = ended.refusal("FF-APP-135", 4)
+    assert "needs " in said
+    assert "a run without --lab has the same result" in said
+    assert farflung.newest() is None
+
+
+def test_a_run_remembers_that_it_was_in_homes() -> None:
+    _, identity = asking.resolve(None, "tiny", {})
+    assert identity.lab is False
+    assert "lab" not in identity.text  # it is no part of the job

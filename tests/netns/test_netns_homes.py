@@ -1,0 +1,157 @@
+"""A run whose providers and verifiers are in simulated homes ends as it does on loopback, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app.lab import spaces, why_not
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
+
+LISTENS = "0A"
+SERVERS = {"198.19.1.2": "ledger", "198.19.2.2": "relay", "198.19.3.2": "requester"}
+SAME = ("loss", "model_hash", "ledger_root", "sum", "paid", "refunded", "rounds")
+
+Event = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible() -> None:
+    if why := why_not():
+        pytest.skip(why)
+
+
+def spaces_of(pid: int) -> list[str]:
+    return [path.name for path in spaces.NAMESPACES.glob(f"{spaces.PREFIX}-{pid}-*")]
+
+
+@contextmanager
+def started(runs: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A tiny run; whatever happens, nothing of it is left."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FARFLUNG_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "farflung.app.cli.main", "run", "--preset", "tiny", "--json", *words],
+        env={**clean, "FARFLUNG_RUNS": str(runs)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        spaces.remove(spaces_of(process.pid))
+
+
+def events_of(process: subprocess.Popen[str]) -> Iterator[Event]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    said = process.stderr.read()
+    process.wait(60)
+    return said
+
+
+class Look:
+    """What the kernel says of a run's processes: in which namespace each is, who listens, who talks with whom."""
+
+    def __init__(self) -> None:
+        self.pids: dict[str, int] = {}
+        self.spaces: dict[str, set[int]] = {}
+        self.listeners: set[str] = set()
+        self.talks: dict[str, set[str]] = {}
+
+    def meet(self, event: Event) -> None:
+        if event["event"] == "process" and event["role"] != "worker":
+            name = event["name"]
+            self.pids[name] = event["pid"]
+            self.spaces.setdefault(name, set()).add(os.stat(f"/proc/{event['pid']}/ns/net").st_ino)
+
+    def around(self) -> None:
+        for name, pid in self.pids.items():
+            with suppress(OSError):  # it has just ended
+                rows = [row.split() for row in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+                self.listeners |= {name for row in rows if row[3] == LISTENS}
+                there = {address(row[2]) for row in rows if row[3] != LISTENS}
+                self.talks.setdefault(name, set()).update(there)
+
+
+def address(text: str) -> str:
+    """An address as the kernel's tables have it: hexadecimal, in the machine's byte order."""
+    return socket.inet_ntoa(struct.pack("=I", int(text.split(":")[0], 16)))
+
+
+def test_a_run_through_homes_ends_as_on_loopback_though_its_ledger_is_killed(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        plain = list(events_of(process))[-1]
+        assert plain["event"] == "result", ended(process)
+    look, told = Look(), []
+    with started(tmp_path, "--lab") as process:
+        for event in events_of(process):
+            told.append(event)
+            look.meet(event)
+            look.around()
+            if event["event"] == "round" and event["round"] == 0:
+                os.kill(look.pids["ledger"], signal.SIGKILL)
+        result = told[-1]
+        assert result["event"] == "result", ended(process)
+        ended(process)
+        assert spaces_of(process.pid) == []
+    assert {key: result[key] for key in SAME} == {key: plain[key] for key in SAME}
+    (repeated,) = [event for event in told if event["event"] == "repeated"]
+    assert repeated["differs"] == []
+
+    (homes,) = [event for event in told if event["event"] == "housed"]
+    assert homes["names"] == ["provider-0", "provider-1", "verifier-0"]
+    assert homes["routers"] == ["symmetric", "symmetric", "port_restricted"]
+    here = {os.stat("/proc/self/ns/net").st_ino}
+    assert all(len(where) == 1 for where in look.spaces.values()), "who died came back elsewhere"
+    assert len({frozenset(where) for where in [*look.spaces.values(), here]}) == 3 + 3 + 1
+    assert [event["name"] for event in told if event["event"] == "restarted"] == ["ledger"]
+
+    by = result["bytes_by"]
+    assert by["relay"] > by["sync"] + by["join"] + by["audit"] > 0, "not all of it went through the relay"
+    assert look.listeners == {"ledger", "relay", "requester"}, "somebody listens in a home"
+    for name in homes["names"]:
+        assert {SERVERS.get(there, there) for there in look.talks[name]} == {"ledger", "relay"}, name
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_stopped_removes_its_homes(number: int, tmp_path: Path) -> None:
+    with started(tmp_path, "--lab") as process:
+        for event in events_of(process):
+            if event["event"] == "process" and event["role"] == "relay":
+                assert len(spaces_of(process.pid)) == 1 + 3 + 2 * 3
+                os.kill(process.pid, number)
+        assert "FF-APP-130" in ended(process)
+        assert process.returncode == 130
+        assert spaces_of(process.pid) == []
+
+
+def test_a_run_that_fails_removes_its_homes(tmp_path: Path) -> None:
+    with started(tmp_path, "--lab") as process:
+        for event in events_of(process):
+            if event["event"] == "process" and event["name"] == "ledger":
+                os.kill(event["pid"], signal.SIGKILL)  # again and again: that ends a run
+        assert "FF-APP-025" in ended(process)
+        assert process.returncode == 1
+        assert spaces_of(process.pid) == []
