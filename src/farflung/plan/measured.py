@@ -27,6 +27,17 @@ CONDITION: Final = "a GPT of 1.03 M parameters on bytes, 4 peers, 2,000 steps, 3
 ABOVE: Final[Mapping[Setting, float]] = MappingProxyType(
     {
         # measured: begin
+        Setting("muloco", 12, "dense 2-bit"): 3.7,
+        Setting("muloco", 20, "dense 2-bit"): 4.2,
+        Setting("muloco", 30, "topk 256/4096 2-bit"): 13.4,
+        Setting("sparse_loco", 20, "topk 64/4096 2-bit"): 23.5,
+        Setting("dense", 1, "dense fp32"): 24.3,
+        Setting("diloco", 20, "dense fp32"): 35.9,
+        Setting("demo", 1, "topk 32/4096 4-bit dct"): 36.3,
+        Setting("demo", 1, "topk 32/4096 fp32 dct"): 37.4,
+        Setting("powersgd", 1, "low_rank 4"): 39.9,
+        Setting("local_sgd", 20, "dense fp32"): 43.9,
+        Setting("dgc", 1, "topk 4/4096 fp32, 200 rounds of warm-up"): 60.2,
         # measured: end
     }
 )
