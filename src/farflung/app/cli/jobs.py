@@ -74,12 +74,12 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 @click.option(
     "--baseline/--no-baseline",
     default=None,
-    help="Also train one machine on the same tokens. Default: only without JOB.",
+    help="Train one machine too. Default: if no JOB.",
 )
 @click.option(
     "--lab",
     is_flag=True,
-    help="Each provider and verifier in a simulated home, behind a router and a line. Linux, as root.",
+    help="Through simulated homes. Linux, as root.",
 )
 @_JSON
 def run(
