@@ -399,10 +399,7 @@ def test_one_half_of_a_circuit_may_close_before_the_other(may_splice: bool) -> N
 
     async def test() -> None:
         async with pair(may_splice=may_splice) as (server, *_):
-            one, its = socket.socketpair()
-            other, theirs = socket.socketpair()
-            for each in (one, its, other, theirs):
-                each.setblocking(False)
+            one, its, other, theirs = two_pairs()
             circuit = join(server, its, theirs)
             loop = asyncio.get_running_loop()
             await loop.sock_sendall(one, b"question")
@@ -425,10 +422,7 @@ def test_one_half_of_a_circuit_may_close_before_the_other(may_splice: bool) -> N
 def test_a_broken_socket_ends_both_sides_of_a_circuit(may_splice: bool) -> None:
     async def test() -> None:
         async with pair(may_splice=may_splice) as (server, *_):
-            one, its = socket.socketpair()
-            other, theirs = socket.socketpair()
-            for each in (one, its, other, theirs):
-                each.setblocking(False)
+            one, its, other, theirs = two_pairs()
             circuit = join(server, its, theirs)
             await asyncio.get_running_loop().sock_sendall(one, b"never read")
             await until(lambda: server.forwarded >= len(b"never read") and circuit.held == 0)
@@ -448,10 +442,7 @@ def test_a_circuit_whose_peers_keep_up_goes_on_waiting_for_the_same(
 
     async def test() -> None:
         async with pair(may_splice=may_splice) as (server, *_):
-            one, its = socket.socketpair()
-            other, theirs = socket.socketpair()
-            for each in (one, its, other, theirs):
-                each.setblocking(False)
+            one, its, other, theirs = two_pairs()
             join(server, its, theirs)
             loop = asyncio.get_running_loop()
             changed: list[int] = []
@@ -472,6 +463,14 @@ def test_a_circuit_whose_peers_keep_up_goes_on_waiting_for_the_same(
             other.close()
 
     run(test)
+
+
+def two_pairs() -> tuple[socket.socket, socket.socket, socket.socket, socket.socket]:
+    """A peer's end and the relay's, twice; none blocks."""
+    four = (*socket.socketpair(), *socket.socketpair())
+    for each in four:
+        each.setblocking(False)
+    return four
 
 
 def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> Circuit:
