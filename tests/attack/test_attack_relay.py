@@ -90,7 +90,7 @@ def run(test: Callable[[World], Awaitable[None]], **options: object) -> None:
             await test(made)
             await made.is_served()
             server = made.server
-            await until(lambda: not (server._strangers or server._waiting or server._circuits))
+            await until(lambda: not (server._door._strangers or server._waiting or server._circuits))
             assert not server._owned
 
     asyncio.run(bounded())
@@ -215,7 +215,7 @@ def test_a_ticket_cut_anywhere_leaves_nothing_behind() -> None:
         data = shown()
         for size in range(len(data)):
             await world.show(data[:size], then_close=True)
-        await until(lambda: not world.server._strangers)
+        await until(lambda: not world.server._door._strangers)
         assert len(world.server._spent) == 0
 
     run(attack)
@@ -226,12 +226,12 @@ def test_a_ticket_cut_anywhere_leaves_nothing_behind() -> None:
 )
 def test_a_slow_stranger_is_dropped(size: int) -> None:
     async def attack(world: World) -> None:
-        patience = world.server._handshake_seconds
-        world.server._handshake_seconds = 0.01
+        patience = world.server._door._handshake_seconds
+        world.server._door._handshake_seconds = 0.01
         status, (_, writer) = await world.show(shown()[:size])
         assert status is None
         writer.close()
-        world.server._handshake_seconds = patience
+        world.server._door._handshake_seconds = patience
 
     run(attack)
 
@@ -239,7 +239,7 @@ def test_a_slow_stranger_is_dropped(size: int) -> None:
 def test_silent_strangers_are_displaced_and_lock_nobody_out() -> None:
     async def attack(world: World) -> None:
         streams = [await asyncio.open_connection(*world.server.address) for _ in range(limits.HALF_OPEN + 9)]
-        await until(lambda: len(world.server._strangers) == limits.HALF_OPEN)
+        await until(lambda: len(world.server._door._strangers) == limits.HALF_OPEN)
         await world.is_served()
         assert await streams[0][0].read() == b""  # the oldest made room
         for _, writer in streams:

@@ -20,7 +20,7 @@ import secrets
 import socket
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,16 +35,15 @@ from farflung.net.io.attachment import ATTACH, SUMMON
 from farflung.net.io.circuit import Circuit
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Admit, Endpoint
-from farflung.net.io.listening import cannot_listen, check_host
+from farflung.net.io.frontdoor import FrontDoor, exactly
 from farflung.net.io.pacing import Uplink
 from farflung.net.messages import Kind, RemoteError
 from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
 
-_BACKLOG: Final = 128
-_ACCEPTED_AT_ONCE: Final = 16
-_BREATHER_SECONDS: Final = 1.0  # when the system has no descriptor left
 _LOOKS: Final = 3  # at all circuits, in their idle time
 _SHARE_SECONDS: Final = 0.5  # between two divisions of the uplink: a few round trips
+
+Method = Callable[[Connection, bytes], Awaitable[bytes]]  # who asks, and the body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,16 +83,20 @@ class RelayServer:
         self.counter = counter or Counter()
         self.forwarded = 0
         self._key, self._admit, self._on_traffic = key, admit, on_traffic
-        self._host, self._port, self._allow_remote = host, port, allow_remote
         self._may_splice, self._clock = may_splice, clock
-        self._handshake_seconds, self._circuit_seconds = handshake_seconds, circuit_seconds
-        self._idle_seconds = idle_seconds
+        self._circuit_seconds, self._idle_seconds = circuit_seconds, idle_seconds
         self._endpoint = Endpoint(
             key, self._handle, self.counter, admit=admit, handshake_seconds=handshake_seconds
         )
         self._uplink = None if uplink is None else Uplink(uplink)
-        self._listener: socket.socket | None = None
-        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._door = FrontDoor(
+            host,
+            port,
+            {tls.MAGIC: self._meet, tickets.MAGIC: self._hear},
+            allow_remote=allow_remote,
+            handshake_seconds=handshake_seconds,
+        )
+        self._methods: dict[str, Method] = {ATTACH: self._attach}
         self._tasks: set[asyncio.Task[None]] = set()
         self._spent = Spent()
         self._attached: dict[PeerId, Connection] = {}
@@ -103,33 +106,21 @@ class RelayServer:
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
-        check_host(self._host, allow_remote=self._allow_remote)
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        try:
-            self._listener = socket.create_server((self._host, self._port), family=family, backlog=_BACKLOG)
-        except OSError as error:
-            raise cannot_listen(self._host, self._port, error) from error
-        self._listener.setblocking(False)
-        self._port = self._listener.getsockname()[1]
-        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
+        place = await self._door.start()
         self._begin(self._watch())
         if self._uplink is not None:
             self._begin(self._divide(self._uplink))
-        return self._host, self._port
+        return place
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port; the port is the real one once started."""
-        return self._host, self._port
+        return self._door.address
 
     async def close(self) -> None:
         """Stops listening and ends all circuits and connections."""
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener.fileno())
-            self._listener.close()
-            self._listener = None
-        await asyncio.sleep(0)  # a task that is cancelled before its first step does not close its socket
-        tasks = [*self._strangers, *self._tasks]
+        await self._door.close()
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -141,60 +132,18 @@ class RelayServer:
 
     # Strangers
 
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTED_AT_ONCE):
-            if self._listener is None:
-                return
-            try:
-                stranger, _address = self._listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError:
-                self._take_breath(self._listener)
-                return
-            stranger.setblocking(False)
-            while len(self._strangers) >= limits.HALF_OPEN:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                oldest.cancel()
-            task = asyncio.create_task(self._greet(stranger))
-            self._strangers[task] = None
-            task.add_done_callback(lambda done: self._strangers.pop(done, None))
-
-    def _take_breath(self, listener: socket.socket) -> None:
-        """No descriptor is left: connections that end will free some."""
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(listener.fileno())
-
-        def again() -> None:
-            if self._listener is listener:
-                loop.add_reader(listener.fileno(), self._accept)
-
-        loop.call_later(_BREATHER_SECONDS, again)
-
-    async def _greet(self, stranger: socket.socket) -> None:
-        is_ours = True
-        try:
-            async with asyncio.timeout(self._handshake_seconds):
-                magic = await _exactly(stranger, len(tls.MAGIC))
-                if magic == tls.MAGIC:
-                    await self._endpoint.adopt(stranger, magic)
-                    is_ours = False  # not before: an adoption that fails has taken nothing
-                elif magic == tickets.MAGIC:
-                    is_ours = not await self._hear(stranger, magic)
-        except (TimeoutError, OSError, EOFError):
-            pass
-        finally:
-            if is_ours:
-                stranger.close()
+    async def _meet(self, stranger: socket.socket, magic: bytes) -> bool:
+        """A peer that talks with the relay itself."""
+        await self._endpoint.adopt(stranger, magic)
+        return True
 
     async def _hear(self, stranger: socket.socket, magic: bytes) -> bool:
         """Reads a ticket and does what it says; whether the socket was kept."""
-        head = magic + await _exactly(stranger, tickets.HEAD_BYTES - len(magic))
+        head = magic + await exactly(stranger, tickets.HEAD_BYTES - len(magic))
         size = tickets.read_head(head)
         if size is None:
             return self._refuse(stranger, Status.MALFORMED)
-        body = await _exactly(stranger, size)
+        body = await exactly(stranger, size)
         self.counter.received[Kind.CONTROL] += len(head) + size
         found = self._judge(body)
         if isinstance(found, Status):
@@ -315,8 +264,14 @@ class RelayServer:
     # Attached peers
 
     async def _handle(self, connection: Connection, method: str, body: bytes) -> bytes:
-        if method != ATTACH or body:
+        serve = self._methods.get(method)
+        if serve is None:
             raise ProtocolError("FF-NET-075", f"a relay does not serve {method[:40]!r}")
+        return await serve(connection, body)
+
+    async def _attach(self, connection: Connection, body: bytes) -> bytes:
+        if body:
+            raise ProtocolError("FF-NET-075", "a relay does not serve an attachment with a body")
         if self._attached.get(connection.peer) is not connection:
             self._attached[connection.peer] = connection
             self._begin(self._forget(connection))
@@ -332,14 +287,3 @@ class RelayServer:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _exactly(source: socket.socket, size: int) -> bytes:
-    """Raises EOFError when less comes."""
-    loop, data = asyncio.get_running_loop(), b""
-    while len(data) < size:
-        piece = await loop.sock_recv(source, size - len(data))
-        if not piece:
-            raise EOFError
-        data += piece
-    return data
