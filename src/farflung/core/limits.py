@@ -83,3 +83,11 @@ CIRCUIT_BUFFER_BYTES: Final = 64 * KIB  # held by a relay for one direction of a
 CIRCUIT_SECONDS: Final = 5.0  # for the wanted peer to come
 CIRCUIT_IDLE_SECONDS: Final = 300.0  # without a byte: more than two peers' own patience (IDLE_SECONDS)
 REATTACH_SECONDS: Final = 1.0  # the longest pause before an attached peer tries its relay again
+
+# What a relay measures for whoever asks
+MEASURE_BYTES: Final = 64 * KIB  # one answer of `relay.source`, one question of `relay.sink`
+MEASURE_KEY_BYTES: Final = 64 * MIB  # for one key in a minute, both ways together
+MEASURE_ALL_BYTES: Final = 512 * MIB  # for all keys in a minute
+MEASURE_KEYS: Final = 1 << 10  # that are measured for in a minute
+MEASURE_REACHES: Final = 4  # tries to reach one address in a minute
+MEASURE_REACH_SECONDS: Final = 2.0  # that one of them takes at most

@@ -8,6 +8,7 @@ until the last moment.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from typing import Final, Protocol
 
@@ -86,6 +87,18 @@ class Connection(asyncio.BufferedProtocol):
     def tuned(self) -> Tuned | None:
         """What the kernel gave this connection; None before TCP stands."""
         return None if self._outlet is None else self._outlet.tuned
+
+    @property
+    def tcp(self) -> socket.socket | None:
+        """What TCP runs over; None before it stands."""
+        return None if self._outlet is None else self._outlet.socket
+
+    @property
+    def remote(self) -> tuple[str, int]:
+        """Host and port that the other end's bytes come from. Raises NetworkError FF-NET-005 before TCP stands."""
+        if self._outlet is None or not self._outlet.remote:
+            raise NetworkError("FF-NET-005", "the connection is not open yet")
+        return self._outlet.remote[0], self._outlet.remote[1]
 
     async def call(
         self,

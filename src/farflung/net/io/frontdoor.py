@@ -15,6 +15,7 @@ from farflung.core import limits
 from farflung.net.io.listening import cannot_listen, check_host
 
 MAGIC_BYTES: Final = 4
+FAMILY_BYTES: Final = 2  # a greeter under two bytes is for all that begin so and have no greeter of their own
 _BACKLOG: Final = 128
 _ACCEPTED_AT_ONCE: Final = 16
 _BREATHER_SECONDS: Final = 1.0  # when the system has no descriptor left
@@ -107,7 +108,7 @@ class FrontDoor:
         try:
             async with asyncio.timeout(self._handshake_seconds):
                 magic = await exactly(stranger, MAGIC_BYTES)
-                greeter = self._greeters.get(magic)
+                greeter = self._greeters.get(magic) or self._greeters.get(magic[:FAMILY_BYTES])
                 if greeter is not None:
                     is_kept = await greeter(stranger, magic)
         except (TimeoutError, OSError, EOFError):

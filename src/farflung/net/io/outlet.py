@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import deque
 from typing import Final
 
@@ -22,8 +23,9 @@ class Outlet:
         self._written: deque[tuple[Kind, int]] = deque()  # what the kernel may not have taken yet
         self.is_paused = False
         transport.set_write_buffer_limits(high=0)
-        sock = transport.get_extra_info("socket")
-        self.tuned: Tuned | None = None if sock is None else tune(sock)
+        self.socket: socket.socket | None = transport.get_extra_info("socket")
+        self.remote: tuple[str, int] | None = transport.get_extra_info("peername")
+        self.tuned: Tuned | None = None if self.socket is None else tune(self.socket)
 
     @property
     def is_overfull(self) -> bool:

@@ -4,6 +4,7 @@ What an accepted socket is shows in its first four bytes:
 
     "FFN1"  a peer that talks with the relay itself: goes to the relay's own Endpoint; by `relay.attach` it becomes
             one that can be dialled here
+    "FF.."  any other version, and "FFV?": it is told ours (`measures`), and the end
     "FFR1"  a ticket (`tickets`)    DIAL -> waiting --- the dialled peer shows ACCEPT for that circuit --> joined
                                              | it declines, is gone, or takes too long: a status, and the end
     else    closed
@@ -29,13 +30,14 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
-from farflung.net import tickets, tls
+from farflung.net import measures, tickets, tls
 from farflung.net.counters import Counter
 from farflung.net.io.attachment import ATTACH, SUMMON
 from farflung.net.io.circuit import Circuit
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Admit, Endpoint
 from farflung.net.io.frontdoor import FrontDoor, exactly
+from farflung.net.io.measuring import Measures
 from farflung.net.io.pacing import Uplink
 from farflung.net.messages import Kind, RemoteError
 from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
@@ -92,11 +94,11 @@ class RelayServer:
         self._door = FrontDoor(
             host,
             port,
-            {tls.MAGIC: self._meet, tickets.MAGIC: self._hear},
+            {tls.MAGIC: self._meet, tickets.MAGIC: self._hear, measures.FAMILY: self._name},
             allow_remote=allow_remote,
             handshake_seconds=handshake_seconds,
         )
-        self._methods: dict[str, Method] = {ATTACH: self._attach}
+        self._methods: dict[str, Method] = {ATTACH: self._attach, **Measures(clock, self._uplink).methods()}
         self._tasks: set[asyncio.Task[None]] = set()
         self._spent = Spent()
         self._attached: dict[PeerId, Connection] = {}
@@ -137,6 +139,11 @@ class RelayServer:
         await self._endpoint.adopt(stranger, magic)
         return True
 
+    async def _name(self, stranger: socket.socket, magic: bytes) -> bool:
+        """Another version of ours, or one that asks for ours."""
+        self._tell(stranger, measures.answer(self._key.public))
+        return False
+
     async def _hear(self, stranger: socket.socket, magic: bytes) -> bool:
         """Reads a ticket and does what it says; whether the socket was kept."""
         head = magic + await exactly(stranger, tickets.HEAD_BYTES - len(magic))
@@ -169,10 +176,12 @@ class RelayServer:
 
     def _say(self, to: socket.socket, status: Status) -> None:
         """One small message into an empty send buffer: it fits or the socket is broken."""
-        word = tickets.answer(status)
+        self._tell(to, tickets.answer(status))
+
+    def _tell(self, to: socket.socket, word: bytes) -> None:
         self.counter.sent[Kind.CONTROL] += len(word)
         if to.send(word) < len(word):
-            raise ConnectionError("the socket took half of five bytes")
+            raise ConnectionError("the socket took half of a few bytes")
 
     # Circuits
 
