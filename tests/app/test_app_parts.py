@@ -253,8 +253,8 @@ def test_a_pushed_object_is_whole_and_durable_at_the_replica(tmp_path: Path) -> 
         async with Peers(tmp_path, set()) as peers:
             manifest, chunks = seal(JOB_KEY, os.urandom(2_500_000))
             peers.disks[ALICE.public].put(manifest, chunks)
-            connection = await peers.dial(ALICE.public)(BOB.public)
-            await objects.push(connection, peers.disks[ALICE.public], manifest, Kind.SYNC)
+            disk, dial = peers.disks[ALICE.public], peers.dial(ALICE.public)
+            await objects.push(disk, manifest, BOB.public, dial, Kind.SYNC)
             assert peers.disks[BOB.public].manifest(manifest.id) == manifest
             assert Disk(tmp_path / BOB.public.hex()[:4]).has(manifest.id)
 

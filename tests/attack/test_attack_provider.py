@@ -36,7 +36,7 @@ from attack_world import (
 )
 
 from farflung.app import lender as role
-from farflung.app import objects, wire
+from farflung.app import objects, tenancy, wire
 from farflung.app.vault import Vault
 from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core import limits
@@ -404,7 +404,11 @@ def test_a_fellow_member_cannot_fill_the_disk(against: Any, is_finished: bool) -
     against(attack)
 
 
-def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(against: Any) -> None:
+def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(
+    against: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenancy, "REPLICA_SECONDS", 0.2)
+
     async def attack(scene: Scene) -> None:
         await scene.begin()
         start = scene.start

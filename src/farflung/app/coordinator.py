@@ -287,7 +287,8 @@ class Coordinator:
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
         disk, sources = self._archive.disk, (peer, share.replica)
         await self._lines.patiently(
-            peer, lambda: objects.fetch(disk, share.manifest, sources, self._dial, Kind.SYNC)
+            peer,
+            lambda: objects.fetch(disk, share.manifest, sources, self._dial, Kind.SYNC, patience=0),
         )
         promise = self._promises.get(peer)
         said = Statement(promise.losses, promise.tokens) if promise is not None else self._unsaid(c)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Iterable, Mapping
 
+from farflung.app import transfer
+from farflung.app.transfer import PATIENCE_SECONDS, Transfer, Ways, told
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, ProtocolError
+from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
 from farflung.store.fetch import FetchPlan
 from farflung.store.io.disk import Disk
-from farflung.store.objects import Manifest, check_chunk
+from farflung.store.objects import Manifest
 
 CHUNK = "object.chunk"
 BEGIN = "object.begin"
 PUT = "object.put"
 FINISH = "object.finish"
 
-Dial = Callable[[PeerId], Awaitable[Connection]]
+Dial = transfer.Dial
 
 LEFT_PER_PEER = 16  # objects that one peer may leave here at a time: replicas of a few rounds
 
@@ -39,8 +41,9 @@ class Shelf:
                 object_id, index = decode(body, tuple[Hash, int], limits.CONTROL_BYTES)
                 return self._disk.chunk(object_id, index)
             case "object.begin":
-                self._begin(peer, decode(body, Manifest, limits.CONTROL_BYTES))
-                return b""
+                manifest = decode(body, Manifest, limits.CONTROL_BYTES)
+                self._begin(peer, manifest)
+                return _bits(self._disk.present(manifest.id), len(manifest.chunks))
             case "object.put":
                 object_id, index, data = decode(body, tuple[Hash, int, bytes], limits.BULK_BYTES)
                 self._check_own(peer, object_id)
@@ -89,49 +92,92 @@ class Shelf:
             )
 
 
-async def push(connection: Connection, disk: Disk, manifest: Manifest, kind: Kind) -> None:
-    """Puts an object into a peer's store; it is durable there on return."""
-    await connection.call(BEGIN, encode(manifest), kind=kind)
-    for index in range(len(manifest.chunks)):
-        await connection.call(PUT, encode((manifest.id, index, disk.chunk(manifest.id, index))), kind=kind)
-    await connection.call(FINISH, encode(manifest.id), kind=kind)
+def _bits(indices: Iterable[int], count: int) -> bytes:
+    """One bit for each chunk, the lowest first: whether it is here."""
+    bits = bytearray(-(-count // 8))
+    for index in indices:
+        bits[index >> 3] |= 1 << (index & 7)
+    return bytes(bits)
 
 
-async def fetch(disk: Disk, manifest: Manifest, sources: tuple[PeerId, ...], dial: Dial, kind: Kind) -> None:
-    """Brings an object into the own store, chunk by chunk, from the first source that has each and is honest.
+async def push(
+    disk: Disk,
+    manifest: Manifest,
+    target: PeerId,
+    dial: Dial,
+    kind: Kind,
+    ways: Ways | None = None,
+    patience: float = PATIENCE_SECONDS,
+) -> None:
+    """Puts an object into a peer's store; it is durable there on return. What is there already is not sent again.
 
-    Raises NetworkError FF-APP-034 when no source is left, RunError FF-CORE-050 when the own disk is full.
+    Raises NetworkError FF-NET-120 when the peer refuses, or is out of reach for `patience` seconds.
+    """
+
+    async def enter(connection: Connection) -> tuple[int, ...]:
+        there = await connection.call(BEGIN, encode(manifest), kind=kind)
+        return tuple(i for i in range(len(manifest.chunks)) if _has_bit(there, i))
+
+    async def carry(connection: Connection, index: int) -> None:
+        body = encode((manifest.id, index, disk.chunk(manifest.id, index)))
+        await connection.call(PUT, body, kind=kind, timeout=None)
+
+    async def close() -> None:
+        connection = await dial(target)
+        await connection.call(FINISH, encode(manifest.id), kind=kind)
+
+    if not manifest.chunks:
+        await enter(await dial(target))
+    plan = FetchPlan[Connection](manifest)
+    carrying = Transfer(plan, (target,), dial, carry, enter=enter, ways=ways, patience=patience)
+    await carrying.run()
+    if not plan.is_complete:
+        raise NetworkError(
+            "FF-NET-120",
+            f"object {manifest.id[:4].hex()} cannot be left with {target[:4].hex()}",
+            cause=told(carrying.reasons),
+            hint="try again, or choose another peer",
+        )
+    await close()
+
+
+async def fetch(
+    disk: Disk,
+    manifest: Manifest,
+    sources: tuple[PeerId, ...],
+    dial: Dial,
+    kind: Kind,
+    ways: Ways | None = None,
+    patience: float = PATIENCE_SECONDS,
+) -> None:
+    """Brings an object into the own store, over all ways to all sources that have it and are honest.
+
+    `patience`: seconds in which a source may be out of reach. Raises NetworkError FF-APP-034 when no source is left,
+    RunError FF-CORE-050 when the own disk is full.
     """
     if not disk.begin(manifest) and disk.has(manifest.id):
         return  # complete and, as `begin` has checked, sound; a damaged one is repaired
-    plan = FetchPlan(manifest, sources)
-    for index in disk.present(manifest.id):
-        plan.received(index)
-    reasons: dict[PeerId, str] = {}
-    while (step := plan.next()) is not None:
-        source, index = step
-        try:
-            connection = await dial(source)
-            data = await connection.call(CHUNK, encode((manifest.id, index)), kind=kind)
-            check_chunk(manifest, index, data)
-        except FarflungError as error:
-            reasons[source] = str(error)
-            plan.failed(source)
-            continue
-        disk.write_chunk(
-            manifest.id, index, data
-        )  # what fails here is our own disk's fault, not the source's
-        plan.received(index)
+
+    async def carry(connection: Connection, index: int) -> None:
+        data = await connection.call(CHUNK, encode((manifest.id, index)), kind=kind, timeout=None)
+        disk.write_chunk(manifest.id, index, data)
+
+    plan = FetchPlan[Connection](manifest, have=disk.present(manifest.id))
+    carrying = Transfer(plan, sources, dial, carry, ways=ways, patience=patience)
+    await carrying.run()
     if not plan.is_complete:
-        raise _nobody_has(manifest, reasons)
+        raise _nobody_has(manifest, carrying.reasons)
     disk.finish(manifest.id)
 
 
+def _has_bit(bits: bytes, index: int) -> bool:
+    return index >> 3 < len(bits) and bool(bits[index >> 3] >> (index & 7) & 1)
+
+
 def _nobody_has(manifest: Manifest, reasons: Mapping[PeerId, str]) -> NetworkError:
-    told = "; ".join(f"{peer[:4].hex()}: {reason}" for peer, reason in reasons.items())
     return NetworkError(
         "FF-APP-034",
         f"object {manifest.id[:4].hex()} cannot be fetched",
-        cause=told[:300] or "no source was named",
+        cause=told(reasons) or "no source was named",
         hint="run `farflung resume` when the peers that hold it are back",
     )

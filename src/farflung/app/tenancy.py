@@ -56,6 +56,7 @@ from farflung.train.sync import Sync
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
 REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
+REPLICA_SECONDS: Final = 2.0  # a replica that is out of reach for so long is replaced
 
 NOT_HELD: Final = "FF-TRAIN-081"  # the worker's answer when it does not hold the states of a round
 
@@ -258,7 +259,8 @@ class Tenancy:
         if result is None or result.round != request.round:
             raise PolicyError("FF-APP-035", f"nothing was committed for round {request.round}")
         try:
-            await objects.push(await self._dial(request.replica), self._disk, result.manifest, Kind.SYNC)
+            replica, manifest = request.replica, result.manifest
+            await objects.push(self._disk, manifest, replica, self._dial, Kind.SYNC, patience=REPLICA_SECONDS)
         except FarflungError as error:
             raise NetworkError(
                 REPLICA_AWAY, "the replica did not take the payload", cause=str(error)[:200]

@@ -71,6 +71,7 @@ METHOD_BYTES: Final = 64
 BULK_HANDLERS: Final = 32  # of one key at work: each may answer with BULK_BYTES
 ERROR_BYTES: Final = 4 * KIB  # an error reply
 HOST_BYTES: Final = 253  # a DNS name
+TRANSFER_CHUNKS: Final = 64  # of one object asked for and not yet here, over all ways together
 
 # Relay
 TICKET_BYTES: Final = 512  # what opens a connection to a relay, sent in clear

@@ -1,38 +1,112 @@
-"""Which chunk to ask of whom: an object comes together from several sources, any of which may fail or lie.
+"""Which chunk to ask over which way: an object comes together over several ways, any of which may stall, fail or lie.
 
-    missing ──next()──> asked of a source ──received()──> here
+A way is one connection to one source. Faster ways come back for more sooner, and so take work from slower ones:
+
+    missing ──next()──> asked over a way ──received()──> here
        ^                      │
-       └──────failed()────────┘   the source is asked nothing more; its open questions go to the others
+       ├──────failed()────────┤   the way is gone: what it owes goes to the others
+       └──────parked()────────┘   nothing came for STALL_SECONDS: likewise, but a late answer counts, and brings it back
 
-Chunks are verified by hash (`objects.check_chunk`) before `received`, so a lie costs one chunk's transfer.
+The window of a way is twice what it carries in one round trip, both as measured on the chunks that came, as TCP's BBR
+has it (Cardwell and others 2016): the least that keeps a line full while an answer is on its way. When nothing is left
+to ask, an idle way asks once more for a chunk that a much slower way still owes (`repeated` counts these).
+
+Chunks are verified by hash (`objects.check_chunk`) before `received`, so a lie costs one chunk's transfer. Carrying
+chunks the other way, to a peer that stores them, follows the same plan: then `received` means that it has stored one.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
+from collections import deque
 from collections.abc import Hashable, Iterable
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
 
+from farflung.core import limits
 from farflung.store.objects import Manifest
 
-Source = TypeVar("Source", bound=Hashable)
+STALL_SECONDS: Final = 3.0  # without a byte: a bad line repeats a lost packet sooner
+SLOWEST_SECONDS: Final = 60.0  # for a chunk behind which nobody else's wait
+FIRST_WINDOW: Final = 2
+LEAST_WINDOW: Final = 2  # one on its way while the next is asked for
+_GAIN: Final = 2.0  # windows may grow by this in a round trip
+_SAMPLES: Final = 8  # of which the best rate counts
+_MUCH_SLOWER: Final = 2.0
+
+WayT = TypeVar("WayT", bound=Hashable)
 
 
-class FetchPlan(Generic[Source]):
-    """The plan of one fetch: `sources` in order of preference, `have` = chunks that are already here.
+@dataclass(slots=True)
+class _Asked:
+    """A question: when, and how many chunks the way had brought by then."""
 
-    `window` is how many chunks may be asked of one source at a time.
+    at: float
+    brought: int
+
+
+@dataclass(slots=True)
+class _Way:
+    """What is known of a way. Rates in chunks a second."""
+
+    window: int
+    asked: dict[int, _Asked] = field(default_factory=dict)  # in the order in which they will be answered
+    heard: float = 0.0  # the last sign of life, or when it began to owe something
+    moved: float = 0.0  # the last chunk, or likewise
+    brought: int = 0
+    rates: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    trip: float = math.inf  # seconds, the shortest from a question to its answer
+    is_parked: bool = False
+
+    @property
+    def rate(self) -> float:
+        return max(self.rates, default=0.0)
+
+    def ask(self, index: int, now: float) -> None:
+        if not self.asked:
+            self.heard = self.moved = now
+        self.asked[index] = _Asked(now, self.brought)
+
+    def bring(self, index: int, now: float) -> None:
+        """Measures by one answer. Its rate is over the time that it was under way (delivery rate of BBR)."""
+        question = self.asked.pop(index)
+        spent = max(now - question.at, 1e-6)
+        self.brought += 1
+        self.heard = self.moved = now
+        self.rates.append((self.brought - question.brought) / spent)
+        self.trip = min(self.trip, spent)
+        wanted = math.ceil(_GAIN * self.rate * self.trip)
+        self.window = min(max(LEAST_WINDOW, wanted), limits.TRANSFER_CHUNKS)
+
+    def owes_for(self, index: int, now: float) -> float:
+        """Seconds until a chunk may come: by its place in the queue, or as long again as it has taken."""
+        elapsed = now - self.moved
+        if not self.rates:
+            return elapsed
+        return max((list(self.asked).index(index) + 1) / self.rate - elapsed, elapsed - 1 / self.rate)
+
+
+class FetchPlan(Generic[WayT]):
+    """The plan of one fetch: `ways` in order of preference, `have` = chunks that are already here.
+
+    `window` is how many chunks are asked over a way before anything is known of it. Times in seconds, of any clock.
     """
 
     def __init__(
-        self, manifest: Manifest, sources: Iterable[Source], *, have: Iterable[int] = (), window: int = 4
+        self,
+        manifest: Manifest,
+        ways: Iterable[WayT] = (),
+        *,
+        have: Iterable[int] = (),
+        window: int = FIRST_WINDOW,
     ) -> None:
         self._count = len(manifest.chunks)
         self._window = window
         self._have = {self._checked(index) for index in have}
         self._open = [i for i in range(self._count) if i not in self._have]  # a heap: neither here nor asked
-        self._asked: dict[int, Source] = {}
-        self._load: dict[Source, int] = dict.fromkeys(sources, 0)
+        self._ways: dict[WayT, _Way] = {way: _Way(window) for way in ways}
+        self.repeated = 0
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < self._count:
@@ -50,44 +124,105 @@ class FetchPlan(Generic[Source]):
         return tuple(i for i in range(self._count) if i not in self._have)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        """Sources that have not failed."""
-        return tuple(self._load)
+    def ways(self) -> tuple[WayT, ...]:
+        """Ways that have not failed, parked ones too."""
+        return tuple(self._ways)
 
-    def next(self) -> tuple[Source, int] | None:
-        """What to ask of whom now: the least busy source, the first open chunk.
+    def window(self, way: WayT) -> int:
+        """How many chunks may be asked over a way at a time."""
+        return self._ways[way].window
 
-        None when there is nothing to ask: all is here or asked for, every window is full, or no source is left.
+    def is_parked(self, way: WayT) -> bool:
+        """Whether a way is not asked, until it shows a sign of life."""
+        return self._ways[way].is_parked
+
+    def next(self, now: float) -> tuple[WayT, int] | None:
+        """What to ask over which way now: the way whose window is emptiest, the first open chunk.
+
+        None when there is nothing to ask: all is here or asked for, every window is full, or no way is left.
         """
-        source = min(self._load, key=lambda s: self._load[s], default=None)
-        if source is None or self._load[source] >= self._window:
+        free = [(len(w.asked) / w.window, way) for way, w in self._ways.items() if not w.is_parked]
+        emptiest = min(free, key=lambda each: each[0], default=None)
+        if emptiest is None or emptiest[0] >= 1:
+            return None
+        if sum(len(way.asked) for way in self._ways.values()) >= limits.TRANSFER_CHUNKS:
             return None
         while self._open and self._open[0] in self._have:
             heapq.heappop(self._open)  # came unasked
         if not self._open:
-            return None
-        index = heapq.heappop(self._open)
-        self._asked[index] = source
-        self._load[source] += 1
-        return source, index
+            return self._again(now)
+        way, index = emptiest[1], heapq.heappop(self._open)
+        self._ways[way].ask(index, now)
+        return way, index
 
-    def received(self, index: int) -> None:
-        """A verified chunk is here, whoever sent it; a second copy changes nothing."""
+    def _again(self, now: float) -> tuple[WayT, int] | None:
+        """The end: an idle way asks for what a much slower one owes, each chunk twice at most."""
+        for way, idle in self._ways.items():
+            if idle.asked or idle.is_parked or not idle.rates:
+                continue
+            owed = [
+                (slow.owes_for(index, now), index)
+                for slow in self._ways.values()
+                for index in slow.asked
+                if self._owed(index) < 2
+            ]
+            if owed and max(owed)[0] > _MUCH_SLOWER * idle.trip:
+                index = max(owed)[1]
+                idle.ask(index, now)
+                self.repeated += 1
+                return way, index
+        return None
+
+    def _owed(self, index: int) -> int:
+        return sum(index in way.asked for way in self._ways.values())
+
+    def received(self, index: int, way: WayT | None = None, now: float = 0.0) -> tuple[WayT, ...]:
+        """A verified chunk is here, by a way or otherwise; a second copy changes nothing.
+
+        Returns the ways that still owe it: nobody needs it of them any more.
+        """
         self._have.add(self._checked(index))
-        self._release(index)
+        if way is not None and (by := self._ways.get(way)) is not None:
+            by.is_parked = False
+            if index in by.asked:
+                by.bring(index, now)
+        others = tuple(other for other, each in self._ways.items() if index in each.asked)
+        for other in others:
+            del self._ways[other].asked[index]
+        return others
 
-    def failed(self, source: Source) -> None:
-        """A source broke off, does not have it or lied: it is not asked again unless it is `offered` anew."""
-        for index in [i for i, asked in self._asked.items() if asked == source]:
-            self._release(index)
-            heapq.heappush(self._open, index)
-        self._load.pop(source, None)
+    def heard(self, way: WayT, at: float) -> None:
+        """A way gave a sign of life at this time: of a chunk that is not whole yet, or of anything else."""
+        known = self._ways.get(way)
+        if known is not None and at > known.heard:
+            known.heard = at
+            known.is_parked = False
 
-    def offered(self, source: Source) -> None:
-        """A source to ask from now on."""
-        self._load.setdefault(source, 0)
+    def stalled(self, now: float) -> tuple[WayT, ...]:
+        """Ways that owe something, and of which nothing at all came for STALL_SECONDS."""
+        return tuple(way for way, w in self._ways.items() if w.asked and now - w.heard > STALL_SECONDS)
 
-    def _release(self, index: int) -> None:
-        source = self._asked.pop(index, None)
-        if source is not None and source in self._load:
-            self._load[source] -= 1
+    def stuck(self, now: float) -> tuple[WayT, ...]:
+        """Ways that are heard of, and of which no chunk came for SLOWEST_SECONDS though they owe some."""
+        return tuple(way for way, w in self._ways.items() if w.asked and now - w.moved > SLOWEST_SECONDS)
+
+    def parked(self, way: WayT) -> None:
+        """What a way owes may be asked over others; it is asked nothing more until it gives a sign of life."""
+        self._give_back(way)
+        self._ways[way].is_parked = True
+
+    def failed(self, way: WayT) -> None:
+        """A way broke off, or who is at its end has nothing or lied: not asked again unless it is `offered` anew."""
+        if way in self._ways:
+            self._give_back(way)
+            del self._ways[way]
+
+    def _give_back(self, way: WayT) -> None:
+        owed, self._ways[way].asked = self._ways[way].asked, {}
+        for index in owed:
+            if not self._owed(index) and index not in self._have:
+                heapq.heappush(self._open, index)
+
+    def offered(self, way: WayT) -> None:
+        """A way to ask over from now on."""
+        self._ways.setdefault(way, _Way(self._window))

@@ -63,6 +63,8 @@ class Connection(asyncio.BufferedProtocol):
         self._idle_seconds = idle_seconds
         self._quiet = 0  # looks of `_watch` since something came
         self._timers: list[asyncio.TimerHandle] = []
+        self.heard = self._loop.time()  # by the loop's clock: a byte came, or the kernel had room again
+        self._doubted = -1.0  # `heard` when somebody began to doubt
 
     # For users
 
@@ -82,6 +84,15 @@ class Connection(asyncio.BufferedProtocol):
     def is_worn(self) -> bool:
         """Whether so much went through that the next dial makes a new connection (limits.CONNECTION_BYTES)."""
         return self._meter.total >= limits.CONNECTION_BYTES
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether somebody waited in vain, and nothing came since: the next dial makes a new connection."""
+        return self.heard == self._doubted
+
+    def doubt(self) -> None:
+        """Says that an answer is overdue. Whatever moves on this connection takes it back."""
+        self._doubted = self.heard
 
     @property
     def tuned(self) -> Tuned | None:
@@ -196,6 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         """asyncio: `nbytes` are there."""
         self._meter.received(nbytes)
         self._quiet = 0
+        self.heard = self._loop.time()
         if self._reason is not None:
             return
         try:
@@ -230,6 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         """asyncio: the kernel has taken everything."""
         if self._outlet is not None:
             self._outlet.is_paused = False
+            self.heard = self._loop.time()
             self._outlet.account()
             self._pump()
 

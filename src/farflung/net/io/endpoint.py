@@ -117,7 +117,7 @@ class Endpoint:
     def connection(self, peer: PeerId) -> Connection | None:
         """A connection to `peer` that stands, whoever dialled it."""
         for connection in self._open.get(peer, ()):
-            if connection.is_open and not connection.is_worn:
+            if connection.is_open and not (connection.is_worn or connection.is_doubted):
                 return connection
         return None
 
