@@ -285,10 +285,9 @@ class Coordinator:
             raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
         if share.manifest.size > self._sync.bound(self._terms.layout):
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
-        disk, sources = self._archive.disk, (peer, share.replica)
+        disk, held, sources = self._archive.disk, share.manifest, (peer, share.replica)
         await self._lines.patiently(
-            peer,
-            lambda: objects.fetch(disk, share.manifest, sources, self._dial, Kind.SYNC, patience=0),
+            peer, lambda: objects.fetch(disk, held, sources, self._dial, Kind.SYNC, patience=0)
         )
         promise = self._promises.get(peer)
         said = Statement(promise.losses, promise.tokens) if promise is not None else self._unsaid(c)
