@@ -205,7 +205,7 @@ def test_who_is_out_of_reach_for_too_long_is_given_up(tmp_path: Path) -> None:
             disk = Disk(tmp_path / "other")
             sent, chunks = seal(JOB_KEY, b"x")
             disk.put(sent, chunks)
-            with pytest.raises(NetworkError, match="FF-NET-120"):
+            with pytest.raises(NetworkError, match="FF-APP-230"):
                 await objects.push(disk, sent, AWAY.public, world.dial, Kind.SYNC, patience=0.3)
 
     run(scenario)

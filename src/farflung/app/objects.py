@@ -111,7 +111,7 @@ async def push(
 ) -> None:
     """Puts an object into a peer's store; it is durable there on return. What is there already is not sent again.
 
-    Raises NetworkError FF-NET-120 when the peer refuses, or is out of reach for `patience` seconds.
+    Raises NetworkError FF-APP-230 when the peer refuses, or is out of reach for `patience` seconds.
     """
 
     async def enter(connection: Connection) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ async def push(
     await carrying.run()
     if not plan.is_complete:
         raise NetworkError(
-            "FF-NET-120",
+            "FF-APP-230",
             f"object {manifest.id[:4].hex()} cannot be left with {target[:4].hex()}",
             cause=told(carrying.reasons),
             hint="try again, or choose another peer",
