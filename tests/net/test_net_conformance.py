@@ -4,7 +4,8 @@ import random
 
 from farflung.core.codec import encode as to_wire
 from farflung.core.crypto import digest, local_key
-from farflung.core.ids import PeerId, Signature
+from farflung.core.ids import Hash, PeerId, Signature
+from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
 from farflung.net import messages
 from farflung.net.endpoints import EndpointRecord, SignedRecord
 from farflung.net.frames import SIGNALS, Frame, Type, encode
@@ -30,9 +31,23 @@ def record(rng: random.Random) -> EndpointRecord:
 
 def ticket(rng: random.Random) -> Ticket:
     keys = (PeerId(rng.randbytes(32)) for _ in range(3))
-    return Ticket(
-        rng.choice(list(Purpose)), *keys, rng.randrange(1 << 63), rng.randbytes(16), rng.randrange(1 << 63)
-    )
+    paid = toll(rng) if rng.random() < 0.5 else None
+    numbers = (rng.randrange(1 << 63), rng.randbytes(16), rng.randrange(1 << 63))
+    return Ticket(rng.choice(list(Purpose)), *keys, *numbers, paid)
+
+
+def toll(rng: random.Random) -> SignedPass:
+    payer, relay, *holders = (PeerId(rng.randbytes(32)) for _ in range(rng.randrange(4, 9)))
+    numbers = [rng.randrange(1 << 63) for _ in range(6)]
+    what = Pass(Hash(rng.randbytes(32)), payer, relay, *numbers[:2], tuple(holders), *numbers[2:])
+    return SignedPass(what, Signature(rng.randbytes(64)))
+
+
+def receipt(rng: random.Random) -> SignedReceipt:
+    payer, relay, party = (PeerId(rng.randbytes(32)) for _ in range(3))
+    opening, serial, sent, received = (rng.randrange(1 << 63) for _ in range(4))
+    what = Receipt(Hash(rng.randbytes(32)), payer, relay, opening, serial, party, sent, received)
+    return SignedReceipt(what, Signature(rng.randbytes(64)))
 
 
 def frame(rng: random.Random) -> Frame:
@@ -55,10 +70,16 @@ def test_endpoint_records_are_frozen() -> None:
 
 
 def test_tickets_answers_and_summons_are_frozen() -> None:
-    assert frozen(lambda rng: sign_ticket(local_key(1, "x"), ticket(rng))) == "b55dc2e423c72f17"
-    assert frozen(lambda rng: answer(rng.choice(list(Status)))) == "691b4ad4a615912b"
-    summons = frozen(lambda rng: to_wire(Summons(rng.randrange(1, 1 << 63), PeerId(rng.randbytes(32)))))
-    assert summons == "db4ce531c07eff78"
+    assert frozen(lambda rng: sign_ticket(local_key(1, "x"), ticket(rng))) == "c1b46ce2f3116c90"
+    assert frozen(lambda rng: answer(rng.choice(list(Status)))) == "db0057b901de62e6"
+    summons = frozen(
+        lambda rng: to_wire(Summons(rng.randrange(1, 1 << 63), PeerId(rng.randbytes(32)), toll(rng)))
+    )
+    assert summons == "ac320a3c1bc860b7"
+
+
+def test_receipts_are_frozen() -> None:
+    assert frozen(lambda rng: to_wire(receipt(rng))) == "a55c4a79b7ce079f"
 
 
 def test_frames_are_frozen() -> None:

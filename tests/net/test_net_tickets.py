@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_ENDPOINT, NS_TICKET, local_key
-from farflung.core.ids import PeerId, Signature
+from farflung.core.ids import Hash, PeerId, Signature
+from farflung.core.tolls import Pass, sign_pass
 from farflung.net import tickets
 from farflung.net.tickets import Purpose, SignedTicket, Spent, Status, Ticket, judge, sign_ticket
 
 A, B, R = (local_key(6, name) for name in ("a", "b", "relay"))
 NOW = 1_800_000_000
 DIAL = Ticket(Purpose.DIAL, R.public, A.public, B.public, 0, bytes(16), NOW + 60)
+
+MOST = (1 << 63) - 1
+HOLDERS = tuple(sorted(local_key(6, "holder", i).public for i in range(limits.PASS_HOLDERS)))
+PAID = sign_pass(B, Pass(Hash(bytes(32)), B.public, R.public, MOST, MOST, HOLDERS, MOST, MOST, MOST, MOST))
 
 
 def signed(ticket: Ticket) -> bytes:
@@ -36,6 +41,13 @@ def test_a_ticket_comes_back_and_its_head_says_how_long_it_is() -> None:
 def test_the_largest_ticket_fits() -> None:
     most = changed(purpose=Purpose.ACCEPT, circuit=(1 << 63) - 1, expires=(1 << 63) - 1)
     assert len(signed(most)) <= limits.TICKET_BYTES
+    assert len(signed(changed(toll=PAID, expires=(1 << 63) - 1))) <= limits.TICKET_BYTES
+
+
+def test_only_who_dials_shows_a_pass() -> None:
+    assert judge(signed(changed(toll=PAID)), R.public, NOW) == changed(toll=PAID)
+    accept = changed(purpose=Purpose.ACCEPT, circuit=1, toll=PAID)
+    assert judge(signed(accept), R.public, NOW) is Status.MALFORMED
 
 
 @pytest.mark.parametrize(

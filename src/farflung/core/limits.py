@@ -74,7 +74,7 @@ HOST_BYTES: Final = 253  # a DNS name
 TRANSFER_CHUNKS: Final = 64  # of one object asked for and not yet here, over all ways together
 
 # Relay
-TICKET_BYTES: Final = 512  # what opens a connection to a relay, sent in clear
+TICKET_BYTES: Final = 4 * KIB  # what opens a connection to a relay, sent in clear; most of it is the pass
 TICKET_SECONDS: Final = 120  # a ticket's longest life; half of it may be spent on clocks that disagree
 TICKETS: Final = 1 << 16  # used and not expired, remembered by one relay
 TICKETS_PER_KEY: Final = 1 << 10
@@ -92,3 +92,16 @@ MEASURE_ALL_BYTES: Final = 512 * MIB  # for all keys in a minute
 MEASURE_KEYS: Final = 1 << 10  # that are measured for in a minute
 MEASURE_REACHES: Final = 4  # tries to reach one address in a minute
 MEASURE_REACH_SECONDS: Final = 2.0  # that one of them takes at most
+
+# Passes
+PASS_HOLDERS: Final = 64  # parties of one pass
+PASS_BYTES: Final = 1 << 50  # quota of one pass
+PASS_SECONDS: Final = 900  # a pass's longest life; the payer signs it again meanwhile
+PASS_SKEW_SECONDS: Final = 60  # clocks of payer and relay that disagree by less do not matter
+PASSES: Final = 4096  # that one relay keeps the books of
+PASSES_PER_PAYER: Final = 256
+RECEIPT_BYTES: Final = 8 * MIB  # a party signs after so many bytes, and
+RECEIPT_SECONDS: Final = 10.0  # after so long, if anything was carried
+RECEIPT_WINDOW: Final = 32 * MIB  # a relay carries for one party beyond what it signed: two parties, 64 MiB
+HELD_SECONDS: Final = 15.0  # a circuit waits for receipts, then it ends
+CLAIM_PASSES: Final = 128  # settled by one operation

@@ -23,6 +23,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_TICKET, SigningKey, is_signed
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, PeerId, Signature
+from farflung.core.tolls import SignedPass
 
 MAGIC: Final = b"FFR1"
 HEAD_BYTES: Final = len(MAGIC) + 2
@@ -53,10 +54,17 @@ class Status(enum.IntEnum):
     SILENT = 9  # it is attached and did not come in time
     DECLINED = 10  # it is attached and does not want to come
     UNKNOWN = 11  # no such circuit waits for the presenter
+    UNPAID = 12  # the relay carries for a pass only, and none was shown
+    NO_HOLDER = 13  # the pass is not for these two keys
+    LAPSED = 14  # the pass is over, not yet begun, or longer than any may be
+    USED_UP = 15  # the pass's bytes, or its payer's channel
+    UNFUNDED = 16  # the payer has no open channel with the relay, or one at a lower price
 
 
 class Ticket(Wire, frozen=True):
-    """One use of one relay. `circuit` is 0 in a DIAL; `expires` counts seconds since 1970."""
+    """One use of one relay. `circuit` is 0 in a DIAL; `expires` counts seconds since 1970. `toll`: who pays, in a DIAL
+    through a relay that asks for it.
+    """
 
     purpose: Purpose
     relay: PeerId
@@ -65,6 +73,7 @@ class Ticket(Wire, frozen=True):
     circuit: int
     nonce: bytes
     expires: int
+    toll: SignedPass | None = None
 
 
 class SignedTicket(Wire, frozen=True):
@@ -75,10 +84,14 @@ class SignedTicket(Wire, frozen=True):
 
 
 class Summons(Wire, frozen=True):
-    """What a relay asks of an attached peer (`relay.circuit`): `dialer` wants it; come with an ACCEPT for `circuit`."""
+    """What a relay asks of an attached peer (`relay.circuit`): `dialer` wants it; come with an ACCEPT for `circuit`.
+
+    `toll`: the pass that both of them count and sign under.
+    """
 
     circuit: int
     dialer: PeerId
+    toll: SignedPass | None = None
 
 
 def sign_ticket(key: SigningKey, ticket: Ticket) -> bytes:
@@ -121,6 +134,7 @@ def _is_well_formed(ticket: Ticket) -> bool:
         and ticket.circuit in _INTEGERS
         and (ticket.circuit == 0) == (ticket.purpose is Purpose.DIAL)
         and ticket.expires in _INTEGERS
+        and (ticket.toll is None or ticket.purpose is Purpose.DIAL)
     )
 
 

@@ -27,6 +27,14 @@ _REFUSALS: Final = {
     Status.REPLAYED: ("the ticket was shown before", "dial again; if it fails again, someone is in between"),
     Status.FULL: ("it has no place for another circuit", "try again later, or another relay"),
     Status.UNKNOWN: ("nobody waits for that circuit any more", "wait: whoever dialled will dial again"),
+    Status.UNPAID: ("it carries for a pass only", "ask the payer of this job for one"),
+    Status.NO_HOLDER: ("the pass is not for these two keys", "ask the payer for a pass that names both"),
+    Status.LAPSED: (
+        "our pass is not of this quarter of an hour",
+        "set the clocks of payer and relay, ask anew",
+    ),
+    Status.USED_UP: ("our pass or its payer's channel is used up", "ask the payer for more"),
+    Status.UNFUNDED: ("the payer has no channel with it that pays its price", "ask the payer to open one"),
 }  # status: cause, hint
 
 

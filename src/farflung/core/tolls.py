@@ -1,0 +1,125 @@
+"""What a way through a relay costs, as bytes that payer, parties, relay and ledger read alike.
+
+A payer signs a *pass*: these parties may send through that relay at my cost, so many bytes, until then. Each party
+signs *receipts*: so many bytes of mine went in, so many came out to me, since the pass began. Both count upwards and
+only the last of each counts. What the relay may bill follows from the receipts alone:
+
+    billed = min(quota, sum over parties m of min(received by m, sent by all others together))
+
+For two parties that is min(a sent, b received) + min(b sent, a received): the smaller of what the two ends say. In a
+fan-out the upload counts once for each member that received it. Nobody's own word raises the bill: who received
+must agree with who sent. Price: whole micro-credits a GiB, rounded down over all that was ever billed (`cost`), so
+that settling in small pieces brings nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import Wire, encode
+from farflung.core.crypto import NS_RECEIPT, NS_TOLL, SigningKey, is_signed
+from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
+
+GIB: Final = 1 << 30
+_INTEGERS: Final = range(1 << 63)
+
+
+class Pass(Wire, frozen=True):
+    """`holders` may send `quota` bytes in all through `relay`, paid from the payer's channel with it.
+
+    `opening`: how often payer and relay have opened their channel on the ledger `chain`. `serial` names the pass
+    there; the payer may sign it again with more quota, more holders and a later end. `rate`: bytes a second that one
+    circuit may forward, 0: as the relay likes. `begins`, `expires`: seconds since 1970.
+    """
+
+    chain: Hash
+    payer: PeerId
+    relay: PeerId
+    opening: int
+    serial: int
+    holders: tuple[PeerId, ...]
+    quota: int
+    rate: int
+    begins: int
+    expires: int
+
+
+class SignedPass(Wire, frozen=True):
+    """A pass and its payer's signature under NS_TOLL."""
+
+    toll: Pass
+    signature: Signature
+
+
+class Receipt(Wire, frozen=True):
+    """What `party` has sent into and received from the relay under one pass, in bytes since the pass began."""
+
+    chain: Hash
+    payer: PeerId
+    relay: PeerId
+    opening: int
+    serial: int
+    party: PeerId
+    sent: int
+    received: int
+
+
+class SignedReceipt(Wire, frozen=True):
+    """A receipt and its party's signature under NS_RECEIPT."""
+
+    receipt: Receipt
+    signature: Signature
+
+
+def sign_pass(key: SigningKey, toll: Pass) -> SignedPass:
+    """The pass under its payer's signature."""
+    return SignedPass(toll, key.sign(NS_TOLL, encode(toll)))
+
+
+def is_pass_signed(signed: SignedPass) -> bool:
+    """Whether the payer that the pass names signed it."""
+    return is_signed(signed.toll.payer, signed.signature, NS_TOLL, encode(signed.toll))
+
+
+def sign_receipt(key: SigningKey, receipt: Receipt) -> SignedReceipt:
+    """The receipt under its party's signature."""
+    return SignedReceipt(receipt, key.sign(NS_RECEIPT, encode(receipt)))
+
+
+def is_receipt_signed(signed: SignedReceipt) -> bool:
+    """Whether the party that the receipt names signed it."""
+    return is_signed(signed.receipt.party, signed.signature, NS_RECEIPT, encode(signed.receipt))
+
+
+def is_well_formed(toll: Pass) -> bool:
+    """Whether sizes and ranges are right: 2 to limits.PASS_HOLDERS holders in ascending order, none twice."""
+    keys = (toll.chain, toll.payer, toll.relay, *toll.holders)
+    numbers = (toll.opening, toll.serial, toll.quota, toll.rate, toll.begins, toll.expires)
+    return (
+        2 <= len(toll.holders) <= limits.PASS_HOLDERS
+        and all(len(key) == ID_BYTES for key in keys)
+        and list(toll.holders) == sorted(set(toll.holders))
+        and all(number in _INTEGERS for number in numbers)
+        and toll.quota <= limits.PASS_BYTES
+    )
+
+
+def is_of(receipt: Receipt, toll: Pass) -> bool:
+    """Whether a receipt counts under this pass: same ledger, payer, relay, opening and serial, a holder's, in range."""
+    same = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
+    said = (receipt.chain, receipt.payer, receipt.relay, receipt.opening, receipt.serial)
+    is_in_range = all(0 <= size <= limits.PASS_BYTES for size in (receipt.sent, receipt.received))
+    return said == same and receipt.party in toll.holders and is_in_range
+
+
+def billed(quota: int, last: Mapping[PeerId, tuple[int, int]]) -> int:
+    """Bytes that may be billed, given what each party (sent, received) says at last."""
+    sent = sum(said for said, _ in last.values())
+    return min(quota, sum(min(got, sent - own) for own, got in last.values()))
+
+
+def cost(size: int, price: int) -> int:
+    """Micro-credits for `size` bytes at `price` a GiB, rounded down."""
+    return size * price // GIB

@@ -1,0 +1,41 @@
+"""Decides whether a relay carries for somebody at a payer's cost: the rules that a pass must keep (core.tolls).
+
+A pass is shown in a ticket, by whoever dials. It speaks about keys only: a copy in a stranger's hands is worth
+nothing, because the ticket around it is signed by one holder and names another. What lies on the payer's channel is
+asked of the ledger by the shell (`net.io.tollgate`); how much of the quota is left the books say (`metering`).
+"""
+
+from __future__ import annotations
+
+from farflung.core import limits, tolls
+from farflung.core.ids import PeerId
+from farflung.core.tolls import Pass, SignedPass
+from farflung.net.tickets import Status
+
+
+def judge(signed: SignedPass | None, relay: PeerId, parties: tuple[PeerId, PeerId]) -> Pass | Status:
+    """The pass, if it is for this relay and these two keys, and its payer's; else why not."""
+    if signed is None:
+        return Status.UNPAID
+    toll = signed.toll
+    if not tolls.is_well_formed(toll):
+        return Status.MALFORMED
+    if toll.relay != relay:
+        return Status.ELSEWHERE
+    if not set(parties) <= set(toll.holders):
+        return Status.NO_HOLDER
+    return toll if tolls.is_pass_signed(signed) else Status.FORGED
+
+
+def is_current(toll: Pass, now: int) -> bool:
+    """Whether a pass counts at `now` by the relay's clock, and is no longer than any pass may be."""
+    is_begun = toll.begins - limits.PASS_SKEW_SECONDS <= now
+    return is_begun and now < toll.expires <= toll.begins + limits.PASS_SECONDS
+
+
+def renews(new: Pass, old: Pass) -> bool:
+    """Whether `new` may stand for `old`: the same pass, with no holder and no byte less, and a later end."""
+    same = (new.chain, new.payer, new.relay, new.opening, new.serial)
+    before = (old.chain, old.payer, old.relay, old.opening, old.serial)
+    is_more = new.quota >= old.quota and set(new.holders) >= set(old.holders)
+    return same == before and is_more and new.expires > old.expires
