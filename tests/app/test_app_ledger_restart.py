@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from farflung.ledger.io.store import Store
 from farflung.ledger.tx import NodeLeave, Transfer
 from farflung.market.offer import Capabilities
 from farflung.net.counters import Counter
-from farflung.net.endpoints import EndpointRecord
+from farflung.net.endpoints import Place, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 
@@ -145,7 +146,7 @@ def test_a_validator_that_was_killed_lists_the_same_nodes(tmp_path: Path) -> Non
     async def body(ledger: Ledger) -> None:
         client = ledger.client()
         await client.register(CAPS, 1, 100, 10**9)
-        said = advertise(ALICE, EndpointRecord(ALICE.public, "127.0.0.1", 4711, 1), FACTS)
+        said = advertise(ALICE, issue(ALICE.public, (Place("127.0.0.1", 4711),), time.time()), FACTS)
         await (await ledger.reach()).call(PUBLISH, encode(said))
         before = await (await ledger.reach()).call(LIST, b"")
         await ledger.again()
@@ -158,19 +159,21 @@ def test_a_validator_that_was_killed_lists_the_same_nodes(tmp_path: Path) -> Non
 
 def stored(folder: Path, *keys: SigningKey) -> Path:
     path = folder / "directory.bin"
-    record = EndpointRecord(ALICE.public, "127.0.0.1", 4711, 1)
+    record = issue(ALICE.public, (Place("127.0.0.1", 4711),), time.time())
     path.write_bytes(encode(Listing(tuple(advertise(key, record, FACTS) for key in keys))))
     return path
 
 
 def test_a_stored_directory_is_believed_only_where_the_node_signed(tmp_path: Path) -> None:
     good = stored(tmp_path, ALICE)
-    assert len(read_directory(good, DIRECTORY_BYTES)) == 1
-    assert len(read_directory(stored(tmp_path, ALICE, BOB), DIRECTORY_BYTES)) == 1
-    assert read_directory(stored(tmp_path, BOB), DIRECTORY_BYTES) == ()
+    now = time.time()
+    assert len(read_directory(good, DIRECTORY_BYTES, now)) == 1
+    assert read_directory(good, DIRECTORY_BYTES, now + 3600) == ()
+    assert len(read_directory(stored(tmp_path, ALICE, BOB), DIRECTORY_BYTES, now)) == 1
+    assert read_directory(stored(tmp_path, BOB), DIRECTORY_BYTES, now) == ()
     good.write_bytes(b"\xff" + good.read_bytes())
-    assert read_directory(good, DIRECTORY_BYTES) == ()
-    assert read_directory(tmp_path / "none", DIRECTORY_BYTES) == ()
+    assert read_directory(good, DIRECTORY_BYTES, now) == ()
+    assert read_directory(tmp_path / "none", DIRECTORY_BYTES, now) == ()
 
 
 def test_a_stored_node_that_is_not_on_the_ledger_is_not_listed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from farflung.core.errors import (
     FarflungError,
     NetworkError,
     PolicyError,
+    ProtocolError,
     RunError,
     UsageError,
     VerificationError,
@@ -26,7 +27,7 @@ from farflung.core.errors import (
 from farflung.core.ids import PeerId
 from farflung.market.offer import Capabilities
 from farflung.net.counters import Counter
-from farflung.net.endpoints import EndpointRecord
+from farflung.net.endpoints import Place, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import Kind
@@ -125,8 +126,8 @@ def test_the_first_providers_are_told_of_the_relay_and_the_others_are_not() -> N
     ledger, relay = (
         local.Place(k.public, "127.0.0.1", 1) for k in (network.keys.validator, network.keys.relay)
     )
-    told = [network.provider(i, "/p", ledger, relay, 1)["relay"] for i in range(spec.network.providers)]
-    assert told == [relay.config, relay.config, None, None, None]
+    told = [network.provider(i, "/p", ledger, relay, 1)["relays"] for i in range(spec.network.providers)]
+    assert told == [[relay.config], [relay.config], [], [], []]
     assert len(network.relay()["allow"]) == 1 + 5 + 2
     unaudited = asking.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
     assert local.LocalNetwork(unaudited).keys.verifiers == []
@@ -180,13 +181,15 @@ def test_a_vault_keeps_files_sealed_and_finds_damage(tmp_path: Path) -> None:
 
 def test_an_advertisement_speaks_for_its_own_key_only() -> None:
     facts = Capabilities(2, 1, 1, 1, 1, "Linux", "x86_64", "2.13.0")
-    said = advertise(ALICE, EndpointRecord(ALICE.public, "127.0.0.1", 1234, 1), facts)
-    check_advertisement(said, ALICE.public)
+    record = issue(ALICE.public, (Place("127.0.0.1", 1234),), 1)
+    said = advertise(ALICE, record, facts)
+    check_advertisement(said, ALICE.public, 1)
     with pytest.raises(VerificationError, match="FF-APP-032"):
-        check_advertisement(said, EVE.public)
-    forged = advertise(EVE, EndpointRecord(ALICE.public, "127.0.0.1", 1234, 1), facts)
+        check_advertisement(said, EVE.public, 1)
     with pytest.raises(VerificationError, match="FF-APP-032"):
-        check_advertisement(forged, ALICE.public)
+        check_advertisement(advertise(EVE, record, facts), ALICE.public, 1)
+    with pytest.raises(ProtocolError, match="FF-NET-110"):
+        check_advertisement(said, ALICE.public, 1000)
 
 
 class Peers:

@@ -36,6 +36,7 @@ from farflung.host.sandbox import Tier
 from farflung.ledger.block import Genesis
 from farflung.ledger.tx import Role
 from farflung.market.offer import Capabilities
+from farflung.net.endpoints import Place
 from farflung.net.messages import Kind
 from farflung.train import messages
 from farflung.train.io.worker import HEAD_BYTES
@@ -152,7 +153,7 @@ class Scene:
 
     @property
     def start(self) -> wire.Start:
-        mine = wire.Address(self.key.public, *self.provider.endpoint.address)
+        mine = wire.Address(self.key.public, (Place(*self.provider.endpoint.address),))
         members = (self.home.address, mine, self.fellow.address, self.verifier.address)
         return start_order(self.home, 0, members, self.state, self.provider._lease_key.public)
 

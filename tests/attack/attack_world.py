@@ -22,6 +22,7 @@ from farflung.core.layout import Float32, Layout
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import AuditSpec, EvaluateSpec, JobSpec, ModelSpec, SyncSpec, Terms, Tolerance
 from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import RemoteError
@@ -256,7 +257,7 @@ class Party:
 
     @property
     def address(self) -> wire.Address:
-        return wire.Address(self.key.public, *self.endpoint.address)
+        return wire.Address(self.key.public, (Place(*self.endpoint.address),))
 
 
 def start_order(

@@ -14,6 +14,7 @@ from farflung.app.crew import Crew
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.ids import PeerId
+from farflung.net.endpoints import Place
 
 EVERYBODY = [key.public for key in (REQUESTER, *MEMBERS, *VERIFIERS)]
 EVE = MEMBERS[2].public
@@ -37,7 +38,7 @@ def manned(monkeypatch: pytest.MonkeyPatch, said: list[tuple[PeerId, str, bytes]
     monkeypatch.setattr(module, "reach", reach)
     nothing = cast(Any, None)
     crew = Crew(REQUESTER.public, TERMS, JOB_KEY, nothing, nothing, nothing)
-    crew.know(wire.Address(peer, "127.0.0.1", 1) for peer in EVERYBODY)
+    crew.know(wire.Address(peer, (Place("127.0.0.1", 1),)) for peer in EVERYBODY)
     crew.gather([key.public for key in MEMBERS], tuple(key.public for key in VERIFIERS))
     return crew
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ from farflung.core.units import Seconds
 from farflung.ledger.rows import NodeRow
 from farflung.ledger.tx import JobSchedule, Offer, Role, SignedOffer, sign_offer
 from farflung.market.offer import Capabilities, Listing
-from farflung.net.endpoints import EndpointRecord
+from farflung.net.endpoints import Place, issue
 from farflung.net.io.connection import Connection
 
 replace = msgspec.structs.replace
@@ -154,14 +155,14 @@ HASH = Hash(bytes(32))
 
 
 def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any) -> Advertisement:
-    return advertise(key, EndpointRecord(key.public, host, port, 1, **more), FACTS)
+    return advertise(key, issue(key.public, (Place(host, port, **more),), time.time()), FACTS)
 
 
 @pytest.mark.parametrize(
     "bad",
     [
         replace(said_at(EVE), signature=bytes(64)),
-        replace(said_at(EVE), endpoint=EndpointRecord(MEMBERS[0].public, "127.0.0.1", 2, 2)),
+        replace(said_at(EVE), endpoint=issue(MEMBERS[0].public, (Place("127.0.0.1", 2),), time.time())),
         said_at(EVE, host=""),
         said_at(EVE, host="a b"),
         said_at(EVE, host="x" * 300),
@@ -170,8 +171,23 @@ def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any
         said_at(EVE, port=1 << 16),
         said_at(EVE, relay=EVE.public),
         said_at(EVE, relay=PeerId(b"short")),
+        advertise(EVE, issue(EVE.public, (Place("127.0.0.1", 1),), time.time() - 3600), FACTS),
+        advertise(EVE, issue(EVE.public, (Place("127.0.0.1", 1),), time.time() + 3600), FACTS),
     ],
-    ids=["unsigned", "another's", "no host", "blank", "long", "zero", "negative", "far", "itself", "no key"],
+    ids=[
+        "unsigned",
+        "another's",
+        "no host",
+        "blank",
+        "long",
+        "zero",
+        "negative",
+        "far",
+        "itself",
+        "no key",
+        "old",
+        "future",
+    ],
 )
 def test_one_bad_advertisement_keeps_nobody_else_from_being_hired(bad: Advertisement) -> None:
     async def read() -> None:
@@ -179,7 +195,7 @@ def test_one_bad_advertisement_keeps_nobody_else_from_being_hired(bad: Advertise
         asks = await read_asks(directory, directory)
         assert asks.addresses.keys() == {key.public for key in HONEST}
         assert [ask.peer for ask in asks.of[Role.TRAIN]] == [key.public for key in HONEST]
-        assert all((a.host, a.port) == ("127.0.0.1", 1) for a in asks.addresses.values())
+        assert all(a.places == (Place("127.0.0.1", 1),) for a in asks.addresses.values())
 
     within(10, read)
 

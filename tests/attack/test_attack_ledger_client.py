@@ -29,7 +29,7 @@ from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
 from farflung.ledger.state import total_money
 from farflung.market.offer import Capabilities
 from farflung.net.counters import Counter
-from farflung.net.endpoints import EndpointRecord
+from farflung.net.endpoints import Place, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.messages import Kind
@@ -45,6 +45,7 @@ GENESIS = Genesis(
     (VALIDATOR.public,),
     Params(fee_min=FEE),
 )
+NOW = 1_700_000_000.5
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
 CAPS = digest(NS_SPEC, b"caps")
 
@@ -59,7 +60,9 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         self.store = Store.open(folder / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
-        self.server = Endpoint(VALIDATOR, Validator(self.chain, self.store, is_local=True).handle, Counter())
+        self.now = NOW
+        validator = Validator(self.chain, self.store, is_local=True, clock=lambda: self.now)
+        self.server = Endpoint(VALIDATOR, validator.handle, Counter())
         self.clients = {key.public: Endpoint(key, _deaf, Counter()) for key in (ALICE, NODE, EVE)}
 
     @asynccontextmanager
@@ -244,8 +247,8 @@ def test_an_unknown_method_is_refused(against: Any, method: str) -> None:
     against(attack)
 
 
-def said(key: SigningKey, port: int = 1, **facts: Any) -> Advertisement:
-    record = EndpointRecord(key.public, "127.0.0.1", port, 1)
+def said(key: SigningKey, port: int = 1, now: float = NOW, **facts: Any) -> Advertisement:
+    record = issue(key.public, (Place("127.0.0.1", port),), now)
     return advertise(key, record, replace(FACTS, **facts))
 
 
@@ -265,6 +268,23 @@ def test_nobody_advertises_for_another_key(against: Any) -> None:
             assert await scene.refused(EVE, publish, encode(bad)) == "FF-APP-032"
         listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), Listing, 10**6)
         assert listing.advertisements == (said(NODE),)
+
+    against(attack)
+
+
+def test_what_has_expired_is_neither_taken_nor_listed(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.client(NODE).register(CAPS, 3, 500, START + 90_000)
+        publish = directory.PUBLISH
+        assert await scene.refused(NODE, publish, encode(said(NODE, now=NOW - 700))) == "FF-NET-110"
+        assert await scene.refused(NODE, publish, encode(said(NODE, now=NOW + 90))) == "FF-NET-111"
+        assert await scene.refused(NODE, publish, encode(said(NODE))) == "ok"
+        assert await scene.refused(NODE, publish, encode(said(NODE, now=NOW - 5))) == "FF-NET-112"
+        for later, listed in ((600, (said(NODE),)), (700, ())):
+            scene.now = NOW + later
+            listing = decode(await (await scene.reach(EVE)).call(directory.LIST, b""), Listing, 10**6)
+            assert listing.advertisements == listed
+        assert await scene.refused(NODE, publish, encode(said(NODE))) == "FF-NET-110"
 
     against(attack)
 

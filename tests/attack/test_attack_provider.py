@@ -46,6 +46,7 @@ from farflung.core.ids import Hash, Signature
 from farflung.core.layout import Layout, TensorSpec
 from farflung.host import lease
 from farflung.job.spec import Terms
+from farflung.net.endpoints import Place
 from farflung.net.messages import Kind
 from farflung.store.objects import Manifest, seal
 from farflung.train.roundlog import Contribution, payload_hash
@@ -413,7 +414,7 @@ def test_addresses_that_are_none_make_a_reveal_fail_with_a_code(
         await scene.begin()
         start = scene.start
         for host, port in (("a..b", 1), ("x" * 100, 1), ("\0", 1), ("", 70_000), ("127.0.0.1", -1)):
-            fake = wire.Address(STRANGER.public, host, port)
+            fake = wire.Address(STRANGER.public, (Place(host, port),))
             assert await scene.order(wire.START, replace(start, members=(fake,))) == "ok"
             assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 0, 0)) == "ok"
             reveal = wire.RevealRound(TERMS.id, 0, STRANGER.public)

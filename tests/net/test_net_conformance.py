@@ -7,7 +7,7 @@ from farflung.core.crypto import digest, local_key
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
 from farflung.net import messages
-from farflung.net.endpoints import EndpointRecord, SignedRecord
+from farflung.net.endpoints import EndpointRecord, Place, SignedRecord
 from farflung.net.frames import SIGNALS, Frame, Type, encode
 from farflung.net.identity import certificate
 from farflung.net.messages import ErrorBody, Kind
@@ -23,10 +23,13 @@ def frozen(make) -> str:  # type: ignore[no-untyped-def]
 
 
 def record(rng: random.Random) -> EndpointRecord:
-    host = "".join(rng.choices("abc.123", k=rng.randrange(1, 20)))
-    relay = PeerId(rng.randbytes(32) if rng.random() < 0.5 else bytes(32))
-    peer = PeerId(rng.randbytes(32))
-    return EndpointRecord(peer, host, rng.randrange(1, 65536), rng.randrange(1 << 63), relay)
+    def place() -> Place:
+        host = "".join(rng.choices("abc.123", k=rng.randrange(1, 20)))
+        relay = PeerId(rng.randbytes(32) if rng.random() < 0.5 else bytes(32))
+        return Place(host, rng.randrange(1, 65536), relay)
+
+    peer, places = PeerId(rng.randbytes(32)), tuple(place() for _ in range(rng.randrange(1, 9)))
+    return EndpointRecord(peer, places, rng.randrange(1 << 62), rng.randrange(1 << 62))
 
 
 def ticket(rng: random.Random) -> Ticket:
@@ -62,10 +65,10 @@ def text(rng: random.Random) -> str:
 
 
 def test_endpoint_records_are_frozen() -> None:
-    assert frozen(lambda rng: to_wire(record(rng))) == "2f74c168fa93a207"
+    assert frozen(lambda rng: to_wire(record(rng))) == "44da59c55e2962c5"
     assert (
         frozen(lambda rng: to_wire(SignedRecord(record(rng), Signature(rng.randbytes(64)))))
-        == "90509b6ae4bc4c44"
+        == "5a84d2f772b96d65"
     )
 
 

@@ -1,23 +1,33 @@
 """Where a key listens, as its owner signed it."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
+from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_ENDPOINT, local_key
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.net.endpoints import (
     DIRECT,
     EndpointRecord,
+    Place,
     SignedRecord,
+    check_newer,
     check_record,
-    newest,
+    check_time,
+    issue,
     read_record,
     sign_record,
 )
 
 KEY, OTHER = local_key(1, "a"), local_key(1, "b")
-RECORD = EndpointRecord(KEY.public, "127.0.0.1", 4500, 7)
+PLACE = Place("127.0.0.1", 4500)
+RECORD = EndpointRecord(KEY.public, (PLACE,), 700, 1300)
+
+
+def at(**changed: object) -> EndpointRecord:
+    """The record with its place changed."""
+    return replace(RECORD, places=(replace(PLACE, **changed),))
 
 
 def test_a_signed_record_comes_back() -> None:
@@ -27,10 +37,17 @@ def test_a_signed_record_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("host", "127.0.0.2"), ("port", 4501), ("sequence", 8), ("relay", OTHER.public)]
+    "changed",
+    [
+        at(host="127.0.0.2"),
+        at(port=4501),
+        at(relay=OTHER.public),
+        replace(RECORD, places=(PLACE, replace(PLACE, port=1))),
+        replace(RECORD, issued=701),
+        replace(RECORD, expires=1299),
+    ],
 )
-def test_a_changed_record_is_refused(field: str, value: object) -> None:
-    changed = msgspec.structs.replace(RECORD, **{field: value})
+def test_a_changed_record_is_refused(changed: EndpointRecord) -> None:
     with pytest.raises(VerificationError, match="FF-CORE-030"):
         check_record(SignedRecord(changed, sign_record(KEY, RECORD).signature))
 
@@ -45,47 +62,64 @@ def test_only_the_key_itself_signs_its_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    "record",
     [
-        ("host", ""),
-        ("host", "a" * 254),
-        ("host", "a b"),
-        ("host", "ä"),
-        ("host", "a\n"),
-        ("port", 0),
-        ("port", 65536),
-        ("sequence", -1),
-        ("sequence", 1 << 63),
-        ("peer", b"short"),
-        ("relay", b""),
-        ("relay", KEY.public),
+        at(host=""),
+        at(host="a" * 254),
+        at(host="a b"),
+        at(host="ä"),
+        at(host="a\n"),
+        at(port=0),
+        at(port=65536),
+        at(relay=b""),
+        at(relay=KEY.public),
+        replace(RECORD, peer=b"short"),
+        replace(RECORD, places=()),
+        replace(RECORD, places=(PLACE, PLACE)),
+        replace(RECORD, places=tuple(Place("a", 1 + n) for n in range(limits.PLACES + 1))),
+        replace(RECORD, issued=-1),
+        replace(RECORD, issued=1300),
+        replace(RECORD, expires=1301),
+        replace(RECORD, issued=1 << 62, expires=(1 << 62) + 1),
     ],
 )
-def test_values_out_of_range_are_refused(field: str, value: object) -> None:
-    record = msgspec.structs.replace(RECORD, **{field: value})
+def test_values_out_of_range_are_refused(record: EndpointRecord) -> None:
     with pytest.raises(ProtocolError, match="FF-NET-060"):
         check_record(SignedRecord(record, sign_record(KEY, RECORD).signature))
 
 
 def test_a_stale_record_does_not_replace_a_newer_one() -> None:
-    older = msgspec.structs.replace(RECORD, port=1, sequence=6)
-    same = msgspec.structs.replace(RECORD, port=1)
-    newer = msgspec.structs.replace(RECORD, port=1, sequence=8)
-    assert newest(None, RECORD) is RECORD
-    assert newest(RECORD, older) is RECORD
-    assert newest(RECORD, same) is RECORD
-    assert newest(RECORD, newer) is newer
+    for known in (None, RECORD, replace(RECORD, issued=699)):
+        check_newer(known, at(port=1))
+    with pytest.raises(ProtocolError, match="FF-NET-112"):
+        check_newer(RECORD, replace(at(port=1), issued=699))
+
+
+@pytest.mark.parametrize(
+    ("now", "code"), [(639, "111"), (640, ""), (700, ""), (1300, ""), (1360, ""), (1361, "110"), (0, "111")]
+)
+def test_a_record_counts_from_its_issue_to_its_end_give_or_take_a_minute(now: int, code: str) -> None:
+    if not code:
+        check_time(RECORD, now)
+        return
+    with pytest.raises(ProtocolError, match=f"FF-NET-{code}"):
+        check_time(RECORD, now)
+
+
+def test_an_issued_record_lives_as_long_as_readers_accept() -> None:
+    record = issue(KEY.public, (PLACE,), 700.9)
+    assert record == RECORD
+    assert check_record(sign_record(KEY, record)) == RECORD
 
 
 def test_no_byte_of_an_encoded_record_can_change() -> None:
     data = encode(sign_record(KEY, RECORD))
-    for at in range(len(data)):
-        spoiled = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    for n in range(len(data)):
+        spoiled = data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :]
         with pytest.raises((ProtocolError, VerificationError)):
             read_record(spoiled)
 
 
 def test_a_record_says_whether_to_go_through_a_relay() -> None:
-    assert RECORD.relay == DIRECT == bytes(32)
-    hidden = msgspec.structs.replace(RECORD, relay=OTHER.public)
-    assert check_record(sign_record(KEY, hidden)).relay == OTHER.public
+    assert PLACE.relay == DIRECT == bytes(32)
+    assert check_record(sign_record(KEY, at(relay=OTHER.public))).places[0].relay == OTHER.public

@@ -20,7 +20,6 @@ from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import Warned
 from farflung.core.ids import PeerId
 from farflung.job.spec import Terms
-from farflung.ledger.rows import NOBODY
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.train.snapshot import PublicState
@@ -88,7 +87,7 @@ class Crew:
     def patience(self, peer: PeerId) -> float:
         """A relay that died is back within seconds; a peer that listens itself has no such excuse."""
         address = self._addresses.get(peer)
-        return RELAY_SECONDS if address is not None and address.relay != NOBODY else PATIENCE_SECONDS
+        return RELAY_SECONDS if address is not None and address.relays else PATIENCE_SECONDS
 
     def lost(self, peer: PeerId, may_return: bool) -> None:
         """A member is gone: who died is brought back; who broke the rules loses access to objects everywhere."""

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Final
 
+from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_ENDPOINT, SigningKey, is_signed
-from farflung.core.errors import FarflungError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, VerificationError
 from farflung.core.ids import PeerId, Signature
 from farflung.ledger.tx import Role
 from farflung.market.offer import Capabilities
-from farflung.net.endpoints import EndpointRecord, check_values
+from farflung.net.endpoints import EndpointRecord, Place, check_time, check_values, issue
+from farflung.net.io.connection import Connection
 
 PUBLISH = "directory.publish"
 LIST = "directory.list"
+LOOK_SECONDS: Final = 2.0  # between looks whether the directory still knows this node
+TELL_SECONDS: Final = limits.RECORD_SECONDS / 3  # between records
+_TRIES: Final = 50
 
 
 class Advertisement(Wire, frozen=True):
@@ -35,11 +43,12 @@ def advertise(
     return Advertisement(endpoint, capabilities, role, key.sign(NS_ENDPOINT, said))
 
 
-def check_advertisement(advertisement: Advertisement, peer: PeerId) -> None:
+def check_advertisement(advertisement: Advertisement, peer: PeerId, now: float) -> None:
     """Raises VerificationError FF-APP-032 unless the peer speaks of itself and signed it, ProtocolError FF-NET-060
-    when it names no place.
+    when it names no place, 110 when it has expired, 111 when it is of the future. `now`: seconds since 1970.
     """
     check_values(advertisement.endpoint)
+    check_time(advertisement.endpoint, now)
     said = encode((advertisement.endpoint, advertisement.capabilities, advertisement.role))
     is_own = advertisement.endpoint.peer == peer
     if not is_own or not is_signed(peer, advertisement.signature, NS_ENDPOINT, said):
@@ -52,19 +61,65 @@ class Listing(Wire, frozen=True):
     advertisements: tuple[Advertisement, ...]
 
 
-def read_directory(path: Path, size: int) -> tuple[Advertisement, ...]:
-    """What a directory held when it was written last: those advertisements whose node signed them.
+def read_directory(path: Path, size: int, now: float) -> tuple[Advertisement, ...]:
+    """What a directory held when it was written last: those whose node signed them and that have not expired.
 
     The file is a convenience: without it, or when it is damaged, every node is unlisted until it publishes again.
     """
     with contextlib.suppress(OSError, FarflungError):
-        return tuple(sound(decode(path.read_bytes(), Listing, size)))
+        return tuple(sound(decode(path.read_bytes(), Listing, size), now))
     return ()
 
 
-def sound(listing: Listing) -> Iterator[Advertisement]:
-    """Those that can be believed: one bad advertisement takes no other with it."""
+def sound(listing: Listing, now: float) -> Iterator[Advertisement]:
+    """Those that can be believed at `now` (seconds since 1970): one bad advertisement takes no other with it."""
     for advertisement in listing.advertisements:
         with contextlib.suppress(FarflungError):
-            check_advertisement(advertisement, advertisement.endpoint.peer)
+            check_advertisement(advertisement, advertisement.endpoint.peer, now)
             yield advertisement
+
+
+class Presence:
+    """One node's place in the directory: told anew before it expires, and when the directory may have forgotten it."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        places: tuple[Place, ...],
+        capabilities: Capabilities,
+        role: Role,
+        reach: Callable[[], Awaitable[Connection]],
+    ) -> None:
+        """`reach` gives a connection to the validator."""
+        self._key, self._places, self._facts, self._role = key, places, capabilities, role
+        self._reach = reach
+
+    async def publish(self) -> None:
+        """Publishes once, now; a ledger that restarts is waited for. Raises NetworkError FF-APP-093."""
+        cause = ""
+        for _ in range(_TRIES):
+            try:
+                await self._tell(await self._reach())
+                return
+            except NetworkError as error:
+                cause = str(error)[:300]
+            await asyncio.sleep(5 * LOOK_SECONDS / _TRIES)
+        raise NetworkError(
+            "FF-APP-093", "the directory cannot be reached", cause=cause, hint="is the ledger running?"
+        )
+
+    async def stay(self) -> None:
+        """Keeps the record known and fresh until it is cancelled."""
+        known: Connection | None = None
+        told = 0.0
+        while True:
+            with contextlib.suppress(NetworkError):
+                ledger = await self._reach()
+                if ledger is not known or not told <= time.time() < told + TELL_SECONDS:
+                    await self._tell(ledger)
+                    known, told = ledger, time.time()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _tell(self, ledger: Connection) -> None:
+        record = issue(self._key.public, self._places, time.time())
+        await ledger.call(PUBLISH, encode(advertise(self._key, record, self._facts, self._role)))

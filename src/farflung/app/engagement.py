@@ -44,6 +44,7 @@ from farflung.job.spec import Terms
 from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, Role
 from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listening import LOOPBACK
@@ -112,7 +113,7 @@ class Requester:
     async def open(self) -> None:
         """Starts to listen."""
         host, port = await self.endpoint.start()
-        self._crew.know([wire.Address(self._key.public, host, port)])
+        self._crew.know([wire.Address(self._key.public, (Place(host, port),))])
 
     async def close(self) -> None:
         """Closes the network side, the checker and the log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -77,9 +78,9 @@ async def read_asks(ledger: LedgerClient, directory: Connection) -> Asks:
     nodes = {node.node: node for node in await ledger.nodes()}
     of: dict[Role, list[Ask]] = {role: [] for role in Role}
     addresses = {}
-    for advertisement in sound(listing):
+    for advertisement in sound(listing, time.time()):
         record = advertisement.endpoint
-        addresses[record.peer] = wire.Address(record.peer, record.host, record.port, record.relay)
+        addresses[record.peer] = wire.Address(record.peer, record.places)
         if (node := nodes.get(record.peer)) is not None:
             price, stake = Credits(node.unit_price), Credits(node.free)
             of[advertisement.role].append(Ask(record.peer, price, stake, advertisement.capabilities))

@@ -208,7 +208,7 @@ def _now() -> float:
 
 def _keep_port(post: Post, ready: Report) -> None:
     """The next process of this post listens where this one does: nobody needs to be told."""
-    if not post.config.get("relay") and ready.get("port"):  # at a relay it listens nowhere itself
+    if not post.config.get("relays") and ready.get("port"):  # at a relay it listens nowhere itself
         post.config = {**post.config, "port": int(ready["port"])}
 
 

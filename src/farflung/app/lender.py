@@ -5,7 +5,6 @@ what it stores. No torch here: that lives in the worker, in its sandbox.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,7 @@ import msgspec
 
 from farflung.app import wire
 from farflung.app.auditing import AuditTenancy
-from farflung.app.directory import PUBLISH, advertise
+from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.reaching import reach
@@ -25,7 +24,7 @@ from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError, PolicyError, RunError
+from farflung.core.errors import PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.core.units import Millis
@@ -40,7 +39,7 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.tx import Offer, Role, sign_offer
 from farflung.market.offer import caps_hash
 from farflung.net.counters import Counter
-from farflung.net.endpoints import EndpointRecord
+from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.plan.memory import memory
@@ -53,8 +52,6 @@ WATCH_SECONDS = 0.25
 
 # What a verifier may ask for itself when the coordinator got no answer.
 FOR_VERIFIERS = (wire.OPEN, wire.UNVEIL)
-PUBLISH_SECONDS = 2.0  # between looks whether the directory still knows this node
-PUBLISH_TRIES = 50
 
 
 def _now() -> Millis:
@@ -319,41 +316,21 @@ class Lender:
         if self._slot is not None:
             self._happened(lease.Finish(self._slot.job, reason))
 
-    async def listen(self, relay: Report | None) -> EndpointRecord:
-        """Listens, or where nobody can reach this machine stays at a relay; where to find it, for the directory."""
-        if relay is None:
-            host, port = await self.endpoint.start()
-            return EndpointRecord(self._key.public, host, port, int(time.time()))
-        key, host, port = PeerId(bytes.fromhex(relay["peer"])), str(relay["host"]), int(relay["port"])
-        self.endpoint.attach(key, host, port)
+    async def listen(self, relays: list[Report]) -> tuple[Place, ...]:
+        """Listens, or where nobody can reach this machine stays at relays; where to find it, for the directory."""
+        if not relays:
+            return (Place(*await self.endpoint.start()),)
+        found = [Place(str(r["host"]), int(r["port"]), PeerId(bytes.fromhex(r["peer"]))) for r in relays]
+        for place in found:
+            self.endpoint.attach(place.relay, place.host, place.port)
         await self.endpoint.attached()
-        return EndpointRecord(self._key.public, host, port, int(time.time()), key)
+        return tuple(found)
 
-    async def stay_listed(
-        self, reach_ledger: Callable[[], Awaitable[Connection]], record: EndpointRecord
-    ) -> None:
-        """Publishes where this node is and what it has, again whenever the directory may have forgotten it."""
-        told = encode(advertise(self._key, record, self._facts, self._role))
-        known: Connection | None = None
-        while True:
-            with contextlib.suppress(NetworkError):
-                ledger = await reach_ledger()
-                if ledger is not known:
-                    await ledger.call(PUBLISH, told)
-                    known = ledger
-            await asyncio.sleep(PUBLISH_SECONDS)
-
-    async def publish(
-        self, reach_ledger: Callable[[], Awaitable[Connection]], record: EndpointRecord
-    ) -> None:
-        """Publishes once, now; a ledger that restarts is waited for."""
-        for _ in range(PUBLISH_TRIES):
-            with contextlib.suppress(NetworkError):
-                ledger = await reach_ledger()
-                await ledger.call(PUBLISH, encode(advertise(self._key, record, self._facts, self._role)))
-                return
-            await asyncio.sleep(5 * PUBLISH_SECONDS / PUBLISH_TRIES)
-        raise NetworkError("FF-APP-093", "the directory cannot be reached", hint="is the ledger running?")
+    def presence(
+        self, places: tuple[Place, ...], reach_ledger: Callable[[], Awaitable[Connection]]
+    ) -> Presence:
+        """How this node stays in the directory."""
+        return Presence(self._key, places, self._facts, self._role, reach_ledger)
 
     async def register(self, client: LedgerClient, expires: int) -> None:
         """Registers the node and bonds its stake, unless that is done. What was measured enters no root."""
@@ -373,20 +350,21 @@ async def lend(orders: Orders, role: Role) -> None:
     key = SigningKey(bytes.fromhex(config["key"]))
     genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
     node = Lender(config, key, genesis, role)
-    record = await node.listen(config.get("relay"))
+    places = await node.listen(config["relays"])
     validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
 
     async def reach_ledger() -> Connection:
         return await node.endpoint.dial(validator, config["ledger"]["host"], config["ledger"]["port"])
 
     client = LedgerClient(reach_ledger, key, genesis)
-    report("ready", peer=key.public.hex(), host=record.host, port=record.port, pid=os.getpid())
+    presence = node.presence(places, reach_ledger)
+    report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
     tasks = [asyncio.create_task(node.watch())]
     while (said := await orders.next()) is not None:
         if said.get("do") == "register":
             await node.register(client, int(config["expires"]))
-            await node.publish(reach_ledger, record)
-            tasks.append(asyncio.create_task(node.stay_listed(reach_ledger, record)))
+            await presence.publish()
+            tasks.append(asyncio.create_task(presence.stay()))
             report("registered")
         elif said.get("do") == "leave":
             await client.leave()

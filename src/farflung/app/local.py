@@ -142,7 +142,7 @@ class LocalNetwork:
         hidden = relay is not None and index < self.reached.hidden
         return {
             **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
-            "relay": relay.config if relay is not None and hidden else None,
+            "relays": [relay.config] if relay is not None and hidden else [],
             "cheat": self._cheat if index == cheater_of(self.spec) else HONEST,
         }
 
@@ -152,7 +152,7 @@ class LocalNetwork:
         hidden = relay is not None and name in self.housing.homes
         return {
             **self.node(name, self.keys.verifiers[index], folder, ledger, flops),
-            "relay": relay.config if relay is not None and hidden else None,
+            "relays": [relay.config] if relay is not None and hidden else [],
         }
 
     def requester(self, root: str, ledger: Place, relay: Place | None) -> Report:

@@ -14,7 +14,6 @@ from farflung.app import objects, wire
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, NetworkError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
-from farflung.ledger.rows import NOBODY
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
 
@@ -36,13 +35,13 @@ class Debts:
     def __init__(self, me: PeerId, dial: objects.Dial) -> None:
         """`me`: until the requester is known."""
         self._dial, self._requester = dial, me
-        self._relays: dict[PeerId, PeerId] = {}
+        self._relays: dict[PeerId, frozenset[PeerId]] = {}
         self._is_relay_gone = False
 
     def know(self, requester: PeerId, members: tuple[wire.Address, ...]) -> None:
         """Who waits for verdicts, and through which relays peers are reached."""
         self._requester = requester
-        self._relays = {a.peer: a.relay for a in members if a.relay != NOBODY}
+        self._relays = {a.peer: a.relays for a in members}
 
     async def reach(self, peer: PeerId) -> Connection:
         """A connection to a peer. Raises PolicyError FF-APP-047 when nobody has said where it is."""
@@ -61,7 +60,8 @@ class Debts:
             return await patiently(ask)
         except WithheldError:
             # A relay that only this peer chose is its own affair.
-            if self._is_relay_gone and list(self._relays.values()).count(self._relays.get(peer, NOBODY)) > 1:
+            mine = self._relays.get(peer, frozenset())
+            if self._is_relay_gone and sum(not mine.isdisjoint(each) for each in self._relays.values()) > 1:
                 raise _offline("the relay of several peers is gone") from None
             await self._check_line()
             raise

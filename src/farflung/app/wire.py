@@ -32,8 +32,8 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.job.spec import Terms
-from farflung.ledger.rows import NOBODY
 from farflung.ledger.tx import Role, SignedOffer, SignedVerdict
+from farflung.net.endpoints import DIRECT, Place
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution, Member
 from farflung.train.trace import Border, Leaf
@@ -75,12 +75,15 @@ class Offered(Wire, frozen=True):
 
 
 class Address(Wire, frozen=True):
-    """Where a peer listens; with `relay` (its key), at that relay and not itself."""
+    """Where a peer is reached, the best place first."""
 
     peer: PeerId
-    host: str
-    port: int
-    relay: PeerId = NOBODY
+    places: tuple[Place, ...]
+
+    @property
+    def relays(self) -> frozenset[PeerId]:
+        """The relays that know the peer; none when it listens itself."""
+        return frozenset(place.relay for place in self.places if place.relay != DIRECT)
 
 
 class Share(Wire, frozen=True):

@@ -72,6 +72,9 @@ BULK_HANDLERS: Final = 32  # of one key at work: each may answer with BULK_BYTES
 ERROR_BYTES: Final = 4 * KIB  # an error reply
 HOST_BYTES: Final = 253  # a DNS name
 TRANSFER_CHUNKS: Final = 64  # of one object asked for and not yet here, over all ways together
+PLACES: Final = 8  # where one peer may be reached
+RECORD_SECONDS: Final = 600  # an endpoint record's longest life
+CLOCK_SECONDS: Final = 60  # by which two clocks may disagree
 
 # Relay
 TICKET_BYTES: Final = 4 * KIB  # what opens a connection to a relay, sent in clear; most of it is the pass

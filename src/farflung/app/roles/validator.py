@@ -25,6 +25,7 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.io.store import Store
 from farflung.ledger.rows import NodeRow
 from farflung.net.counters import Counter
+from farflung.net.endpoints import check_newer
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 
@@ -47,12 +48,17 @@ class Validator:
         is_local: bool,
         directory: Path | None = None,
         on_block: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`directory`: the file that the advertisements are kept in; None: in memory only."""
+        """`directory`: the file that the advertisements are kept in; None: in memory only.
+
+        `clock` gives seconds since 1970.
+        """
         self._chain, self._store, self._is_local, self._on_block = chain, store, is_local, on_block
-        self._file = directory
+        self._file, self._clock = directory, clock
         self._directory: dict[PeerId, Advertisement] = {}
-        for advertisement in read_directory(directory, DIRECTORY_BYTES) if directory is not None else ():
+        kept = () if directory is None else read_directory(directory, DIRECTORY_BYTES, clock())
+        for advertisement in kept:
             if self._may_list(advertisement.endpoint.peer):
                 self._directory[advertisement.endpoint.peer] = advertisement
         self._turn = asyncio.Lock()
@@ -82,22 +88,31 @@ class Validator:
         return queries.Submitted(results)
 
     def _publish(self, peer: PeerId, advertisement: Advertisement) -> bytes:
-        check_advertisement(advertisement, peer)
+        check_advertisement(advertisement, peer, self._clock())
         if not self._may_list(peer):
             raise PolicyError("FF-APP-072", "only nodes that are on the ledger are listed")
-        if peer not in self._directory and len(self._directory) >= DIRECTORY_SIZE:
+        self._forget_expired()
+        known = self._directory.get(peer)
+        if known is None and len(self._directory) >= DIRECTORY_SIZE:
             raise PolicyError("FF-APP-031", "the directory is full")
-        if self._directory.get(peer) != advertisement:
+        check_newer(known.endpoint if known is not None else None, advertisement.endpoint)
+        if known != advertisement:
             self._directory[peer] = advertisement
             if self._file is not None:
                 write_atomic(self._file, encode(self._listing()), "ledger.directory")
         return b""
+
+    def _forget_expired(self) -> None:
+        over = self._clock() - limits.CLOCK_SECONDS
+        for peer in [p for p, each in self._directory.items() if each.endpoint.expires < over]:
+            del self._directory[peer]
 
     def _may_list(self, peer: PeerId) -> bool:
         """Keys are free, places are not: a node has put a stake on the ledger."""
         return self._chain.state.find(NodeRow, peer) is not None
 
     def _listing(self) -> Listing:
+        self._forget_expired()
         return Listing(tuple(self._directory[p] for p in sorted(self._directory)))
 
 
