@@ -33,6 +33,7 @@ from farflung.app.auditing import AuditTenancy
 from farflung.app.audits import Audits
 from farflung.app.coordinator import Coordinator
 from farflung.app.journal import Journal
+from farflung.app.reaching import reach
 from farflung.app.tenancy import Tenancy
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -111,8 +112,7 @@ class Member(Party):
         self.places: dict[PeerId, wire.Address] = {}
 
     async def dial(self, peer: PeerId) -> Connection:
-        place = self.places[peer]
-        return await self.endpoint.dial(peer, place.host, place.port)
+        return await reach(self.endpoint, self.places[peer])
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method not in ORDERS:
@@ -155,8 +155,7 @@ class Judge(Party):
         self.said: list[tuple[str, Any, Any]] = []
 
     async def dial(self, peer: PeerId) -> Connection:
-        place = self.places[peer]
-        return await self.endpoint.dial(peer, place.host, place.port)
+        return await reach(self.endpoint, self.places[peer])
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method not in AUDITS:

@@ -259,7 +259,7 @@ def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(
         behind = [FELLOW.public, *(key.public for key in VERIFIERS[:others])]
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(debts, "_dial", dial)
-            patched.setattr(debts, "_relays", dict.fromkeys(behind, Hash(b"r" * 32)))
+            patched.setattr(debts, "_relays", dict.fromkeys(behind, frozenset({Hash(b"r" * 32)})))
             patched.setattr(owing, "WITHHOLD_SECONDS", 0.3)
             answer = await scene.order(wire.AUDIT, replace(order, opened=None))
             assert answer == ("ok" if is_accused else "FF-APP-098")
