@@ -272,7 +272,7 @@ class Run:
         self.archive.remember(initial())
 
         async def dial(peer: PeerId) -> Connection:
-            return await self.home.endpoint.dial(peer, places[peer].host, places[peer].port)
+            return await reach(self.home.endpoint, places[peer])
 
         def closed(after: PublicState) -> None:
             self.on_closed(after.round - 1)
