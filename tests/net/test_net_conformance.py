@@ -7,6 +7,7 @@ from farflung.core.crypto import digest, local_key
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
 from farflung.net import messages
+from farflung.net.certificates import Credential, certify
 from farflung.net.endpoints import EndpointRecord, Place, SignedRecord
 from farflung.net.frames import SIGNALS, Frame, Type, encode
 from farflung.net.identity import certificate
@@ -53,6 +54,14 @@ def receipt(rng: random.Random) -> SignedReceipt:
     return SignedReceipt(what, Signature(rng.randbytes(64)))
 
 
+def credential(rng: random.Random) -> Credential:
+    account, node = (local_key(rng.randrange(1 << 60), name) for name in "an")
+    begins = rng.randrange(1 << 33)
+    expires = begins + rng.randrange(1, 1 << 33)
+    epoch = rng.randrange(1, 1 << 32)
+    return Credential(node, certify(account, node.public, epoch, begins=begins, expires=expires))
+
+
 def frame(rng: random.Random) -> Frame:
     type_ = rng.choice(list(Type))
     if type_ in SIGNALS:
@@ -73,8 +82,9 @@ def test_endpoint_records_are_frozen() -> None:
 
 
 def test_tickets_answers_and_summons_are_frozen() -> None:
-    assert frozen(lambda rng: sign_ticket(local_key(1, "x"), ticket(rng))) == "c1b46ce2f3116c90"
-    assert frozen(lambda rng: answer(rng.choice(list(Status)))) == "db0057b901de62e6"
+    assert frozen(lambda rng: sign_ticket(local_key(1, "x"), ticket(rng))) == "6eb9b9b042fd4400"
+    assert frozen(lambda rng: sign_ticket(credential(rng), ticket(rng))) == "0283f4e2c8025a05"
+    assert frozen(lambda rng: answer(rng.choice(list(Status)))) == "19b1cef7ad06b4e3"
     summons = frozen(
         lambda rng: to_wire(Summons(rng.randrange(1, 1 << 63), PeerId(rng.randbytes(32)), toll(rng)))
     )
@@ -108,5 +118,7 @@ def test_message_heads_and_errors_are_frozen() -> None:
 
 def test_certificates_and_hellos_are_frozen() -> None:
     assert (
-        frozen(lambda rng: hello(certificate(local_key(rng.randrange(1 << 60), "x")))) == "00b76eb732504966"
+        frozen(lambda rng: hello(certificate(Credential(local_key(rng.randrange(1 << 60), "x")))))
+        == "00b76eb732504966"
     )
+    assert frozen(lambda rng: hello(certificate(credential(rng)))) == "e5e7046ef2acc5bd"

@@ -75,6 +75,9 @@ TRANSFER_CHUNKS: Final = 64  # of one object asked for and not yet here, over al
 PLACES: Final = 8  # where one peer may be reached
 RECORD_SECONDS: Final = 600  # an endpoint record's longest life
 CLOCK_SECONDS: Final = 60  # by which two clocks may disagree
+NODE_CERTIFICATE_BYTES: Final = 160  # an account's word for a node key, within a TLS certificate or a ticket
+EPOCHS: Final = 1 << 32  # of one account's node keys
+KEYRING: Final = 1 << 18  # accounts whose node keys one process follows
 
 # Relay
 TICKET_BYTES: Final = 4 * KIB  # what opens a connection to a relay, sent in clear; most of it is the pass

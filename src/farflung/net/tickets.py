@@ -7,8 +7,9 @@ speaks about one connection between two other keys, and nothing but those keys' 
     answer  = "FFR1" | status (1 byte)
 
 It names the relay, who shows it, whom that one wants, a nonce, and the second at which it ends; the presenter signs
-it. So a copied ticket is worth nothing elsewhere, later or twice. What it does not do is prove who holds the socket:
-that is the business of the two peers' handshake, which runs behind it and which a thief of a ticket cannot finish.
+it with its node key, and adds the account's certificate for that key if it is another one. So a copied ticket is worth
+nothing elsewhere, later or twice. What it does not do is prove who holds the socket: that is the business of the two
+peers' handshake, which runs behind it and which a thief of a ticket cannot finish.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ from farflung.core.crypto import NS_TICKET, SigningKey, is_signed
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, PeerId, Signature
 from farflung.core.tolls import SignedPass
+from farflung.net.certificates import (
+    Credential,
+    Identity,
+    NodeCertificate,
+    bare,
+    check_certificate,
+    credential_of,
+)
 
 MAGIC: Final = b"FFR1"
 HEAD_BYTES: Final = len(MAGIC) + 2
@@ -59,6 +68,7 @@ class Status(enum.IntEnum):
     LAPSED = 14  # the pass is over, not yet begun, or longer than any may be
     USED_UP = 15  # the pass's bytes, or its payer's channel
     UNFUNDED = 16  # the payer has no open channel with the relay, or one at a lower price
+    VOID = 17  # the presenter's node key does not count: over, replaced or revoked
 
 
 class Ticket(Wire, frozen=True):
@@ -77,10 +87,11 @@ class Ticket(Wire, frozen=True):
 
 
 class SignedTicket(Wire, frozen=True):
-    """A ticket and its presenter's signature under NS_TICKET."""
+    """A ticket and its presenter's signature under NS_TICKET, by the node key of `certificate` if there is one."""
 
     ticket: Ticket
     signature: Signature
+    certificate: NodeCertificate | None = None
 
 
 class Summons(Wire, frozen=True):
@@ -94,9 +105,11 @@ class Summons(Wire, frozen=True):
     toll: SignedPass | None = None
 
 
-def sign_ticket(key: SigningKey, ticket: Ticket) -> bytes:
-    """The bytes that open a connection to the relay; `key` is the presenter's."""
-    body = encode(SignedTicket(ticket, key.sign(NS_TICKET, encode(ticket))))
+def sign_ticket(own: SigningKey | Credential, ticket: Ticket) -> bytes:
+    """The bytes that open a connection to the relay; `own` is the presenter's."""
+    credential = credential_of(own)
+    signature = credential.node.sign(NS_TICKET, encode(ticket))
+    body = encode(SignedTicket(ticket, signature, credential.certificate))
     return MAGIC + len(body).to_bytes(2, "big") + body
 
 
@@ -120,9 +133,25 @@ def judge(body: bytes, relay: PeerId, now: int) -> Ticket | Status:
         return Status.ELSEWHERE
     if not now < ticket.expires <= now + limits.TICKET_SECONDS:
         return Status.STALE
-    if not is_signed(ticket.presenter, signed.signature, NS_TICKET, encode(ticket)):
+    try:
+        who = _presenter(signed)
+    except ProtocolError:
+        return Status.FORGED
+    is_own = who.account == ticket.presenter
+    if not is_own or not is_signed(who.node, signed.signature, NS_TICKET, encode(ticket)):
         return Status.FORGED
     return ticket
+
+
+def presenter_of(body: bytes) -> Identity:
+    """Who shows the ticket, with which node key; only of a body that `judge` let pass, and of any time."""
+    return _presenter(decode(body, SignedTicket, limits.TICKET_BYTES))
+
+
+def _presenter(signed: SignedTicket) -> Identity:
+    if signed.certificate is None:
+        return bare(signed.ticket.presenter)
+    return check_certificate(signed.certificate)
 
 
 def _is_well_formed(ticket: Ticket) -> bool:

@@ -3,15 +3,15 @@
 Python's `ssl` cannot accept any client certificate and look at its key afterwards, so the dialer first says in
 clear which certificate it will prove. States, and what moves them:
 
-    dialer      hello + ClientHello ->  HANDSHAKE  -- acceptor's key is the dialled one -->  READY
-    acceptor    HELLO  -- certificate has our form -->  HANDSHAKE  -- that certificate is proved -->  READY
+    dialer      hello + ClientHello ->  HANDSHAKE  -- acceptor is the dialled account, its key counts -->  READY
+    acceptor    HELLO  -- certificate has our form, its key counts -->  HANDSHAKE  -- it is proved -->  READY
     either      READY  -- close_notify -->  CLOSED;   anything else at any time: ProtocolError, and no byte more
 
     hello = "FFN1" | length (2 bytes, big endian, <= limits.HELLO_BYTES) | certificate (identity.py)
 
 The hello proves nothing. The acceptor trusts exactly that certificate in a context made for this connection, and
 TLS's CertificateVerify (RFC 8446, 4.4.3) proves the key; a changed hello gives another key or no handshake. The
-dialer compares the proved key before its own Finished leaves, so a stranger never sees a finished handshake. No
+dialer compares the proved account before its own Finished leaves, so a stranger never sees a finished handshake. No
 tickets, no older version, no renegotiation, no name or date that could matter.
 """
 
@@ -25,7 +25,8 @@ from typing import Final, Protocol
 from farflung.core import limits
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
-from farflung.net.identity import key_of
+from farflung.net.certificates import Identity
+from farflung.net.identity import read
 
 MAGIC: Final = b"FFN1"
 _HEAD: Final = len(MAGIC) + 2
@@ -80,33 +81,53 @@ def _broken(cause: str) -> ProtocolError:
     )
 
 
+Trusts = Callable[[Identity], None]  # raises ProtocolError for a node key that does not count now
+
+
+def only_accounts(identity: Identity) -> None:
+    """The trust of a session that knows no clock and no registry. Raises ProtocolError FF-NET-104."""
+    if identity.epoch:
+        raise ProtocolError(
+            "FF-NET-104",
+            "this connection takes no certified node keys",
+            cause=f"{short(identity.account)} shows one of epoch {identity.epoch}",
+            hint="dial through an Endpoint: it knows the time, which a certificate needs",
+        )
+
+
 class Session:
     """One end of one TLS connection. After an error the object only ever returns nothing."""
 
-    def __init__(self, own: Credentials, expected: PeerId | None) -> None:
-        """`expected`: the dialled key; None on the acceptor's side. Use `client` and `server`."""
-        self._own, self._expected = own, expected
+    def __init__(self, own: Credentials, expected: PeerId | None, trusts: Trusts) -> None:
+        """`expected`: the dialled account; None on the acceptor's side. Use `client` and `server`."""
+        self._own, self._expected, self._trusts = own, expected, trusts
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
         self._hello = b""
+        self._announced: Identity | None = None
         self._taken = 0  # bytes received before READY
         self._is_broken = False
-        self.peer: PeerId | None = None
+        self.identity: Identity | None = None
         self.is_closed = False
 
     @classmethod
-    def client(cls, own: Credentials, expected: PeerId) -> Session:
+    def client(cls, own: Credentials, expected: PeerId, trusts: Trusts = only_accounts) -> Session:
         """The dialer's end; its first `outgoing` is the hello and the ClientHello."""
-        session = cls(own, expected)
+        session = cls(own, expected, trusts)
         session._out.write(hello(own.certificate))
         session._start(_context(ssl.PROTOCOL_TLS_CLIENT, own), is_server=False)
         session._guarded(session._handshake)
         return session
 
     @classmethod
-    def server(cls, own: Credentials) -> Session:
+    def server(cls, own: Credentials, trusts: Trusts = only_accounts) -> Session:
         """The acceptor's end; silent until a whole hello is there."""
-        return cls(own, None)
+        return cls(own, None, trusts)
+
+    @property
+    def peer(self) -> PeerId | None:
+        """The proved account of the other end; None before READY."""
+        return None if self.identity is None else self.identity.account
 
     @property
     def is_dialer(self) -> bool:
@@ -122,7 +143,8 @@ class Session:
         """Takes bytes from the socket, gives plaintext (none before READY).
 
         Raises ProtocolError: FF-NET-001 no hello of ours, FF-NET-002 no certificate of ours, FF-NET-003 TLS
-        refuses, FF-NET-004 the acceptor is not the dialled key.
+        refuses, FF-NET-004 the acceptor is not the dialled account, FF-NET-100 and 101 an account's certificate that
+        is none, and what `trusts` raises.
         """
         if self._is_broken:
             return []
@@ -190,7 +212,8 @@ class Session:
         if len(self._hello) < _HEAD or len(self._hello) < end:
             return b""
         rest, self._hello = self._hello[end:], self._hello[_HEAD:end]
-        key_of(self._hello)
+        self._announced = read(self._hello)
+        self._trusts(self._announced)
         self._start(_acceptor_context(self._own, self._hello), is_server=True)
         return rest
 
@@ -201,17 +224,18 @@ class Session:
         except ssl.SSLWantReadError:
             return
         proved = self._tls.getpeercert(binary_form=True) or b""
-        peer = key_of(proved)
         if self._expected is None and proved != self._hello:
             raise _broken("the dialer proved another certificate than the one it announced")
-        if self._expected is not None and peer != self._expected:
+        found = self._announced or read(proved)
+        if self._expected is not None and found.account != self._expected:
             raise ProtocolError(
                 "FF-NET-004",
                 f"the peer is not {short(self._expected)}",
-                cause=f"it proved the key {short(peer)}",
+                cause=f"it proved the key {short(found.account)}",
                 hint="get a fresh address of the peer you want; do not use the one that was dialled",
             )
-        self.peer = peer
+        self._trusts(found)
+        self.identity = found
 
     def _read(self) -> list[bytes]:
         assert self._tls is not None

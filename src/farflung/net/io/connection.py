@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId, short
+from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
 from farflung.net.frames import FrameReader
 from farflung.net.io.outlet import Outlet
@@ -70,10 +71,15 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> PeerId:
-        """The proved key of the other end."""
-        if self._session.peer is None:
+        """The proved account of the other end."""
+        return self.identity.account
+
+    @property
+    def identity(self) -> Identity:
+        """The node key that the other end proved, and the account for which it speaks."""
+        if self._session.identity is None:
             raise NetworkError("FF-NET-005", "the connection is not open yet")
-        return self._session.peer
+        return self._session.identity
 
     @property
     def is_open(self) -> bool:

@@ -11,16 +11,17 @@ import ssl
 import tempfile
 
 from farflung.core.crypto import SigningKey
+from farflung.net.certificates import Credential, credential_of
 from farflung.net.identity import certificate, pem
 
 
 class FileCredentials:
-    """A key that `tls.Session` can prove. Implements `tls.Credentials`; `repr` shows nothing secret."""
+    """A node key that `tls.Session` can prove. Implements `tls.Credentials`; `repr` shows nothing secret."""
 
-    def __init__(self, key: SigningKey) -> None:
-        self.certificate = certificate(key)
-        self._key = key
-        self._memory = _memory_file(pem(key))
+    def __init__(self, own: SigningKey | Credential) -> None:
+        self._own = credential_of(own)
+        self.certificate = certificate(self._own)
+        self._memory = _memory_file(pem(self._own))
 
     def load(self, context: ssl.SSLContext) -> None:
         """Loads certificate and key into `context`."""
@@ -30,19 +31,19 @@ class FileCredentials:
         file, path = tempfile.mkstemp(prefix="farflung-")  # mode 0600
         try:
             with os.fdopen(file, "wb") as handle:
-                handle.write(pem(self._key))
+                handle.write(pem(self._own))
             context.load_cert_chain(path)
         finally:
             os.unlink(path)
 
     def close(self) -> None:
-        """Forgets the file; the object loads no more."""
+        """Forgets the file in memory; a handshake that comes to it late goes through a file on the disk."""
         if self._memory is not None:
             os.close(self._memory)
             self._memory = None
 
     def __repr__(self) -> str:
-        return f"FileCredentials({self._key!r})"
+        return f"FileCredentials({self._own.node!r})"
 
 
 def _memory_file(data: bytes) -> int | None:

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError
+from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
+from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import Counter, Meter
 from farflung.net.io.attachment import SUMMON, Attachment
 from farflung.net.io.connection import Connection
@@ -28,6 +30,7 @@ from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
 from farflung.net.io.knock import knock, new_ticket
 from farflung.net.io.listening import cannot_listen, check_host
+from farflung.net.keyring import Keyring
 from farflung.net.streams import Asked, Kind
 from farflung.net.tickets import Purpose, Summons
 from farflung.net.tls import Session
@@ -41,11 +44,11 @@ _Place = tuple[
 
 
 class Endpoint:
-    """One key on the network. Start it to be reachable; dial with or without starting."""
+    """One account on the network. Start it to be reachable; dial with or without starting."""
 
     def __init__(
         self,
-        key: SigningKey,
+        own: SigningKey | Credential,
         handler: Handler,
         counter: Counter,
         *,
@@ -56,16 +59,22 @@ class Endpoint:
         on_error: OnError | None = None,
         handshake_seconds: float = limits.HANDSHAKE_SECONDS,
         idle_seconds: float = limits.IDLE_SECONDS,
+        keyring: Keyring | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`admit` says which proved keys may stay (None: all). `on_error` hears of handlers that broke."""
-        self.key, self.counter = key, counter
+        """`own`: the account's key, or a certified node key. `admit` says which accounts may stay (None: all).
+
+        `on_error` hears of handlers that broke. `keyring` knows which node keys count; `clock`: seconds since 1970.
+        """
+        self.credential, self.counter = credential_of(own), counter
+        self.keyring, self._clock = keyring or Keyring(), clock
         self.buffer = bytearray(_READ_BYTES)
         self._handler = handler
         self._desk = Desk(self._handle, on_error or _report, self._freed)
         self._host, self._port, self._allow_remote = host, port, allow_remote
         self._admit = admit
         self._handshake_seconds, self._idle_seconds = handshake_seconds, idle_seconds
-        self._credentials = FileCredentials(key)
+        self._credentials = FileCredentials(self.credential)
         self._server: asyncio.Server | None = None
         self._half_open: dict[Connection, asyncio.TimerHandle] = {}
         self._connections: set[Connection] = set()
@@ -137,6 +146,33 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         await loop.connect_accepted_socket(lambda: self._arriving(first), accepted)
 
+    def renew(self, own: Credential) -> None:
+        """From now on this node key is proved to whoever is met; what is open lives on.
+
+        Raises ProtocolError FF-NET-106 for another account.
+        """
+        if own.account != self.credential.account:
+            raise ProtocolError(
+                "FF-NET-106",
+                "an endpoint keeps its account",
+                cause=f"the new key speaks for {short(own.account)}",
+                hint="make a new endpoint",
+            )
+        old, self.credential, self._credentials = self._credentials, own, FileCredentials(own)
+        old.close()
+
+    def recheck(self) -> int:
+        """Ends the connections whose node key does not count any more; returns how many."""
+        ended = 0
+        for connection in [each for several in self._open.values() for each in several]:
+            try:
+                self._trusts(connection.identity)
+            except ProtocolError as error:
+                what = f"the node key of {short(connection.peer)} was withdrawn"
+                connection.drop(NetworkError("FF-NET-105", what, cause=error.cause, hint=error.hint))
+                ended += 1
+        return ended
+
     async def close(self) -> None:
         """Stops listening, closes all connections, cancels all handlers."""
         self._is_closed = True
@@ -183,11 +219,11 @@ class Endpoint:
         peer, host, port, relay = place
         self._check_not_closed()
         loop = asyncio.get_running_loop()
-        session = Session.client(self._credentials, peer)
+        session = Session.client(self._credentials, peer, self._trusts)
         if relay is not None:
-            ticket = new_ticket(self.key, Purpose.DIAL, relay, peer)
+            ticket = new_ticket(self.credential, Purpose.DIAL, relay, peer)
             return await knock(
-                self.key, self.counter, ticket, (host, port), lambda: self._connection(session)
+                self.credential, self.counter, ticket, (host, port), lambda: self._connection(session)
             )
         try:
             _, connection = await loop.create_connection(lambda: self._connection(session), host, port)
@@ -199,6 +235,9 @@ class Endpoint:
                 hint="check that the peer is running and that the address is current",
             ) from error
         return connection
+
+    def _trusts(self, identity: Identity) -> None:
+        self.keyring.check(identity, self._clock())
 
     def _check_not_closed(self) -> None:
         if self._is_closed:
@@ -220,7 +259,7 @@ class Endpoint:
         """A stranger's socket was accepted, and `first` was read from it."""
         while len(self._half_open) >= limits.HALF_OPEN:
             self._expire(next(iter(self._half_open)), "too many strangers at once")
-        session = Session.server(self._credentials)
+        session = Session.server(self._credentials, self._trusts)
         session.receive(first)
         connection = self._connection(session)
         loop = asyncio.get_running_loop()
@@ -250,11 +289,11 @@ class Endpoint:
         if self._coming >= limits.HALF_OPEN:
             raise _declined("too many at once")
         relay, dialer, circuit = attachment.relay, summons.dialer, summons.circuit
-        ticket = new_ticket(self.key, Purpose.ACCEPT, relay, dialer, circuit)
+        ticket = new_ticket(self.credential, Purpose.ACCEPT, relay, dialer, circuit)
         self._coming += 1
         try:
             async with asyncio.timeout(self._handshake_seconds):
-                await knock(self.key, self.counter, ticket, attachment.place, self._arriving)
+                await knock(self.credential, self.counter, ticket, attachment.place, self._arriving)
         except TimeoutError:
             raise _declined("the relay does not answer") from None
         finally:
@@ -263,7 +302,7 @@ class Endpoint:
     # Called by connections (connection.Owner)
 
     def proved(self, connection: Connection) -> None:
-        """The peer's key is proved: takes the connection in, or raises NetworkError FF-NET-050."""
+        """The peer is proved: takes the connection in, or raises NetworkError FF-NET-050."""
         peer = connection.peer
         timer = self._half_open.pop(connection, None)
         if timer is not None:

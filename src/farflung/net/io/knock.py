@@ -13,6 +13,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.net import tickets
+from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import Counter, Meter
 from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
@@ -26,6 +27,7 @@ _REFUSALS: Final = {
     Status.BARRED: ("it does not serve this key", "ask whoever runs the relay to admit your key"),
     Status.REPLAYED: ("the ticket was shown before", "dial again; if it fails again, someone is in between"),
     Status.FULL: ("it has no place for another circuit", "try again later, or another relay"),
+    Status.VOID: ("our node key does not count any more", "use the newest key of this account"),
     Status.UNKNOWN: ("nobody waits for that circuit any more", "wait: whoever dialled will dial again"),
     Status.UNPAID: ("it carries for a pass only", "ask the payer of this job for one"),
     Status.NO_HOLDER: ("the pass is not for these two keys", "ask the payer for a pass that names both"),
@@ -98,7 +100,7 @@ class Knock(asyncio.BufferedProtocol):
 
 
 async def knock(
-    key: SigningKey,
+    own: Credential,
     counter: Counter,
     ticket: Ticket,
     place: tuple[str, int],
@@ -110,7 +112,7 @@ async def knock(
     not attached, 072 refused, 073 the peer does not come; ProtocolError FF-NET-074 no relay of ours.
     """
     host, port = place
-    shown = tickets.sign_ticket(key, ticket)
+    shown = tickets.sign_ticket(own, ticket)
     loop = asyncio.get_running_loop()
     try:
         _, visitor = await loop.create_connection(lambda: Knock(shown, counter, make), host, port)
@@ -131,11 +133,19 @@ async def knock(
     return found
 
 
-def new_ticket(key: SigningKey, purpose: Purpose, relay: PeerId, peer: PeerId, circuit: int = 0) -> Ticket:
+def new_ticket(
+    own: SigningKey | Credential, purpose: Purpose, relay: PeerId, peer: PeerId, circuit: int = 0
+) -> Ticket:
     """A ticket of this moment, for one use: it ends after half of what a relay allows, for the sake of slow clocks."""
     expires = int(time.time()) + limits.TICKET_SECONDS // 2
     return Ticket(
-        purpose, relay, key.public, peer, circuit, secrets.token_bytes(tickets.NONCE_BYTES), expires
+        purpose,
+        relay,
+        credential_of(own).account,
+        peer,
+        circuit,
+        secrets.token_bytes(tickets.NONCE_BYTES),
+        expires,
     )
 
 

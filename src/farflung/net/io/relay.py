@@ -31,6 +31,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.net import measures, tickets, tls
+from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import Counter
 from farflung.net.io.attachment import ATTACH, SUMMON
 from farflung.net.io.circuit import Circuit
@@ -39,6 +40,7 @@ from farflung.net.io.endpoint import Admit, Endpoint
 from farflung.net.io.frontdoor import FrontDoor, exactly
 from farflung.net.io.measuring import Measures
 from farflung.net.io.pacing import Uplink
+from farflung.net.keyring import Keyring
 from farflung.net.messages import Kind, RemoteError
 from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
 
@@ -62,7 +64,7 @@ class RelayServer:
 
     def __init__(
         self,
-        key: SigningKey,
+        own: SigningKey | Credential,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -75,20 +77,29 @@ class RelayServer:
         circuit_seconds: float = limits.CIRCUIT_SECONDS,
         idle_seconds: float = limits.CIRCUIT_IDLE_SECONDS,
         uplink: int | None = None,
+        keyring: Keyring | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`admit` says which keys are served (None: any). `on_traffic(n)`: n bytes more were forwarded.
 
         `counter` counts what the relay itself says and hears. `clock` gives seconds since 1970. `uplink`: bytes a
-        second that all circuits together may send to other machines (None: what TCP finds).
+        second that all circuits together may send to other machines (None: what TCP finds). `keyring` knows which
+        node keys count (None: all that are certified).
         """
         self.counter = counter or Counter()
         self.forwarded = 0
-        self._key, self._admit, self._on_traffic = key, admit, on_traffic
+        self._own, self._admit, self._on_traffic = credential_of(own), admit, on_traffic
         self._may_splice, self._clock = may_splice, clock
         self._circuit_seconds, self._idle_seconds = circuit_seconds, idle_seconds
+        self.keyring = keyring or Keyring()
         self._endpoint = Endpoint(
-            key, self._handle, self.counter, admit=admit, handshake_seconds=handshake_seconds
+            self._own,
+            self._handle,
+            self.counter,
+            admit=admit,
+            handshake_seconds=handshake_seconds,
+            keyring=self.keyring,
+            clock=clock,
         )
         self._uplink = None if uplink is None else Uplink(uplink)
         self._door = FrontDoor(
@@ -141,7 +152,7 @@ class RelayServer:
 
     async def _name(self, stranger: socket.socket, magic: bytes) -> bool:
         """Another version of ours, or one that asks for ours."""
-        self._tell(stranger, measures.answer(self._key.public))
+        self._tell(stranger, measures.answer(self._own.account))
         return False
 
     async def _hear(self, stranger: socket.socket, magic: bytes) -> bool:
@@ -161,11 +172,15 @@ class RelayServer:
 
     def _judge(self, body: bytes) -> Ticket | Status:
         now = int(self._clock())
-        ticket = tickets.judge(body, self._key.public, now)
+        ticket = tickets.judge(body, self._own.account, now)
         if isinstance(ticket, Status):
             return ticket
         if self._admit is not None and not self._admit(ticket.presenter):
             return Status.BARRED
+        try:
+            self.keyring.check(tickets.presenter_of(body), now)
+        except ProtocolError:
+            return Status.VOID
         return self._spent.spend(ticket, now) or ticket
 
     def _refuse(self, stranger: socket.socket, status: Status) -> bool:
