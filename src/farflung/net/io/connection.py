@@ -356,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         It counts looks and not seconds: a process that was stopped for an hour has not listened, so it cannot
         blame the peer.
         """
-        if self._quiet > _QUIET_LOOKS:
+        if self._quiet >= _QUIET_LOOKS:
             self.drop(_silent(f"nothing came for {self._idle_seconds:.0f} s"))
             return
         if self.is_open and self._quiet:

@@ -31,7 +31,7 @@ class Desk:
     def __init__(self, handler: Handler, on_error: OnError, freed: Callable[[PeerId], None]) -> None:
         """`freed(peer)`: one of the peer's handlers is done; more of its requests may start."""
         self._handler, self._on_error, self._freed = handler, on_error, freed
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._running: Tally[tuple[PeerId, bool]] = Tally()  # by key and lane: is it bulk?
 
     def has_place(self, peer: PeerId, kind: Kind) -> bool:
@@ -43,8 +43,8 @@ class Desk:
         """Works on one request; the answer goes out on its connection, if that still stands."""
         self._running[connection.peer, asked.kind.is_bulk] += 1
         task = asyncio.create_task(self._work(connection, asked))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     async def close(self) -> None:
         """Cancels what is under way and waits for it."""

@@ -77,7 +77,7 @@ class Endpoint:
         self._credentials = FileCredentials(self.credential)
         self._server: asyncio.Server | None = None
         self._half_open: dict[Connection, asyncio.TimerHandle] = {}
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # the oldest first
         self._accepted: dict[PeerId, list[Connection]] = {}
         self._open: dict[PeerId, list[Connection]] = {}
         self._dials: dict[_Place, asyncio.Task[Connection]] = {}
@@ -252,7 +252,7 @@ class Endpoint:
 
     def _connection(self, session: Session) -> Connection:
         connection = Connection(self, session, Meter(self.counter), idle_seconds=self._idle_seconds)
-        self._connections.add(connection)
+        self._connections[connection] = None
         return connection
 
     def _arriving(self, first: bytes = b"") -> Connection:
@@ -331,7 +331,7 @@ class Endpoint:
     def lost(self, connection: Connection) -> None:
         """The connection is gone."""
         self._expire(connection, "it was lost")
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         for table in (self._accepted, self._open):
             for peer in [peer for peer, each in table.items() if connection in each]:
                 table[peer].remove(connection)

@@ -38,7 +38,8 @@ class Outlet:
             return
         self._written.append((kind, len(data)))
         self._transport.write(data)
-        self.account()
+        if not self._transport.is_closing():  # else the kernel has refused it, and what waited is gone
+            self.account()
 
     def account(self) -> None:
         """Counts what was taken since the last look: what was written, less what the transport still holds."""

@@ -110,7 +110,7 @@ class RelayServer:
             handshake_seconds=handshake_seconds,
         )
         self._methods: dict[str, Method] = {ATTACH: self._attach, **Measures(clock, self._uplink).methods()}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._spent = Spent()
         self._attached: dict[PeerId, Connection] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -309,5 +309,5 @@ class RelayServer:
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
