@@ -36,10 +36,10 @@ class Message:
         """Whether it takes one of the peer's places."""
         return self.type in (Type.REQUEST, Type.TELL)
 
-    def fragment(self) -> Frame:
-        """The next frame; the head goes with the first."""
+    def fragment(self, limit: int = FRAGMENT_BYTES) -> Frame:
+        """The next frame, of `limit` bytes at most; the head goes with the first."""
         head = b"" if self.sent else self.head
-        piece = self.body[self.sent : self.sent + FRAGMENT_BYTES - len(head)]
+        piece = self.body[self.sent : self.sent + limit - len(head)]
         kind = self.type if head else Type.DATA
         self.sent += len(piece)
         return Frame(kind, self.stream, head + bytes(piece), self.sent == len(self.body))
@@ -111,8 +111,11 @@ class Outbox:
         lane.places -= 1
         lane.bytes_placed -= size
 
-    def next(self) -> tuple[Kind, bytes, Message | None] | None:
-        """The next frame's kind and bytes, and the message if this is its first frame; None: nothing to send."""
+    def next(self, limit: int = FRAGMENT_BYTES) -> tuple[Kind, bytes, Message | None] | None:
+        """The next frame's kind and bytes, and the message if this is its first frame; None: nothing to send.
+
+        `limit`: the frame's bytes at most; on a slow line control shall not wait for a large one.
+        """
         if self._signals:
             return Kind.CONTROL, encode(Frame(self._signals.popleft(), 0)), None
         for lane in self._lanes:
@@ -121,7 +124,7 @@ class Outbox:
                 lane.current = started = self._start(lane)
             if lane.current is not None:
                 message = lane.current
-                return message.kind, self._advance(lane, message), started
+                return message.kind, self._advance(lane, message, limit), started
         return None
 
     def _start(self, lane: _Lane) -> Message | None:
@@ -147,8 +150,8 @@ class Outbox:
             and lane.bytes_placed + size <= limits.REQUEST_BYTES // share
         )
 
-    def _advance(self, lane: _Lane, message: Message) -> bytes:
-        frame = message.fragment()
+    def _advance(self, lane: _Lane, message: Message, limit: int) -> bytes:
+        frame = message.fragment(limit)
         if frame.is_last:
             lane.current = None
             lane.cost -= _cost(message)

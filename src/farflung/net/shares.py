@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-_KEPT: Final = (
-    0.95  # of a line, for its owner's sake: with TCP's and IP's headers it is 98 % of what goes out
-)
+KEPT: Final = 0.95  # of a line, for its owner's sake: with TCP's and IP's headers it is 98 % of what goes out
 _QUIET: Final = 8  # all that send nothing keep one part in so many, together
 
 
 def kept_rate(mbit: float) -> int:
     """Bytes a second that may be sent over a line of `mbit` Mbit/s upload."""
-    return max(1, int(mbit * 1e6 / 8 * _KEPT))
+    return max(1, int(mbit * 1e6 / 8 * KEPT))
 
 
 def wanted(used: int, share: int, rate: int, count: int) -> int:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from farflung.core import limits
 from farflung.core.errors import FarflungError, ProtocolError
 from farflung.net import messages
-from farflung.net.frames import Frame, Type
+from farflung.net.frames import FRAGMENT_BYTES, Frame, Type
 from farflung.net.messages import Kind, RemoteError
 from farflung.net.outbox import Message, Outbox
 
@@ -171,9 +171,9 @@ class Streams:
         """Whether another message of this kind may be queued without growing over the bound."""
         return self._outbox.has_room(kind)
 
-    def next_frame(self) -> tuple[Kind, bytes] | None:
+    def next_frame(self, limit: int = FRAGMENT_BYTES) -> tuple[Kind, bytes] | None:
         """The next frame to send and what its bytes are for; None: nothing may be sent now."""
-        sent = self._outbox.next()
+        sent = self._outbox.next(limit)
         if sent is None:
             return None
         kind, data, started = sent

@@ -17,7 +17,8 @@ from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
-from farflung.net.frames import FrameReader
+from farflung.net.frames import FRAGMENT_BYTES, FrameReader
+from farflung.net.io.manners import Manners
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.tuning import Tuned
 from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
@@ -31,6 +32,7 @@ class Owner(Protocol):
     """What a connection asks of its endpoint."""
 
     buffer: bytearray  # for reading; used within one callback only
+    manners: Manners  # of all that this process sends to other machines
 
     def has_place(self, peer: PeerId, kind: Kind) -> bool:
         """Whether another request of this key may start."""
@@ -198,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the TCP connection stands."""
         assert isinstance(transport, asyncio.Transport)
-        self._outlet = Outlet(transport, self._meter)
+        self._outlet = Outlet(transport, self._meter, self._owner.manners)
         if self._reason is not None:
             transport.abort()
             return
@@ -236,6 +238,8 @@ class Connection(asyncio.BufferedProtocol):
             )
         )
         self._stop_timers()
+        if self._outlet is not None:
+            self._outlet.gone()
         self._gone.set()
         self._owner.lost(self)
 
@@ -313,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Sends frames while the kernel takes them; then whoever waits for room may look."""
-        while self._can_send() and (frame := self._streams.next_frame()) is not None:
+        while self._can_send() and (frame := self._streams.next_frame(self._piece())) is not None:
             kind, data = frame
             self._session.send(data)
             self._write(kind, self._session.outgoing())
@@ -326,6 +330,9 @@ class Connection(asyncio.BufferedProtocol):
     def _can_send(self) -> bool:
         is_up = self._reason is None and self._session.is_ready
         return is_up and self._outlet is not None and not self._outlet.is_paused
+
+    def _piece(self) -> int:
+        return FRAGMENT_BYTES if self._outlet is None else self._outlet.piece
 
     def _write(self, kind: Kind, data: bytes) -> None:
         if self._outlet is not None and data:

@@ -30,6 +30,7 @@ from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
 from farflung.net.io.knock import knock, new_ticket
 from farflung.net.io.listening import cannot_listen, check_host
+from farflung.net.io.manners import Manners
 from farflung.net.keyring import Keyring
 from farflung.net.streams import Asked, Kind
 from farflung.net.tickets import Purpose, Summons
@@ -61,13 +62,15 @@ class Endpoint:
         idle_seconds: float = limits.IDLE_SECONDS,
         keyring: Keyring | None = None,
         clock: Callable[[], float] = time.time,
+        manners: Manners | None = None,
     ) -> None:
         """`own`: the account's key, or a certified node key. `admit` says which accounts may stay (None: all).
 
         `on_error` hears of handlers that broke. `keyring` knows which node keys count; `clock`: seconds since 1970.
+        `manners`: of the line that this endpoint shares with others of the process (None: its own).
         """
         self.credential, self.counter = credential_of(own), counter
-        self.keyring, self._clock = keyring or Keyring(), clock
+        self.keyring, self._clock, self.manners = keyring or Keyring(), clock, manners or Manners()
         self.buffer = bytearray(_READ_BYTES)
         self._handler = handler
         self._desk = Desk(self._handle, on_error or _report, self._freed)

@@ -9,7 +9,9 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.net.counters import Meter
-from farflung.net.io.tuning import Tuned, tune
+from farflung.net.frames import FRAGMENT_BYTES
+from farflung.net.io.manners import Manners
+from farflung.net.io.tuning import UNSENT_BYTES, Tuned, tune
 from farflung.net.streams import Kind
 
 _OVERFULL_BYTES: Final = 256 * limits.KIB  # four of the largest frames
@@ -18,14 +20,23 @@ _OVERFULL_BYTES: Final = 256 * limits.KIB  # four of the largest frames
 class Outlet:
     """The sending half of a transport. `is_paused`: the kernel takes no more for now."""
 
-    def __init__(self, transport: asyncio.Transport, meter: Meter) -> None:
-        self._transport, self._meter = transport, meter
+    def __init__(self, transport: asyncio.Transport, meter: Meter, manners: Manners) -> None:
+        self._transport, self._meter, self._manners = transport, meter, manners
         self._written: deque[tuple[Kind, int]] = deque()  # what the kernel may not have taken yet
         self.is_paused = False
         transport.set_write_buffer_limits(high=0)
         self.socket: socket.socket | None = transport.get_extra_info("socket")
         self.remote: tuple[str, int] | None = transport.get_extra_info("peername")
-        self.tuned: Tuned | None = None if self.socket is None else tune(self.socket)
+        self.tuned: Tuned | None = None
+        if self.socket is not None:
+            self.tuned = tune(self.socket)
+            manners.open(self.socket)
+
+    @property
+    def piece(self) -> int:
+        """Bytes of a frame at most: on a slow line control shall not wait for a large one."""
+        held = UNSENT_BYTES if self.socket is None else self._manners.held(self.socket)
+        return min(FRAGMENT_BYTES, held // 2)
 
     @property
     def is_overfull(self) -> bool:
@@ -48,6 +59,8 @@ class Outlet:
             kind, size = self._written.popleft()
             part = min(size, taken)
             self._meter.sent(kind, part)
+            if self.socket is not None:
+                self._manners.sent(self.socket, part)
             taken -= part
             if part < size:
                 self._written.appendleft((kind, size - part))
@@ -59,3 +72,8 @@ class Outlet:
     def abort(self) -> None:
         """Closes now."""
         self._transport.abort()
+
+    def gone(self) -> None:
+        """The transport is closed: its share of the line is for others."""
+        if self.socket is not None:
+            self._manners.close(self.socket)

@@ -33,6 +33,15 @@ class Uplink:
         if self._senders.pop(sock, None) is not None:
             self._divide()
 
+    def limit(self, rate: int) -> None:
+        """The line carries `rate` from now on; who wanted all of it still does."""
+        if rate != self.rate:
+            before, self.rate = self.rate, rate
+            for sender in self._senders.values():
+                if sender.want >= before:
+                    sender.want = rate
+            self._divide()
+
     def sent(self, sock: socket.socket, size: int) -> None:
         """The kernel took `size` bytes; nothing if `sock` has no share."""
         sender = self._senders.get(sock)

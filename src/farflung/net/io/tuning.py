@@ -1,9 +1,10 @@
 """What a connection that carries peers' bytes asks of the kernel, in one place; what a system lacks is left as it is.
 
     TCP_NODELAY           a frame leaves when it is written
-    TCP_NOTSENT_LOWAT     the kernel holds little unsent, so that control can overtake bulk
+    TCP_NOTSENT_LOWAT     the kernel holds little unsent, so that control can overtake bulk; to other machines some
+                          milliseconds of what the connection delivers (`manners`)
     TCP_CONGESTION        bbr, where the kernel has it and lets this user choose it; else what the system has chosen
-    SO_MAX_PACING_RATE    only where a rate was given (`pacing`)
+    SO_MAX_PACING_RATE    to other machines: its share of the line (`pacing`, `manners`)
 
 Connections within one machine keep the system's congestion control: nothing is lost there, so bbr has nothing to win;
 it would pace what memory carries, by timers, which costs processor time and speed.
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
+import struct
 import sys
 from dataclasses import dataclass
 from typing import Final
@@ -25,12 +27,20 @@ from farflung.core import limits
 WANTED: Final = "bbr"
 CAN_PACE: Final = sys.platform == "linux"
 MOST_PACED: Final = (1 << 31) - 1  # bytes a second: the option is an int
-_UNSENT_BYTES: Final = 256 * limits.KIB  # in the kernel, not yet on the wire
+UNSENT_BYTES: Final = 256 * limits.KIB  # in the kernel, not yet on the wire
 _NAME_BYTES: Final = 16  # TCP_CA_NAME_MAX
 # Not every system has these names, and Python has none for the last: Linux's number, except on SPARC and PA-RISC.
 _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 _NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _MAX_PACING_RATE: Final = 47
+_TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if CAN_PACE else None
+# struct tcp_info of linux/tcp.h: snd_mss, rtt, notsent, min_rtt, delivery_rate, rwnd_limited, delivered
+_INFO: Final = struct.Struct("=16xI48xI72xII8xQ8xQ8xI")
+# Networks of homes and offices: what stays in them does not go up the line.
+_NEAR: Final = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16",
+                               "fc00::/7", "fe80::/10"))
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +56,38 @@ class Tuned:
     refusal: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the kernel says of a connection. Times in seconds, `rate` bytes a second: the newest rate of delivery."""
+
+    delivered: (
+        int  # bytes so far, whole segments, also those that came out of order; counts round at 2^32 segments
+    )
+    rate: float
+    trip: float
+    shortest: float
+    has_unsent: bool
+    receiver_bound: float  # seconds so far in which the other end's window was shut
+
+
+def read(sock: socket.socket) -> Reading | None:
+    """Of a connected socket; None where the system does not say (all but Linux)."""
+    if _TCP_INFO is None:
+        return None
+    try:
+        data = sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _INFO.size)
+    except OSError:
+        return None
+    if len(data) < _INFO.size:
+        return None
+    segment, trip, unsent, shortest, rate, bound, delivered = _INFO.unpack(data)
+    return Reading(delivered * segment, rate, trip / 1e6, shortest / 1e6, unsent > 0, bound / 1e6)
+
+
 def tune(sock: socket.socket) -> Tuned:
     """Asks for all of it, of a connected socket. Raises nothing: a socket that is broken shows it when it is used."""
     _set(sock, socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if _NOTSENT_LOWAT is not None:  # without it control overtakes only what the kernel does not yet hold
-        _set(sock, socket.IPPROTO_TCP, _NOTSENT_LOWAT, _UNSENT_BYTES)
+    hold(sock, UNSENT_BYTES)
     local = is_local(sock)
     refusal = 0 if local else ask(sock, WANTED)
     return Tuned(congestion(sock), local, refusal)
@@ -87,6 +124,22 @@ def pace(sock: socket.socket, rate: int) -> None:
         _set(sock, socket.SOL_SOCKET, _MAX_PACING_RATE, min(max(1, rate), MOST_PACED))
 
 
+def is_near(sock: socket.socket) -> bool:
+    """Whether the other end is on this machine or in this home: then nothing goes over the home's line."""
+    return is_local(sock) or _is_private(sock.getpeername()[0])
+
+
+def _is_private(host: str) -> bool:
+    address = _address(host)
+    return any(address in network for network in _NEAR)
+
+
+def hold(sock: socket.socket, size: int) -> None:
+    """Lets the kernel hold `size` bytes unsent: control overtakes only what it does not hold."""
+    if _NOTSENT_LOWAT is not None:
+        _set(sock, socket.IPPROTO_TCP, _NOTSENT_LOWAT, size)
+
+
 def is_local(sock: socket.socket) -> bool:
     """Whether both ends are on this machine. Also true of what has no other end, and of what is no internet socket."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -99,10 +152,14 @@ def is_local(sock: socket.socket) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    address = ipaddress.ip_address(host)
+    return _address(host).is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    address = ipaddress.ip_address(host.partition("%")[0])  # a link-local one names its device behind it
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_loopback
+        return address.ipv4_mapped
+    return address
 
 
 def _set(sock: socket.socket, level: int, option: int, value: int) -> None:

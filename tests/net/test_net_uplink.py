@@ -1,0 +1,149 @@
+from collections import deque
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.net import uplink
+from farflung.net.uplink import Line, Phase, Sample
+
+TICK = 0.02
+MBIT = 125_000
+
+
+class Home:
+    """A line with a queue, asked for all it takes; a tick of the estimate after each tick of the line."""
+
+    def __init__(self, rate: float, trip: float, line: Line | None = None) -> None:
+        self.rate, self.trip, self.line = rate, trip, line or Line()
+        self.waits, self.most, self.sent = 0.0, 0.0, 0.0
+        self.way: deque[tuple[float, float]] = deque([(0.0, 0.0)] * max(1, round(trip / TICK)))
+        self.recent: deque[float] = deque([0.0] * max(1, round(trip / TICK)), len(self.way))
+
+    def tick(self, *, is_busy: bool = True, share: float = 1.0) -> Sample:
+        """`share` of the line is ours, others send the rest."""
+        self.waits += uplink.ceiling(self.line) * TICK if is_busy else 0.0
+        out = min(self.waits, self.rate * share * TICK)
+        self.waits -= out
+        self.waits = min(self.waits, 0.25 * self.rate)  # the rest is dropped, and sent again
+        self.most = max(self.most, self.waits / self.rate)
+        self.way.append((out, self.waits / self.rate))
+        came, queue = self.way.popleft()
+        self.recent.append(came)
+        self.sent += came
+        fastest = sum(self.recent) / (len(self.recent) * TICK)
+        sample = Sample(int(came), TICK, fastest, self.trip + queue, queue, is_busy)
+        self.line = uplink.observe(self.line, sample)
+        return sample
+
+    def run(self, seconds: float, *, is_busy: bool = True, share: float = 1.0) -> float:
+        """Bytes a second that came through."""
+        before = self.sent
+        for _ in range(round(seconds / TICK)):
+            self.tick(is_busy=is_busy, share=share)
+        return (self.sent - before) / seconds
+
+
+rates = st.floats(1 * MBIT, 1000 * MBIT)
+trips = st.sampled_from([0.02, 0.04, 0.1, 0.2])
+
+
+@settings(max_examples=20)
+@given(rates, trips)
+def test_the_rate_of_a_line_is_found_and_95_percent_of_it_used(rate: float, trip: float) -> None:
+    home = Home(rate, trip)
+    home.run(40 * trip + 2)
+    assert home.line.rate == pytest.approx(rate, rel=0.08)
+    home.most = 0.0
+    used = home.run(20.0) / rate
+    assert 0.90 < used <= 1.0
+    assert home.most < 0.5 * trip + 0.06  # of a probe, for a moment
+
+
+@settings(max_examples=20)
+@given(rates, trips, st.integers(1, 1 << 34))
+def test_idle_time_and_what_comes_in_it_say_nothing_of_a_line(rate: float, trip: float, size: int) -> None:
+    line = uplink.known(rate)
+    before = uplink.ceiling(line)
+    for _ in range(1000):
+        line = uplink.observe(line, Sample(size, TICK, float(size), trip, 0.0, is_busy=False))
+    assert (uplink.ceiling(line), line.rate, line.phase) == (before, rate, Phase.KEEP)
+
+
+@settings(max_examples=20)
+@given(rates, trips)
+def test_a_known_line_is_never_filled_by_a_fresh_connection(rate: float, trip: float) -> None:
+    home = Home(rate, trip, uplink.known(rate))
+    home.run(uplink.PROBE_SECONDS - 0.1)
+    assert home.most == pytest.approx(0.0, abs=TICK)
+
+
+@settings(max_examples=20)
+@given(st.floats(2 * MBIT, 100 * MBIT), trips, st.floats(0.1, 0.7))
+def test_a_line_that_became_slower_is_noticed(rate: float, trip: float, part: float) -> None:
+    home = Home(rate, trip, uplink.known(rate))
+    home.run(2.0)
+    home.rate = rate * part
+    home.run(4 * uplink.FORGET)
+    assert home.line.rate <= 1.2 * max(home.rate, uplink.LEAST)
+
+
+@settings(max_examples=20)
+@given(st.floats(1 * MBIT, 50 * MBIT), trips, st.floats(2.0, 20.0))
+def test_a_line_that_became_faster_is_noticed_at_the_next_probe(
+    rate: float, trip: float, times: float
+) -> None:
+    home = Home(rate, trip, uplink.known(rate))
+    home.run(2.0)
+    home.rate = rate * times
+    home.run(2 * uplink.PROBE_SECONDS + 60 * trip)
+    assert home.line.rate >= 0.85 * home.rate
+
+
+def test_a_new_line_is_asked_for_little_more_than_it_was_seen_to_carry() -> None:
+    home = Home(20 * MBIT, 0.1)
+    assert uplink.ceiling(home.line) == uplink.UNKNOWN
+    while home.line.phase is Phase.SEEK:
+        sample = home.tick()
+        allowed = max(uplink.UNKNOWN, 2 * home.line.rate)
+        assert uplink.ceiling(home.line) <= allowed, sample
+    assert home.line.phase is Phase.DRAIN
+    assert uplink.ceiling(home.line) < home.rate
+    assert home.most < 0.15  # without a bound: 1.9 round trips, as far as the queue goes
+
+
+def test_a_line_is_given_half_as_long_as_something_waits() -> None:
+    line = Line(Phase.DRAIN, 1e6)
+    line = uplink.observe(line, Sample(20_000, TICK, 1e6, 0.1, 0.05))
+    assert (line.phase, uplink.ceiling(line)) == (Phase.DRAIN, 500_000)
+    line = uplink.observe(line, Sample(20_000, TICK, 1e6, 0.05, 0.0))
+    assert line.phase is Phase.KEEP
+
+
+def test_a_probe_takes_one_round_trip_in_some_seconds() -> None:
+    home = Home(8 * MBIT, 0.1, uplink.known(8 * MBIT))
+    seen = []
+    for _ in range(round(30 / TICK)):
+        home.tick()
+        seen.append(home.line.phase)
+    share = seen.count(Phase.PROBE) / len(seen)
+    assert 0.005 < share < 0.04
+    assert Phase.SEEK not in seen
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1 << 40), st.floats(0, 100), st.floats(0, 1e10), st.floats(0, 10), st.booleans()
+        ),
+        max_size=60,
+    )
+)
+def test_whatever_the_kernel_says_the_ceiling_is_a_rate(
+    samples: list[tuple[int, float, float, float, bool]],
+) -> None:
+    line = Line()
+    for delivered, seconds, fastest, queue, is_busy in samples:
+        line = uplink.observe(line, Sample(delivered, seconds, fastest, queue + 0.01, queue, is_busy))
+        assert uplink.ceiling(line) >= 1
+        assert line.rate == 0 or line.rate >= uplink.LEAST
