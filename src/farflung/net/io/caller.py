@@ -13,6 +13,7 @@ from farflung.net.counters import Counter, Meter
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import internal_error
+from farflung.net.io.manners import Manners
 from farflung.net.streams import Asked, Kind
 from farflung.net.tls import Session
 
@@ -25,6 +26,7 @@ class Caller:
     def __init__(self, key: SigningKey) -> None:
         self.buffer = bytearray(_READ_BYTES)
         self.counter = Counter()
+        self.manners: Manners | None = None  # what is measured is the line, not our pace
         self._credentials = FileCredentials(key)
         self._connections: set[Connection] = set()
 

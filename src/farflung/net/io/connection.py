@@ -32,7 +32,7 @@ class Owner(Protocol):
     """What a connection asks of its endpoint."""
 
     buffer: bytearray  # for reading; used within one callback only
-    manners: Manners  # of all that this process sends to other machines
+    manners: Manners | None  # of all that this process sends to other machines; None: as fast as it goes
 
     def has_place(self, peer: PeerId, kind: Kind) -> bool:
         """Whether another request of this key may start."""

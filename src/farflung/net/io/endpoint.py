@@ -70,7 +70,8 @@ class Endpoint:
         `manners`: of the line that this endpoint shares with others of the process (None: its own).
         """
         self.credential, self.counter = credential_of(own), counter
-        self.keyring, self._clock, self.manners = keyring or Keyring(), clock, manners or Manners()
+        self.keyring, self._clock = keyring or Keyring(), clock
+        self.manners: Manners | None = manners or Manners()
         self.buffer = bytearray(_READ_BYTES)
         self._handler = handler
         self._desk = Desk(self._handle, on_error or _report, self._freed)

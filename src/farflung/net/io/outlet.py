@@ -11,7 +11,7 @@ from farflung.core import limits
 from farflung.net.counters import Meter
 from farflung.net.frames import FRAGMENT_BYTES
 from farflung.net.io.manners import Manners
-from farflung.net.io.tuning import UNSENT_BYTES, Tuned, tune
+from farflung.net.io.tuning import Tuned, tune
 from farflung.net.streams import Kind
 
 _OVERFULL_BYTES: Final = 256 * limits.KIB  # four of the largest frames
@@ -20,7 +20,7 @@ _OVERFULL_BYTES: Final = 256 * limits.KIB  # four of the largest frames
 class Outlet:
     """The sending half of a transport. `is_paused`: the kernel takes no more for now."""
 
-    def __init__(self, transport: asyncio.Transport, meter: Meter, manners: Manners) -> None:
+    def __init__(self, transport: asyncio.Transport, meter: Meter, manners: Manners | None) -> None:
         self._transport, self._meter, self._manners = transport, meter, manners
         self._written: deque[tuple[Kind, int]] = deque()  # what the kernel may not have taken yet
         self.is_paused = False
@@ -30,13 +30,15 @@ class Outlet:
         self.tuned: Tuned | None = None
         if self.socket is not None:
             self.tuned = tune(self.socket)
-            manners.open(self.socket)
+            if manners is not None:
+                manners.open(self.socket)
 
     @property
     def piece(self) -> int:
         """Bytes of a frame at most: on a slow line control shall not wait for a large one."""
-        held = UNSENT_BYTES if self.socket is None else self._manners.held(self.socket)
-        return min(FRAGMENT_BYTES, held // 2)
+        if self.socket is None or self._manners is None:
+            return FRAGMENT_BYTES
+        return min(FRAGMENT_BYTES, self._manners.held(self.socket) // 2)
 
     @property
     def is_overfull(self) -> bool:
@@ -59,7 +61,7 @@ class Outlet:
             kind, size = self._written.popleft()
             part = min(size, taken)
             self._meter.sent(kind, part)
-            if self.socket is not None:
+            if self.socket is not None and self._manners is not None:
                 self._manners.sent(self.socket, part)
             taken -= part
             if part < size:
@@ -75,5 +77,5 @@ class Outlet:
 
     def gone(self) -> None:
         """The transport is closed: its share of the line is for others."""
-        if self.socket is not None:
+        if self.socket is not None and self._manners is not None:
             self._manners.close(self.socket)
