@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger_world import CAPS, JOB, NODES, REQUESTER, ROOTS, VALIDATOR, VERIFIERS, World, genesis
+from ledger_world import CAPS, JOB, NODES, REQUESTER, ROOTS, STRANGER, VALIDATOR, VERIFIERS, World, genesis
 
 from farflung.core.crypto import SigningKey
 from farflung.ledger import tx
@@ -16,13 +16,18 @@ def signed(chain: Chain, key: SigningKey, *ops: tx.Op, fee: int = 0) -> tx.Signe
     return tx.sign_tx(key, tx.make_tx(chain.id, key.public, account.nonce, *ops, fee=fee))
 
 
+def rotated() -> tuple[tx.Op, ...]:
+    """A first node key in place of the account's own."""
+    return tx.KeyCertify(STRANGER.public, 1, 2_000_000_000, 1_900_000_000), tx.KeyRevoke(0)
+
+
 def batches() -> list[list[tuple[SigningKey, tx.Op]]]:
     """The operations of each block."""
-    world = World()
+    world, (certified, revoked) = World(), rotated()
     return [
         [(key, world.register()) for key in NODES],
-        [(REQUESTER, world.create())],
-        [(REQUESTER, world.schedule(world.offer(NODES[0]), world.offer(NODES[1])))],
+        [(REQUESTER, world.create()), (NODES[0], certified)],
+        [(REQUESTER, world.schedule(world.offer(NODES[0]), world.offer(NODES[1]))), (NODES[0], revoked)],
         [(REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20)))],
         [(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))],
         [(REQUESTER, tx.JobSettle(JOB))],

@@ -42,6 +42,7 @@ class Naive:
         self.nonce: dict[bytes, int] = {}
         self.nodes: dict[bytes, dict[str, Any]] = {}
         self.jobs: dict[bytes, dict[str, Any]] = {}
+        self.keys: dict[bytes, dict[str, Any]] = {}
 
     def block(self, time: int, txs: list[ops.SignedTx]) -> list[str]:
         self.now = time
@@ -66,12 +67,12 @@ class Naive:
         self.nonce[t.sender] = t.nonce + 1
         self.pay(t.sender, -t.fee)
         self.pay(self.g.validators[0], t.fee)
-        kept = copy.deepcopy((self.money, self.nodes, self.jobs))
+        kept = copy.deepcopy((self.money, self.nodes, self.jobs, self.keys))
         try:
             for op in t.ops:
                 getattr(self, type(op).__name__)(t.sender, op)
         except No:
-            self.money, self.nodes, self.jobs = kept
+            self.money, self.nodes, self.jobs, self.keys = kept
             return "failed"
         return "applied"
 
@@ -106,6 +107,22 @@ class Naive:
         need(self.jobs[job]["owner"] == sender)
         need(self.jobs[job]["state"] in states)
         return self.jobs[job]
+
+    def KeyCertify(self, sender: bytes, op: ops.KeyCertify) -> None:
+        said = self.keys.setdefault(
+            sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0}
+        )
+        need(said["now"][0] < op.epoch < 2**32 and op.epoch >= said["void"])
+        need(op.node not in (sender, said["now"][1], bytes(32)))
+        need(1 <= op.expires <= 253402300799 >= op.until)
+        said.update(now=(op.epoch, op.node), before=said["now"], times=(op.expires, op.until))
+
+    def KeyRevoke(self, sender: bytes, op: ops.KeyRevoke) -> None:
+        said = self.keys.setdefault(
+            sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0}
+        )
+        need(said["void"] <= op.epoch < 2**32 - 1)
+        said["void"] = op.epoch + 1
 
     def Transfer(self, sender: bytes, op: ops.Transfer) -> None:
         need(op.amount > 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger_history import audited_batches, history
+from ledger_history import audited_batches, history, rotated
 from ledger_world import JOB, NODES, REQUESTER, World, genesis
 
 from farflung.core.codec import encode
@@ -17,23 +17,29 @@ def named(value: object) -> str:
 
 
 def test_a_known_history_ends_in_a_known_block():
-    """Holds every kind of row, and blocks with eight of the ten operations."""
+    """Holds every kind of row, and blocks with ten of the twelve operations."""
     chain = history()
     assert (chain.id.hex()[:16], chain.head.id.hex()[:16], named(chain.blocks)) == (
         "8de395ee38929dda",
-        "3e09e21fdc043780",
-        "a3d9f8423834186e",
+        "f409b5d61a595685",
+        "f3fb8b71519add9a",
     )
 
 
 def test_a_known_history_of_audits_and_slashing_ends_in_a_known_block():
     chain = history(audited_batches())
-    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("ef34ffeecc905779", "ceafb84f7b9e5d71")
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("c4f8c519be15ffc1", "ec0449607461d02e")
 
 
 def test_wire_structs_have_known_bytes():
     world, chain = World(), history()
-    ops = (tx.Transfer(REQUESTER.public, 5), tx.NodeLeave(), tx.JobCancel(JOB), world.accuse(NODES[0]))
+    ops = (
+        tx.Transfer(REQUESTER.public, 5),
+        tx.NodeLeave(),
+        tx.JobCancel(JOB),
+        world.accuse(NODES[0]),
+        *rotated(),
+    )
     queries = (
         q.AskHead(),
         q.AskAccount(REQUESTER.public),
@@ -43,6 +49,7 @@ def test_wire_structs_have_known_bytes():
         q.AskReceipt("jobs", JOB),
         q.AskBlocks(4),
         q.AskTx(JOB),
+        q.AskKeys(),
     )
     answers = tuple(q.answer(chain, query) for query in queries)
     results = (
@@ -53,8 +60,8 @@ def test_wire_structs_have_known_bytes():
     )
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
-        "02d82639b637ac2c",
-        "2fca20c33b647678",
-        "d7afa2ba19561eee",
+        "e42f0cf47df7630e",
+        "0287cdefa7786d4d",
+        "a078823ec5b8d20a",
         "71bfb5cfa52ae10b",
     ]

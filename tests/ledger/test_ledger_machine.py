@@ -22,10 +22,10 @@ from ledger_world import (
 from naive_ledger import Naive
 
 from farflung.core.crypto import SigningKey
-from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx
 from farflung.ledger.results import Applied, Outcome
-from farflung.ledger.rows import AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, NodeState, lease_key
+from farflung.ledger.rows import AccountRow, EpochRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState, lease_key
 from farflung.ledger.state import State, apply_block, total_money
 
 ANYONE = st.sampled_from((*ACTORS, STRANGER))
@@ -57,6 +57,15 @@ def books(state: State) -> dict[str, object]:
             for row in state.rows(LeaseRow)
         },
         "epochs": [(row.job, row.root, row.contributions) for row in sorted_epochs(state)],
+        "keys": {
+            row.account: (
+                (row.epoch, row.node),
+                (row.previous_epoch, row.previous),
+                (row.expires, row.until),
+                row.void,
+            )
+            for row in state.rows(KeyRow)
+        },
     }
 
 
@@ -88,6 +97,7 @@ def naive_books(naive: Naive) -> dict[str, object]:
             for node, lease in held["leases"].items()
         },
         "epochs": [(job, *roots) for job in sorted(naive.jobs) for roots in naive.jobs[job]["roots"]],
+        "keys": {account: tuple(said.values()) for account, said in naive.keys.items()},
     }
 
 
@@ -101,6 +111,7 @@ class Ledger(RuleBasedStateMachine):
         self.nonces: dict[bytes, int] = {}
         self.seen: list[tx.SignedTx] = []
         self.closed: dict[bytes, LeaseRow] = {}
+        self.keys: dict[bytes, KeyRow] = {}
 
     def ask(self, key: SigningKey, *ops: tx.Op, fee: int = 0, expires: int = 0) -> None:
         nonce = self.nonces.get(key.public, self.world.account(key).nonce)
@@ -272,6 +283,21 @@ class Ledger(RuleBasedStateMachine):
     def cancel(self, key: SigningKey, job: Hash) -> None:
         self.ask(key, tx.JobCancel(job))
 
+    @rule(
+        key=ANYONE,
+        node=st.sampled_from((*ACTORS, STRANGER, None)),
+        epoch=st.integers(0, 4) | st.sampled_from((2**32 - 1, 2**32)),
+        expires=st.sampled_from((0, 1, 253_402_300_799, 253_402_300_800)),
+        until=st.sampled_from((0, 7, 253_402_300_800)),
+    )
+    def certify(self, key: SigningKey, node: SigningKey | None, epoch: int, expires: int, until: int) -> None:
+        public = PeerId(bytes(32)) if node is None else node.public
+        self.ask(key, tx.KeyCertify(public, epoch, expires, until))
+
+    @rule(key=ANYONE, epochs=st.lists(st.integers(0, 4) | st.just(2**32 - 1), min_size=1, max_size=2))
+    def revoke(self, key: SigningKey, epochs: list[int]) -> None:
+        self.ask(key, *(tx.KeyRevoke(epoch) for epoch in epochs))
+
     @rule(data=st.data())
     def replay(self, data: st.DataObject) -> None:
         if self.seen:
@@ -310,6 +336,15 @@ class Ledger(RuleBasedStateMachine):
             reserved = sum(row.units_max * row.unit_price for row in held)
             assert reserved <= job.escrow
             assert not job.escrow or reserved == job.reserved
+
+    @invariant()
+    def epochs_and_revocations_of_keys_only_grow(self) -> None:
+        for row in self.world.state.rows(KeyRow):
+            old = self.keys.get(row.account, row)
+            assert (row.epoch, row.void) >= (old.epoch, old.void)
+            assert row.void >= old.void
+            assert row.epoch > old.epoch or row.node == old.node
+            self.keys[row.account] = row
 
     @invariant()
     def a_closed_lease_never_changes(self) -> None:

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import pytest
 from ledger_history import history, signed
-from ledger_world import JOB, NODES, OTHER_JOB, REQUESTER, RICH, STRANGER, VALIDATOR, genesis
+from ledger_world import ACTORS, JOB, NODES, OTHER_JOB, REQUESTER, RICH, STRANGER, VALIDATOR, genesis
 
 from farflung.core import limits
 from farflung.core.codec import encode
+from farflung.core.crypto import local_key
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash
 from farflung.ledger import queries as q
 from farflung.ledger import tx
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import check_receipt
-from farflung.ledger.rows import AccountRow
+from farflung.ledger.rows import AccountRow, KeyRow
 
 
 @pytest.fixture(scope="module")
 def chain() -> Chain:
     return history()
+
+
+def keyed(count: int, blocks: int = 1) -> Chain:
+    """So many accounts certify a key in each of so many blocks."""
+    owners = tuple(local_key(7, "owner", index) for index in range(count))
+    made = Chain(genesis(owners=(*ACTORS, *owners)), VALIDATOR)
+    for number in range(blocks):
+        ops = tx.KeyCertify(STRANGER.public if number % 2 else VALIDATOR.public, number + 1, 9, 9)
+        block, _ = made.propose([signed(made, owner, ops) for owner in owners], made.head.time + 1)
+        made.adopt(block)
+    return made
 
 
 def ask(chain: Chain, query: q.Read) -> q.Answer:
@@ -136,3 +148,40 @@ def test_rubbish_is_refused(data: bytes):
 def test_an_oversized_query_is_refused_before_it_is_read():
     with pytest.raises(ProtocolError, match="FF-CORE-020"):
         q.read_query(bytes(limits.CONTROL_BYTES + 1))
+
+
+def test_keys_that_changed_are_told_once_and_as_they_stand_now(chain: Chain):
+    said = ask(chain, q.AskKeys())
+    assert isinstance(said, q.KeysAre)
+    assert said.keys == (chain.state.find(KeyRow, NODES[0].public),)
+    assert said.keys[0].void == 1
+    assert said.height == said.head == chain.head.height
+    assert ask(chain, q.AskKeys(3)) == q.KeysAre((), said.head, said.head)
+    for height in (said.head, said.head + 9, -3):
+        assert ask(chain, q.AskKeys(height)).height == said.head
+
+
+def test_keys_are_answered_in_pages_of_whole_blocks():
+    chain = keyed(3, blocks=2 * q.PAGE // 3)
+    seen, height, pages = 0, 0, 0
+    while (said := ask(chain, q.AskKeys(height))).height < said.head:
+        assert isinstance(said, q.KeysAre)
+        assert said.height > height
+        seen, height, pages = seen + len(said.keys), said.height, pages + 1
+    assert pages + 1 == -(-chain.head.height // q.PAGE)
+    many = keyed(q.PAGE, blocks=2)
+    said = ask(many, q.AskKeys())
+    assert isinstance(said, q.KeysAre)
+    assert (len(said.keys), said.height, said.head) == (q.PAGE, 1, 2)
+
+
+def test_a_full_block_of_keys_fits_one_answer():
+    row = KeyRow(STRANGER.public, STRANGER.public, STRANGER.public, *5 * [(1 << 63) - 1])
+    assert len(encode(q.KeysAre(limits.BLOCK_TXS * (row,), 1, 1))) <= limits.CONTROL_BYTES
+
+
+def test_an_operation_that_failed_tells_nothing_new():
+    chain = Chain(genesis(), VALIDATOR)
+    block, _ = chain.propose([signed(chain, NODES[0], tx.KeyCertify(STRANGER.public, 0, 9, 9))], 10**12)
+    chain.adopt(block)
+    assert ask(chain, q.AskKeys()) == q.KeysAre((), 1, 1)

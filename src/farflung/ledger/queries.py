@@ -16,9 +16,9 @@ from farflung.ledger.block import Block, Certificate, Header
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.results import Result
-from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
 from farflung.ledger.tables import leases_of
-from farflung.ledger.tx import SignedTx
+from farflung.ledger.tx import KeyCertify, KeyRevoke, SignedTx
 
 PAGE = 256  # rows or blocks in one answer, at most
 _PAGE_BYTES = limits.CONTROL_BYTES // 2
@@ -71,13 +71,19 @@ class AskTx(Wire, frozen=True, tag="tx"):
     tx: Hash
 
 
+class AskKeys(Wire, frozen=True, tag="keys"):
+    """Node keys that were certified or revoked in blocks behind `height`."""
+
+    height: int = 0
+
+
 class Submit(Wire, frozen=True, tag="submit"):
     """Put these into a block."""
 
     txs: tuple[SignedTx, ...]
 
 
-Read = AskHead | AskAccount | AskNodes | AskJob | AskLeases | AskReceipt | AskBlocks | AskTx
+Read = AskHead | AskAccount | AskNodes | AskJob | AskLeases | AskReceipt | AskBlocks | AskTx | AskKeys
 Query = Read | Submit
 
 
@@ -131,6 +137,17 @@ class TxIs(Wire, frozen=True, tag="tx"):
     height: int | None
 
 
+class KeysAre(Wire, frozen=True, tag="keys"):
+    """Rows as they stand at the head, of all accounts that changed theirs in blocks up to `height`: ask on from there.
+
+    `head` is the newest height; when both are the same, nothing is left to ask.
+    """
+
+    keys: tuple[KeyRow, ...]
+    height: int
+    head: int
+
+
 class Submitted(Wire, frozen=True, tag="submit"):
     """One result for each transaction handed in, in the same order."""
 
@@ -147,7 +164,17 @@ class Refused(Wire, frozen=True, tag="refused"):
 
 
 Answer = (
-    HeadIs | AccountIs | NodesAre | JobIs | LeasesAre | ReceiptIs | BlocksAre | TxIs | Submitted | Refused
+    HeadIs
+    | AccountIs
+    | NodesAre
+    | JobIs
+    | LeasesAre
+    | ReceiptIs
+    | BlocksAre
+    | TxIs
+    | KeysAre
+    | Submitted
+    | Refused
 )
 
 
@@ -182,6 +209,8 @@ def answer(chain: Chain, query: Read) -> Answer:
             return _blocks(chain, height)
         case AskTx(tx):
             return TxIs(chain.find(tx))
+        case AskKeys(height):
+            return _keys(chain, height)
 
 
 def _nodes(chain: Chain, start: int) -> NodesAre:
@@ -200,6 +229,22 @@ def _receipt(chain: Chain, table: str, key: bytes) -> ReceiptIs:
         return ReceiptIs(prove(chain, table, key))
     except (PolicyError, VerificationError):
         return ReceiptIs(None)
+
+
+def _keys(chain: Chain, height: int) -> KeysAre:
+    """Whole blocks, PAGE of them at most, until they name PAGE accounts; one block names at most BLOCK_TXS."""
+    first, head = max(0, height), len(chain.blocks)
+    senders: dict[PeerId, None] = {}
+    last = min(first, head)
+    for block in chain.blocks[first : first + PAGE]:
+        for signed in block.txs:
+            if any(isinstance(op, KeyCertify | KeyRevoke) for op in signed.tx.ops):
+                senders[signed.tx.sender] = None
+        last += 1
+        if len(senders) >= PAGE:
+            break
+    found = (chain.state.find(KeyRow, sender) for sender in senders)
+    return KeysAre(tuple(row for row in found if row is not None), last, head)
 
 
 def _blocks(chain: Chain, height: int) -> BlocksAre:

@@ -1,4 +1,4 @@
-"""The rows of the five tables. A row keeps its index for ever and is never deleted, only closed.
+"""The rows of the tables. A row keeps its index for ever and is never deleted, only closed.
 
 | table    | key        | holds money in |
 |----------|------------|----------------|
@@ -7,6 +7,7 @@
 | jobs     | job        | escrow |
 | leases   | job, node  | - |
 | epochs   | job, round | - |
+| keys     | account    | - |
 
 `money` of all rows together is what genesis minted, after every block.
 """
@@ -184,9 +185,39 @@ class EpochRow(Wire, frozen=True):
         return 0
 
 
-Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow
+class KeyRow(Wire, frozen=True):
+    """The node keys of one account. At `epoch` 0 `node` is the account itself; `void` is the first epoch not revoked.
 
-KINDS: dict[str, type[Row]] = {kind.TABLE: kind for kind in (AccountRow, NodeRow, JobRow, LeaseRow, EpochRow)}
+    The `previous` key counts until `until`. `expires` and `until`: seconds since 1970.
+    """
+
+    TABLE = "keys"
+
+    account: PeerId
+    node: PeerId
+    previous: PeerId
+    epoch: int = 0
+    expires: int = 0
+    previous_epoch: int = 0
+    until: int = 0
+    void: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """Where the row is found in its table."""
+        return self.account
+
+    @property
+    def money(self) -> int:
+        """Keys hold none."""
+        return 0
+
+
+Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow | KeyRow
+
+KINDS: dict[str, type[Row]] = {
+    kind.TABLE: kind for kind in (AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow)
+}
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:

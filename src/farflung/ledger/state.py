@@ -18,7 +18,7 @@ from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
 from farflung.ledger.rows import KINDS, AccountRow, Row
-from farflung.ledger.rules import accounts, jobs, nodes, settle, slash
+from farflung.ledger.rules import accounts, jobs, keys, nodes, settle, slash
 from farflung.ledger.tables import Draft, Law, State, Table
 
 __all__ = ["State", "apply_block", "changed_rows", "genesis_header", "genesis_state", "total_money"]
@@ -34,6 +34,8 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ops.JobFinish: jobs.finish,
     ops.JobSettle: settle.settle,
     ops.JobCancel: settle.cancel,
+    ops.KeyCertify: keys.certify,
+    ops.KeyRevoke: keys.revoke,
 }
 
 

@@ -1,4 +1,4 @@
-"""The ledger's memory: five indexed tables (`State`), and a sheet of changes laid over them (`Draft`).
+"""The ledger's memory: indexed tables (`State`), and a sheet of changes laid over them (`Draft`).
 
 A State is never changed: a block writes on a Draft, each transaction on a Draft over that, and what fails is thrown
 away with its sheet. Rows added on a sheet get their indices in the order in which they were first written, which
@@ -21,6 +21,7 @@ from farflung.ledger.rows import (
     AccountRow,
     EpochRow,
     JobRow,
+    KeyRow,
     LeaseRow,
     NodeRow,
     Row,
@@ -28,7 +29,7 @@ from farflung.ledger.rows import (
 )
 from farflung.ledger.tree import Tree
 
-R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow)
+R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow)
 
 
 @dataclass(frozen=True, slots=True)

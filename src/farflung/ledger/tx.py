@@ -181,6 +181,24 @@ class JobCancel(Wire, frozen=True, tag="job_cancel"):
     job: Hash
 
 
+class KeyCertify(Wire, frozen=True, tag="key_certify"):
+    """`node` speaks for the sender on the network, as the key of `epoch`, to `expires`; the key before to `until`.
+
+    Both are seconds since 1970. The certificate that `node` itself shows (net.certificates) is another paper.
+    """
+
+    node: PeerId
+    epoch: int
+    expires: int
+    until: int
+
+
+class KeyRevoke(Wire, frozen=True, tag="key_revoke"):
+    """No key of the sender of `epoch` or earlier speaks for it any more; 0 is the account's own key."""
+
+    epoch: int
+
+
 Op = (
     Transfer
     | NodeRegister
@@ -192,6 +210,8 @@ Op = (
     | JobFinish
     | JobSettle
     | JobCancel
+    | KeyCertify
+    | KeyRevoke
 )
 
 
