@@ -79,6 +79,20 @@ NODE_CERTIFICATE_BYTES: Final = 160  # an account's word for a node key, within 
 EPOCHS: Final = 1 << 32  # of one account's node keys
 KEYRING: Final = 1 << 18  # accounts whose node keys one process follows
 
+# Groups at a relay
+FAN_MEMBERS: Final = 256  # of one group
+FAN_JOIN_BYTES: Final = 12 * KIB  # a join with its roster, sent in clear: 34 bytes a member
+FAN_FRAME_BYTES: Final = 64 * KIB  # plaintext of one frame: the relay gives on whole frames
+FAN_FRAMES: Final = 1 << 32  # of one stream, sealed under one key
+FAN_STREAMS: Final = 64  # that one member may begin in one epoch, as others see it
+FAN_HELD_BYTES: Final = 64 * MIB  # messages of all members being put together by one
+FAN_GROUPS: Final = 64  # at one relay
+FAN_GROUPS_PER_OWNER: Final = 4
+FAN_GROUP_BYTES: Final = 64 * MIB  # taken from a group's members and not yet given to all others
+FAN_BYTES: Final = 512 * MIB  # the same for all groups of a relay
+FAN_PATIENCE_SECONDS: Final = 2.0  # for a member that holds up its group
+FAN_OLD_SECONDS: Final = 10.0  # for what was sent before a new epoch
+
 # Relay
 TICKET_BYTES: Final = 4 * KIB  # what opens a connection to a relay, sent in clear; most of it is the pass
 TICKET_SECONDS: Final = 120  # a ticket's longest life; half of it may be spent on clocks that disagree

@@ -17,7 +17,7 @@ from __future__ import annotations
 import enum
 import heapq
 from collections import Counter
-from typing import Final
+from typing import Final, Protocol
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
@@ -179,6 +179,22 @@ def read_answer(data: bytes) -> Status | None:
     return Status(data[-1])
 
 
+class Shown(Protocol):
+    """What is shown to a relay once: a ticket, or a join (`groups`)."""
+
+    @property
+    def presenter(self) -> PeerId:
+        """Who shows it."""
+
+    @property
+    def nonce(self) -> bytes:
+        """What makes it one of its kind."""
+
+    @property
+    def expires(self) -> int:
+        """When it is worth nothing any more, seconds since 1970."""
+
+
 class Spent:
     """The tickets that were shown here and could be shown again: each is remembered until it expires.
 
@@ -194,7 +210,7 @@ class Spent:
     def __len__(self) -> int:
         return len(self._known)
 
-    def spend(self, ticket: Ticket, now: int) -> Status | None:
+    def spend(self, ticket: Shown, now: int) -> Status | None:
         """Marks a ticket as used: None, or REPLAYED, or FULL."""
         self._forget(now)
         key = ticket.presenter

@@ -5,6 +5,7 @@ What an accepted socket is shows in its first four bytes:
     "FFN1"  a peer that talks with the relay itself: goes to the relay's own Endpoint; by `relay.attach` it becomes
             one that can be dialled here
     "FF.."  any other version, and "FFV?": it is told ours (`measures`), and the end
+    "FFG1"  a join: the socket belongs to a group (`groups`, `fanout`)
     "FFR1"  a ticket (`tickets`)    DIAL -> waiting --- the dialled peer shows ACCEPT for that circuit --> joined
                                              | it declines, is gone, or takes too long: a status, and the end
     else    closed
@@ -30,14 +31,15 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
-from farflung.net import measures, tickets, tls
+from farflung.net import groups, measures, tickets, tls
 from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import Counter
 from farflung.net.io.attachment import ATTACH, SUMMON
 from farflung.net.io.circuit import Circuit
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Admit, Endpoint
-from farflung.net.io.frontdoor import FrontDoor, exactly
+from farflung.net.io.fanout import Hub, Rules
+from farflung.net.io.frontdoor import FrontDoor, Greeter, exactly
 from farflung.net.io.measuring import Measures
 from farflung.net.io.pacing import Uplink
 from farflung.net.keyring import Keyring
@@ -102,25 +104,33 @@ class RelayServer:
             clock=clock,
         )
         self._uplink = None if uplink is None else Uplink(uplink)
+        self._spent = Spent()
+        rules = Rules(self._own.account, self._serves, self.keyring, self._spent, clock)
+        self._hub = Hub(rules, self._moved, self.counter, self._uplink)
         self._door = FrontDoor(
             host,
             port,
-            {tls.MAGIC: self._meet, tickets.MAGIC: self._hear, measures.FAMILY: self._name},
+            self._greeters(),
             allow_remote=allow_remote,
             handshake_seconds=handshake_seconds,
         )
         self._methods: dict[str, Method] = {ATTACH: self._attach, **Measures(clock, self._uplink).methods()}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._spent = Spent()
         self._attached: dict[PeerId, Connection] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._circuits: dict[Circuit, PeerId] = {}  # and who dialled
         self._owned: Tally[PeerId] = Tally()  # waiting or joined, by dialer
 
+    def _greeters(self) -> dict[bytes, Greeter]:
+        """Whom a stranger wants, by what it says first."""
+        ours = {tls.MAGIC: self._meet, tickets.MAGIC: self._hear, groups.MAGIC: self._hub.hear}
+        return {**ours, measures.FAMILY: self._name}
+
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
         place = await self._door.start()
         self._begin(self._watch())
+        self._begin(self._hub.watch())
         if self._uplink is not None:
             self._begin(self._divide(self._uplink))
         return place
@@ -141,6 +151,7 @@ class RelayServer:
             waiting.socket.close()
         for circuit in list(self._circuits):
             circuit.close()
+        self._hub.close()
         await self._endpoint.close()
 
     # Strangers
@@ -175,13 +186,16 @@ class RelayServer:
         ticket = tickets.judge(body, self._own.account, now)
         if isinstance(ticket, Status):
             return ticket
-        if self._admit is not None and not self._admit(ticket.presenter):
+        if not self._serves(ticket.presenter):
             return Status.BARRED
         try:
             self.keyring.check(tickets.presenter_of(body), now)
         except ProtocolError:
             return Status.VOID
         return self._spent.spend(ticket, now) or ticket
+
+    def _serves(self, peer: PeerId) -> bool:
+        return self._admit is None or self._admit(peer)
 
     def _refuse(self, stranger: socket.socket, status: Status) -> bool:
         """Says why not; False, because the socket is not kept."""

@@ -1,0 +1,321 @@
+"""One member's place in a group at a relay: what it sends goes up once, what the others send comes here.
+
+It stays connected until it is closed, and joins again by itself when the connection is lost. Nothing waits for it: what
+does not come this way is fetched in another, so a message that cannot be sent is an error for its sender alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError, VerificationError
+from farflung.core.ids import PeerId, short
+from farflung.net import groups
+from farflung.net.certificates import Credential, credential_of
+from farflung.net.counters import Counter
+from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, Opener, Sealer, read_head
+from farflung.net.groups import Join, SignedRoster, Welcome
+from farflung.net.io.frontdoor import exactly
+from farflung.net.io.tuning import tune
+from farflung.net.messages import Kind
+
+PING_SECONDS: Final = limits.IDLE_SECONDS / 3
+AGAIN_SECONDS: Final = 1.0  # between two joins after a loss
+_BUFFER_BYTES: Final = 8 * limits.FAN_FRAME_BYTES
+_REFUSALS: Final = {
+    Welcome.MALFORMED: "it cannot read our join",
+    Welcome.ELSEWHERE: "another relay listens there",
+    Welcome.STALE: "our join is not of this minute",
+    Welcome.FORGED: "it does not take a signature",
+    Welcome.BARRED: "it does not serve this key, or not the group's owner",
+    Welcome.REPLAYED: "the join was shown before",
+    Welcome.FULL: "it has no room for another group or join",
+    Welcome.OUTSIDE: "we are not in the group's roster",
+    Welcome.OUTDATED: "it has heard of a newer roster",
+    Welcome.VOID: "a node key does not count any more",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where and as whom a group meets: its relay, its roster, and the key of the roster's epoch."""
+
+    relay: PeerId
+    host: str
+    port: int
+    roster: SignedRoster
+    key: bytes
+
+
+class Hearer:
+    """What a member of a group hears. All methods are called from the event loop and must not raise."""
+
+    def message(self, sender: PeerId, data: bytes) -> None:
+        """A whole message of another member."""
+
+    def gap(self) -> None:
+        """Something was lost: the relay says so, or the connection broke."""
+
+    def refused(self, error: FarflungError) -> None:
+        """A frame was altered, replayed or forged (FF-NET-133)."""
+
+
+class Fan:
+    """A member. `enter` first; `close` last."""
+
+    def __init__(
+        self, own: SigningKey | Credential, counter: Counter, hearer: Hearer, kind: Kind = Kind.SYNC
+    ) -> None:
+        """Bytes are counted in `counter` under `kind`."""
+        self._own, self._counter, self._hearer, self._kind = credential_of(own), counter, hearer, kind
+        self._opener = Opener(self._own.account)
+        self._meeting: Meeting | None = None
+        self._socket: socket.socket | None = None
+        self._sealer: Sealer | None = None
+        self._sending = asyncio.Lock()
+        self._counts: asyncio.Future[int] | None = None  # the epoch that the relay confirms
+        self._staying: asyncio.Task[None] | None = None
+        self._heard = 0.0
+
+    @property
+    def epoch(self) -> int:
+        """Of the roster under which this member is connected now; 0: it is not."""
+        return self._meeting.roster.roster.epoch if self._meeting and self._socket else 0
+
+    @property
+    def lost(self) -> int:
+        """Messages of others that did not come whole, as far as that shows."""
+        return self._opener.lost
+
+    async def enter(self, meeting: Meeting) -> None:
+        """Joins, or goes on under a newer roster where it is connected. Raises NetworkError FF-NET-130, 131, 135."""
+        known, roster = self._meeting, meeting.roster.roster
+        is_here = self._socket is not None and known is not None and known.relay == meeting.relay
+        if is_here and known is not None and known.roster.roster == roster:
+            return
+        if self._own.account not in roster.members:
+            raise _refused(meeting.relay, _REFUSALS[Welcome.OUTSIDE])
+        self._opener.enter(roster, meeting.key, time.monotonic())
+        if not is_here:
+            await self._stop()
+            self._meeting = meeting
+            await self._join(meeting)
+            self._staying = asyncio.create_task(self._stay())
+            return
+        self._counts = asyncio.get_running_loop().create_future()
+        async with self._sending:
+            body = encode(meeting.roster)
+            await self._write(Head(len(body), FrameKind.ROSTER).encode() + body, Kind.CONTROL)
+            self._meeting = meeting
+            self._draw(meeting)
+        if await self._counts != roster.epoch:
+            raise _refused(meeting.relay, _REFUSALS[Welcome.OUTDATED])
+
+    async def send(self, message: bytes) -> None:
+        """Sends up to limits.BULK_BYTES to all others; returns when the kernel has it.
+
+        Raises NetworkError FF-NET-135 when there is no connection.
+        """
+        async with self._sending:
+            if self._sealer is None:
+                raise _lost()
+            for frame in self._sealer.seal(message):
+                await self._write(frame, self._kind)
+
+    async def close(self) -> None:
+        """Leaves the group."""
+        await self._stop()
+        self._meeting = None
+
+    async def _stop(self) -> None:
+        if self._staying is not None:
+            self._staying.cancel()
+            await asyncio.gather(self._staying, return_exceptions=True)
+            self._staying = None
+        self._drop()
+
+    def _drop(self) -> None:
+        self._sealer = None
+        if self._counts is not None and not self._counts.done():
+            self._counts.set_exception(_lost())
+            self._counts.exception()  # nobody may be waiting
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _draw(self, meeting: Meeting) -> None:
+        """A stream of its own, so that no counter comes twice whatever was sent before."""
+        roster = meeting.roster.roster
+        self._sealer = Sealer(roster, meeting.key, self._own.account, secrets.randbits(64))
+
+    async def _join(self, meeting: Meeting) -> None:
+        now = int(time.time())
+        nonce = secrets.token_bytes(groups.NONCE_BYTES)
+        ends = now + limits.TICKET_SECONDS // 2
+        join = Join(meeting.relay, meeting.roster.roster.group, self._own.account, nonce, ends)
+        shown = groups.sign_join(self._own, join, meeting.roster)
+        sock = await _dial(meeting)
+        try:
+            tune(sock)
+            async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
+                await asyncio.get_running_loop().sock_sendall(sock, shown)
+                word = await exactly(sock, groups.ANSWER_BYTES)
+        except (OSError, EOFError) as error:  # TimeoutError is an OSError
+            sock.close()
+            raise _refused(meeting.relay, "it does not answer") from error
+        except BaseException:
+            sock.close()
+            raise
+        self._counter.sent[Kind.CONTROL] += len(shown)
+        self._counter.received[Kind.CONTROL] += len(word)
+        status = groups.read_answer(word)
+        if status is not Welcome.JOINED:
+            sock.close()
+            raise _refused(meeting.relay, "it has no groups" if status is None else _REFUSALS[status])
+        self._socket, self._heard = sock, time.monotonic()
+        self._draw(meeting)
+
+    async def _write(self, data: bytes, kind: Kind) -> None:
+        """Raises NetworkError FF-NET-135. A frame that was begun is written to its end, or the connection is over."""
+        sock = self._socket
+        if sock is None:
+            raise _lost()
+        try:
+            await asyncio.get_running_loop().sock_sendall(sock, data)
+        except BaseException as error:
+            if sock is self._socket:
+                self._shut(sock)
+            if isinstance(error, OSError):
+                raise _lost() from error
+            raise
+        self._counter.sent[kind] += len(data)
+
+    @staticmethod
+    def _shut(sock: socket.socket) -> None:
+        """Half a frame was written: the reader sees the end, and joins again."""
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    async def _stay(self) -> None:
+        """Reads, and joins again after a loss, until it is cancelled."""
+        while True:
+            sock = self._socket
+            if sock is not None:
+                pinging = asyncio.create_task(self._ping(sock))
+                try:
+                    await self._listen(sock)
+                except (OSError, EOFError):
+                    pass
+                except ProtocolError as error:
+                    self._hearer.refused(error)
+                finally:
+                    pinging.cancel()
+                    self._drop()
+                self._hearer.gap()
+            await asyncio.sleep(AGAIN_SECONDS)
+            if self._meeting is not None:
+                with contextlib.suppress(NetworkError):
+                    await self._join(self._meeting)
+
+    async def _ping(self, sock: socket.socket) -> None:
+        while True:
+            await asyncio.sleep(PING_SECONDS)
+            if time.monotonic() - self._heard > limits.IDLE_SECONDS:
+                self._shut(sock)
+                return
+            with contextlib.suppress(NetworkError):
+                async with self._sending:
+                    await self._write(Head(0, FrameKind.PING).encode(), Kind.CONTROL)
+
+    async def _listen(self, sock: socket.socket) -> None:
+        """Takes frames. Raises OSError, EOFError, ProtocolError FF-NET-132."""
+        loop, buffer = asyncio.get_running_loop(), bytearray(_BUFFER_BYTES)
+        view, start, end = memoryview(buffer), 0, 0
+        while True:
+            size = await loop.sock_recv_into(sock, view[end:])
+            if not size:
+                raise EOFError
+            end += size
+            self._heard = time.monotonic()
+            while (after := self._whole(view[start:end])) is not None:
+                start += after
+            if start == end or _BUFFER_BYTES - end < _BUFFER_BYTES // 2:
+                view[: end - start] = bytes(view[start:end])
+                start, end = 0, end - start
+
+    def _whole(self, view: memoryview) -> int | None:
+        """Follows the frame that begins the view; how long it was, None: it is not whole yet."""
+        if len(view) < HEAD_BYTES:
+            return None
+        head = read_head(view)
+        size = HEAD_BYTES + head.size
+        if len(view) < size:
+            return None
+        is_data = head.kind is FrameKind.DATA
+        self._counter.received[self._kind if is_data else Kind.CONTROL] += size
+        match head.kind:
+            case FrameKind.DATA:
+                self._open(view[:HEAD_BYTES], view[HEAD_BYTES:size])
+            case FrameKind.GAP:
+                self._hearer.gap()
+            case FrameKind.ROSTER if self._counts is not None and not self._counts.done():
+                self._counts.set_result(head.epoch)
+        return size
+
+    def _open(self, raw: memoryview, body: memoryview) -> None:
+        before = self._opener.lost
+        try:
+            message = self._opener.take(raw, body, time.monotonic())
+        except VerificationError as error:
+            self._hearer.refused(error)
+            return
+        if message is not None:
+            self._hearer.message(*message)
+        if self._opener.lost != before:
+            self._hearer.gap()
+
+
+async def _dial(meeting: Meeting) -> socket.socket:
+    """A TCP connection to the relay. Raises NetworkError FF-NET-131."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
+            found = await loop.getaddrinfo(meeting.host, meeting.port, type=socket.SOCK_STREAM)
+            family, kind, protocol, _, address = found[0]
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, address)
+            except BaseException:
+                sock.close()
+                raise
+            return sock
+    except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
+        raise NetworkError(
+            "FF-NET-131",
+            f"cannot reach relay {short(meeting.relay)} for its group",
+            cause=getattr(error, "strerror", None) or str(error)[:200],
+            hint="nothing: what a group saves is lost, and everything goes the ordinary way",
+        ) from error
+
+
+def _refused(relay: PeerId, cause: str) -> NetworkError:
+    return NetworkError(
+        "FF-NET-130",
+        f"relay {short(relay)} does not take us into the group",
+        cause=cause,
+        hint="nothing: what a group saves is lost, and everything goes the ordinary way",
+    )
+
+
+def _lost() -> NetworkError:
+    return NetworkError("FF-NET-135", "the connection to the group was lost")

@@ -1,0 +1,298 @@
+"""The relay's side of groups: takes each member's frames once and gives them to all others, and reads none of them.
+
+    stranger --- "FFG1", a join that holds ---> member        (an older connection of the same member is cut)
+    member   --- DATA ---> one buffer, in the queue of every other member; freed when the last one has it
+             --- ROSTER of a newer epoch ---> who is not in it is cut
+             --- end of file, a broken rule, limits.CIRCUIT_IDLE_SECONDS without a byte ---> cut
+
+While limits.FAN_GROUP_BYTES wait in a group, none of its members is read, so TCP stops the senders. Who holds a group
+up (`groups.skipped`) loses what waits for it, is told so by a GAP, and is given nothing until it takes something again.
+A member is never in the middle of two frames at once: the one that it has begun to take it takes to the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter as Tally
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import Hash, PeerId
+from farflung.net import groups
+from farflung.net.certificates import Identity
+from farflung.net.counters import Counter
+from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head
+from farflung.net.groups import Admitted, Roster, SignedRoster, Welcome
+from farflung.net.io.frontdoor import exactly
+from farflung.net.io.leg import Leg, Shared
+from farflung.net.io.pacing import Uplink
+from farflung.net.keyring import Keyring
+from farflung.net.messages import Kind
+from farflung.net.tickets import Spent, Status
+
+LOOK_SECONDS: Final = 0.5
+_TURNS: Final = 4  # frames that one member may send before others have their turn
+_BUFFERS: Final = 16  # frames given to the kernel at once
+
+
+class _Group:
+    """The members of one group that are connected."""
+
+    def __init__(self, hub: Hub, id: Hash) -> None:
+        self._hub, self.id = hub, id
+        self.roster: Roster | None = None
+        self._before: Roster | None = None
+        self.legs: dict[PeerId, Leg] = {}
+        self.held = 0
+        self._full_since: float | None = None
+
+    def follow(self, signed: SignedRoster) -> bool:
+        """Counts a roster whose signature holds; False: it is out of date."""
+        newer = groups.is_newer(self.roster, signed.roster)
+        if newer:
+            self._before, self.roster = self.roster, signed.roster
+            for leg in [leg for leg in self.legs.values() if leg.member not in signed.roster.members]:
+                leg.close()
+        return newer is not None
+
+    def add(self, leg: Leg) -> None:
+        """A member has joined; an older connection of the same one makes room."""
+        older, self.legs[leg.member] = self.legs.get(leg.member), leg
+        if older is not None:
+            older.close()
+        leg.read(should=not self.is_full)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as much waits here, or in all groups, as may."""
+        return self.held >= limits.FAN_GROUP_BYTES or self._hub.held >= limits.FAN_BYTES
+
+    def heard(self, leg: Leg, head: Head, frame: bytearray) -> None:
+        """A whole frame of a member. Raises ProtocolError FF-NET-132."""
+        match head.kind:
+            case FrameKind.DATA:
+                if self._may_send(leg, head):
+                    self._spread(leg, frame)
+            case FrameKind.PING:
+                self.own(leg, Head(0, FrameKind.PING))
+                leg.flush()
+            case FrameKind.ROSTER:
+                self._hear_roster(leg, decode(bytes(frame[HEAD_BYTES:]), SignedRoster, limits.FAN_JOIN_BYTES))
+            case _:
+                raise ProtocolError("FF-NET-132", "malformed frame of a group", cause=head.kind.name)
+
+    def _may_send(self, leg: Leg, head: Head) -> bool:
+        """Frames of a roster that is not known any more are dropped; in another's name nobody sends twice."""
+        for roster in (self.roster, self._before):
+            if roster is not None and roster.epoch == head.epoch:
+                if head.sender < len(roster.members) and roster.members[head.sender] == leg.member:
+                    return True
+                raise ProtocolError("FF-NET-132", "malformed frame of a group", cause="another's name")
+        return False
+
+    def _spread(self, leg: Leg, frame: bytearray) -> None:
+        shared = Shared(frame)
+        self._hold(len(frame))
+        others = [other for other in self.legs.values() if other is not leg]
+        for other in others:
+            if other.give(shared):
+                shared.left += 1
+        for other in others:
+            if not other.is_writing:  # else it is called when it takes something
+                other.flush()
+        self.done(shared)
+
+    def _hear_roster(self, leg: Leg, signed: SignedRoster) -> None:
+        if signed.roster.group != self.id or not self._hub.is_sound(signed):
+            raise ProtocolError("FF-NET-132", "malformed frame of a group", cause="no roster of this group")
+        self.follow(signed)
+        if self.roster is not None:
+            self.own(leg, Head(0, FrameKind.ROSTER, epoch=self.roster.epoch))
+            leg.flush()
+
+    def own(self, leg: Leg, head: Head) -> None:
+        """Puts a word of the relay's own into a member's queue."""
+        shared = Shared(head.encode())
+        self._hold(len(shared.data))
+        if not leg.give(shared):
+            self.done(shared)
+
+    def _hold(self, size: int) -> None:
+        self.held += size
+        self._hub.held += size
+        if self.is_full:
+            if self._full_since is None:
+                self._full_since = asyncio.get_running_loop().time()
+            for leg in self.legs.values():
+                leg.read(should=False)
+
+    def done(self, shared: Shared) -> None:
+        """One of those that a frame is for has it, or will not get it."""
+        shared.left -= 1
+        if shared.left:
+            return
+        self.held -= len(shared.data)
+        self._hub.held -= len(shared.data)
+        if self._full_since is not None and not self.is_full:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._full_since = None
+        for leg in self.legs.values():
+            leg.read(should=True)
+
+    def look(self, now: float) -> None:
+        """Cuts who says nothing, or whose key was revoked, and skips who holds the others up."""
+        for leg in [x for x in self.legs.values() if x.is_silent(now) or not self._hub.counts(x.who)]:
+            leg.close()
+        if self._full_since is None:
+            return
+        if not self.is_full:  # what was held in other groups is gone
+            self._go_on()
+            return
+        legs = list(self.legs.values())
+        waiting, quiet = {leg: leg.waiting for leg in legs}, {leg: now - leg.took for leg in legs}
+        for leg in groups.skipped(waiting, quiet, now - self._full_since):
+            leg.skip()
+            leg.flush()
+
+    def moved(self, leg: Leg, size: int) -> None:
+        """A member took `size` bytes."""
+        self._hub.moved(leg.socket, size)
+
+    def left(self, leg: Leg) -> None:
+        """A connection was cut."""
+        self._hub.closed(leg.socket)
+        if self.legs.get(leg.member) is leg:
+            del self.legs[leg.member]
+        if not self.legs:
+            self._hub.empty(self)
+
+
+class Rules(NamedTuple):
+    """Whom a relay lets into groups."""
+
+    me: PeerId
+    serves: Callable[[PeerId], bool]
+    keyring: Keyring  # which node keys count
+    spent: Spent  # the nonces of joins
+    clock: Callable[[], float]  # seconds since 1970
+
+
+class Hub:
+    """All groups of one relay. `held`: bytes taken from members and not yet given to all others."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        on_moved: Callable[[socket.socket, int], None],
+        counter: Counter,
+        uplink: Uplink | None,
+    ) -> None:
+        """`on_moved` hears what the sockets took; `counter` counts what the relay itself says and hears."""
+        self._rules = rules
+        self.moved, self._counter, self._uplink = on_moved, counter, uplink
+        self.held = 0
+        self.groups: dict[Hash, _Group] = {}
+        self._by_owner: Tally[PeerId] = Tally()
+
+    async def hear(self, stranger: socket.socket, magic: bytes) -> bool:
+        """Reads a join and follows it; whether the socket was kept. Raises OSError, EOFError."""
+        head = magic + await exactly(stranger, groups.HEAD_BYTES - len(magic))
+        size = groups.read_head(head)
+        status = Welcome.MALFORMED
+        if size is not None:
+            body = await exactly(stranger, size)
+            self._counter.received[Kind.CONTROL] += len(head) + size
+            found = self._judge(body)
+            status = found if isinstance(found, Welcome) else self._join(found, stranger)
+        if status is not Welcome.JOINED:
+            with contextlib.suppress(OSError):
+                self._say(stranger, status)
+        return status is Welcome.JOINED
+
+    def counts(self, who: Identity) -> bool:
+        """Whether a node key counts now."""
+        try:
+            self._rules.keyring.check(who, self._rules.clock())
+        except ProtocolError:
+            return False
+        return True
+
+    def is_sound(self, signed: SignedRoster) -> bool:
+        """Whether a roster is its owner's, by a key that counts."""
+        owner = groups.owner_of(signed)
+        return owner is not None and self.counts(owner)
+
+    def _judge(self, body: bytes) -> Admitted | Welcome:
+        now = int(self._rules.clock())
+        found = groups.judge(body, self._rules.me, now)
+        if isinstance(found, Welcome):
+            return found
+        if not self._rules.serves(found.join.presenter) or not self._rules.serves(found.roster.roster.owner):
+            return Welcome.BARRED
+        if not self.counts(found.who) or not self.is_sound(found.roster):
+            return Welcome.VOID
+        match self._rules.spent.spend(found.join, now):
+            case None:
+                return found
+            case Status.REPLAYED:
+                return Welcome.REPLAYED
+            case _:
+                return Welcome.FULL
+
+    def _join(self, found: Admitted, sock: socket.socket) -> Welcome:
+        roster, id = found.roster.roster, found.join.group
+        group = self.groups.get(id) or _Group(self, id)
+        if groups.is_newer(group.roster, roster) is None:
+            return Welcome.OUTDATED
+        is_new = id not in self.groups
+        is_full = len(self.groups) >= limits.FAN_GROUPS
+        if is_new and (is_full or self._by_owner[roster.owner] >= limits.FAN_GROUPS_PER_OWNER):
+            return Welcome.FULL
+        self._say(sock, Welcome.JOINED)
+        group.follow(found.roster)
+        if id not in self.groups:  # it is new, or those that have left were all it had
+            self.groups[id] = group
+            self._by_owner[roster.owner] += 1
+        leg = Leg(group, found.who, sock)
+        if self._uplink is not None and not leg.tuned.is_local:
+            self._uplink.open(sock)
+        group.add(leg)
+        return Welcome.JOINED
+
+    def _say(self, to: socket.socket, status: Welcome) -> None:
+        word = groups.answer(status)
+        self._counter.sent[Kind.CONTROL] += len(word)
+        if to.send(word) < len(word):
+            raise ConnectionError("the socket took half of five bytes")
+
+    def closed(self, sock: socket.socket) -> None:
+        """A member's connection needs no share of the line any more."""
+        if self._uplink is not None:
+            self._uplink.close(sock)
+
+    def empty(self, group: _Group) -> None:
+        """Nobody is in it."""
+        if self.groups.get(group.id) is group and group.roster is not None:
+            del self.groups[group.id]
+            self._by_owner[group.roster.owner] -= 1
+
+    async def watch(self) -> None:
+        """Looks after all groups, for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for group in list(self.groups.values()):
+                group.look(loop.time())
+
+    def close(self) -> None:
+        """Cuts everybody."""
+        for group in list(self.groups.values()):
+            for leg in list(group.legs.values()):
+                leg.close()

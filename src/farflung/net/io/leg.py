@@ -1,0 +1,203 @@
+"""One member's connection to its group at a relay: takes whole frames from it, and gives it those of the others.
+
+Nothing here looks into a frame beyond its head. What waits for the member stands in a queue of frames that it shares
+with the other members; the group bounds them all together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from farflung.core import limits
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import PeerId
+from farflung.net.certificates import Identity
+from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, read_head
+from farflung.net.io.tuning import tune
+
+_TURNS: Final = 4  # frames that one member may send before others have their turn
+_BUFFERS: Final = 16  # frames given to the kernel at once
+
+
+@dataclass(slots=True, eq=False)
+class Shared:
+    """One frame, and how many queues it stands in."""
+
+    data: bytearray | bytes
+    left: int = 1
+
+
+class Circle(Protocol):
+    """A group, as its members' connections see it."""
+
+    def heard(self, leg: Leg, head: Head, frame: bytearray) -> None:
+        """A whole frame of a member. Raises ProtocolError FF-NET-132."""
+
+    def own(self, leg: Leg, head: Head) -> None:
+        """Puts a word of the relay's own into a member's queue."""
+
+    def done(self, shared: Shared) -> None:
+        """One of those that a frame is for has it, or will not get it."""
+
+    def moved(self, leg: Leg, size: int) -> None:
+        """A member took `size` bytes."""
+
+    def left(self, leg: Leg) -> None:
+        """A connection was cut."""
+
+
+class Leg:
+    """One member's connection."""
+
+    def __init__(self, group: Circle, who: Identity, sock: socket.socket) -> None:
+        self._group, self.who, self.socket = group, who, sock
+        self._loop = asyncio.get_running_loop()
+        self.tuned = tune(sock)
+        self._queue: deque[Shared] = deque()
+        self._offset = 0  # of the first one in the queue, already taken
+        self.waiting = 0  # bytes in the queue
+        self._lost = 0  # frames that it will be told of
+        self.is_skipped = False
+        self.is_writing = self._is_reading = self.is_closed = False
+        self._frame, self._filled = bytearray(HEAD_BYTES), 0
+        self._head: Head | None = None
+        self.heard = self.took = self._loop.time()
+
+    @property
+    def member(self) -> PeerId:
+        """The account."""
+        return self.who.account
+
+    # What it sends
+
+    def read(self, *, should: bool) -> None:
+        """Whether it is listened to."""
+        if should != self._is_reading and not self.is_closed:
+            self._is_reading = should
+            self.heard = self._loop.time()
+            if should:
+                self._loop.add_reader(self.socket.fileno(), self._readable)
+            else:
+                self._loop.remove_reader(self.socket.fileno())
+
+    def is_silent(self, now: float) -> bool:
+        """Whether nothing came for too long, though it was listened to."""
+        return self._is_reading and now - self.heard > limits.CIRCUIT_IDLE_SECONDS
+
+    def _readable(self) -> None:
+        try:
+            for _ in range(_TURNS):
+                if self.is_closed or not self._is_reading or not self._fill():
+                    return
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, EOFError, ProtocolError):
+            self.close()
+
+    def _fill(self) -> bool:
+        """Reads on; False when this frame is not whole yet. Raises OSError, EOFError, ProtocolError."""
+        if self._head is None:
+            self._receive()
+            if self._filled < HEAD_BYTES:
+                return False
+            self._head = read_head(self._frame)
+            self._frame += bytes(self._head.size)
+        if self._filled < len(self._frame):
+            self._receive()
+        if self._filled < len(self._frame):
+            return False
+        head, frame = self._head, self._frame
+        self._head, self._frame, self._filled = None, bytearray(HEAD_BYTES), 0
+        self._group.heard(self, head, frame)
+        return True
+
+    def _receive(self) -> None:
+        with memoryview(self._frame) as view:
+            size = self.socket.recv_into(view[self._filled :])
+        if not size:
+            raise EOFError
+        self.heard = self._loop.time()
+        self._filled += size
+
+    # What it is given
+
+    def give(self, shared: Shared) -> bool:
+        """Puts a frame into its queue, and sends what can be sent; False: it takes nothing, the frame is lost to it."""
+        if self.is_closed or self.is_skipped:
+            self._lost += 1
+            return False
+        if not self._queue:
+            self.took = self._loop.time()  # until now there was nothing to take
+        self._queue.append(shared)
+        self.waiting += len(shared.data)
+        return True
+
+    def flush(self) -> None:
+        """Gives the kernel what it takes."""
+        try:
+            while self._queue and not self.is_closed:
+                self._send()
+        except (BlockingIOError, InterruptedError):
+            self._write(should=True)
+        except OSError:
+            self.close()
+        else:
+            self._write(should=False)
+
+    def _send(self) -> None:
+        views = [memoryview(shared.data) for _, shared in zip(range(_BUFFERS), self._queue, strict=False)]
+        views[0] = views[0][self._offset :]
+        size = self.socket.sendmsg(views)
+        self.waiting -= size
+        self.took = self._loop.time()
+        self._group.moved(self, size)
+        size += self._offset
+        while self._queue and size >= len(self._queue[0].data):
+            size -= len(self._queue[0].data)
+            self._group.done(self._queue.popleft())
+        self._offset = size
+        if self.is_skipped and not self._queue:
+            self.is_skipped = False
+            self._tell_gap()
+
+    def _tell_gap(self) -> None:
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self._group.own(self, Head(0, FrameKind.GAP, counter=lost))
+
+    def skip(self) -> None:
+        """Loses what waits for it, but for the frame that it has begun to take; then takes nothing."""
+        while len(self._queue) > (1 if self._offset else 0):
+            shared = self._queue.pop()
+            self.waiting -= len(shared.data)
+            self._lost += 1
+            self._group.done(shared)
+        if not self._queue:
+            self._tell_gap()
+        self.is_skipped = True
+
+    def _write(self, *, should: bool) -> None:
+        if should != self.is_writing and not self.is_closed:
+            self.is_writing = should
+            if should:
+                self._loop.add_writer(self.socket.fileno(), self.flush)
+            else:
+                self._loop.remove_writer(self.socket.fileno())
+
+    def close(self) -> None:
+        """Cuts it."""
+        if self.is_closed:
+            return
+        self.read(should=False)
+        self._write(should=False)
+        self.is_closed = True
+        for shared in self._queue:
+            self._group.done(shared)
+        self._queue.clear()
+        self.waiting = 0
+        self.socket.close()
+        self._group.left(self)

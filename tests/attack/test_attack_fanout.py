@@ -1,0 +1,242 @@
+"""A relay that lies to a group: it flips, repeats, reorders, drops, renames, listens, and lets strangers in."""
+
+import asyncio
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
+from net_groups import MEMBERS, NAME, OWNER, Member, gathered, group, heard, key_of, meeting, roster
+from net_relays import R, relay, run, until
+
+from farflung.core import limits
+from farflung.core.crypto import NS_ROSTER, local_key
+from farflung.core.errors import NetworkError
+from farflung.net import groups
+from farflung.net.certificates import bare
+from farflung.net.fanframes import HEAD_BYTES, Head, read_head
+from farflung.net.groups import Roster, SignedRoster
+from farflung.net.io import fanout
+
+Attack = Callable[[Head, bytes], list[bytes]]  # a frame; what is given to the others for it
+
+
+def lying(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
+    """The relay gives the others what `attack` makes of each frame."""
+    spread = fanout._Group._spread
+
+    def lie(self: fanout._Group, leg: fanout.Leg, frame: bytearray) -> None:
+        for each in attack(read_head(frame), bytes(frame)):
+            spread(self, leg, bytearray(each))
+
+    monkeypatch.setattr(fanout._Group, "_spread", lie)
+
+
+def flipped(frame: bytes, at: int) -> bytes:
+    return frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :]
+
+
+def attacked(test: Callable[[list[Member]], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        async with group() as (_, members):
+            await test(members)
+
+    run(whole)
+
+
+@pytest.mark.parametrize("at", [HEAD_BYTES, HEAD_BYTES + 50, -1, 6, 15, 23, 5], ids=str)
+def test_a_changed_frame_is_refused_or_lost_and_never_heard(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """In the body, the tag, the sender, the epoch, the stream, the flags."""
+    lying(monkeypatch, lambda _, frame: [flipped(frame, at % len(frame))])
+
+    async def test(members: list[Member]) -> None:
+        await members[0].fan.send(bytes(100))
+        await until(lambda: all(member.errors or member.gaps for member in members[1:]))
+        assert not any(member.heard for member in members)
+        assert {error.code for member in members for error in member.errors} <= {"FF-NET-133"}
+
+    attacked(test)
+
+
+def test_a_repeated_frame_is_heard_once_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(monkeypatch, lambda _, frame: [frame, frame])
+
+    async def test(members: list[Member]) -> None:
+        await members[0].fan.send(b"once")
+        await until(lambda: all(member.errors for member in members[1:]))
+        assert [member.heard for member in members[1:]] == [[(MEMBERS[0].public, b"once")]] * 3
+
+    attacked(test)
+
+
+def test_frames_in_another_order_make_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bytes] = []
+
+    def swap(head: Head, frame: bytes) -> list[bytes]:
+        kept.append(frame)
+        return [kept[1], kept[0]] if len(kept) == 2 else []
+
+    lying(monkeypatch, swap)
+
+    async def test(members: list[Member]) -> None:
+        await members[0].fan.send(random.Random(1).randbytes(2 * limits.FAN_FRAME_BYTES))
+        await until(lambda: all(member.errors for member in members[1:]))
+        assert not any(member.heard for member in members)
+
+    attacked(test)
+
+
+def test_a_message_of_which_the_relay_drops_a_part_is_given_up_and_the_next_is_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lying(monkeypatch, lambda head, frame: [frame] if head.counter != 1 else [])
+
+    async def test(members: list[Member]) -> None:
+        await members[0].fan.send(bytes(3 * limits.FAN_FRAME_BYTES))
+        await members[0].fan.send(b"next")
+        await heard(members[1:], 1)
+        assert [member.heard for member in members[1:]] == [[(MEMBERS[0].public, b"next")]] * 3
+        assert all(member.gaps for member in members[1:])
+
+    attacked(test)
+
+
+def test_what_one_said_is_not_taken_for_another_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rename(head: Head, frame: bytes) -> list[bytes]:
+        return [head._replace(sender=(head.sender + 1) % 4).encode() + frame[HEAD_BYTES:]]
+
+    lying(monkeypatch, rename)
+
+    async def test(members: list[Member]) -> None:
+        await members[0].fan.send(b"mine")
+        await until(lambda: all(member.errors for member in members[1:]))
+        assert not any(member.heard for member in members)
+
+    attacked(test)
+
+
+def test_a_frame_of_another_length_ends_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lying(monkeypatch, lambda head, frame: [frame[:-5], frame])
+
+    async def test(members: list[Member]) -> None:
+        for _ in range(3):
+            await members[0].fan.send(bytes(1000))
+        await until(lambda: all(member.errors for member in members[1:]))
+        assert not any(data != bytes(1000) for member in members for _, data in member.heard)
+
+    attacked(test)
+
+
+def test_the_relay_sees_no_run_of_plaintext_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bytes] = []
+
+    def listen(_: Head, frame: bytes) -> list[bytes]:
+        seen.append(frame)
+        return [frame]
+
+    lying(monkeypatch, listen)
+    secret = random.Random(3).randbytes(limits.MIB)
+
+    async def test(members: list[Member]) -> None:
+        await members[0].fan.send(secret)
+        await members[0].fan.send(secret)  # the same again looks different
+        await heard(members[1:], 2)
+        copy = b"".join(seen)
+        assert len(copy) > 2 * len(secret)
+        assert not any(secret[i : i + 16] in copy for i in range(0, len(secret), 4096))
+        assert key_of(1) not in copy
+        assert len({frame[HEAD_BYTES : HEAD_BYTES + 64] for frame in seen}) == len(seen)
+
+    attacked(test)
+
+
+def test_who_was_removed_but_is_still_given_everything_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay that goes on to serve a removed member: the rotated key is what keeps the secret."""
+    monkeypatch.setattr(
+        fanout._Group, "follow", lambda self, signed: setattr(self, "roster", signed.roster) or True
+    )
+
+    async def test(members: list[Member]) -> None:
+        gone, stay = members[3], members[:3]
+        before = gone.counter.total_received
+        newer = roster(2, MEMBERS[:3])
+        for member in stay:
+            place = (member.fan._meeting.host, member.fan._meeting.port)  # type: ignore[union-attr]
+            await member.fan.enter(meeting(place, newer))
+        await stay[0].fan.send(b"without you")
+        await heard(stay[1:], 1)
+        await until(lambda: gone.counter.total_received > before)
+        gone.fan._opener.enter(newer.roster, key_of(1), 0.0)  # it knows the roster, but no other key
+        await stay[0].fan.send(b"nor this")
+        await until(lambda: bool(gone.errors))
+        assert gone.heard == []
+
+    attacked(test)
+
+
+def test_a_stranger_whom_the_relay_lets_in_hears_only_ciphertext(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = local_key(17, "stranger")
+    judge = groups.judge
+
+    def open_to_all(body: bytes, me: groups.PeerId, now: int) -> object:
+        found = judge(body, me, now)
+        return (
+            found
+            if isinstance(found, groups.Admitted)
+            else groups.Admitted(*_said(body), bare(stranger.public))
+        )
+
+    def _said(body: bytes) -> tuple[groups.Join, SignedRoster]:
+        said = groups.decode(body, groups.SignedJoin, limits.FAN_JOIN_BYTES)
+        return said.join, roster()
+
+    monkeypatch.setattr(groups, "judge", open_to_all)
+
+    async def test() -> None:
+        async with relay() as server, gathered(server.address) as members:
+            theirs = Member(stranger)
+            theirs.fan._draw = lambda _: None  # type: ignore[method-assign]  # it has no number to send under
+            place = meeting(server.address, roster(), key=bytes(32))
+            theirs.fan._opener.enter(place.roster.roster, place.key, 0.0)
+            await theirs.fan._join(place)
+            theirs.fan._staying = asyncio.create_task(theirs.fan._stay())
+            await members[0].fan.send(b"secret")
+            await heard(members[1:], 1)
+            await until(lambda: bool(theirs.errors))
+            assert theirs.heard == []
+            await theirs.fan.close()
+
+    run(test)
+
+
+def test_a_roster_that_the_owner_did_not_sign_moves_nobody() -> None:
+    async def test(members: list[Member]) -> None:
+        mine = members[0]
+        said = Roster(OWNER.public, NAME, 9, (MEMBERS[0].public,))
+        forged = SignedRoster(said, MEMBERS[0].sign(NS_ROSTER, groups.encode(said)))
+        place = (mine.fan._meeting.host, mine.fan._meeting.port)  # type: ignore[union-attr]
+        with pytest.raises(NetworkError):
+            await mine.fan.enter(meeting(place, forged))
+        await members[1].fan.send(b"nobody was cut")
+        await heard(members[2:], 1)
+
+    attacked(test)
+
+
+def test_a_flood_of_joins_locks_nobody_out() -> None:
+    async def test() -> None:
+        async with relay() as server:
+            crowd = [await asyncio.open_connection(*server.address) for _ in range(2 * limits.HALF_OPEN)]
+            for _, writer in crowd:
+                writer.write(b"FFG1")
+            async with gathered(server.address) as members:
+                await members[0].fan.send(b"through")
+                await heard(members[1:], 1)
+            for _, writer in crowd:
+                writer.close()
+            assert server._own.account == R.public
+
+    run(test)
