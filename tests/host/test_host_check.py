@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import checking
+from farflung.app.cli import checking, findings_shown
 from farflung.host import sandbox
 from farflung.host.io import doctor as probing
 from farflung.host.io import tiers
@@ -30,7 +30,7 @@ def below(lines: list[str], word: str) -> list[str]:
     found: list[str] = []
     last = ""
     for line in lines:
-        head, text = line[: checking.INDENT].strip(), line[checking.INDENT :]
+        head, text = line[: findings_shown.INDENT].strip(), line[findings_shown.INDENT :]
         if head == word:
             found.append(text)
         elif not line.strip():

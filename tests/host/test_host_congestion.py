@@ -134,8 +134,7 @@ def test_only_check_net_asks_and_what_it_finds_fails_nothing(monkeypatch: pytest
     monkeypatch.setattr(probing, "probes", lambda runs, port: [])
     monkeypatch.setattr(tuning, "WANTED", "nonesuch")
     assert json.loads(CliRunner().invoke(checking.check, ["--json"]).stdout)["findings"] == []
-    done = CliRunner().invoke(checking.check, ["--net", "--json"])
-    facts = json.loads(done.stdout)
-    assert (done.exit_code, facts["can_run"]) == (0, True)
-    assert [(one["name"], one["state"]) for one in facts["findings"]] == [("congestion", "slow")]
+    facts = json.loads(CliRunner().invoke(checking.check, ["--net", "--json"]).stdout)
+    (told,) = [one for one in facts["findings"] if one["name"] == "congestion"]
+    assert told["state"] == "slow"
     assert facts["readings"]["congestion"]["wanted"] == "nonesuch"

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from farflung.app.cli import checking
+from farflung.app.cli import checking, findings_shown
 from farflung.core.errors import RunError
 from farflung.host import doctor, sandbox
 from farflung.host import readings as r
@@ -157,7 +157,7 @@ def test_a_threshold_lies_where_it_is_documented(
 def test_a_bad_finding_fits_the_screen(
     name: str, good: dict[str, Any], bad: dict[str, Any], state: State, width: int
 ) -> None:
-    lines = checking._shown(changed(name, **bad), width, False)
+    lines = findings_shown._shown(changed(name, **bad), width, False)
     assert max(len(line) for line in lines if "         try  " not in line) <= width
     assert max(map(len, lines)) <= 100  # a command is not broken
 

@@ -23,6 +23,45 @@ class State(StrEnum):
     NOTE = "note"
 
 
+class Fault(StrEnum):
+    """What may be wrong between computers, by names that programs can look for."""
+
+    NONE = ""
+    RELAY_DOWN = "relay_down"
+    PORT_BLOCKED = "port_blocked"
+    UDP_BLOCKED = "udp_blocked"
+    WRONG_CLOCK = "wrong_clock"
+    WRONG_KEY = "wrong_key"
+    NOT_ADMITTED = "not_admitted"
+    VERSION_MISMATCH = "version_mismatch"
+    NO_NAME = "no_name"
+    NO_IPV4 = "no_ipv4"
+    NO_IPV6 = "no_ipv6"
+    NO_NETWORK = "no_network"
+    CAPTIVE_PROXY = "captive_proxy"
+    NO_RELAY = "no_relay"  # another program listens there
+    SYMMETRIC_NAT = "symmetric_nat"
+    MTU_BLACK_HOLE = "mtu_black_hole"
+    SATURATED_UPLINK = "saturated_uplink"
+    FIREWALL_ON_ACCEPT = "firewall_on_accept"
+    NOT_FORWARDED = "not_forwarded"  # a NAT stands before the port
+    EXPIRED_RECORD = "expired_record"
+    NO_RECORD = "no_record"
+    PEER_ABSENT = "peer_absent"
+
+
+class Side(StrEnum):
+    """Where a fault is to be mended."""
+
+    NONE = ""
+    HERE = "this computer"
+    NETWORK = "this network"  # its router, its firewall, its provider
+    RELAY = "the relay"
+    PEER = "the peer"
+    BETWEEN = "in between"
+    UNKNOWN = "cannot be told"
+
+
 class Detail(msgspec.Struct, frozen=True):
     """A line below a finding: a word that says what it is, and the line."""
 
@@ -40,6 +79,8 @@ class Finding(msgspec.Struct, frozen=True):
     step: str = ""
     code: str = ""
     details: tuple[Detail, ...] = ()
+    fault: Fault = Fault.NONE
+    side: Side = Side.NONE
 
 
 def brief(value: float) -> str:

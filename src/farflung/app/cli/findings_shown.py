@@ -1,0 +1,98 @@
+"""Findings of `farflung check` as lines of text: one line a finding; below what is not good, why and what next."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import click
+import msgspec
+
+from farflung.host import readings
+from farflung.host.findings import Detail, Finding, State
+
+WIDEST: Final = 100  # columns
+NARROWEST: Final = 40
+INDENT: Final = 20  # of a line's text: state, name, two spaces each
+COLOURS: Final = {
+    State.OK: "green",
+    State.SLOW: "yellow",
+    State.WARN: "yellow",
+    State.FAILS: "red",
+    State.UNKNOWN: "magenta",
+}
+
+
+def terminal() -> readings.Terminal | None:
+    """What this terminal shows; None where text goes elsewhere."""
+    if not sys.stdout.isatty():
+        return None
+    return readings.Terminal(columns(), sys.stdout.encoding, sys.getfilesystemencoding())
+
+
+def columns() -> int:
+    """Columns of this terminal."""
+    return shutil.get_terminal_size((WIDEST, 24)).columns
+
+
+def width() -> int:
+    """Columns that text is wrapped at."""
+    return max(NARROWEST, min(WIDEST, columns()))
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """All of them, in colour where a terminal shows it."""
+    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    shown: list[str] = []
+    last = ("", "")
+    for one in findings:
+        said = (one.cause, one.step)
+        is_same = said == last and said != ("", "")  # one cause of many lines is told once
+        shown += _shown(msgspec.structs.replace(one, cause="", step="") if is_same else one, width(), colours)
+        last = said
+    return shown
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """How many there are of each state, and which."""
+    count = Counter(one.state for one in findings)
+    told = [f"{count[State.OK]} ok", _named(findings, State.SLOW, "slow")]
+    if count[State.WARN]:
+        told.append(_named(findings, State.WARN, "warn"))
+    if count[State.UNKNOWN]:
+        told.append(_named(findings, State.UNKNOWN, "unknown"))
+    told.append(_named(findings, State.FAILS, "fails" if count[State.FAILS] == 1 else "fail"))
+    return ", ".join(told)
+
+
+def _named(findings: Sequence[Finding], state: State, word: str) -> str:
+    names = [one.name for one in findings if one.state == state]
+    return f"{len(names)} {word}" + (f" ({', '.join(names)})" if names else "")
+
+
+def _line(head: str, word: str, text: str, width: int, colour: str | None = None) -> list[str]:
+    """`head word text`, broken at words; a command (`try`) is never broken, so that it can be copied."""
+    start = f"{head:<7}  {word:<9}  "[:INDENT].ljust(INDENT)
+    if word == "try":
+        return [start + text]
+    pieces = textwrap.wrap(text, width - INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+    first = click.style(start[:7], fg=colour) + start[7:] if colour else start
+    return [first + pieces[0]] + [" " * INDENT + piece for piece in pieces[1:]]
+
+
+def _shown(finding: Finding, width: int, colours: bool) -> list[str]:
+    colour = COLOURS.get(finding.state) if colours else None
+    measured = f"{finding.code}: {finding.measured}" if finding.code else finding.measured
+    shown = _line(finding.state.value, finding.name, measured, width, colour)
+    below = [Detail("cause", finding.cause)] if finding.cause else []
+    below += [Detail("try", finding.step)] if finding.step else []
+    for detail in [*below, *finding.details]:
+        shown += _line("", detail.word, detail.text, width)
+    if finding.side:
+        shown += _line("", "side", finding.side.value, width)
+    return shown

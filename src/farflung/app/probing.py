@@ -1,0 +1,243 @@
+"""Measures what `farflung check --net` tells: all relays at once, then rates one after the other, within its time.
+
+What is not done when the time is over is missing from what was found, and the findings say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from farflung.app.probing_relay import Named, RelayProbe, shared_port
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.host.io import doctor_network, doctor_places
+from farflung.host.netseen import Local, NetSeen, PeerSeen, Rate, Reach
+from farflung.net import measures
+from farflung.net.io.caller import Caller
+from farflung.net.io.connection import Connection
+from farflung.net.messages import Kind
+
+SECONDS: Final = 28.0  # for all; with the start of Python the check stays below 30 s
+RATED: Final = 2  # relays whose rates are measured
+RATE_SECONDS: Final = 2.0  # each way
+RATE_BYTES: Final = 16 * limits.MIB  # each way: half a minute's allowance for two checks
+_AT_ONCE: Final = 32  # pieces under way: a window of 2 MiB
+_PING_PAUSE: Final = 0.05
+_WARM: Final = 0.3  # of a transfer: it has not got going yet
+_ROUTE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}  # nobody's (RFC 5737, RFC 3849)
+_PROBING_FILE: Final = Path("/proc/sys/net/ipv4/tcp_mtu_probing")
+_NUMBER_BYTES: Final = 16
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured. `listen`: a port of this computer that others should reach."""
+
+    key: SigningKey
+    relays: tuple[Named, ...] = ()
+    listen: int | None = None
+    clock: Callable[[], float] = time.time
+
+
+@dataclass
+class _Found:
+    local: Local
+    relays: list[RelayProbe] = field(default_factory=list)
+    reach: Reach | None = None
+    peer: PeerSeen | None = None
+    is_cut: bool = False
+
+
+async def look(asked: Asked, say: Callable[[str], None], seconds: float = SECONDS) -> NetSeen:
+    """Everything, after at most `seconds`. `say` hears what is being done."""
+    found = _Found(_local())
+    caller = Caller(asked.key)
+    found.relays = [RelayProbe(named, caller, asked.clock) for named in asked.relays]
+    try:
+        async with asyncio.timeout(seconds):
+            await _all(asked, found, say)
+    except TimeoutError:
+        found.is_cut = True
+    finally:
+        await caller.close()
+    seen = tuple(probe.found for probe in found.relays)
+    return NetSeen(found.local, doctor_network.congestion(), seen, found.reach, found.peer, found.is_cut)
+
+
+async def _all(asked: Asked, found: _Found, say: Callable[[str], None]) -> None:
+    if not found.relays:
+        return
+    say("asking " + ", ".join(named.place for named in asked.relays))
+    before, start = _sent(), time.monotonic()
+    with shared_port() as port:
+        await asyncio.gather(*(probe.meet(port) for probe in found.relays))
+    spent = time.monotonic() - start
+    sending = max(0, _sent() - before) / max(0.5, spent)
+    found.local = _local(sending)
+    say("following packets on their way")
+    await asyncio.gather(*(probe.follow() for probe in found.relays))
+    met = [probe for probe in found.relays if probe.found.is_met and not probe.found.is_stalled]
+    if asked.listen is not None:
+        say(f"trying port {asked.listen} from outside")
+        found.reach = await _reach(asked.listen, [probe for probe in found.relays if probe.found.is_met])
+    for probe in sorted(met, key=lambda each: min(each.found.trips))[:RATED]:
+        say(f"sending to and from {probe.found.place}")
+        await _rates(probe)
+
+
+def _local(sending: float = 0.0) -> Local:
+    kept = doctor_places.clock().is_kept
+    probing: int | None = None
+    with contextlib.suppress(OSError, ValueError):
+        probing = int(_PROBING_FILE.read_text("ascii"))
+    return Local(sys.platform, _source(socket.AF_INET), _source(socket.AF_INET6), kept, sending, probing)
+
+
+def _source(family: socket.AddressFamily) -> str:
+    """The address that this computer would send from to somewhere far away; nothing is sent."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((_ROUTE[family], 9))
+            return str(sock.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def _sent() -> int:
+    """Bytes that this computer has sent to others so far."""
+    counters = psutil.net_io_counters(pernic=True)
+    return sum(each.bytes_sent for name, each in counters.items() if not name.startswith("lo"))
+
+
+async def _reach(port: int, relays: Sequence[RelayProbe]) -> Reach:
+    """Whether a relay reaches this port; where nobody listens on it, this check does, for that time."""
+    if not relays or relays[0].connection is None:
+        return Reach(port, why="no relay could be asked to try")
+    family = relays[0].family
+    came = asyncio.Event()
+    server: asyncio.Server | None = None
+
+    def arrived(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.set()
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(arrived, "0.0.0.0" if family == socket.AF_INET else "::", port)  # noqa: S104 - --listen asked for it
+    except OSError as error:
+        if not isinstance(error, PermissionError) and await _is_open(port):
+            return await _answered(relays[0], Reach(port, is_ours=False), came)
+        return Reach(port, why=f"cannot listen on it: {error.strerror or error}")
+    try:
+        return await _answered(relays[0], Reach(port), came)
+    finally:
+        server.close()
+
+
+async def _answered(probe: RelayProbe, reach: Reach, came: asyncio.Event) -> Reach:
+    assert probe.connection is not None
+    try:
+        told = await probe.connection.call(
+            measures.REACH, encode(reach.port), timeout=2 * limits.MEASURE_REACH_SECONDS
+        )
+        number = decode(told, int, _NUMBER_BYTES)
+        answer = measures.Reached(number).name.lower()
+    except (FarflungError, ValueError) as error:
+        return Reach(reach.port, reach.is_ours, why=str(error))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.5 if answer == "yes" and reach.is_ours else 0):
+            await came.wait()
+    return Reach(reach.port, reach.is_ours, came.is_set(), answer)
+
+
+async def _is_open(port: int) -> bool:
+    """Whether somebody listens on it here."""
+    try:
+        async with asyncio.timeout(1.0):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return any(
+            each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
+            for each in psutil.net_connections("tcp")
+        )
+    writer.close()
+    return True
+
+
+# Rates
+
+
+async def _rates(probe: RelayProbe) -> None:
+    """Up beside round trips on another connection, then down."""
+    try:
+        bulk, small = await probe.dial(), await probe.dial()
+    except (OSError, FarflungError):
+        return
+    try:
+        pings: list[float] = []
+        pinging = asyncio.create_task(_ping(small, pings))
+        probe.note(up=await _moved(bulk, measures.SINK, bytes(limits.MEASURE_BYTES)))
+        pinging.cancel()
+        await asyncio.gather(pinging, return_exceptions=True)
+        probe.note(loaded=tuple(pings))
+        bulk.drop(NetworkError("FF-NET-049", "it was measured"))  # with all that still waits to be sent
+        probe.note(down=await _moved(small, measures.SOURCE, encode(limits.MEASURE_BYTES)))
+    finally:
+        for connection in (bulk, small):
+            connection.drop(NetworkError("FF-NET-049", "it was measured"))
+
+
+async def _ping(connection: Connection, trips: list[float]) -> None:
+    """Round trips, until it is cancelled; one that is not back yet counts with its age."""
+    start = time.monotonic()
+    try:
+        while True:
+            start = time.monotonic()
+            await connection.call(measures.TIME, b"", timeout=RATE_SECONDS)
+            trips.append(time.monotonic() - start)
+            await asyncio.sleep(_PING_PAUSE)
+    except NetworkError:
+        trips.append(time.monotonic() - start)
+
+
+async def _moved(connection: Connection, method: str, body: bytes) -> Rate | None:
+    """How fast pieces arrive; None where too few did."""
+    arrived: list[float] = []
+    start = time.monotonic()
+
+    async def lane() -> None:
+        while len(arrived) * limits.MEASURE_BYTES < RATE_BYTES:
+            await connection.call(method, body, kind=Kind.JOIN, timeout=None)
+            arrived.append(time.monotonic())
+
+    lanes = [asyncio.create_task(lane()) for _ in range(_AT_ONCE)]
+    await asyncio.wait(lanes, timeout=RATE_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+    for each in lanes:
+        each.cancel()
+    await asyncio.gather(*lanes, return_exceptions=True)
+    return _rate(arrived, start)
+
+
+def _rate(arrived: Sequence[float], start: float) -> Rate | None:
+    """Without the time in which the transfer got going."""
+    if len(arrived) < 2:
+        return None
+    whole = arrived[-1] - start
+    warm = [when for when in arrived if when >= start + _WARM * whole]
+    if len(warm) < 2 or warm[-1] <= warm[0]:
+        return Rate(len(arrived) * limits.MEASURE_BYTES / whole, len(arrived) * limits.MEASURE_BYTES, whole)
+    seconds = warm[-1] - warm[0]
+    return Rate(
+        (len(warm) - 1) * limits.MEASURE_BYTES / seconds, len(arrived) * limits.MEASURE_BYTES, seconds
+    )

@@ -1,0 +1,373 @@
+"""Decides what the measurements say of the line itself: addresses, clock, NAT, port, MTU, rates, UDP.
+
+A threshold stands with its reason.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import statistics
+from collections.abc import Sequence
+from typing import Final
+
+from farflung.core.units import format_bytes, format_rate
+from farflung.host.doctor_relays import CARRIER, CODE_OUT, is_inner
+from farflung.host.findings import MISSED, Detail, Fault, Finding, Side, State, brief
+from farflung.host.netseen import Local, Rate, Reach, RelaySeen
+
+CODE_CLOCK: Final = "FF-HOST-095"
+CODE_MTU: Final = "FF-HOST-096"
+CODE_REACH: Final = "FF-HOST-097"
+SKEW: Final = 60.0  # seconds: a ticket of this minute is refused beyond it
+DRIFT: Final = 5.0  # seconds: nobody keeps that clock
+BLOAT: Final = 0.1  # seconds that an upload may add to a round trip, and others still work beside it
+LINE: Final = 0.2  # seconds between a home's router and its provider's: access lines take 5 to 60 ms
+SLOW_UP, SLOW_DOWN = 1e6 / 8, 8e6 / 8  # bytes a second: below, a round of the default run waits for the line
+BUSY: Final = 0.5  # of the line's upload, that programs here send by themselves
+LEAST_MTU: Final = 1280  # IPv6's own minimum: nothing has to carry less
+ASK: Final = "farflung check --net --relay HOST:PORT,KEY"
+
+
+def _missed(name: str, why: str, step: str) -> Finding:
+    return Finding(name, State.UNKNOWN, MISSED, why, step)
+
+
+def no_relay(name: str, relays: Sequence[RelaySeen]) -> Finding:
+    """No relay was there to measure with."""
+    if not relays:
+        return _missed(name, "no relay was named, and nobody else is asked", ASK)
+    return _missed(name, "no relay took us in", "mend what the lines of the relays say, and check again")
+
+
+# Addresses
+
+
+def addresses(local: Local, relays: Sequence[RelaySeen]) -> list[Finding]:
+    """IPv4 and IPv6: whether this computer has them, and whether anybody wants them."""
+    return [_family(4, local.ipv4, local, relays), _family(6, local.ipv6, local, relays)]
+
+
+def _family(version: int, source: str, local: Local, relays: Sequence[RelaySeen]) -> Finding:
+    name, fault = f"ipv{version}", Fault.NO_IPV4 if version == 4 else Fault.NO_IPV6
+    needed = [one.place for one in relays if one.families == (version,) and one.address]
+    flag = "-6 " if version == 6 else ""
+    step = f"ip {flag}address, then ip {flag}route show default"
+    if not source:
+        cause = f"this computer has no address or no way for IPv{version}"
+        if needed:
+            cause += f", and {needed[0]} has no other"
+            return Finding(name, State.FAILS, "there is none", cause, step, CODE_OUT, (), fault, Side.NETWORK)
+        if not (local.ipv4 or local.ipv6):
+            fault = Fault.NO_NETWORK
+            return Finding(name, State.FAILS, "there is none", cause, step, CODE_OUT, (), fault, Side.NETWORK)
+        measured = f"there is none; peers and relays that have only IPv{version} cannot be reached"
+        return Finding(name, State.NOTE, measured, fault=fault, side=Side.NETWORK)
+    works = [one for one in relays if one.is_met and _version(one.address) == version]
+    measured = f"{source}{_of_what(source)}"
+    return Finding(name, State.OK, measured + ("; a relay answers over it" if works else ""))
+
+
+def _version(address: str) -> int:
+    return ipaddress.ip_address(address.split("%")[0]).version
+
+
+def _of_what(source: str) -> str:
+    address = ipaddress.ip_address(source.split("%")[0])
+    if address in CARRIER:
+        return ", a carrier's: it shares a public one with others"
+    return ", a private one" if is_inner(source) else ""
+
+
+# Clock
+
+
+def clock(local: Local, relays: Sequence[RelaySeen]) -> Finding:
+    """This computer's clock against the relays'."""
+    told = {one.place: one.skew for one in relays if one.skew is not None}
+    if not told:
+        return no_relay("clock", relays)
+    off = {place: skew for place, skew in told.items() if abs(skew) > SKEW}
+    near = [place for place in told if place not in off]
+    worst = max(told.values(), key=abs)
+    if not off:
+        measured = f"within {brief(max(abs(worst), 0.001))} of {_and(list(told))}"
+        if abs(worst) > DRIFT:
+            cause = f"a clock runs by itself: tickets are refused from {SKEW:.0f} s on"
+            return Finding(
+                "clock", State.SLOW, measured, cause, "timedatectl set-ntp true", side=Side.UNKNOWN
+            )
+        return Finding("clock", State.OK, measured)
+    measured = ", ".join(f"{place} is {_ahead(skew)}" for place, skew in off.items())
+    if near:
+        cause = f"{_and(near)} agrees with this computer"
+        step = f"on the computer of {next(iter(off))}, {_set(-off[next(iter(off))])}"
+        return _clock_fails(measured, cause, step, Side.RELAY)
+    if len(off) > 1 and max(off.values()) - min(off.values()) <= SKEW:
+        cause = "the relays agree with each other, so it is this computer's clock"
+        return _clock_fails(measured, cause, _set(worst), Side.HERE)
+    if len(off) > 1:
+        cause = "they agree neither with this computer nor with each other"
+        return _clock_fails(measured, cause, "timedatectl set-ntp true, here and there", Side.UNKNOWN)
+    if local.is_kept:
+        cause = "a time service keeps this computer's clock, so it is the relay's"
+        return _clock_fails(measured, cause, f"on the relay's computer, {_set(-worst)}", Side.RELAY)
+    cause = "no time service keeps this computer's clock; a second relay would tell for certain"
+    return _clock_fails(measured, cause, _set(worst), Side.HERE)
+
+
+def _clock_fails(measured: str, cause: str, step: str, side: Side) -> Finding:
+    cause += f"; circuits are refused beyond {SKEW:.0f} s"
+    return Finding("clock", State.FAILS, measured, cause, step, CODE_CLOCK, (), Fault.WRONG_CLOCK, side)
+
+
+def _set(skew: float) -> str:
+    """What sets a clock that differs by `skew` from the true one."""
+    shift = f"+{skew:.0f} seconds" if skew > 0 else f"{-skew:.0f} seconds ago"
+    return f"timedatectl set-ntp true, or as root date -s '{shift}'"
+
+
+def _ahead(skew: float) -> str:
+    size = f"{abs(skew) / 3600:.1f} hours" if abs(skew) >= 3600 else f"{abs(skew):.0f} s"
+    return f"{size} {'ahead' if skew > 0 else 'behind'}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(names)
+
+
+# NAT
+
+
+def nat(relays: Sequence[RelaySeen]) -> Finding:
+    """What a NAT makes of one local port, as different relays see it."""
+    points = {one.address: one.seen for one in relays if one.seen is not None}
+    if not points:
+        return no_relay("nat", relays)
+    seen = list(points.values())
+    if all(each.here == each.there for each in seen):
+        return Finding("nat", State.OK, "none: others see this computer's own address")
+    details = _carrier(relays, {each.there[0] for each in seen})
+    of_one_port = [each for each in seen if each.here[1] == seen[0].here[1]]
+    if len(of_one_port) < 2:
+        why = f"there is a NAT ({seen[0].there[0]} is seen), and one relay does not tell its kind"
+        step = f"{ASK} --relay SECOND:PORT,KEY, at another address"
+        return Finding("nat", State.UNKNOWN, MISSED, why, step, details=details)
+    outside = {each.there for each in of_one_port}
+    if len(outside) == 1:
+        host, port = of_one_port[0].there
+        kept = "the number of" if port == of_one_port[0].here[1] else "one port for"
+        measured = f"{host}; keeps {kept} a port, whoever is called: both sides can open a way through it"
+        return Finding("nat", State.OK, measured, details=details)
+    measured = f"{of_one_port[0].there[0]}; symmetric: another port for every destination"
+    cause = "connections stay on a relay with peers whose NAT is so too; with all others a direct way may be found"
+    step = "nothing has to be done; a port that your router forwards makes this computer reachable: --listen PORT"
+    return Finding("nat", State.SLOW, measured, cause, step, "", details, Fault.SYMMETRIC_NAT, Side.NETWORK)
+
+
+def _carrier(relays: Sequence[RelaySeen], outside: set[str]) -> tuple[Detail, ...]:
+    """Whether there seems to be a second NAT, at the provider: only routers on the way tell, so it is a guess."""
+    hops = next((one.udp.hops for one in relays if one.udp is not None and any(one.udp.hops)), ())
+    shared = [hop for hop in hops if hop and ipaddress.ip_address(hop) in CARRIER]
+    inner = [hop for hop in hops if hop and is_inner(hop) and hop not in outside]
+    if shared:
+        return (Detail("guess", f"a carrier's NAT behind your own: {shared[0]} is on the way"),)
+    if len(inner) > 1:
+        return (Detail("guess", f"two NATs in a row, or two routers of one: {inner[0]} and {inner[1]}"),)
+    return ()
+
+
+# A port of this computer
+
+
+def reach(found: Reach | None, relays: Sequence[RelaySeen]) -> Finding:
+    """Whether others can connect to a port here."""
+    if found is None:
+        step = f"{ASK} --listen PORT"
+        return _missed("reach", "no port was named; peers that nobody reaches use a relay", step)
+    port = found.port
+    if not found.answer:
+        return _missed("reach", found.why, f"in a minute, {ASK} --listen {port}")
+    seen = next((one.seen for one in relays if one.seen is not None), None)
+    is_behind = seen is not None and seen.here[0] != seen.there[0]
+    who = "this check" if found.is_ours else "a program here"
+    if found.answer == "yes" and (found.came or not found.is_ours):
+        return Finding("reach", State.OK, f"port {port} is reached from outside")
+    if found.answer == "yes":
+        outside = seen.there[0] if seen is not None else "the outer address"
+        cause = (
+            f"somebody else takes connections to port {port} of {outside}: the router, or another computer"
+        )
+        step = f"forward another port of the router to this computer: --listen {port + 1}"
+        return _unreached(port, cause, step, Fault.NOT_FORWARDED, Side.NETWORK)
+    what = {"refused": "it was refused", "silent": "nothing came back"}.get(found.answer, "a router said no")
+    if is_behind and seen is not None:
+        cause = f"{who} listens, and the NAT at {seen.there[0]} does not pass it on ({what})"
+        step = f"forward TCP port {port} of the router to {seen.here[0]}; or stay on the relay, which works as it is"
+        return Finding(
+            "reach",
+            State.SLOW,
+            f"port {port} is not reached from outside",
+            cause,
+            step,
+            fault=Fault.NOT_FORWARDED,
+            side=Side.NETWORK,
+        )
+    cause = f"{who} listens and no NAT is before it, yet {what}: a firewall here, or of this network, drops who comes"
+    step = f"as root, nft list ruleset; ufw allow {port}/tcp, or firewall-cmd --add-port={port}/tcp"
+    return _unreached(port, cause, step, Fault.FIREWALL_ON_ACCEPT, Side.HERE)
+
+
+def _unreached(port: int, cause: str, step: str, fault: Fault, side: Side) -> Finding:
+    measured = f"port {port} is not reached from outside"
+    return Finding("reach", State.FAILS, measured, cause, step, CODE_REACH, (), fault, side)
+
+
+# MTU
+
+
+def mtu(local: Local, relays: Sequence[RelaySeen]) -> Finding:
+    """Whether the largest packets arrive."""
+    stalled = [one for one in relays if one.is_stalled]
+    met = [one for one in relays if one.is_met and not one.is_stalled]
+    if stalled:
+        return _black_hole(local, stalled[0], met)
+    if not met:
+        return no_relay("mtu", relays)
+    sizes = [one.mtu for one in met if one.mtu]
+    if not sizes:
+        return Finding("mtu", State.OK, "full packets arrive; this system does not tell their size")
+    return Finding("mtu", State.OK, f"packets of {min(sizes)} bytes arrive, both ways")
+
+
+def _black_hole(local: Local, one: RelaySeen, met: Sequence[RelaySeen]) -> Finding:
+    if not one.passing:
+        cause = f"small messages to {one.place} pass and 16 KB do not, in packets of any size: the line is very slow"
+        return Finding("mtu", State.UNKNOWN, MISSED, cause, f"{ASK}, with less else on the line")
+    measured = f"packets over {one.passing} bytes vanish on the way to or from {one.place}"
+    cause = "a router drops what is too large for its next line, and its word about that does not arrive"
+    side = Side.BETWEEN
+    if met:
+        cause += f"; full packets reach {met[0].place}, so it is not this computer's line"
+        side = Side.RELAY
+    else:
+        cause += "; a line by PPPoE, mobile or a tunnel is often the place"
+    steps = []
+    if local.system == "linux":
+        steps = [
+            "as root, sysctl -w net.ipv4.tcp_mtu_probing=1",
+            f"as root, ip link set DEVICE mtu {one.passing}",
+        ]
+    step = steps[0] if steps else f"set the network device's MTU to {max(one.passing, 576)}"
+    details = tuple(Detail("or", each) for each in steps[1:])
+    return Finding("mtu", State.FAILS, measured, cause, step, CODE_MTU, details, Fault.MTU_BLACK_HOLE, side)
+
+
+# Rates
+
+
+def rates(local: Local, relays: Sequence[RelaySeen]) -> list[Finding]:
+    """Up, with what it does to everybody else's round trips, and down."""
+    rated = [one for one in relays if one.is_met and (one.up is not None or one.down is not None)]
+    if not rated:
+        if any(one.is_met for one in relays):
+            why = "no transfer got through in time, or the relay's allowance for measuring is used up"
+            return [_missed(name, why, f"in a minute, {ASK}") for name in ("up", "down")]
+        return [no_relay(name, relays) for name in ("up", "down")]
+    best_up = max(rated, key=lambda one: one.up.rate if one.up else 0.0)
+    best_down = max(rated, key=lambda one: one.down.rate if one.down else 0.0)
+    return [_up(local, best_up), _down(best_down)]
+
+
+def _per_second(rate: Rate, place: str) -> str:
+    return f"{format_rate(8 * rate.rate)} with {place} ({format_bytes(rate.moved)} in {rate.seconds:.1f} s)"
+
+
+def _up(local: Local, one: RelaySeen) -> Finding:
+    trips, loaded = sorted(one.trips), sorted(one.loaded)
+    line = _line_seconds(one)
+    spread = trips[-2] - trips[0] if len(trips) > 2 else 0.0
+    added = statistics.median(loaded) - trips[0] if loaded else 0.0
+    if one.up is None:
+        measured = f"nothing arrived at {one.place} in time"
+        cause, step = "the line up is full, or very slow", f"stop what else sends on this line, and {ASK}"
+        return Finding("up", State.SLOW, measured, cause, step, "", (), Fault.SATURATED_UPLINK, Side.NETWORK)
+    measured = _per_second(one.up, one.place)
+    cap = f"farflung relay --uplink {max(0.1, 8 * one.up.rate / 1e6):.1f} keeps a relay of yours below it"
+    keep = (Detail("cap", cap),)
+    if local.sending > BUSY * one.up.rate:
+        cause = f"programs on this computer send {format_rate(8 * local.sending)} by themselves, and round trips wait"
+        step = "nethogs, or ss -tnp, shows which; stop it, or give it a rate"
+        return Finding("up", State.SLOW, measured, cause, step, "", keep, Fault.SATURATED_UPLINK, Side.HERE)
+    if spread > BLOAT or line > LINE:
+        where = (
+            f"the line to your provider alone takes {brief(line)}"
+            if line > LINE
+            else "no load of ours was on it"
+        )
+        cause = f"the line is busy: round trips of {brief(trips[0])} to {brief(trips[-1])}; {where}"
+        step = "stop what else sends on this line: another computer of this network, a backup, a video call"
+        return Finding(
+            "up", State.SLOW, measured, cause, step, "", keep, Fault.SATURATED_UPLINK, Side.NETWORK
+        )
+    if added > BLOAT:
+        cause = f"an upload of ours raises round trips from {brief(trips[0])} to {brief(trips[0] + added)}: "
+        cause += "the router's queue is long, and everything else on the line waits in it"
+        step = "give the line's upload to the router's queue management (SQM, fq_codel), at 95 % of its rate"
+        return Finding(
+            "up", State.SLOW, measured, cause, step, "", keep, Fault.SATURATED_UPLINK, Side.NETWORK
+        )
+    beside = f"; round trips beside it {brief(max(0.0, added))} longer" if loaded else ""
+    if one.up.rate < SLOW_UP:
+        cause = f"below {format_rate(8 * SLOW_UP)} a round of the default run waits for this line"
+        return Finding(
+            "up", State.SLOW, measured + beside, cause, "a method that sends less: farflung plan --link"
+        )
+    return Finding("up", State.OK, measured + beside)
+
+
+def _line_seconds(one: RelaySeen) -> float:
+    """What lies between the first two routers that say so: a home's own, and its provider's."""
+    if one.udp is None:
+        return 0.0
+    times = [seconds for hop, seconds in zip(one.udp.hops, one.udp.seconds, strict=False) if hop]
+    return max(0.0, times[1] - times[0]) if len(times) > 1 else 0.0
+
+
+def _down(one: RelaySeen) -> Finding:
+    if one.down is None:
+        return _missed(
+            "down", "nothing arrived in time, or the relay's allowance is used up", f"in a minute, {ASK}"
+        )
+    measured = _per_second(one.down, one.place)
+    if one.down.rate < SLOW_DOWN:
+        cause = f"below {format_rate(8 * SLOW_DOWN)}: joining a run takes long"
+        return Finding(
+            "down", State.SLOW, measured, cause, "a relay that is nearer, or less else on the line"
+        )
+    return Finding("down", State.OK, measured)
+
+
+# UDP
+
+
+def udp(relays: Sequence[RelaySeen]) -> Finding:
+    """Only to say what it would matter for."""
+    note = "farflung's connections are TCP; UDP finds peers on the same LAN (mDNS) and nothing else"
+    trails = [(one, one.udp) for one in relays if one.udp is not None]
+    if not trails:
+        return Finding("udp", State.NOTE, note)
+    if any(trail.is_end for _, trail in trails):
+        return Finding("udp", State.OK, f"passes; {note}")
+    one, trail = max(trails, key=lambda pair: pair[1].length)
+    last = next((hop for hop in reversed(trail.hops) if hop), "")
+    if not one.is_met:
+        return no_relay("udp", relays)
+    where = f"behind {last}" if last else "on this computer, or at the first router"
+    measured = f"does not reach {one.place}, which TCP does: dropped {where}"
+    return Finding(
+        "udp", State.NOTE, measured, note, "nothing has to be done", "", (), Fault.UDP_BLOCKED, _side(last)
+    )
+
+
+def _side(last: str) -> Side:
+    return Side.NETWORK if not last or is_inner(last) else Side.BETWEEN

@@ -1,0 +1,175 @@
+"""What `farflung check --net` measured between this computer, relays and peers, as data.
+
+`app.probing*` fills these structs, `host.doctor_relays` and `host.doctor_lines` judge them. Seconds, bytes, bytes per
+second and hexadecimal keys throughout.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from farflung.host.readings import Congestion
+
+OURS: Final = b"FFN1"  # what a relay of this version says first
+_FAMILY: Final = b"FF"
+_KEY_BYTES: Final = 32
+_QUOTED: Final = 60  # characters of a stranger's words that are shown
+
+
+class Way(StrEnum):
+    """What became of a TCP connection."""
+
+    STANDS = "stands"
+    REFUSED = "refused"  # somebody at that address says that nobody listens
+    SILENT = "silent"
+    UNREACHABLE = "unreachable"  # a router says no
+    NO_ROUTE = "no route"  # this computer has no way there
+    NO_NAME = "no name"
+    FAILED = "failed"  # this system does not let us try
+
+
+class Voice(StrEnum):
+    """Who answers the question which version it speaks."""
+
+    UNASKED = "unasked"
+    OURS = "ours"
+    OTHER_VERSION = "other version"
+    HTTP = "http"
+    TLS = "tls"
+    OTHER = "other"
+    CLOSED = "closed"  # it hangs up without a word
+    SILENT = "silent"
+
+
+class Trail(msgspec.Struct, frozen=True):
+    """Routers on the way, nearest first ("": one that does not say); `is_end`: the destination itself answered.
+
+    `seconds`: round trips to each, 0 where there was no answer.
+    """
+
+    hops: tuple[str, ...] = ()
+    seconds: tuple[float, ...] = ()
+    is_end: bool = False
+
+    @property
+    def length(self) -> int:
+        """How far packets get: the number of the last router that answered; one more where the destination did."""
+        last = max((n for n, hop in enumerate(self.hops, 1) if hop), default=0)
+        return last + self.is_end
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """How fast bytes arrived, once the transfer had got going."""
+
+    rate: float
+    moved: int
+    seconds: float
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One TCP connection: its own address, and what the other end sees of it."""
+
+    here: tuple[str, int]
+    there: tuple[str, int]
+
+
+class RelaySeen(msgspec.Struct, frozen=True):
+    """All about one relay. `named`: the key that the user named; `key`: that it has, as far as is known."""
+
+    place: str  # host:port, as it was named
+    host: str
+    port: int
+    named: str = ""
+    address: str = ""  # that was asked
+    families: tuple[int, ...] = ()  # 4, 6: of the addresses that the name has
+    way: Way = Way.SILENT
+    words: str = ""  # of the system, where there is no connection
+    connect: float = 0.0
+    voice: Voice = Voice.UNASKED
+    heard: str = ""
+    key: str = ""
+    code: str = ""  # of the error that the dial ended with
+    cause: str = ""
+    trips: tuple[float, ...] = ()
+    skew: float | None = None  # the relay's clock minus this computer's
+    seen: Seen | None = None
+    mtu: int = 0  # bytes of a packet that this system sends there
+    is_stalled: bool = False  # small messages pass, and large ones do not arrive
+    passing: int = 0  # bytes of the largest packet that was tried and passed; 0: none, or not tried
+    up: Rate | None = None
+    down: Rate | None = None
+    loaded: tuple[float, ...] = ()  # round trips beside our own upload
+    trail: Trail | None = None  # of TCP to the port, where there is no connection
+    other: Trail | None = None  # of TCP to another port of the same address
+    udp: Trail | None = None
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the relay has taken us in."""
+        return bool(self.trips)
+
+
+class Reach(msgspec.Struct, frozen=True):
+    """A relay's try to connect to a port here. `is_ours`: this check listened itself; `came`: and somebody came."""
+
+    port: int
+    is_ours: bool = True
+    came: bool = False
+    answer: str = ""  # yes, refused, silent, unreachable; "": could not be asked
+    why: str = ""  # not
+
+
+class Local(msgspec.Struct, frozen=True):
+    """This computer: the addresses that it would send from, its clock's keeper, and what it sends by itself."""
+
+    system: str  # sys.platform
+    ipv4: str = ""
+    ipv6: str = ""
+    is_kept: bool | None = None  # the kernel says that a time service keeps the clock; None: it does not say
+    sending: float = 0.0  # bytes a second of all programs, while the lines were left alone
+    mtu_probing: int | None = None  # net.ipv4.tcp_mtu_probing
+
+
+class PeerSeen(msgspec.Struct, frozen=True):
+    """One peer: what the directory holds of it, and what became of dialling it."""
+
+    peer: str
+    ledger: str = ""  # host:port
+    asked: str = ""  # why the directory could not be asked
+    is_listed: bool = False
+    expired: float | None = None  # seconds since its record ended; negative: still to go; None: it has no end
+    places: tuple[str, ...] = ()
+    relays: tuple[str, ...] = ()  # keys that its record names
+    is_met: bool = False
+    code: str = ""
+    cause: str = ""
+    trip: float = 0.0
+    nat: str = ""  # what the peer says of its own
+
+
+class NetSeen(msgspec.Struct, frozen=True):
+    """Everything. `is_cut`: the time was over before all was measured."""
+
+    local: Local
+    congestion: Congestion | None = None
+    relays: tuple[RelaySeen, ...] = ()
+    reach: Reach | None = None
+    peer: PeerSeen | None = None
+    is_cut: bool = False
+
+
+def voice(data: bytes) -> tuple[Voice, str, str]:
+    """Who says this to our question: the kind, its words made harmless, and a relay's key as text."""
+    words = "".join(c if c.isprintable() else " " for c in data[:_QUOTED].decode("latin-1")).strip()
+    if data[: len(OURS)] == OURS and len(data) >= len(OURS) + _KEY_BYTES:
+        return Voice.OURS, OURS.decode(), data[len(OURS) : len(OURS) + _KEY_BYTES].hex()
+    if data.startswith(_FAMILY):
+        return Voice.OTHER_VERSION, words[: len(OURS)], ""
+    if data[:5] in (b"HTTP/", b"<html", b"<HTML", b"<!DOC", b"<!doc"):
+        return Voice.HTTP, words.split("  ")[0], ""
+    if data[:2] in (b"\x15\x03", b"\x16\x03"):
+        return Voice.TLS, "a TLS record", ""
+    return (Voice.OTHER, words, "") if data else (Voice.CLOSED, "", "")

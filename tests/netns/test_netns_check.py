@@ -1,0 +1,194 @@
+"""`farflung check --net` in simulated homes names what is wrong there, and whose side it is on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from farflung.app.lab import Home, Laboratory, Nat, spaces, why_not
+from farflung.core.crypto import local_key
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
+
+PORT, LATE, OTHER, WEB = 4510, 4511, 4512, 4513
+GONE = 4599  # where nobody listens
+KEYS = {name: local_key(9, name).public.hex() for name in ("one", "two", "late")}
+HERE = "127.0.0.1"
+RELAYS = f"""
+import asyncio, sys, time
+from farflung.core.crypto import local_key
+from farflung.net.io.relay import RelayServer
+
+async def says(words, reader, writer):
+    await reader.read(64)
+    writer.write(words)
+    await writer.drain()
+    writer.close()
+
+async def main():
+    host, name, late = sys.argv[1:]
+    kept = [RelayServer(local_key(9, name), host=host, port={PORT}, allow_remote=True)]
+    if late:
+        clock = lambda: time.time() - 3600
+        kept.append(RelayServer(local_key(9, late), host=host, port={LATE}, allow_remote=True, clock=clock))
+        for port, words in (({OTHER}, b"FFN9" + bytes(32)), ({WEB}, b"HTTP/1.1 302 Found\\r\\n\\r\\n")):
+            kept.append(await asyncio.start_server(lambda r, w, words=words: says(words, r, w), host, port))
+    for each in kept:
+        if isinstance(each, RelayServer):
+            await each.start()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+FILL = """
+import socket, sys
+there = socket.create_connection((sys.argv[1], 4520))
+there.setsockopt(6, 13, b"cubic")
+print("ready", flush=True)
+while True:
+    there.sendall(bytes(65536))
+"""
+TAKE = """
+import socket
+there = socket.create_server(("", 4520))
+print("ready", flush=True)
+taken, _ = there.accept()
+while taken.recv(1 << 16):
+    pass
+"""
+PLAIN, SYMMETRIC, HOLE, BUSY, OPEN, SHUT, UDPLESS = range(1, 8)
+QUICK = {"up": 20, "down": 50, "rtt": 20}
+HOMES = [
+    Home(**QUICK),
+    Home(**QUICK, nat=Nat.SYMMETRIC),
+    Home(**QUICK),
+    Home(up=2, down=50, rtt=20, queue=500, hosts=2),
+    Home(**QUICK, nat=Nat.NONE),
+    Home(**QUICK),
+    Home(**QUICK, nat=Nat.UDP_BLOCKED),
+]
+DROP = "table inet shut {{ chain c {{ type filter hook {hook} priority -10; tcp dport {port} {extra} drop; }}; }}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _possible() -> None:
+    if why := why_not():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Iterator[Laboratory]:
+    """Seven homes, two servers with a relay each, and on the first one what is no relay as it should be."""
+    with Laboratory(HOMES, servers=3) as built:
+        started = [
+            built.start(who, [sys.executable, "-c", RELAYS, built.address(who), *words], out=subprocess.PIPE)
+            for who, *words in (("s1", "one", "late"), ("s2", "two", ""))
+        ]
+        started.append(built.start("s2", [sys.executable, "-c", TAKE], out=subprocess.PIPE))
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        try:
+            yield built
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+
+
+Facts = dict[str, Any]
+
+
+def checked(laboratory: Laboratory, who: str, *words: str) -> Facts:
+    command = [sys.executable, "-m", "farflung.app.cli.main", "check", "--net", "--json", *words]
+    done = laboratory.run(who, command, 90)
+    assert done.returncode in (0, 1), done.stderr
+    facts: Facts = json.loads(done.stdout)
+    return facts
+
+
+def line(facts: Facts, name: str) -> tuple[str, str, str]:
+    (told,) = [one for one in facts["findings"] if one["name"] == name]
+    return told["state"], told["fault"], told["side"]
+
+
+def drop(laboratory: Laboratory, who: str, hook: str, port: int, extra: str = "") -> None:
+    spaces.nft(laboratory._space(who), DROP.format(hook=hook, port=port, extra=extra))
+
+
+NETWORK, RELAY, MINE = "this network", "the relay", "this computer"
+GOOD = ("ok", "", "")
+# (what is asked, line): state, fault, side
+FOUND = {
+    **{("plain", each): GOOD for each in ("ipv4", "relay 1", "relay 2", "clock", "nat", "mtu", "udp")},
+    ("plain", "ipv6"): ("note", "no_ipv6", NETWORK),
+    ("strangers", "relay 1"): ("fails", "version_mismatch", MINE),
+    ("strangers", "relay 2"): ("fails", "captive_proxy", RELAY),
+    ("strangers", "relay 4"): ("fails", "relay_down", RELAY),
+    ("strangers", "relay 5"): ("fails", "wrong_key", MINE),
+    ("strangers", "relay 6"): GOOD,
+    ("strangers", "clock"): ("fails", "wrong_clock", RELAY),
+    ("symmetric", "nat"): ("slow", "symmetric_nat", NETWORK),
+    ("symmetric", "reach"): ("slow", "not_forwarded", NETWORK),
+    ("hole", "mtu"): ("fails", "mtu_black_hole", "in between"),
+    ("busy", "up"): ("slow", "saturated_uplink", NETWORK),
+    ("open", "nat"): GOOD,
+    ("open", "reach"): ("fails", "firewall_on_accept", MINE),
+    ("reached", "reach"): GOOD,
+    ("shut", "relay 1"): ("fails", "port_blocked", NETWORK),
+    ("shut", "relay 2"): GOOD,
+    ("udpless", "udp"): ("note", "udp_blocked", NETWORK),
+    ("off", "ipv6"): ("fails", "no_ipv6", NETWORK),
+    ("off", "relay 1"): ("fails", "relay_down", RELAY),
+    ("off", "relay 2"): ("fails", "no_ipv6", NETWORK),
+}
+
+
+def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory) -> None:
+    one, two = (f"{laboratory.address(who)}:{PORT}" for who in ("s1", "s2"))
+    both = ("--relay", f"{one},{KEYS['one']}", "--relay", f"{two},{KEYS['two']}")
+    s1, s3 = laboratory.address("s1"), laboratory.address("s3")
+    laboratory.set_mtu(HOLE, 1280, silent=True)
+    drop(laboratory, f"r{SHUT}", "forward", PORT)
+    drop(laboratory, f"h{OPEN}", "input", 4600)
+    strangers = [f"--relay={s1}:{port}" for port in (OTHER, WEB, LATE, GONE)]
+    filler = laboratory.start(
+        f"h{BUSY}.2", [sys.executable, "-c", FILL, laboratory.address("s2")], out=subprocess.PIPE
+    )
+    try:
+        assert filler.stdout is not None
+        filler.stdout.readline()
+        asked = {
+            "plain": (f"h{PLAIN}", *both),
+            "strangers": (f"h{PLAIN}", *strangers, "--relay", f"{two},{KEYS['one']}", f"--relay={one}"),
+            "symmetric": (f"h{SYMMETRIC}", *both, "--listen", "4600"),
+            "hole": (f"h{HOLE}", *both),
+            "busy": (f"h{BUSY}", "--relay", one),
+            "open": (f"h{OPEN}", *both, "--listen", "4600"),
+            "reached": (f"h{OPEN}", *both, "--listen", "4601"),
+            "shut": (f"h{SHUT}", "--relay", one, f"--relay={s1}:{LATE}"),
+            "udpless": (f"h{UDPLESS}", "--relay", one),
+            "off": (
+                f"h{PLAIN}",
+                "--relay",
+                f"{s3.removesuffix('2')}77:{PORT}",
+                "--relay",
+                f"[2001:db8::9]:{PORT}",
+            ),
+        }
+        with ThreadPoolExecutor(5) as pool:
+            done = {name: pool.submit(checked, laboratory, *words) for name, words in asked.items()}
+            told = {name: each.result() for name, each in done.items()}
+    finally:
+        filler.kill()
+        filler.communicate()
+    assert {name: facts["is_whole"] for name, facts in told.items()} == dict.fromkeys(asked, True)
+    found = {(name, what): line(told[name], what) for name, what in FOUND}
+    assert found == FOUND
