@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from farflung.app.probing import rate_of
 from farflung.host import doctor_net
 from farflung.host.findings import Fault, Finding, Side, State
 from farflung.host.netseen import Local, NetSeen, Rate, Reach, RelaySeen, Seen, Trail, Voice, Way, voice
@@ -33,6 +34,7 @@ MET = RelaySeen(
     skew=0.01,
     seen=Seen(HOME, OUTSIDE),
     mtu=1500,
+    is_rated=True,
     up=Rate(2.4e6, 4 << 20, 1.5),
     down=Rate(11e6, 16 << 20, 1.5),
     loaded=(0.03, 0.04),
@@ -225,6 +227,17 @@ def test_a_small_skew_is_told_and_fails_nothing() -> None:
     assert told(but(MET, skew=60.0))["clock"].state is State.SLOW
 
 
+@pytest.mark.parametrize("seconds", [0.1, 1.0])
+def test_a_rate_leaves_out_the_time_in_which_it_got_going(seconds: float) -> None:
+    slow = [(seconds * at / 100, 100) for at in range(10, 31, 10)]
+    fast = [(seconds * at / 100, 1000) for at in range(31, 101)]
+    rate = rate_of(slow + fast)
+    assert rate is not None
+    assert rate.rate == pytest.approx(1000 * 100 / seconds, rel=0.05)
+    assert rate.moved == 70_300
+    assert rate_of(fast[:1]) is None
+
+
 def test_without_a_relay_every_line_says_what_to_name() -> None:
     found = told()
     for name in ("relay", "clock", "nat", "mtu", "up", "down", "reach"):
@@ -277,6 +290,7 @@ relays_ = st.builds(
     mtu=st.sampled_from([0, 1500]),
     is_stalled=st.booleans(),
     passing=st.sampled_from([0, 1280]),
+    is_rated=st.booleans(),
     up=st.sampled_from([None, Rate(1.0, 1, 1.0), MET.up]),
     down=st.sampled_from([None, Rate(1.0, 1, 1.0), MET.down]),
     loaded=st.sampled_from([(), (0.02,), (0.7, 0.8)]),

@@ -34,6 +34,7 @@ RATED: Final = 2  # relays whose rates are measured
 RATE_SECONDS: Final = 2.0  # each way
 RATE_BYTES: Final = 16 * limits.MIB  # each way: half a minute's allowance for two checks
 _AT_ONCE: Final = 32  # pieces under way: a window of 2 MiB
+_FIRST_BYTES: Final = 8 * limits.KIB
 _PING_PAUSE: Final = 0.05
 _WARM: Final = 0.3  # of a transfer: it has not got going yet
 _ROUTE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}  # nobody's (RFC 5737, RFC 3849)
@@ -102,10 +103,10 @@ def _local(sending: float = 0.0) -> Local:
     probing: int | None = None
     with contextlib.suppress(OSError, ValueError):
         probing = int(_PROBING_FILE.read_text("ascii"))
-    return Local(sys.platform, _source(socket.AF_INET), _source(socket.AF_INET6), kept, sending, probing)
+    return Local(sys.platform, _from(socket.AF_INET), _from(socket.AF_INET6), kept, sending, probing)
 
 
-def _source(family: socket.AddressFamily) -> str:
+def _from(family: socket.AddressFamily) -> str:
     """The address that this computer would send from to somewhere far away; nothing is sent."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -185,14 +186,15 @@ async def _rates(probe: RelayProbe) -> None:
     except (OSError, FarflungError):
         return
     try:
+        probe.note(is_rated=True)
         pings: list[float] = []
         pinging = asyncio.create_task(_ping(small, pings))
-        probe.note(up=await _moved(bulk, measures.SINK, bytes(limits.MEASURE_BYTES)))
+        probe.note(up=await _moved(bulk, _sink))
         pinging.cancel()
         await asyncio.gather(pinging, return_exceptions=True)
         probe.note(loaded=tuple(pings))
         bulk.drop(NetworkError("FF-NET-049", "it was measured"))  # with all that still waits to be sent
-        probe.note(down=await _moved(small, measures.SOURCE, encode(limits.MEASURE_BYTES)))
+        probe.note(down=await _moved(small, _source))
     finally:
         for connection in (bulk, small):
             connection.drop(NetworkError("FF-NET-049", "it was measured"))
@@ -211,33 +213,42 @@ async def _ping(connection: Connection, trips: list[float]) -> None:
         trips.append(time.monotonic() - start)
 
 
-async def _moved(connection: Connection, method: str, body: bytes) -> Rate | None:
-    """How fast pieces arrive; None where too few did."""
-    arrived: list[float] = []
+async def _moved(connection: Connection, ask: Callable[[int], tuple[str, bytes]]) -> Rate | None:
+    """How fast pieces arrive, asked for by `ask(bytes)`; None where too few did."""
+    arrived: list[tuple[float, int]] = []
     start = time.monotonic()
 
     async def lane() -> None:
-        while len(arrived) * limits.MEASURE_BYTES < RATE_BYTES:
+        size = _FIRST_BYTES  # a slow line shows what it can with small pieces
+        while sum(each for _, each in arrived) < RATE_BYTES:
+            method, body = ask(size)
             await connection.call(method, body, kind=Kind.JOIN, timeout=None)
-            arrived.append(time.monotonic())
+            arrived.append((time.monotonic() - start, size))
+            size = limits.MEASURE_BYTES
 
     lanes = [asyncio.create_task(lane()) for _ in range(_AT_ONCE)]
     await asyncio.wait(lanes, timeout=RATE_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
     for each in lanes:
         each.cancel()
     await asyncio.gather(*lanes, return_exceptions=True)
-    return _rate(arrived, start)
+    return rate_of(arrived)
 
 
-def _rate(arrived: Sequence[float], start: float) -> Rate | None:
-    """Without the time in which the transfer got going."""
-    if len(arrived) < 2:
+def rate_of(arrived: Sequence[tuple[float, int]]) -> Rate | None:
+    """The rate of pieces (seconds since the start, bytes), without the time in which the transfer got going."""
+    if len(arrived) < 2 or arrived[-1][0] <= 0:
         return None
-    whole = arrived[-1] - start
-    warm = [when for when in arrived if when >= start + _WARM * whole]
-    if len(warm) < 2 or warm[-1] <= warm[0]:
-        return Rate(len(arrived) * limits.MEASURE_BYTES / whole, len(arrived) * limits.MEASURE_BYTES, whole)
-    seconds = warm[-1] - warm[0]
-    return Rate(
-        (len(warm) - 1) * limits.MEASURE_BYTES / seconds, len(arrived) * limits.MEASURE_BYTES, seconds
-    )
+    whole, moved = arrived[-1][0], sum(size for _, size in arrived)
+    warm = [each for each in arrived if each[0] >= _WARM * whole]
+    seconds = warm[-1][0] - warm[0][0]
+    if len(warm) < 2 or seconds <= 0:
+        return Rate(moved / whole, moved, whole)
+    return Rate(sum(size for _, size in warm[1:]) / seconds, moved, whole)
+
+
+def _sink(size: int) -> tuple[str, bytes]:
+    return measures.SINK, bytes(size)
+
+
+def _source(size: int) -> tuple[str, bytes]:
+    return measures.SOURCE, encode(size)

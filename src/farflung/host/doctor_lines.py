@@ -267,10 +267,13 @@ def _black_hole(local: Local, one: RelaySeen, met: Sequence[RelaySeen]) -> Findi
 
 def rates(local: Local, relays: Sequence[RelaySeen]) -> list[Finding]:
     """Up, with what it does to everybody else's round trips, and down."""
-    rated = [one for one in relays if one.is_met and (one.up is not None or one.down is not None)]
+    rated = [one for one in relays if one.is_met and one.is_rated]
     if not rated:
+        if any(one.is_stalled for one in relays):
+            why, step = "large packets do not arrive, as the line `mtu` says", "mend that, and check again"
+            return [_missed(name, why, step) for name in ("up", "down")]
         if any(one.is_met for one in relays):
-            why = "no transfer got through in time, or the relay's allowance for measuring is used up"
+            why = "the time was over, or the relay did not take us in once more"
             return [_missed(name, why, f"in a minute, {ASK}") for name in ("up", "down")]
         return [no_relay(name, relays) for name in ("up", "down")]
     best_up = max(rated, key=lambda one: one.up.rate if one.up else 0.0)
@@ -289,7 +292,8 @@ def _up(local: Local, one: RelaySeen) -> Finding:
     added = statistics.median(loaded) - trips[0] if loaded else 0.0
     if one.up is None:
         measured = f"nothing arrived at {one.place} in time"
-        cause, step = "the line up is full, or very slow", f"stop what else sends on this line, and {ASK}"
+        cause = "the line up is full, or very slow; or the relay's allowance for this key is used up"
+        step = f"stop what else sends on this line, and in a minute {ASK}"
         return Finding("up", State.SLOW, measured, cause, step, "", (), Fault.SATURATED_UPLINK, Side.NETWORK)
     measured = _per_second(one.up, one.place)
     cap = f"farflung relay --uplink {max(0.1, 8 * one.up.rate / 1e6):.1f} keeps a relay of yours below it"

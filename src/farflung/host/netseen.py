@@ -99,6 +99,7 @@ class RelaySeen(msgspec.Struct, frozen=True):
     mtu: int = 0  # bytes of a packet that this system sends there
     is_stalled: bool = False  # small messages pass, and large ones do not arrive
     passing: int = 0  # bytes of the largest packet that was tried and passed; 0: none, or not tried
+    is_rated: bool = False  # its rates were to be measured; None: nothing arrived
     up: Rate | None = None
     down: Rate | None = None
     loaded: tuple[float, ...] = ()  # round trips beside our own upload
