@@ -193,11 +193,11 @@ async def _rates(probe: RelayProbe) -> None:
         pinging.cancel()
         await asyncio.gather(pinging, return_exceptions=True)
         probe.note(loaded=tuple(pings))
-        bulk.drop(NetworkError("FF-NET-049", "it was measured"))  # with all that still waits to be sent
+        probe.drop(bulk)  # with all that still waits to be sent
         probe.note(down=await _moved(small, _source))
     finally:
         for connection in (bulk, small):
-            connection.drop(NetworkError("FF-NET-049", "it was measured"))
+            probe.drop(connection)
 
 
 async def _ping(connection: Connection, trips: list[float]) -> None:

@@ -117,6 +117,10 @@ class RelayProbe:
         async with asyncio.timeout(seconds):
             return await self._caller.call(await self._connected(port, segment), key)
 
+    def drop(self, connection: Connection) -> None:
+        """Ends one that `dial` gave."""
+        self._caller.drop(connection)
+
     # Steps
 
     async def _resolve(self) -> bool:
@@ -286,7 +290,7 @@ class RelayProbe:
             return False
         finally:
             if connection is not None:
-                connection.drop(NetworkError("FF-NET-049", "it was measured"))
+                self.drop(connection)
         return True
 
 

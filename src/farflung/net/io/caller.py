@@ -55,10 +55,14 @@ class Caller:
         self._connections.add(connection)
         return connection
 
+    def drop(self, connection: Connection) -> None:
+        """Ends one connection at once, with all that still waits to be sent over it."""
+        connection.drop(NetworkError("FF-NET-049", "this caller is closed"))
+
     async def close(self) -> None:
         """Drops all connections."""
         for connection in list(self._connections):
-            connection.drop(NetworkError("FF-NET-049", "this caller is closed"))
+            self.drop(connection)
         await asyncio.gather(*(each.closed() for each in list(self._connections)))
         self._credentials.close()
 
