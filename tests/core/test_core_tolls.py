@@ -61,14 +61,21 @@ def test_settling_in_pieces_brings_nothing_more(pieces: list[int], price: int) -
     assert paid == cost(sum(pieces), price) <= sum(pieces) * price / tolls.GIB
 
 
+@given(sizes, st.integers(1, 1 << 40))
+def test_money_is_worth_the_most_bytes_that_it_pays_for(money: int, price: int) -> None:
+    size = tolls.worth(money, price)
+    assert cost(size, price) <= money < cost(size + 1, price)
+
+
 def test_signatures_are_the_payers_and_the_partys_own() -> None:
-    signed = tolls.sign_pass(PAYER, TOLL)
-    assert tolls.is_pass_signed(signed)
+    assert tolls.is_pass_signed(tolls.sign_pass(PAYER, TOLL))
     assert not tolls.is_pass_signed(tolls.sign_pass(RELAY, TOLL))
     party = local_key(7, "a")
     receipt = Receipt(TOLL.chain, TOLL.payer, TOLL.relay, 1, 1, party.public, 5, 6)
-    assert tolls.is_receipt_signed(tolls.sign_receipt(party, receipt))
-    assert not tolls.is_receipt_signed(tolls.sign_receipt(PAYER, receipt))
+    signed = tolls.sign_receipt(party, receipt)
+    assert tolls.is_receipt_signed(signed, PAYER.public, party.public)
+    assert not tolls.is_receipt_signed(signed, PAYER.public)
+    assert not tolls.is_receipt_signed(replace(signed, signer=PAYER.public), PAYER.public, party.public)
 
 
 def test_a_pass_of_a_wrong_form_is_none() -> None:

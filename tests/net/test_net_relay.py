@@ -475,7 +475,7 @@ def two_pairs() -> tuple[socket.socket, socket.socket, socket.socket, socket.soc
 
 def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> Circuit:
     circuit = Circuit(
-        its, theirs, may_splice=server._may_splice, on_moved=server._moved, on_end=server._ended
+        its, theirs, may_splice=server._may_splice, on_moved=server._carried, on_end=server._ended
     )
     server._circuits[circuit] = A.public
     server._owned[A.public] += 1

@@ -229,7 +229,7 @@ def test_a_circuit_says_which_socket_took_the_bytes() -> None:
             each.setblocking(False)
         took: list[tuple[socket.socket, int]] = []
         circuit = Circuit(
-            its, theirs, may_splice=True, on_moved=lambda *what: took.append(what), on_end=lambda _: None
+            its, theirs, may_splice=True, on_moved=lambda _, *what: took.append(what), on_end=lambda _: None
         )
         circuit.start()
         loop = asyncio.get_running_loop()

@@ -67,9 +67,10 @@ class Receipt(Wire, frozen=True):
 
 
 class SignedReceipt(Wire, frozen=True):
-    """A receipt and its party's signature under NS_RECEIPT."""
+    """A receipt and a signature under NS_RECEIPT: its party's, or that of the node key `signer` that speaks for it."""
 
     receipt: Receipt
+    signer: PeerId
     signature: Signature
 
 
@@ -84,13 +85,14 @@ def is_pass_signed(signed: SignedPass) -> bool:
 
 
 def sign_receipt(key: SigningKey, receipt: Receipt) -> SignedReceipt:
-    """The receipt under its party's signature."""
-    return SignedReceipt(receipt, key.sign(NS_RECEIPT, encode(receipt)))
+    """The receipt under the signature of its party, or of its party's node key."""
+    return SignedReceipt(receipt, key.public, key.sign(NS_RECEIPT, encode(receipt)))
 
 
-def is_receipt_signed(signed: SignedReceipt) -> bool:
-    """Whether the party that the receipt names signed it."""
-    return is_signed(signed.receipt.party, signed.signature, NS_RECEIPT, encode(signed.receipt))
+def is_receipt_signed(signed: SignedReceipt, *signers: PeerId) -> bool:
+    """Whether one of these keys signed it: the party's own, or a node key that the caller knows to speak for it."""
+    is_known = signed.signer in signers
+    return is_known and is_signed(signed.signer, signed.signature, NS_RECEIPT, encode(signed.receipt))
 
 
 def is_well_formed(toll: Pass) -> bool:
@@ -123,3 +125,8 @@ def billed(quota: int, last: Mapping[PeerId, tuple[int, int]]) -> int:
 def cost(size: int, price: int) -> int:
     """Micro-credits for `size` bytes at `price` a GiB, rounded down."""
     return size * price // GIB
+
+
+def worth(money: int, price: int) -> int:
+    """Bytes that `money` micro-credits pay for at `price` a GiB: the most whose `cost` is no higher."""
+    return ((money + 1) * GIB - 1) // price if price else limits.PASS_BYTES

@@ -9,6 +9,7 @@ length (`tls.wire_size`), and what a strange peer pads or splits otherwise stays
 from __future__ import annotations
 
 from farflung.net.messages import Kind
+from farflung.net.receipts import Tally
 from farflung.net.tls import wire_size
 
 
@@ -31,10 +32,10 @@ class Counter:
 
 
 class Meter:
-    """The counting of one connection into its process's Counter."""
+    """The counting of one connection into its process's Counter, and for who pays for its way, if somebody does."""
 
-    def __init__(self, counter: Counter) -> None:
-        self._counter = counter
+    def __init__(self, counter: Counter, tally: Tally | None = None) -> None:
+        self._counter, self.tally = counter, tally
         self._open = 0  # bytes received since the handshake that no frame has claimed yet
         self.total = 0  # both ways
 
@@ -42,12 +43,16 @@ class Meter:
         """The kernel took `size` bytes of this kind."""
         self._counter.sent[kind] += size
         self.total += size
+        if self.tally is not None:
+            self.tally.sent(size)
 
     def received(self, size: int) -> None:
         """The kernel gave `size` bytes: CONTROL until frames claim them."""
         self._counter.received[Kind.CONTROL] += size
         self._open += size
         self.total += size
+        if self.tally is not None:
+            self.tally.received(size)
 
     def settle(self) -> None:
         """The handshake is over: what came so far belongs to no frame."""

@@ -100,6 +100,10 @@ class Books:
         party.said = signed
         return True
 
+    def last(self, party: PeerId) -> SignedReceipt | None:
+        """A holder's last receipt."""
+        return self._parties[party].said
+
     @property
     def receipts(self) -> tuple[SignedReceipt, ...]:
         """The last receipt of each party that has signed, in the order of their keys."""

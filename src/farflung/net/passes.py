@@ -13,8 +13,8 @@ from farflung.core.tolls import Pass, SignedPass
 from farflung.net.tickets import Status
 
 
-def judge(signed: SignedPass | None, relay: PeerId, parties: tuple[PeerId, PeerId]) -> Pass | Status:
-    """The pass, if it is for this relay and these two keys, and its payer's; else why not."""
+def judge(signed: SignedPass | None, relay: PeerId, parties: tuple[PeerId, ...]) -> Pass | Status:
+    """The pass, if it is for this relay and these keys, and its payer's; else why not."""
     if signed is None:
         return Status.UNPAID
     toll = signed.toll

@@ -4,6 +4,9 @@
     time   ---> anything unsigned after limits.RECEIPT_SECONDS ------> due
     end of a connection --- anything unsigned -----------------------> due
 
+A party that is started anew has forgotten what it counted. The relay shows it its own last receipt, and it goes on
+from there: what it had not signed when it died is the relay's loss.
+
 A party signs its own numbers and no others, so a relay that says it carried more gets nothing for it.
 """
 
@@ -11,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from farflung.core import limits
+from msgspec.structs import replace
+
+from farflung.core import limits, tolls
 from farflung.core.ids import PeerId
 from farflung.core.tolls import Pass, Receipt
 
@@ -21,9 +26,11 @@ class Tally:
 
     def __init__(self, toll: Pass, party: PeerId, on_due: Callable[[], None]) -> None:
         self.toll = toll
+        self.connections = 0  # that count here
         self._party, self._on_due = party, on_due
-        self._sent = self._received = 0
-        self._signed = 0  # both ways
+        self._sent = self._received = 0  # since this party's process began
+        self._before = (0, 0)  # what it had signed before that
+        self._signed = 0  # of this process's bytes, both ways
 
     @property
     def unsigned(self) -> int:
@@ -50,10 +57,19 @@ class Tally:
     def receipt(self) -> Receipt:
         """What is to be signed now; it counts as signed from here on."""
         self._signed = self._sent + self._received
+        sent, received = self._before
+        return replace(self.nothing(), sent=sent + self._sent, received=received + self._received)
+
+    def nothing(self) -> Receipt:
+        """A receipt for no bytes: a question for the last one."""
         toll = self.toll
-        said = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
-        return Receipt(*said, self._party, self._sent, self._received)
+        return Receipt(toll.chain, toll.payer, toll.relay, toll.opening, toll.serial, self._party, 0, 0)
 
     def unsay(self) -> None:
         """The relay did not get the last receipt: all of it is due again."""
         self._signed = 0
+
+    def recall(self, last: Receipt) -> None:
+        """Goes on from this party's own last receipt, which it signed before it was started anew."""
+        if tolls.is_of(last, self.toll) and last.party == self._party:
+            self._before = (last.sent, last.received)

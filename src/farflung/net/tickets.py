@@ -69,6 +69,7 @@ class Status(enum.IntEnum):
     USED_UP = 15  # the pass's bytes, or its payer's channel
     UNFUNDED = 16  # the payer has no open channel with the relay, or one at a lower price
     VOID = 17  # the presenter's node key does not count: over, replaced or revoked
+    OWING = 18  # receipts for what was carried are missing
 
 
 class Ticket(Wire, frozen=True):

@@ -6,8 +6,10 @@ Each way is either reading or writing, never both:
     holding --- sink writable: drain --->         holding ... empty
 
 So while the sink takes nothing nothing is read, the source's own TCP window closes, and the sender waits: that is all
-the flow control there is, and no more than limits.CIRCUIT_BUFFER_BYTES are held. On Linux the buffer is a pipe, and
-`splice` moves pages through it that this process never sees; elsewhere it is a `bytearray`.
+the flow control there is, and no more than limits.CIRCUIT_BUFFER_BYTES are held. A way that is *held back* drains what
+it has and reads nothing: for its rate's sake (`rates`), or until somebody has signed for what went through
+(`metering`). On Linux the buffer is a pipe, and `splice` moves pages through it that this process never sees;
+elsewhere it is a `bytearray`.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ from typing import Final, Protocol
 
 from farflung.core import limits
 from farflung.net.io.tuning import tune
+from farflung.net.rates import Bucket
 
 CAN_SPLICE: Final = sys.platform == "linux" and hasattr(os, "splice")
 _TURNS: Final = 16  # fillings and drainings before other circuits have theirs
 _QUIET_LOOKS: Final = 3
+_UNSTARTED, _STOPPED, _RATE = "not started", "stopped", "rate"  # reasons to hold a way
 
 
 class Duct(Protocol):
@@ -120,14 +124,29 @@ class _Way:
         self._circuit, self._source, self._sink, self.duct = circuit, source, sink, duct
         self._loop = asyncio.get_running_loop()
         self._waits_for: socket.socket | None = None
+        self._rate: Bucket | None = None
+        self._holds: set[str] = {_UNSTARTED}  # why nothing is read
         self.is_done = False
 
-    def start(self) -> None:
-        """Waits for the first byte."""
-        self._wait(self._source)
+    def hold(self, why: str) -> None:
+        """Reads nothing until each such reason is gone."""
+        self._holds.add(why)
+        if self._waits_for is self._source:
+            self._wait(None)
+
+    def release(self, why: str) -> None:
+        """One reason is gone; if it was the last, waits for bytes."""
+        self._holds.discard(why)
+        if self._waits_for is None and not self._holds and not self.is_done:
+            self._wait(self._source)
+
+    def limit(self, rate: int) -> None:
+        """Forwards at most `rate` bytes a second from now on."""
+        self._rate = Bucket(rate, self._loop.time())
 
     def stop(self) -> None:
         """Waits for nothing any more."""
+        self._holds.add(_STOPPED)
         self._wait(None)
 
     def _wait(self, place: socket.socket | None) -> None:
@@ -147,7 +166,9 @@ class _Way:
         try:
             for _ in range(_TURNS):
                 if self.duct.held:
-                    self._circuit.moved(self._sink, self.duct.drain(self._sink))
+                    self._count(self.duct.drain(self._sink))
+                elif self._holds:
+                    break
                 elif self.duct.fill(self._source) == 0:
                     self._finish()
                     return
@@ -157,7 +178,15 @@ class _Way:
             self._circuit.close()
             return
         # only now: to change what is waited for costs as much as to forward some ten KiB
-        self._wait(self._sink if self.duct.held else self._source)
+        self._wait(self._sink if self.duct.held else None if self._holds else self._source)
+
+    def _count(self, size: int) -> None:
+        if self._rate is not None:
+            pause = self._rate.take(size, self._loop.time())
+            if pause > 0:
+                self.hold(_RATE)
+                self._loop.call_later(pause, self.release, _RATE)
+        self._circuit.moved(self._sink, size)
 
     def _finish(self) -> None:
         """The source sends no more; the other way may go on."""
@@ -176,7 +205,7 @@ class Circuit:
         other: socket.socket,
         *,
         may_splice: bool,
-        on_moved: Callable[[socket.socket, int], None],
+        on_moved: Callable[[Circuit, socket.socket, int], None],
         on_end: Callable[[Circuit], None],
     ) -> None:
         self.sockets = (one, other)
@@ -201,13 +230,27 @@ class Circuit:
 
     def start(self) -> None:
         """Forwards from now on."""
+        self.release(_UNSTARTED)
+
+    def limit(self, rate: int) -> None:
+        """Forwards at most `rate` bytes a second each way from now on."""
         for way in self._ways:
-            way.start()
+            way.limit(rate)
+
+    def hold(self, why: str) -> None:
+        """Reads nothing from either peer until `release` with the same reason."""
+        for way in self._ways:
+            way.hold(why)
+
+    def release(self, why: str) -> None:
+        """See `hold`."""
+        for way in self._ways:
+            way.release(why)
 
     def moved(self, sink: socket.socket, size: int) -> None:
         """A sink took `size` bytes."""
         self._quiet = 0
-        self._on_moved(sink, size)
+        self._on_moved(self, sink, size)
 
     def half_done(self) -> None:
         """One way has ended: so has the circuit, if the other one had before."""

@@ -21,6 +21,7 @@ from farflung.net.frames import FRAGMENT_BYTES, FrameReader
 from farflung.net.io.manners import Manners
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.tuning import Tuned
+from farflung.net.receipts import Tally
 from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
 from farflung.net.tls import Session
 
@@ -92,6 +93,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_worn(self) -> bool:
         """Whether so much went through that the next dial makes a new connection (limits.CONNECTION_BYTES)."""
         return self._meter.total >= limits.CONNECTION_BYTES
+
+    @property
+    def tally(self) -> Tally | None:
+        """Where it counts, if somebody pays for its way."""
+        return self._meter.tally
 
     @property
     def is_doubted(self) -> bool:

@@ -31,7 +31,9 @@ from farflung.net.io.desk import Desk, Handler, OnError
 from farflung.net.io.knock import knock, new_ticket
 from farflung.net.io.listening import cannot_listen, check_host
 from farflung.net.io.manners import Manners
+from farflung.net.io.purse import SIGN, Purse
 from farflung.net.keyring import Keyring
+from farflung.net.receipts import Tally
 from farflung.net.streams import Asked, Kind
 from farflung.net.tickets import Purpose, Summons
 from farflung.net.tls import Session
@@ -86,6 +88,7 @@ class Endpoint:
         self._open: dict[PeerId, list[Connection]] = {}
         self._dials: dict[_Place, asyncio.Task[Connection]] = {}
         self._attachments: dict[PeerId, Attachment] = {}
+        self.purse = Purse(self.credential, self._reach_relay)
         self._coming = 0  # summons of relays that are being followed
         self._is_closed = False
 
@@ -182,6 +185,7 @@ class Endpoint:
         self._is_closed = True
         if self._server is not None:
             self._server.close()
+        await self.purse.close()
         await asyncio.gather(*(each.close() for each in self._attachments.values()))
         for task in self._dials.values():
             task.cancel()
@@ -225,9 +229,11 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         session = Session.client(self._credentials, peer, self._trusts)
         if relay is not None:
-            ticket = new_ticket(self.credential, Purpose.DIAL, relay, peer)
+            toll = self.purse.find(relay, peer)
+            tally = self.purse.tally(toll, relay, (host, port))
+            ticket = new_ticket(self.credential, Purpose.DIAL, relay, peer, toll=toll)
             return await knock(
-                self.credential, self.counter, ticket, (host, port), lambda: self._connection(session)
+                self.credential, self.counter, ticket, (host, port), lambda: self._connection(session, tally)
             )
         try:
             _, connection = await loop.create_connection(lambda: self._connection(session), host, port)
@@ -243,6 +249,10 @@ class Endpoint:
     def _trusts(self, identity: Identity) -> None:
         self.keyring.check(identity, self._clock())
 
+    async def _reach_relay(self, relay: PeerId, place: tuple[str, int]) -> Connection:
+        """The purse's way to a relay."""
+        return await self.dial(relay, *place)
+
     def _check_not_closed(self) -> None:
         if self._is_closed:
             raise NetworkError("FF-NET-049", "this endpoint is closed")
@@ -254,18 +264,20 @@ class Endpoint:
 
     # Accepting
 
-    def _connection(self, session: Session) -> Connection:
-        connection = Connection(self, session, Meter(self.counter), idle_seconds=self._idle_seconds)
+    def _connection(self, session: Session, tally: Tally | None = None) -> Connection:
+        meter = Meter(self.counter, tally)
+        self.purse.opened(tally)
+        connection = Connection(self, session, meter, idle_seconds=self._idle_seconds)
         self._connections[connection] = None
         return connection
 
-    def _arriving(self, first: bytes = b"") -> Connection:
+    def _arriving(self, first: bytes = b"", tally: Tally | None = None) -> Connection:
         """A stranger's socket was accepted, and `first` was read from it."""
         while len(self._half_open) >= limits.HALF_OPEN:
             self._expire(next(iter(self._half_open)), "too many strangers at once")
         session = Session.server(self._credentials, self._trusts)
         session.receive(first)
-        connection = self._connection(session)
+        connection = self._connection(session, tally)
         loop = asyncio.get_running_loop()
         self._half_open[connection] = loop.call_later(
             self._handshake_seconds, self._expire, connection, "its time is over"
@@ -280,6 +292,9 @@ class Endpoint:
 
     async def _handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """What a relay of ours tells us is for us; everything else is for the handler."""
+        if method == SIGN:
+            await self.purse.sign(connection.peer)
+            return b""
         attachment = self._attachments.get(connection.peer) if method == SUMMON else None
         if attachment is None:
             return await self._handler(connection, method, body)
@@ -293,11 +308,18 @@ class Endpoint:
         if self._coming >= limits.HALF_OPEN:
             raise _declined("too many at once")
         relay, dialer, circuit = attachment.relay, summons.dialer, summons.circuit
+        tally = self.purse.tally(summons.toll, relay, attachment.place)
         ticket = new_ticket(self.credential, Purpose.ACCEPT, relay, dialer, circuit)
         self._coming += 1
         try:
             async with asyncio.timeout(self._handshake_seconds):
-                await knock(self.credential, self.counter, ticket, attachment.place, self._arriving)
+                await knock(
+                    self.credential,
+                    self.counter,
+                    ticket,
+                    attachment.place,
+                    lambda: self._arriving(tally=tally),
+                )
         except TimeoutError:
             raise _declined("the relay does not answer") from None
         finally:
@@ -335,7 +357,9 @@ class Endpoint:
     def lost(self, connection: Connection) -> None:
         """The connection is gone."""
         self._expire(connection, "it was lost")
-        self._connections.pop(connection, None)
+        if connection in self._connections:
+            del self._connections[connection]
+            self.purse.ended(connection.tally)
         for table in (self._accepted, self._open):
             for peer in [peer for peer, each in table.items() if connection in each]:
                 table[peer].remove(connection)

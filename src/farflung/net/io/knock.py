@@ -12,6 +12,7 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
+from farflung.core.tolls import SignedPass
 from farflung.net import tickets
 from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import Counter, Meter
@@ -37,6 +38,10 @@ _REFUSALS: Final = {
     ),
     Status.USED_UP: ("our pass or its payer's channel is used up", "ask the payer for more"),
     Status.UNFUNDED: ("the payer has no channel with it that pays its price", "ask the payer to open one"),
+    Status.OWING: (
+        "receipts for what it carried are missing",
+        "wait for both sides to sign, then dial again",
+    ),
 }  # status: cause, hint
 
 
@@ -134,19 +139,17 @@ async def knock(
 
 
 def new_ticket(
-    own: SigningKey | Credential, purpose: Purpose, relay: PeerId, peer: PeerId, circuit: int = 0
+    own: SigningKey | Credential,
+    purpose: Purpose,
+    relay: PeerId,
+    peer: PeerId,
+    circuit: int = 0,
+    toll: SignedPass | None = None,
 ) -> Ticket:
     """A ticket of this moment, for one use: it ends after half of what a relay allows, for the sake of slow clocks."""
     expires = int(time.time()) + limits.TICKET_SECONDS // 2
-    return Ticket(
-        purpose,
-        relay,
-        credential_of(own).account,
-        peer,
-        circuit,
-        secrets.token_bytes(tickets.NONCE_BYTES),
-        expires,
-    )
+    nonce = secrets.token_bytes(tickets.NONCE_BYTES)
+    return Ticket(purpose, relay, credential_of(own).account, peer, circuit, nonce, expires, toll)
 
 
 def _refused(ticket: Ticket, status: Status) -> NetworkError:

@@ -42,8 +42,10 @@ from farflung.net.io.fanout import Hub, Rules
 from farflung.net.io.frontdoor import FrontDoor, Greeter, exactly
 from farflung.net.io.measuring import Measures
 from farflung.net.io.pacing import Uplink
+from farflung.net.io.tollgate import Tollgate
 from farflung.net.keyring import Keyring
 from farflung.net.messages import Kind, RemoteError
+from farflung.net.metering import Books
 from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
 
 _LOOKS: Final = 3  # at all circuits, in their idle time
@@ -59,6 +61,7 @@ class _Waiting:
     dialer: PeerId
     target: PeerId
     socket: socket.socket
+    books: Books | None  # that it is carried under
 
 
 class RelayServer:
@@ -80,13 +83,16 @@ class RelayServer:
         idle_seconds: float = limits.CIRCUIT_IDLE_SECONDS,
         uplink: int | None = None,
         keyring: Keyring | None = None,
+        circuit_rate: int = 0,
+        toll: Tollgate | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`admit` says which keys are served (None: any). `on_traffic(n)`: n bytes more were forwarded.
 
         `counter` counts what the relay itself says and hears. `clock` gives seconds since 1970. `uplink`: bytes a
         second that all circuits together may send to other machines (None: what TCP finds). `keyring` knows which
-        node keys count (None: all that are certified).
+        node keys count (None: all that are certified). `circuit_rate`: bytes a second that one circuit may forward each
+        way (0: no bound). `toll`: asks for passes (None: carries for nothing).
         """
         self.counter = counter or Counter()
         self.forwarded = 0
@@ -103,6 +109,7 @@ class RelayServer:
             keyring=self.keyring,
             clock=clock,
         )
+        self._circuit_rate, self._toll = circuit_rate, toll
         self._uplink = None if uplink is None else Uplink(uplink)
         self._spent = Spent()
         rules = Rules(self._own.account, self._serves, self.keyring, self._spent, clock)
@@ -131,6 +138,8 @@ class RelayServer:
         place = await self._door.start()
         self._begin(self._watch())
         self._begin(self._hub.watch())
+        if self._toll is not None:
+            self._methods |= self._toll.serve(self._own.account, self._clock, self._attached.get)
         if self._uplink is not None:
             self._begin(self._divide(self._uplink))
         return place
@@ -147,6 +156,8 @@ class RelayServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._toll is not None:
+            await self._toll.close()
         for waiting in self._waiting.values():
             waiting.socket.close()
         for circuit in list(self._circuits):
@@ -177,8 +188,10 @@ class RelayServer:
         found = self._judge(body)
         if isinstance(found, Status):
             return self._refuse(stranger, found)
-        act = self._dial if found.purpose is Purpose.DIAL else self._join
-        refusal = act(found, stranger)
+        if found.purpose is Purpose.DIAL:
+            refusal = await self._dial(found, stranger)
+        else:
+            refusal = self._join(found, stranger)
         return refusal is None or self._refuse(stranger, refusal)
 
     def _judge(self, body: bytes) -> Ticket | Status:
@@ -214,7 +227,13 @@ class RelayServer:
 
     # Circuits
 
-    def _dial(self, ticket: Ticket, dialer: socket.socket) -> Status | None:
+    async def _dial(self, ticket: Ticket, dialer: socket.socket) -> Status | None:
+        books: Books | None = None
+        if self._toll is not None:
+            found = await self._toll.admit(ticket.toll, ticket.presenter, ticket.peer)
+            if isinstance(found, Status):
+                return found
+            books = found
         target = self._attached.get(ticket.peer)
         if target is None or not target.is_open:
             return Status.ABSENT
@@ -222,7 +241,7 @@ class RelayServer:
         if is_full or self._owned[ticket.presenter] >= limits.CIRCUITS_PER_KEY:
             return Status.FULL
         number = 1 + secrets.randbelow((1 << 63) - 1)
-        self._waiting[number] = _Waiting(ticket.presenter, ticket.peer, dialer)
+        self._waiting[number] = _Waiting(ticket.presenter, ticket.peer, dialer, books)
         self._owned[ticket.presenter] += 1
         self._begin(self._summon(target, number))
         return None
@@ -231,7 +250,9 @@ class RelayServer:
         """Tells the dialled peer; it comes by `_join`, or the dialer hears why not."""
         status = Status.SILENT
         try:
-            body = encode(Summons(number, self._waiting[number].dialer))
+            asked = self._waiting[number]
+            toll = asked.books.signed if asked.books is not None else None
+            body = encode(Summons(number, asked.dialer, toll))
             await target.call(SUMMON, body, timeout=self._circuit_seconds)
         except RemoteError:
             status = Status.DECLINED
@@ -250,9 +271,10 @@ class RelayServer:
             return Status.UNKNOWN
         del self._waiting[ticket.circuit]
         circuit = Circuit(
-            waiting.socket, comer, may_splice=self._may_splice, on_moved=self._moved, on_end=self._ended
+            waiting.socket, comer, may_splice=self._may_splice, on_moved=self._carried, on_end=self._ended
         )
         self._circuits[circuit] = waiting.dialer
+        self._meter(circuit, waiting)
         if self._uplink is not None:
             for leg, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
                 if not tuned.is_local:  # what stays on this machine does not go up the line
@@ -266,6 +288,19 @@ class RelayServer:
             circuit.start()
         return None
 
+    def _meter(self, circuit: Circuit, waiting: _Waiting) -> None:
+        """Bounds its rate and opens its books, where it has such."""
+        rates = [self._circuit_rate, waiting.books.signed.toll.rate if waiting.books is not None else 0]
+        if any(rates):
+            circuit.limit(min(rate for rate in rates if rate))
+        if self._toll is not None and waiting.books is not None:
+            self._toll.opened(circuit, waiting.books, waiting.dialer, waiting.target)
+
+    def _carried(self, circuit: Circuit, sink: socket.socket, size: int) -> None:
+        self._moved(sink, size)
+        if self._toll is not None:
+            self._toll.moved(circuit, sink is circuit.sockets[0], size)
+
     def _moved(self, sink: socket.socket, size: int) -> None:
         self.forwarded += size
         if self._uplink is not None:
@@ -275,6 +310,8 @@ class RelayServer:
 
     def _ended(self, circuit: Circuit) -> None:
         self._release(self._circuits.pop(circuit))
+        if self._toll is not None:
+            self._toll.ended(circuit)
         if self._uplink is not None:
             for leg in circuit.sockets:
                 self._uplink.close(leg)

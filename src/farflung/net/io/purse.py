@@ -1,0 +1,165 @@
+"""A peer's passes: shows one when it dials through a relay, and signs for what went through.
+
+Receipts go over an ordinary connection to the relay, which is dialled if none stands. One task for each pass that
+is in use: it signs when `receipts.Tally` says so, when time is up, when the relay asks (`relay.sign`), and at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from farflung.core import limits, tolls
+from farflung.core.codec import decode, encode
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.ids import PeerId
+from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
+from farflung.net.certificates import Credential
+from farflung.net.io.connection import Connection
+from farflung.net.messages import RemoteError
+from farflung.net.receipts import Tally
+
+RECEIPT: Final = (
+    "relay.receipt"  # party to relay: a SignedReceipt; the answer: the last one that the relay has
+)
+SIGN: Final = "relay.sign"  # relay to party: sign now
+_AGAIN_SECONDS: Final = 0.5  # after a relay that did not take a receipt
+_LAST_SECONDS: Final = 1.0
+_TRIES: Final = 3  # of the last receipt, when all is over
+_RECEIPT_MESSAGE: Final = limits.KIB
+
+Reach = Callable[[PeerId, tuple[str, int]], Awaitable[Connection]]
+
+
+class _Line:
+    """One pass in use at one relay."""
+
+    def __init__(self, toll: Pass, party: PeerId, place: tuple[str, int]) -> None:
+        self.is_due = asyncio.Event()
+        self.turn = asyncio.Lock()  # one receipt at a time
+        self.tally = Tally(toll, party, self.is_due.set)
+        self.place = place
+        self.is_known = False  # what was signed before this process began
+        self.task: asyncio.Task[None] | None = None
+
+
+class Purse:
+    """The passes of one account."""
+
+    def __init__(self, own: Credential, reach: Reach) -> None:
+        self._node, self._account, self._reach = own.node, own.account, reach
+        self._passes: dict[tuple[PeerId, PeerId, int, int], SignedPass] = {}
+        self._lines: dict[tuple[PeerId, PeerId, int, int], _Line] = {}
+
+    def put(self, signed: SignedPass) -> None:
+        """From now on this pass is shown. One that was signed earlier under the same serial is forgotten."""
+        name = _name(signed.toll)
+        known = self._passes.get(name)
+        if known is None or known.toll.expires < signed.toll.expires:
+            self._passes[name] = signed
+        if len(self._passes) > limits.PASSES_PER_PAYER:
+            del self._passes[min(self._passes, key=lambda each: self._passes[each].toll.expires)]
+
+    def find(self, relay: PeerId, peer: PeerId) -> SignedPass | None:
+        """The pass to show at this relay on the way to this peer: the one that ends last."""
+        both = {self._account, peer}
+        fit = [s for s in self._passes.values() if s.toll.relay == relay and both <= set(s.toll.holders)]
+        return max(fit, key=lambda signed: (signed.toll.expires, signed.toll.serial), default=None)
+
+    def tally(self, signed: SignedPass | None, relay: PeerId, place: tuple[str, int]) -> Tally | None:
+        """Where a connection through `relay` counts under this pass; None: under none, or it is none of ours."""
+        if signed is None or signed.toll.relay != relay or self._account not in signed.toll.holders:
+            return None
+        if not tolls.is_well_formed(signed.toll) or not tolls.is_pass_signed(signed):
+            return None
+        name = _name(signed.toll)
+        line = self._lines.get(name)
+        if line is None:
+            self._forget()
+            line = self._lines[name] = _Line(signed.toll, self._account, place)
+        line.place = place
+        line.tally.toll = signed.toll
+        return line.tally
+
+    def opened(self, tally: Tally | None) -> None:
+        """One more connection counts there."""
+        if tally is not None:
+            tally.connections += 1
+            line = self._lines[_name(tally.toll)]
+            if line.task is None or line.task.done():
+                line.task = asyncio.create_task(self._keep(line))
+
+    def ended(self, tally: Tally | None) -> None:
+        """One connection less counts there."""
+        if tally is not None:
+            tally.connections -= 1
+            self._lines[_name(tally.toll)].is_due.set()
+
+    async def sign(self, relay: PeerId) -> None:
+        """Signs for all that went through this relay. Raises NetworkError."""
+        for line in [line for line in self._lines.values() if line.tally.toll.relay == relay]:
+            await self._sign(line)
+
+    async def close(self) -> None:
+        """Signs for the last time what a relay that can still be reached will take, and then no more."""
+        with contextlib.suppress(FarflungError, TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):
+                await asyncio.gather(*(self._sign(line) for line in self._lines.values()))
+        tasks = [line.task for line in self._lines.values() if line.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self) -> None:
+        """Makes room: of the passes that are not in use, the one that ended first."""
+        idle = [name for name, line in self._lines.items() if line.task is None or line.task.done()]
+        if len(self._lines) >= limits.PASSES_PER_PAYER and idle:
+            del self._lines[min(idle, key=lambda name: self._lines[name].tally.toll.expires)]
+
+    async def _keep(self, line: _Line) -> None:
+        """Signs when it is due, until no connection counts there and all is signed, or the relay takes no more."""
+        failed = 0
+        while failed < _TRIES or line.tally.connections:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limits.RECEIPT_SECONDS):
+                    await line.is_due.wait()
+            line.is_due.clear()
+            try:
+                await self._sign(line)
+                failed = 0
+            except FarflungError:
+                failed += 1
+                await asyncio.sleep(_AGAIN_SECONDS)
+                line.is_due.set()
+            if not line.tally.connections and not line.tally.unsigned:
+                return
+
+    async def _sign(self, line: _Line) -> None:
+        """Raises NetworkError when the relay does not take it."""
+        async with line.turn:
+            tally = line.tally
+            if not line.is_known:
+                tally.recall(await self._show(line, tally.nothing()))
+                line.is_known = True
+            if tally.unsigned:
+                try:
+                    await self._show(line, tally.receipt())
+                except RemoteError:
+                    raise  # the relay keeps no such books any more: nothing is to be had by asking again
+                except NetworkError:
+                    tally.unsay()
+                    raise
+
+    async def _show(self, line: _Line, receipt: Receipt) -> Receipt:
+        """Signs and sends; the last receipt of ours that the relay has, or the one that was sent."""
+        connection = await self._reach(receipt.relay, line.place)
+        answer = await connection.call(RECEIPT, encode(tolls.sign_receipt(self._node, receipt)))
+        last = decode(answer, SignedReceipt, _RECEIPT_MESSAGE)
+        is_ours = tolls.is_receipt_signed(last, self._node.public, self._account)
+        return last.receipt if is_ours else receipt
+
+
+def _name(toll: Pass) -> tuple[PeerId, PeerId, int, int]:
+    return toll.relay, toll.payer, toll.opening, toll.serial

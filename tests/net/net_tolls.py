@@ -1,0 +1,72 @@
+"""A relay that is paid, a ledger that says what it is told to, and passes for those who meet there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+from net_relays import A, B, R, echo, hidden, relay
+
+from farflung.core import limits
+from farflung.core.crypto import SigningKey, local_key
+from farflung.core.ids import Hash, PeerId
+from farflung.core.tolls import GIB, Pass, SignedPass, sign_pass
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.relay import RelayServer
+from farflung.net.io.tollgate import Claim, Funds, Tollgate
+
+CHAIN = Hash(bytes([9]) * 32)
+PAYER = local_key(5, "payer")
+NOW = 1_800_000_000
+PRICE = GIB  # a micro-credit a byte: money and bytes are the same number
+
+
+@dataclass
+class Ledger:
+    """What the relay is told of its payers, and what it claims."""
+
+    funds: Funds | None = field(default_factory=lambda: Funds(1, PRICE, 1 << 40))
+    claims: list[tuple[PeerId, tuple[Claim, ...]]] = field(default_factory=list)
+
+    async def of(self, payer: PeerId) -> Funds | None:
+        return self.funds if payer == PAYER.public else None
+
+    async def settle(self, payer: PeerId, claims: tuple[Claim, ...]) -> None:
+        self.claims.append((payer, claims))
+
+
+def toll(*holders: SigningKey, key: SigningKey = PAYER, **fields: object) -> SignedPass:
+    """A pass for these (A and B unless others are named), signed by `key`."""
+    keys = tuple(sorted(holder.public for holder in holders or (A, B)))
+    plain = Pass(CHAIN, PAYER.public, R.public, 1, 1, keys, 1 << 40, 0, NOW - 10, NOW + 600)
+    return sign_pass(key, replace(plain, **fields))
+
+
+@dataclass
+class Paid:
+    server: RelayServer
+    gate: Tollgate
+    ledger: Ledger
+    a: Endpoint
+    b: Endpoint
+    now: list[float]
+
+    async def dial(self) -> Connection:
+        return await self.a.dial(B.public, *self.server.address, relay=R.public)
+
+
+@asynccontextmanager
+async def paid(
+    *shown: SignedPass, window: int = limits.RECEIPT_WINDOW, held: float = 30.0, **options: object
+) -> AsyncIterator[Paid]:
+    """A relay that asks for passes; A shows these, if any (one for A and B if none is named); B is attached."""
+    ledger, now = Ledger(), [float(NOW)]
+    gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, window=window, held_seconds=held)
+    async with relay(toll=gate, clock=lambda: now[0], **options) as server:
+        async with hidden(A, server.address, echo) as a, hidden(B, server.address, echo) as b:
+            for each in shown or (toll(),):
+                a.purse.put(each)
+            yield Paid(server, gate, ledger, a, b, now)

@@ -1,0 +1,291 @@
+"""A relay that is paid: admission by passes, receipts while it carries, its window, its rate, and what it claims."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+from net_relays import A, B, C, R, echo, hidden, pair, relay, run, until
+from net_tolls import NOW, PAYER, Funds, Ledger, paid, toll
+
+from farflung.core import limits, tolls
+from farflung.core.codec import encode
+from farflung.core.errors import NetworkError
+from farflung.net.io import knock, purse, tollgate
+from farflung.net.io.purse import RECEIPT
+from farflung.net.io.tollgate import RENEW, SETTLE
+from farflung.net.messages import RemoteError
+from farflung.net.rates import Bucket
+
+BULK = bytes(range(256)) * 1024  # 256 KiB
+
+
+@pytest.fixture(autouse=True)
+def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
+
+
+def test_what_both_sides_sign_is_what_the_relay_carried_and_claims() -> None:
+    async def test() -> None:
+        async with paid() as made:
+            connection = await made.dial()
+            for _ in range(4):
+                assert await connection.call("x", BULK) == BULK
+            async with hidden(PAYER, None) as payer:
+                to_relay = await payer.dial(R.public, *made.server.address)
+                await to_relay.call(SETTLE, b"")
+            ((who, (claim,)),) = made.ledger.claims
+            assert who == PAYER.public
+            said = {r.receipt.party: (r.receipt.sent, r.receipt.received) for r in claim.receipts}
+            assert set(said) == {A.public, B.public}
+            assert tolls.billed(1 << 40, said) >= 8 * len(BULK)
+            # what is under way when it settles is not signed: goodbyes
+            assert 0 <= made.server.forwarded - tolls.billed(1 << 40, said) < 1024
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("shown", "cause"),
+    [
+        (None, "carries for a pass only"),
+        (toll(A, C), "carries for a pass only"),  # not shown: it does not name B
+        (toll(key=C), "does not take our signature"),
+        (toll(expires=NOW), "quarter of an hour"),
+        (toll(expires=NOW + limits.PASS_SECONDS), "quarter of an hour"),
+        (toll(begins=NOW + 3600, expires=NOW + 3700), "quarter of an hour"),
+        (toll(payer=C.public, key=C), "has no channel"),
+        (toll(opening=2), "has no channel"),
+        (toll(quota=0), "used up"),
+    ],
+)
+def test_a_relay_that_is_paid_carries_for_good_passes_only(
+    shown: tolls.SignedPass | None, cause: str
+) -> None:
+    async def test() -> None:
+        async with paid(toll(B, C) if shown is None else shown) as made:
+            with pytest.raises(NetworkError) as refused:
+                await made.dial()
+            assert refused.value.code == "FF-NET-072"
+            assert cause in refused.value.cause
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("funds", "cause"),
+    [
+        (None, "has no channel"),
+        (Funds(1, 5, 1 << 40), "has no channel"),  # below the relay's price
+        (Funds(2, 1 << 30, 1 << 40), "has no channel"),  # opened anew since
+        (Funds(1, 1 << 30, 1 << 40, serial=2), "used up"),  # this pass is settled
+    ],
+)
+def test_the_payers_channel_has_to_pay_the_price(funds: Funds | None, cause: str) -> None:
+    async def test() -> None:
+        async with paid() as made:
+            made.ledger.funds = funds
+            with pytest.raises(NetworkError) as refused:
+                await made.dial()
+            assert cause in refused.value.cause
+
+    run(test)
+
+
+def test_a_party_that_does_not_sign_is_served_one_window_and_then_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise NetworkError("FF-NET-047", "no receipt from here")
+
+    monkeypatch.setattr(purse.Purse, "_sign", refuse)
+
+    async def test() -> None:
+        window = 1 << 20
+        async with paid(window=window, held=0.2) as made:
+            connection = await made.dial()
+            with pytest.raises(NetworkError):
+                await _calls(connection.call, 64)
+            await until(lambda: not made.server._circuits)
+            assert window < made.server.forwarded <= window + 3 * limits.CIRCUIT_BUFFER_BYTES
+            with pytest.raises(NetworkError) as refused:
+                await made.dial()
+            assert "receipts" in refused.value.cause
+
+    run(test)
+
+
+def test_many_windows_pass_while_both_sides_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 19)
+
+    async def test() -> None:
+        async with paid(window=1 << 20) as made:
+            connection = await made.dial()
+            for _ in range(24):
+                assert await connection.call("x", BULK) == BULK
+            (run_,) = made.gate._runs.values()
+            assert run_.books.billed > 5 << 20
+
+    run(test)
+
+
+def test_a_held_circuit_goes_on_when_the_payer_signs_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        small = toll(quota=1 << 20)
+        async with paid(small) as made, hidden(PAYER, None) as payer:
+            connection = await made.dial()
+            work = asyncio.create_task(_calls(connection.call, 8))
+            await until(lambda: any(r.held_at is not None for r in made.gate._runs.values()))
+            to_relay = await payer.dial(R.public, *made.server.address)
+            with pytest.raises(RemoteError, match="FF-NET-142"):
+                await to_relay.call(RENEW, encode(toll(quota=1 << 22, expires=NOW + 5000)))
+            await to_relay.call(RENEW, encode(toll(quota=1 << 24, expires=NOW + 700)))
+            await work
+            await made.a.dial(B.public, *made.server.address, relay=R.public)  # with the pass as it was first
+
+    run(test)
+
+
+async def _calls(call, count: int) -> None:  # type: ignore[no-untyped-def]
+    for _ in range(count):
+        assert await call("x", BULK) == BULK
+
+
+def test_a_circuit_ends_with_its_pass_and_goes_on_with_a_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.02)
+
+    async def test() -> None:
+        async with paid(held=0.1) as made, hidden(PAYER, None) as payer:
+            connection = await made.dial()
+            to_relay = await payer.dial(R.public, *made.server.address)
+            await to_relay.call(RENEW, encode(toll(expires=NOW + 700)))
+            made.now[0] = NOW + 650
+            await asyncio.sleep(0.3)
+            assert await connection.call("x", b"still") == b"still"
+            made.now[0] = NOW + 700
+            await connection.closed()
+            assert not made.server._circuits
+
+    run(test)
+
+
+def test_who_is_started_anew_goes_on_from_its_last_receipt() -> None:
+    async def test() -> None:
+        async with paid() as made:
+            connection = await made.dial()
+            await _calls(connection.call, 2)
+            await made.a.close()
+            await until(lambda: not made.server._circuits)
+            (books,) = made.gate._books.values()
+            await until(lambda: books.billed >= 4 * len(BULK))
+            before = books.billed
+            async with hidden(A, made.server.address) as again:
+                again.purse.put(toll())
+                connection = await again.dial(B.public, *made.server.address, relay=R.public)
+                await _calls(connection.call, 2)
+                await again.purse.sign(R.public)
+                await made.b.purse.sign(R.public)
+                assert books.billed >= before + 4 * len(BULK)
+
+    run(test)
+
+
+def test_a_relay_that_asks_for_nothing_takes_a_ticket_with_a_pass() -> None:
+    async def test() -> None:
+        async with (
+            relay(clock=lambda: NOW) as server,
+            hidden(A, server.address) as a,
+            hidden(B, server.address),
+        ):
+            a.purse.put(toll())
+            connection = await a.dial(B.public, *server.address, relay=R.public)
+            assert await connection.call("x", b"for nothing") == b"for nothing"
+
+    run(test)
+
+
+def test_receipts_of_nobody_and_strange_signatures_are_refused() -> None:
+    async def test() -> None:
+        async with paid() as made:
+            connection = await made.dial()
+            await connection.call("x", BULK)
+            to_relay = await made.a.dial(R.public, *made.server.address)
+            plain = tolls.Receipt(*_named(toll().toll), A.public, 5, 5)
+            with pytest.raises(RemoteError, match="FF-NET-141"):
+                await to_relay.call(RECEIPT, encode(tolls.sign_receipt(B, plain)))
+            stranger = tolls.Receipt(*_named(toll(serial=9).toll), A.public, 5, 5)
+            with pytest.raises(RemoteError, match="FF-NET-140"):
+                await to_relay.call(RECEIPT, encode(tolls.sign_receipt(A, stranger)))
+
+    run(test)
+
+
+def _named(what: tolls.Pass) -> tuple[object, ...]:
+    return what.chain, what.payer, what.relay, what.opening, what.serial
+
+
+@pytest.mark.parametrize("may_splice", [True, False], ids=["splice", "memory"])
+def test_a_circuit_keeps_to_its_rate(may_splice: bool) -> None:
+    """The clock of the loop decides: a second's bytes cannot pass before most of a second is over."""
+
+    async def test() -> None:
+        bounded = {"circuit_rate": 1 << 22, "may_splice": may_splice}
+        async with pair(clock=lambda: NOW, **bounded) as (_, _, _, connection):
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await _calls(connection.call, 4)
+            assert loop.time() - began > 0.15  # 1 MiB each way, less a burst and the pipe
+
+    run(test)
+
+
+def test_the_rate_of_a_pass_counts_where_it_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with paid(toll(rate=1 << 20), circuit_rate=1 << 24) as made:
+            await made.dial()
+            (circuit,) = made.server._circuits
+            assert {way._rate._rate for way in circuit._ways if way._rate is not None} == {1 << 20}
+
+    run(test)
+
+
+def test_a_bucket_lets_through_its_rate_and_no_more() -> None:
+    bucket, now, passed = Bucket(1000, 0.0), 0.0, 0
+    while now < 10.0:
+        passed += 64
+        now += bucket.take(64, now)
+    assert passed == pytest.approx(10_000, abs=64 + 50)
+    assert bucket.take(0, 100.0) == 0.0
+    assert bucket.take(51, 100.0) > 0.0  # what was not used for long is gone, but for a twentieth of a second
+
+
+def test_a_pass_is_worth_nothing_to_whoever_is_not_in_it() -> None:
+    async def test() -> None:
+        async with paid() as made, hidden(C, made.server.address, echo) as c:
+            c.purse.put(toll())
+            assert c.purse.find(R.public, B.public) is None
+            c.purse.find = lambda *_: toll()  # type: ignore[method-assign]
+            with pytest.raises(NetworkError) as refused:
+                await c.dial(B.public, *made.server.address, relay=R.public)
+            assert "not for these two keys" in refused.value.cause
+
+    run(test)
+
+
+def test_the_ledger_is_asked_once_for_many_dials() -> None:
+    async def test() -> None:
+        asked = 0
+
+        class Counting(Ledger):
+            async def of(self, payer: object) -> Funds | None:
+                nonlocal asked
+                asked += 1
+                return self.funds
+
+        async with paid() as made:
+            made.gate._ask_funds = Counting().of
+            for _ in range(3):
+                connection = await made.dial()
+                connection.drop(NetworkError("FF-NET-046", "away"))
+            assert asked == 1
+
+    run(test)
