@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+import net_fanout
 import net_lines
 import net_processor
 from net_stage import Failed, Stage
@@ -28,7 +29,9 @@ from farflung.app.lab import Home, Laboratory, why_not
 from farflung.core.errors import FarflungError
 
 SLOW: Final = ("control", "table", "circuits")  # left out of --quick, unless asked for by name
-CASES: Final = (*net_lines.CASES, *net_processor.CASES)
+LINES: Final = net_lines.CASES | net_fanout.LINES
+PROCESSOR: Final = net_processor.CASES | net_fanout.PROCESSOR
+CASES: Final = (*LINES, *PROCESSOR)
 
 
 class Report:
@@ -57,7 +60,7 @@ def over_lines(names: list[str], quick: bool, report: Report) -> None:
     homes: list[Home] = []
     numbers: dict[str, list[int]] = {}
     for name in names:
-        wanted = net_lines.CASES[name].homes(quick)
+        wanted = LINES[name].homes(quick)
         numbers[name] = list(range(len(homes) + 1, len(homes) + len(wanted) + 1))
         homes += wanted
     with Laboratory(homes) as laboratory:
@@ -66,7 +69,7 @@ def over_lines(names: list[str], quick: bool, report: Report) -> None:
             if reason := stage.amiss(numbers[name]):
                 sys.stderr.write(f"skipped: {name}: {reason}\n")
             else:
-                report.take(name, net_lines.CASES[name].rows(stage, numbers[name]))
+                report.take(name, LINES[name].rows(stage, numbers[name]))
 
 
 def main() -> int:
@@ -87,11 +90,11 @@ def main() -> int:
         if name.startswith(prefixes or "") and (prefixes or not asked.quick or name not in SLOW)
     ]
     report = Report(asked.out)
-    if lines := [name for name in chosen if name in net_lines.CASES]:
+    if lines := [name for name in chosen if name in LINES]:
         over_lines(lines, asked.quick, report)
     for name in chosen:
-        if name in net_processor.CASES:
-            report.take(name, net_processor.CASES[name](asked.quick))
+        if name in PROCESSOR:
+            report.take(name, PROCESSOR[name](asked.quick))
     return 1 if report.failed else 0
 
 

@@ -191,7 +191,7 @@ async def mesh(options: Options) -> None:
         await asyncio.sleep(PAUSE)
         connections = [one for n in others if (one := endpoint.connection(key("home", n).public)) is not None]
     say(met=len(connections))
-    began = await asyncio.to_thread(_begin, Path(options["go"]), deadline + GRACE)
+    began = await asyncio.to_thread(begin, Path(options["go"]), deadline + GRACE)
     first = began + options["warm"]
     end = first + options["seconds"]
     await asyncio.gather(*(_flood(connection, end) for connection in connections))
@@ -203,7 +203,7 @@ async def mesh(options: Options) -> None:
     say(got=got)
 
 
-def _begin(go: Path, deadline: float) -> float:
+def begin(go: Path, deadline: float) -> float:
     """The instant that the file names, once it is there: the same for all homes."""
     while time.monotonic() < deadline:
         if go.exists() and (word := go.read_text()):

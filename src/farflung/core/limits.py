@@ -82,7 +82,7 @@ KEYRING: Final = 1 << 18  # accounts whose node keys one process follows
 # Groups at a relay
 FAN_MEMBERS: Final = 256  # of one group
 FAN_JOIN_BYTES: Final = 12 * KIB  # a join with its roster, sent in clear: 34 bytes a member
-FAN_FRAME_BYTES: Final = 64 * KIB  # plaintext of one frame: the relay gives on whole frames
+FAN_FRAME_BYTES: Final = 16 * KIB  # plaintext of one frame: the relay gives on whole frames
 FAN_FRAMES: Final = 1 << 32  # of one stream, sealed under one key
 FAN_STREAMS: Final = 64  # that one member may begin in one epoch, as others see it
 FAN_HELD_BYTES: Final = 64 * MIB  # messages of all members being put together by one

@@ -30,7 +30,7 @@ from farflung.net.messages import Kind
 
 PING_SECONDS: Final = limits.IDLE_SECONDS / 3
 AGAIN_SECONDS: Final = 1.0  # between two joins after a loss
-_BUFFER_BYTES: Final = 8 * limits.FAN_FRAME_BYTES
+_BUFFER_BYTES: Final = 32 * limits.FAN_FRAME_BYTES
 _REFUSALS: Final = {
     Welcome.MALFORMED: "it cannot read our join",
     Welcome.ELSEWHERE: "another relay listens there",

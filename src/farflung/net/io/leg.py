@@ -19,8 +19,8 @@ from farflung.net.certificates import Identity
 from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, read_head
 from farflung.net.io.tuning import tune
 
-_TURNS: Final = 4  # frames that one member may send before others have their turn
-_BUFFERS: Final = 16  # frames given to the kernel at once
+_TURNS: Final = 8  # frames that one member may send before others have their turn
+_BUFFERS: Final = 64  # frames given to the kernel at once
 
 
 @dataclass(slots=True, eq=False)
