@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("attack_world", "attack_lease", "attack_run")
+pytest.register_assert_rewrite("attack_world", "attack_lease", "attack_run", "attack_wire")
 
 
 @pytest.fixture(autouse=True)
