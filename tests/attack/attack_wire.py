@@ -7,13 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from farflung.core.crypto import local_key
+from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.net import tickets, tls
 from farflung.net.counters import Counter
+from farflung.net.frames import Frame, Type, encode
 from farflung.net.io.connection import Connection
+from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.tls import Session
 
 A, B, C, D, R = (local_key(11, name) for name in ("a", "b", "c", "d", "relay"))
 HELLO_HEAD = len(tls.MAGIC) + 2
@@ -27,6 +30,51 @@ Change = Callable[[int, int, bytes], Awaitable[list[bytes]]]
 async def honest(direction: int, number: int, unit: bytes) -> list[bytes]:
     """Forwards what comes."""
     return [unit]
+
+
+async def echo(connection: Connection, method: str, body: bytes) -> bytes:
+    return body
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Lets the loop turn; the test's own time limit ends it."""
+    while not is_so():  # noqa: ASYNC110 - what is waited for has no event of its own
+        await asyncio.sleep(0.001)
+
+
+class Liar:
+    """An acceptor that proves its key, welcomes, and answers the first request with whatever frames it likes."""
+
+    def __init__(self, key: SigningKey, said: list[Frame | bytes]) -> None:
+        self._own, self._said = FileCredentials(key), said
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> tuple[str, int]:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        return host, port
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._own.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session, is_welcome, has_answered = Session.server(self._own), False, False
+        try:
+            while data := await reader.read(65536):
+                plain = session.receive(data)
+                if session.is_ready and not is_welcome:
+                    is_welcome = True
+                    session.send(encode(Frame(Type.WELCOME, 0)))
+                if plain and not has_answered:
+                    has_answered = True
+                    for frame in self._said:
+                        session.send(frame if isinstance(frame, bytes) else encode(frame))
+                writer.write(session.outgoing())
+        except (ConnectionError, NetworkError):
+            pass
+        writer.close()
 
 
 class HostileRelay:
