@@ -11,6 +11,7 @@ from net_relays import A, B, C, R, echo, hidden, pair, relay, run, tapped, until
 from farflung.core import limits
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import tls
+from farflung.net.certificates import Identity
 from farflung.net.counters import Counter
 from farflung.net.io.circuit import CAN_SPLICE, Circuit
 from farflung.net.io.connection import Connection
@@ -133,9 +134,9 @@ def test_a_relay_that_joins_another_peer_than_the_dialled_one_is_found_out() -> 
             server._attached[B.public] = server._attached[C.public]
             join = server._join
 
-            def join_anyone(ticket: Ticket, comer: socket.socket) -> Status | None:
+            def join_anyone(ticket: Ticket, who: Identity, comer: socket.socket) -> Status | None:
                 (waiting,) = server._waiting.values()
-                return join(msgspec.structs.replace(ticket, presenter=waiting.target), comer)
+                return join(msgspec.structs.replace(ticket, presenter=waiting.target), who, comer)
 
             server._join = join_anyone  # type: ignore[method-assign]
             with pytest.raises(ProtocolError, match="FF-NET-004"):
@@ -221,8 +222,8 @@ def test_a_relay_that_lies_about_the_dialer_does_not_get_it_admitted() -> None:
             async with hidden(B, server.address, admit=lambda peer: peer in (A.public, R.public)) as b:
                 dial = server._dial
 
-                def dial_as_a(ticket: Ticket, dialer: socket.socket) -> Status | None:
-                    return dial(msgspec.structs.replace(ticket, presenter=A.public), dialer)
+                def dial_as_a(ticket: Ticket, who: Identity, dialer: socket.socket) -> Status | None:
+                    return dial(msgspec.structs.replace(ticket, presenter=A.public), who, dialer)
 
                 server._dial = dial_as_a  # type: ignore[method-assign]
                 with pytest.raises(NetworkError, match="FF-NET-045"):

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from net_relays import A, B, R, echo, hidden, relay, run
+from net_relays import A, B, C, R, echo, hidden, relay, run
 
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError
@@ -132,6 +132,35 @@ def test_a_relay_serves_no_ticket_of_a_key_that_is_withdrawn() -> None:
                     await a.dial(B.public, *server.address, relay=R.public)
                 a.renew(own(A, 2))
                 assert await (await a.dial(B.public, *server.address, relay=R.public)).call("echo", b"x")
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_dialer", [True, False])
+def test_a_relay_cuts_the_circuits_of_a_withdrawn_key_at_either_end(is_dialer: bool) -> None:
+    async def test() -> None:
+        known = Keyring()
+        async with (
+            relay(keyring=known) as server,
+            hidden(own(A, 1), None) as a,
+            hidden(own(B, 1), server.address) as b,
+            hidden(own(C, 1), server.address) as c,
+        ):
+            connection, stays = [
+                await a.dial(peer.public, *server.address, relay=R.public) for peer in (B, C)
+            ]
+            known.learn([row(A if is_dialer else B, 1, void=2)])
+            assert server.recheck() == 2  # two circuits; or one, and the attachment of B
+            async with asyncio.timeout(30):
+                await connection.closed()
+                if is_dialer:
+                    await stays.closed()
+            if not is_dialer:
+                assert await stays.call("echo", b"x") == b"x"
+                with pytest.raises(NetworkError, match="FF-NET-071"):
+                    await c.dial(B.public, *server.address, relay=R.public)
+            assert b.credential != c.credential
+            assert server.recheck() == 0
 
     run(test)
 

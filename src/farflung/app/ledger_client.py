@@ -14,7 +14,7 @@ from farflung.ledger import queries
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.results import AlreadyApplied, Applied
-from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
 from farflung.ledger.tx import NodeLeave, NodeRegister, Op, make_tx, sign_tx
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
@@ -125,6 +125,12 @@ class LedgerClient:
         row = read_row(receipt) if receipt is not None else None
         return row if isinstance(row, NodeRow) else None
 
+    async def keys(self, account: PeerId) -> KeyRow:
+        """An account's node keys; epoch 0, its own key, where it never said anything."""
+        receipt = await self.receipt(KeyRow.TABLE, account)
+        row = read_row(receipt) if receipt is not None else None
+        return row if isinstance(row, KeyRow) else KeyRow(account, account, account)
+
     async def blocks(self) -> list[Block]:
         """All blocks since genesis."""
         found: list[Block] = []
@@ -136,10 +142,13 @@ class LedgerClient:
         """The newest header."""
         return await self._ask(queries.AskHead(), queries.HeadIs)
 
-    async def register(self, caps: Hash, unit_price: int, stake: int, expires: int) -> None:
-        """Registers this key's node, unless it ever was: a run that is resumed after its end brings nobody back."""
+    async def register(self, caps: Hash, unit_price: int, stake: int, expires: int, *more: Op) -> None:
+        """Registers this key's node, unless it ever was: a run that is resumed after its end brings nobody back.
+
+        `more` is done in the same transaction.
+        """
         if await self.receipt(NodeRow.TABLE, self._key.public) is None:
-            await self.submit(NodeRegister(caps, unit_price, stake, expires))
+            await self.submit(NodeRegister(caps, unit_price, stake, expires), *more)
 
     async def leave(self) -> None:
         """Takes this key's node off the ledger and its stake back, unless that is done."""

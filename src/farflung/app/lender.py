@@ -18,6 +18,7 @@ from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.reaching import reach
+from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
 from farflung.app.wire import order
 from farflung.app.wrapping import LeaseKey, sign_lease_key
@@ -83,7 +84,8 @@ class Lender:
         self._orders: set[asyncio.Task[bytes]] = set()  # under way
         self._facts = capabilities(self._folder, int(config["flops"]))
         self.counter = Counter()
-        self.endpoint = Endpoint(key, self.handle, self.counter, port=int(config["port"]))
+        self._credential = credential_in(config, key)
+        self.endpoint = Endpoint(self._credential, self.handle, self.counter, port=int(config["port"]))
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""
@@ -335,7 +337,8 @@ class Lender:
     async def register(self, client: LedgerClient, expires: int) -> None:
         """Registers the node and bonds its stake, unless that is done. What was measured enters no root."""
         stated = msgspec.structs.replace(self._facts, flops=0, disk_bytes=0, memory_bytes=0)
-        await client.register(caps_hash(stated), self._unit_price, self._stake, expires)
+        terms = (caps_hash(stated), self._unit_price, self._stake, expires)
+        await client.register(*terms, *first_key(self._credential))
 
 
 def _worker_gone() -> RunError:
@@ -359,7 +362,8 @@ async def lend(orders: Orders, role: Role) -> None:
     client = LedgerClient(reach_ledger, key, genesis)
     presence = node.presence(places, reach_ledger)
     report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
-    tasks = [asyncio.create_task(node.watch())]
+    follower = Follower(reach_ledger, node.endpoint.keyring, node.endpoint.recheck)
+    tasks = [asyncio.create_task(node.watch()), asyncio.create_task(follower.stay())]
     while (said := await orders.next()) is not None:
         if said.get("do") == "register":
             await node.register(client, int(config["expires"]))

@@ -78,6 +78,14 @@ class Keyring:
                 hint="nothing, if the owner revoked or replaced it; if you are the owner, use the newest key",
             )
 
+    def counts(self, identity: Identity, now: float) -> bool:
+        """Whether `check` lets it pass."""
+        try:
+            self.check(identity, now)
+        except ProtocolError:
+            return False
+        return True
+
     def fault(self, identity: Identity, now: float) -> str:
         """Why the registry refuses this key; the empty text when it does not."""
         known = self._known.get(identity.account)

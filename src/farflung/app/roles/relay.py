@@ -12,10 +12,12 @@ import resource
 from collections.abc import Callable
 from typing import Final
 
-from farflung.app.leash import Orders, by_name, report, report_usage, run_role
+from farflung.app.leash import Orders, Report, by_name, report, report_usage, run_role
+from farflung.app.registry import Follower
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
 from farflung.net.counters import Counter
+from farflung.net.io.connection import Connection
 from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.relay import RelayServer
 
@@ -57,10 +59,13 @@ async def main(orders: Orders) -> None:
     )
     host, port = await server.start()
     report("ready", peer=key.public.hex(), host=host, port=port)
-    telling = asyncio.create_task(_tell(server))
+    tasks = [asyncio.create_task(_tell(server))]
+    if config.get("ledger"):
+        tasks.append(asyncio.create_task(_follow(server, config["ledger"])))
     while await orders.next() is not None:
         pass
-    telling.cancel()
+    for task in tasks:
+        task.cancel()
     await server.close()
     report("bytes", **_told(server))
     used = report_usage(config["name"])
@@ -70,6 +75,16 @@ async def main(orders: Orders) -> None:
 def _told(server: RelayServer) -> dict[str, int]:
     """What it forwarded for others, and what it said itself, by kind."""
     return {"relay": server.forwarded, **by_name(server.counter)}
+
+
+async def _follow(server: RelayServer, ledger: Report) -> None:
+    """Node keys that the ledger withdraws lose their circuits here."""
+    validator = PeerId(bytes.fromhex(ledger["peer"]))
+
+    async def reach() -> Connection:
+        return await server.endpoint.dial(validator, ledger["host"], ledger["port"])
+
+    await Follower(reach, server.keyring, server.recheck).stay()
 
 
 async def _tell(server: RelayServer) -> None:

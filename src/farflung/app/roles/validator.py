@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from farflung.app.directory import Advertisement, Listing, check_advertisement, read_directory
 from farflung.app.leash import Orders, by_name, report, report_end, run_role
+from farflung.app.registry import LOOK_SECONDS, registered
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
@@ -23,7 +24,7 @@ from farflung.ledger import queries
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.io.store import Store
-from farflung.ledger.rows import NodeRow
+from farflung.ledger.rows import KeyRow, NodeRow
 from farflung.net.counters import Counter
 from farflung.net.endpoints import check_newer
 from farflung.net.io.connection import Connection
@@ -74,6 +75,11 @@ class Validator:
                 return encode(self._listing())
         raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
 
+    @property
+    def keys(self) -> Sequence[KeyRow]:
+        """The registry of node keys as it stands."""
+        return self._chain.state.rows(KeyRow)
+
     def _now(self) -> int:
         return self._chain.head.time + LOGICAL_MS if self._is_local else int(time.time() * 1000)
 
@@ -116,6 +122,14 @@ class Validator:
         return Listing(tuple(self._directory[p] for p in sorted(self._directory)))
 
 
+async def follow(validator: Validator, endpoint: Endpoint) -> None:
+    """A validator holds to its own registry, too."""
+    while True:
+        endpoint.keyring.learn(registered(row) for row in validator.keys)
+        endpoint.recheck()
+        await asyncio.sleep(LOOK_SECONDS)
+
+
 async def main(orders: Orders) -> None:
     """Serves until the supervisor closes the leash."""
     config = await orders.next()
@@ -146,9 +160,11 @@ async def main(orders: Orders) -> None:
         allow_remote=config["remote"],
     )
     host, port = await endpoint.start()
+    following = asyncio.create_task(follow(validator, endpoint))
     report("ready", peer=key.public.hex(), host=host, port=port)
     while await orders.next() is not None:
         pass
+    following.cancel()
     await endpoint.close()
     store.close()
     report_end("ledger", counter)

@@ -32,7 +32,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.net import groups, measures, tickets, tls
-from farflung.net.certificates import Credential, credential_of
+from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import Counter
 from farflung.net.io.attachment import ATTACH, SUMMON
 from farflung.net.io.circuit import Circuit
@@ -61,6 +61,7 @@ class _Waiting:
     dialer: PeerId
     target: PeerId
     socket: socket.socket
+    identity: Identity  # of the dialer
     books: Books | None  # that it is carried under
 
 
@@ -125,7 +126,7 @@ class RelayServer:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._attached: dict[PeerId, Connection] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._circuits: dict[Circuit, PeerId] = {}  # and who dialled
+        self._circuits: dict[Circuit, tuple[Identity, Identity]] = {}  # and who dialled, and whom
         self._owned: Tally[PeerId] = Tally()  # waiting or joined, by dialer
 
     def _greeters(self) -> dict[bytes, Greeter]:
@@ -148,6 +149,23 @@ class RelayServer:
     def address(self) -> tuple[str, int]:
         """Host and port; the port is the real one once started."""
         return self._door.address
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The relay as a peer: for what it asks of others."""
+        return self._endpoint
+
+    def recheck(self) -> int:
+        """Ends connections and circuits of node keys that do not count any more; returns how many."""
+        now = self._clock()
+        void = [
+            circuit
+            for circuit, ends in self._circuits.items()
+            if not all(self.keyring.counts(end, now) for end in ends)
+        ]
+        for circuit in void:
+            circuit.close()
+        return len(void) + self._endpoint.recheck()
 
     async def close(self) -> None:
         """Stops listening and ends all circuits and connections."""
@@ -188,10 +206,11 @@ class RelayServer:
         found = self._judge(body)
         if isinstance(found, Status):
             return self._refuse(stranger, found)
+        identity = tickets.presenter_of(body)
         if found.purpose is Purpose.DIAL:
-            refusal = await self._dial(found, stranger)
+            refusal = await self._dial(found, identity, stranger)
         else:
-            refusal = self._join(found, stranger)
+            refusal = self._join(found, identity, stranger)
         return refusal is None or self._refuse(stranger, refusal)
 
     def _judge(self, body: bytes) -> Ticket | Status:
@@ -201,9 +220,7 @@ class RelayServer:
             return ticket
         if not self._serves(ticket.presenter):
             return Status.BARRED
-        try:
-            self.keyring.check(tickets.presenter_of(body), now)
-        except ProtocolError:
+        if not self.keyring.counts(tickets.presenter_of(body), now):
             return Status.VOID
         return self._spent.spend(ticket, now) or ticket
 
@@ -227,7 +244,7 @@ class RelayServer:
 
     # Circuits
 
-    async def _dial(self, ticket: Ticket, dialer: socket.socket) -> Status | None:
+    async def _dial(self, ticket: Ticket, identity: Identity, dialer: socket.socket) -> Status | None:
         books: Books | None = None
         if self._toll is not None:
             found = await self._toll.admit(ticket.toll, ticket.presenter, ticket.peer)
@@ -241,7 +258,7 @@ class RelayServer:
         if is_full or self._owned[ticket.presenter] >= limits.CIRCUITS_PER_KEY:
             return Status.FULL
         number = 1 + secrets.randbelow((1 << 63) - 1)
-        self._waiting[number] = _Waiting(ticket.presenter, ticket.peer, dialer, books)
+        self._waiting[number] = _Waiting(ticket.presenter, ticket.peer, dialer, identity, books)
         self._owned[ticket.presenter] += 1
         self._begin(self._summon(target, number))
         return None
@@ -265,7 +282,7 @@ class RelayServer:
                 self._refuse(waiting.socket, status)
                 waiting.socket.close()
 
-    def _join(self, ticket: Ticket, comer: socket.socket) -> Status | None:
+    def _join(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> Status | None:
         waiting = self._waiting.get(ticket.circuit)
         if waiting is None or (waiting.target, waiting.dialer) != (ticket.presenter, ticket.peer):
             return Status.UNKNOWN
@@ -273,7 +290,7 @@ class RelayServer:
         circuit = Circuit(
             waiting.socket, comer, may_splice=self._may_splice, on_moved=self._carried, on_end=self._ended
         )
-        self._circuits[circuit] = waiting.dialer
+        self._circuits[circuit] = waiting.identity, identity
         self._meter(circuit, waiting)
         if self._uplink is not None:
             for leg, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
@@ -309,7 +326,7 @@ class RelayServer:
             self._on_traffic(size)
 
     def _ended(self, circuit: Circuit) -> None:
-        self._release(self._circuits.pop(circuit))
+        self._release(self._circuits.pop(circuit)[0].account)
         if self._toll is not None:
             self._toll.ended(circuit)
         if self._uplink is not None:
