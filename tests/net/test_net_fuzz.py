@@ -1,0 +1,337 @@
+"""Everything that reads a stranger's bytes, given noise and damaged truths: an error of ours, never a false truth."""
+
+import struct
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import digest, local_key
+from farflung.core.errors import FarflungError
+from farflung.core.tolls import (
+    Pass,
+    Receipt,
+    SignedPass,
+    SignedReceipt,
+    is_receipt_signed,
+    sign_pass,
+    sign_receipt,
+)
+from farflung.net import (
+    certificates,
+    endpoints,
+    fanframes,
+    groups,
+    identity,
+    measures,
+    messages,
+    passes,
+    tickets,
+    tls,
+)
+from farflung.net.certificates import Credential, certify
+from farflung.net.frames import Frame, FrameReader, Type
+from farflung.net.frames import encode as framed
+from farflung.net.io.credentials import FileCredentials
+from farflung.net.streams import Streams
+from farflung.net.tickets import Purpose, SignedTicket, Status, Summons, Ticket
+from farflung.store import objects
+
+A, B, R, N = (local_key(13, name) for name in ("a", "b", "relay", "node"))
+NOW = 1_800_000_000
+NOTHING = None  # what a parser gives that refuses without an error
+CERTIFIED = Credential(N, certify(A, N.public, 1))
+ROOM = 2 * limits.MIB  # what reading a few KiB may take for a while, whatever they say
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`read` gives NOTHING or raises FarflungError for what it refuses. `truth`: what it takes, and what comes of it.
+
+    `is_sealed`: only the truth itself may be taken, since a signature or a hash covers every byte.
+    """
+
+    read: Callable[[bytes], Any]
+    truth: bytes
+    is_sealed: bool = False
+
+
+def ticket_reader() -> Reader:
+    toll = sign_pass(
+        B,
+        Pass(
+            digest("test/chain/1"),
+            B.public,
+            R.public,
+            1,
+            1,
+            tuple(sorted((A.public, B.public))),
+            10**9,
+            0,
+            NOW,
+            NOW + 60,
+        ),
+    )
+    ticket = Ticket(Purpose.DIAL, R.public, A.public, B.public, 0, bytes(16), NOW + 60, toll)
+    body = tickets.sign_ticket(CERTIFIED, ticket)[tickets.HEAD_BYTES :]
+
+    def read(data: bytes) -> Any:
+        found = tickets.judge(data, R.public, NOW)
+        return NOTHING if isinstance(found, Status) else found
+
+    return Reader(read, body, is_sealed=True)
+
+
+def join_reader() -> Reader:
+    roster = groups.sign_roster(A, digest("test/name/1"), 3, (A.public, B.public))
+    join = groups.Join(R.public, roster.roster.group, B.public, bytes(groups.NONCE_BYTES), NOW + 30)
+
+    def read(data: bytes) -> Any:
+        found = groups.judge(data, R.public, NOW)
+        return NOTHING if isinstance(found, groups.Welcome) else found
+
+    return Reader(read, groups.sign_join(B, join, roster)[groups.HEAD_BYTES :], is_sealed=True)
+
+
+def receipt_reader() -> Reader:
+    receipt = Receipt(digest("test/chain/1"), B.public, R.public, 1, 1, A.public, 5, 6)
+
+    def read(data: bytes) -> Any:
+        signed = decode(data, SignedReceipt, limits.TICKET_BYTES)
+        return signed if is_receipt_signed(signed, A.public) else NOTHING
+
+    return Reader(read, encode(sign_receipt(A, receipt)), is_sealed=True)
+
+
+def pass_reader() -> Reader:
+    toll = Pass(
+        digest("test/chain/1"),
+        B.public,
+        R.public,
+        1,
+        1,
+        tuple(sorted((A.public, B.public))),
+        10**9,
+        0,
+        NOW,
+        NOW + 60,
+    )
+
+    def read(data: bytes) -> Any:
+        found = passes.judge(decode(data, SignedPass, limits.TICKET_BYTES), R.public, (A.public,))
+        return NOTHING if isinstance(found, Status) else found
+
+    return Reader(read, encode(sign_pass(B, toll)), is_sealed=True)
+
+
+def record_reader() -> Reader:
+    places = (endpoints.Place("203.0.113.9", 4000, R.public), endpoints.Place("203.0.113.10", 4001))
+    signed = endpoints.sign_record(A, endpoints.issue(A.public, places, NOW))
+    return Reader(endpoints.read_record, encode(signed), is_sealed=True)
+
+
+def certificate_reader() -> Reader:
+    def read(data: bytes) -> Any:
+        return certificates.check_certificate(certificates.read_certificate(data))
+
+    assert CERTIFIED.certificate is not None
+    return Reader(read, encode(CERTIFIED.certificate), is_sealed=True)
+
+
+def manifest_reader() -> Reader:
+    manifest, _ = objects.seal(bytes(32), bytes(3 * limits.CHUNK_BYTES // 2))
+    return Reader(objects.read_manifest, encode(manifest))
+
+
+def frames_reader() -> Reader:
+    ask = Frame(Type.REQUEST, 1, messages.ask_head("a", messages.Kind.SYNC, 5) + b"12", is_last=False)
+    data = framed(Frame(Type.PING, 0)) + framed(ask) + framed(Frame(Type.DATA, 1, b"345"))
+
+    def read(data: bytes) -> Any:
+        reader, streams = FrameReader(), Streams(is_dialer=False)
+        streams.welcome()
+        found = [streams.take(frame) for frame in reader.feed(data)]
+        assert reader.pending < 2 * (limits.FRAME_BYTES + 10)
+        return found
+
+    return Reader(read, data)
+
+
+def error_reader() -> Reader:
+    return Reader(
+        messages.read_error, messages.write_error(FarflungError("FF-APP-001", "m", cause="c", hint="h"))
+    )
+
+
+def group_frame_reader() -> Reader:
+    roster = groups.sign_roster(A, digest("test/name/1"), 1, (A.public, B.public)).roster
+    (frame,) = fanframes.Sealer(roster, bytes(32), A.public, 7).seal(b"message")
+
+    def read(data: bytes) -> Any:
+        if len(data) < fanframes.HEAD_BYTES:
+            return NOTHING
+        opener = fanframes.Opener(B.public)
+        opener.enter(roster, bytes(32), 0.0)
+        return opener.take(data[: fanframes.HEAD_BYTES], data[fanframes.HEAD_BYTES :], 1.0)
+
+    return Reader(read, bytes(frame), is_sealed=True)
+
+
+def hello_reader() -> Reader:
+    """A whole acceptor, up to TLS; what is behind the hello is OpenSSL's business."""
+    own = FileCredentials(B)
+
+    def read(data: bytes) -> Any:
+        session = tls.Session.server(own, lambda _identity: None)
+        assert session.receive(data) == []
+        assert not session.is_ready
+        return NOTHING
+
+    return Reader(read, tls.hello(identity.certificate(CERTIFIED)))
+
+
+READERS = {
+    "ticket": ticket_reader(),
+    "join": join_reader(),
+    "receipt": receipt_reader(),
+    "pass": pass_reader(),
+    "record": record_reader(),
+    "node certificate": certificate_reader(),
+    "certificate": Reader(identity.read, identity.certificate(CERTIFIED)),
+    "bare certificate": Reader(identity.read, identity.certificate(Credential(A))),
+    "manifest": manifest_reader(),
+    "frames": frames_reader(),
+    "error": error_reader(),
+    "ask": Reader(messages.read_ask, messages.ask_head("a.b", messages.Kind.SYNC, 5) + b"12345"),
+    "answer": Reader(messages.read_answer, messages.answer_head(5) + b"12345"),
+    "summons": Reader(lambda data: decode(data, Summons, limits.TICKET_BYTES), encode(Summons(5, A.public))),
+    "group frame": group_frame_reader(),
+    "hello": hello_reader(),
+    "ticket head": Reader(lambda d: tickets.read_head(d[: tickets.HEAD_BYTES]), tickets.MAGIC + b"\1\0"),
+    "ticket answer": Reader(tickets.read_answer, tickets.answer(Status.FULL)),
+    "join head": Reader(lambda d: groups.read_head(d[: groups.HEAD_BYTES]), groups.MAGIC + b"\1\0"),
+    "join answer": Reader(groups.read_answer, groups.answer(groups.Welcome(0))),
+}
+ALL = pytest.mark.parametrize("name", READERS)
+
+
+def taken(reader: Reader, data: bytes) -> Any:
+    try:
+        return reader.read(data)
+    except FarflungError:
+        return NOTHING
+
+
+@st.composite
+def damaged(draw: st.DrawFn, truth: bytes) -> bytes:
+    """The truth with a few bytes changed, left out, put in, repeated, or a length that is giant."""
+    data = bytearray(truth)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        size = draw(st.integers(1, 8))
+        what = draw(st.sampled_from(("flip", "cut", "put", "twice", "giant", "end")))
+        if what == "flip" and data:
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif what == "cut":
+            del data[at : at + size]
+        elif what == "put":
+            data[at:at] = draw(st.binary(min_size=1, max_size=8))
+        elif what == "twice":
+            data[at:at] = data[at : at + size]
+        elif what == "giant":
+            data[at : at + 4] = b"\xff\xff\xff\xff"
+        else:
+            del data[at:]
+    return bytes(data)
+
+
+@ALL
+def test_the_truth_is_taken(name: str) -> None:
+    reader = READERS[name]
+    assert reader.read(reader.truth) is not NOTHING or name in ("hello", "frames")
+
+
+@ALL
+@settings(max_examples=15, deadline=None)
+@given(data=st.binary(max_size=400))
+def test_noise_is_refused_with_an_error_of_ours(name: str, data: bytes) -> None:
+    found = taken(READERS[name], data)
+    assert found is NOTHING or not READERS[name].is_sealed
+
+
+@ALL
+@settings(max_examples=40, deadline=None)
+@given(source=st.data())
+def test_a_damaged_truth_is_refused_or_is_the_truth(name: str, source: st.DataObject) -> None:
+    reader = READERS[name]
+    data = source.draw(damaged(reader.truth))
+    found = taken(reader, data)
+    if reader.is_sealed and data != reader.truth:
+        assert found is NOTHING
+
+
+@ALL
+def test_a_truth_cut_at_every_byte_is_refused(name: str) -> None:
+    reader = READERS[name]
+    for end in range(len(reader.truth)):
+        found = taken(reader, reader.truth[:end])
+        assert found is NOTHING or not reader.is_sealed
+
+
+GIANTS = {
+    "array": b"\xdd\xff\xff\xff\xff",
+    "map": b"\xdf\xff\xff\xff\xff",
+    "bytes": b"\xc6\xff\xff\xff\xff",
+    "text": b"\xdb\xff\xff\xff\xff",
+    "extension": b"\xc9\xff\xff\xff\xff\x01",
+    "deep": b"\x91" * 3000,
+    "nested": b"\x99\xdd\x00\xff\xff\xff" * 300,
+    "frame": struct.pack(">BBII", Type.REQUEST, 0, 1, 0xFFFFFFFF),
+    "ask": struct.pack(">BBII", Type.REQUEST, 0, 1, 7) + struct.pack(">BIB", 1, 0xFFFFFFFF, 1) + b"a",
+    "group frame": struct.pack(">IBBHQQQ", 0xFFFFFFFF, 0, 3, 0, 1, 7, 0),
+    "hello": tls.MAGIC + b"\xff\xff",
+}
+
+
+@ALL
+def test_a_length_that_is_told_is_not_a_length_that_is_taken(name: str) -> None:
+    """Also where a giant stands in place of any part of a truth."""
+    reader = READERS[name]
+    taken(reader, reader.truth)
+    tracemalloc.start()
+    try:
+        for giant in GIANTS.values():
+            for at in {0, 1, 2, len(reader.truth) // 2}:
+                tracemalloc.reset_peak()
+                before = tracemalloc.get_traced_memory()[0]
+                taken(reader, reader.truth[:at] + giant)
+                assert tracemalloc.get_traced_memory()[1] - before < ROOM
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_body_over_its_limit_is_refused_unread() -> None:
+    for kind, limit in ((SignedTicket, limits.TICKET_BYTES), (Summons, limits.TICKET_BYTES)):
+        with pytest.raises(FarflungError):
+            decode(bytes(limit + 1), kind, limit)
+
+
+def test_a_set_up_cut_at_every_byte_is_never_ready() -> None:
+    """Byte by byte: after each, the state is that of a set-up that was cut there."""
+    dialer, acceptor = (
+        tls.Session.client(FileCredentials(A), B.public),
+        tls.Session.server(FileCredentials(B)),
+    )
+    while not (dialer.is_ready and acceptor.is_ready):
+        for source, sink in ((dialer, acceptor), (acceptor, dialer)):
+            data = source.outgoing()
+            for at in range(len(data)):
+                assert sink.receive(data[at : at + 1]) == []
+                assert not sink.is_ready or at == len(data) - 1
+    assert measures.answer(A.public)[:4] == tls.MAGIC
