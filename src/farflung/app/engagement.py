@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from farflung.app import objects, wire
+from farflung.app import objects, thrift, wire
 from farflung.app.archive import Archive, RunLog, roots_by_round
 from farflung.app.artefact import model_file, model_hash
 from farflung.app.audits import WORKER_GONE, Audits
@@ -106,7 +106,13 @@ class Requester:
         self._stop_asked = False
         self.counter = Counter()
         self.endpoint = Endpoint(
-            key, self._serve, self.counter, host=host, port=port, allow_remote=allow_remote
+            key,
+            self._serve,
+            self.counter,
+            host=host,
+            port=port,
+            allow_remote=allow_remote,
+            manners=thrift.manners(),
         )
         self._crew = Crew(key.public, terms, self._job_key, self.endpoint, self._supplies, journal)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from farflung.app import wire
+from farflung.app import thrift, wire
 from farflung.app.auditing import AuditTenancy
 from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, by_name, report, report_end
@@ -84,8 +84,9 @@ class Lender:
         self._orders: set[asyncio.Task[bytes]] = set()  # under way
         self._facts = capabilities(self._folder, int(config["flops"]))
         self.counter = Counter()
-        self._credential = credential_in(config, key)
-        self.endpoint = Endpoint(self._credential, self.handle, self.counter, port=int(config["port"]))
+        self._credential, manners = credential_in(config, key), thrift.manners(self._folder)
+        port = int(config["port"])
+        self.endpoint = Endpoint(self._credential, self.handle, self.counter, port=port, manners=manners)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from farflung.app import asking, beside, closing, history, preparation
+from farflung.app import asking, beside, closing, history, preparation, thrift
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
@@ -254,7 +254,9 @@ class Run:
         """Everybody takes the stake back, then what the ledger says is proved and exported: all blocks are in it."""
         await self._processes.leave()
         counter = Counter()
-        endpoint = Endpoint(self._network.keys.requester, closing.serve_nothing, counter)
+        endpoint = Endpoint(
+            self._network.keys.requester, closing.serve_nothing, counter, manners=thrift.manners()
+        )
 
         async def reach_ledger() -> Connection:
             validator = self._network.keys.validator.public

@@ -20,6 +20,7 @@ Times are seconds, rates bytes of TCP payload a second.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -91,16 +92,20 @@ def known(rate: float) -> Line:
     return Line(Phase.KEEP, max(LEAST, rate))
 
 
-def ceiling(line: Line) -> int:
-    """Bytes a second that all connections together may send now."""
+def ceiling(line: Line, cap: float = math.inf) -> int:
+    """Bytes a second that all connections together may send now; `cap`: at most, because somebody said so."""
+    return max(1, int(min(cap, _wish(line))))
+
+
+def _wish(line: Line) -> float:
     if line.phase is Phase.SEEK:
-        return int(max(SLOW, _SEEK * line.rate) if line.rate else UNKNOWN)
+        return max(SLOW, _SEEK * line.rate) if line.rate else UNKNOWN
     gain = {Phase.DRAIN: _DRAIN, Phase.PROBE: _PROBE}.get(line.phase, _KEEP)
-    return max(1, int(gain * line.rate))
+    return gain * line.rate
 
 
-def observe(line: Line, sample: Sample) -> Line:
-    """The line after one more look."""
+def observe(line: Line, sample: Sample, cap: float = math.inf) -> Line:
+    """The line after one more look. `cap`: what bounded the sender beside it."""
     if not sample.is_busy or sample.seconds <= 0:
         return replace(line, got=0, span=0.0)
     line = replace(
@@ -109,7 +114,7 @@ def observe(line: Line, sample: Sample) -> Line:
         got=line.got + sample.delivered,
         span=line.span + sample.seconds,
     )
-    return _STEPS[line.phase](line, sample)
+    return _keep(line, sample, cap) if line.phase is Phase.KEEP else _STEPS[line.phase](line, sample)
 
 
 def _enter(line: Line, phase: Phase) -> Line:
@@ -143,18 +148,18 @@ def _drain(line: Line, sample: Sample) -> Line:
     return _enter(line, Phase.KEEP)
 
 
-def _keep(line: Line, sample: Sample) -> Line:
+def _keep(line: Line, sample: Sample, cap: float) -> Line:
     line = replace(line, since_probe=line.since_probe + sample.seconds, lows=line.lows + sample.seconds)
     if line.span >= max(_SPAN, min(_LONG, sample.trip)):
-        line = _weighed(line, line.got / line.span)
+        line = _weighed(line, line.got / line.span, cap)
     if line.since_probe >= PROBE_SECONDS:
         return replace(_enter(line, Phase.PROBE), since_probe=0.0)
     return line
 
 
-def _weighed(line: Line, found: float) -> Line:
+def _weighed(line: Line, found: float, cap: float) -> Line:
     line = replace(line, got=0, span=0.0)
-    if found >= _FULL * _KEEP * line.rate:
+    if found >= _FULL * min(cap, _KEEP * line.rate):
         return _confirmed(line, found)
     line = replace(line, low=max(line.low, found))
     if line.lows < FORGET:
@@ -179,7 +184,6 @@ def _weigh(line: Line, sample: Sample) -> Line:
 _STEPS: Final = {
     Phase.SEEK: _seek,
     Phase.DRAIN: _drain,
-    Phase.KEEP: _keep,
     Phase.PROBE: _probe,
     Phase.WEIGH: _weigh,
 }

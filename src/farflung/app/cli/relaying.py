@@ -15,18 +15,21 @@ from typing import Any, Final
 import click
 import msgspec
 
+from farflung.app import thrift
 from farflung.app.roles.relay import allow_many_files
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.durable import write_atomic
 from farflung.core.units import format_bytes, format_rate
+from farflung.net.io.allowance import Allowance
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.tuning import CAN_PACE
 from farflung.net.shares import kept_rate
 
 PORT: Final = 4510
 _LEAST, _MOST = 0.1, 10_000.0  # Mbit/s of --uplink
+_LOOK_SECONDS: Final = 1.0  # between two looks at the month's volume
 _TEXT_BYTES: Final = 2 * ID_BYTES + 1  # hex digits and a line's end
 
 
@@ -98,24 +101,54 @@ def _sent_at_most(uplink: float | None) -> int | None:
     return kept_rate(uplink)
 
 
-async def _serve(key: SigningKey, host: str, port: int, rate: int | None, as_json: bool) -> None:
-    server = RelayServer(key, host=host, port=port, uplink=rate, allow_remote=True)  # --host said so
+async def _serve(
+    key: SigningKey, host: str, port: int, rate: int | None, month: Allowance | None, as_json: bool
+) -> None:
+    server = RelayServer(
+        key,
+        host=host,
+        port=port,
+        uplink=rate,
+        allow_remote=True,  # --host said so
+        admit=None if month is None else lambda _: month.spent() is None,
+        on_traffic=None if month is None else lambda size: month.add(size, size),
+    )
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
     host, port = await server.start()
-    paced = [] if rate is None else [f"sends at most {format_rate(8 * rate)} to other machines"]
+    kept = [] if rate is None else [f"sends at most {format_rate(8 * rate)} to other machines"]
+    if month is not None:
+        kept.append(f"{format_bytes(month.used)} of {format_bytes(month.limit)} used this month (UTC)")
     _say(
         as_json,
         {"peer": key.public.hex(), "host": host, "port": port, "bytes_per_second": rate},
-        [f"relay {key.public.hex()}", f"at    {host}:{port}", *paced, "Ctrl-C ends it."],
+        [f"relay {key.public.hex()}", f"at    {host}:{port}", *kept, "Ctrl-C ends it."],
     )
+    keeping = None if month is None else asyncio.create_task(_keep(month, server))
     try:
         await is_over.wait()
     finally:
+        if keeping is not None:
+            keeping.cancel()
         await server.close()
+        if month is not None:
+            await month.close()
     _say(as_json, {"forwarded": server.forwarded}, [f"forwarded {format_bytes(server.forwarded)}"])
+
+
+async def _keep(month: Allowance, server: RelayServer) -> None:
+    """Ends what goes through when the month's volume is used up, and says so once; the next month begins by itself."""
+    was_spent = False
+    while True:
+        error = month.spent()
+        if error is not None:
+            server.end_circuits()
+            if not was_spent:
+                sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
+        was_spent = error is not None
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 @click.command(epilog="Example: farflung relay --host 0.0.0.0 --key relay.key")
@@ -138,9 +171,15 @@ async def _serve(key: SigningKey, host: str, port: int, rate: int | None, as_jso
     help="Your line's upload in Mbit/s: 95 % of it is used. Without it, all that the line takes. Linux only.",
 )
 @click.option(
+    "--month",
+    type=click.FloatRange(0.001, 1_000_000.0),
+    metavar="GB",
+    help="At most so much in a calendar month (UTC), both ways; then no circuits until the next one.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="JSON objects on stdout: the address, then what was forwarded."
 )
-def relay(host: str, port: int, path: Path, uplink: float | None, as_json: bool) -> None:
+def relay(host: str, port: int, path: Path, uplink: float | None, month: float | None, as_json: bool) -> None:
     """Forward bytes between peers that cannot reach each other, until Ctrl-C.
 
     Any key is served, within limits for each. The relay sees who talks with whom and how much; what they say is
@@ -148,4 +187,5 @@ def relay(host: str, port: int, path: Path, uplink: float | None, as_json: bool)
     """
     rate = _sent_at_most(uplink)
     allow_many_files()
-    asyncio.run(_serve(read_or_make_key(path), host, port, rate, as_json))
+    volume = thrift.allowance(thrift.read_thrift().month_gb if month is None else month)
+    asyncio.run(_serve(read_or_make_key(path), host, port, rate, volume, as_json))

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
+from farflung.app import thrift
 from farflung.app.sync.book import Peer, load_key, members
 from farflung.app.sync.group import Exchanged, too_few
 from farflung.app.sync.parcels import AHEAD, BEHIND, PIECE, Held, Piece, Shelf, Verdict, Wanted, refuse_piece
@@ -108,6 +109,7 @@ class Mesh:
                 port=listen[1],
                 admit=lambda peer: peer in book,
                 allow_remote=allow_remote,
+                manners=thrift.manners(),
             )
             await endpoint.start()
             return endpoint

@@ -17,7 +17,7 @@ from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
-from farflung.net.frames import FRAGMENT_BYTES, FrameReader
+from farflung.net.frames import FrameReader
 from farflung.net.io.manners import Manners
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.tuning import Tuned
@@ -136,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         """Asks the peer and waits for its reply.
 
         Raises RemoteError (code and texts of the peer's error), NetworkError FF-NET-030 (does not fit),
-        FF-NET-046 or what else ended the connection, FF-NET-047 (no answer within `timeout` seconds).
+        FF-NET-046 or what else ended the connection, FF-NET-047 (no answer in time), 150 (the month is used up).
         """
         try:
             async with asyncio.timeout(timeout):
@@ -151,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
             ) from None
 
     async def tell(self, method: str, body: bytes, *, kind: Kind = Kind.CONTROL) -> None:
-        """Sends without waiting for an answer; returns when it is queued. Raises FF-NET-030, FF-NET-046."""
+        """Sends without waiting for an answer; returns when it is queued. Raises FF-NET-030, 046, 150."""
         await self._wait_for_room(kind)
         self._streams.tell(method, body, kind)
         self._pump()
@@ -195,6 +195,11 @@ class Connection(asyncio.BufferedProtocol):
             self._streams.fail(asked, error)
             self._pump()
 
+    def check(self, kind: Kind) -> None:
+        """Raises NetworkError FF-NET-150 when the owner allows no more of this kind this month."""
+        if self._outlet is not None:
+            self._outlet.check(kind)
+
     def serve(self) -> None:
         """Starts waiting requests, while this key has places and the answers before them have room."""
         for queue in self._waiting if self._reason is None else ():
@@ -206,7 +211,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the TCP connection stands."""
         assert isinstance(transport, asyncio.Transport)
-        self._outlet = Outlet(transport, self._meter, self._owner.manners)
+        self._outlet = Outlet(transport, self._meter, self._owner.manners, self._pump)
         if self._reason is not None:
             transport.abort()
             return
@@ -219,7 +224,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """asyncio: `nbytes` are there."""
-        self._meter.received(nbytes)
+        if self._outlet is not None:
+            self._outlet.took(nbytes)
         self._quiet = 0
         self.heard = self._loop.time()
         if self._reason is not None:
@@ -252,12 +258,12 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """asyncio: the kernel takes no more."""
         if self._outlet is not None:
-            self._outlet.is_paused = True
+            self._outlet.is_full = True
 
     def resume_writing(self) -> None:
         """asyncio: the kernel has taken everything."""
         if self._outlet is not None:
-            self._outlet.is_paused = False
+            self._outlet.is_full = False
             self.heard = self._loop.time()
             self._outlet.account()
             self._pump()
@@ -303,6 +309,7 @@ class Connection(asyncio.BufferedProtocol):
             self._room.clear()
             await self._room.wait()
         self._check_open()
+        self.check(kind)
 
     def _check_open(self) -> None:
         if self._reason is not None:
@@ -323,22 +330,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Sends frames while the kernel takes them; then whoever waits for room may look."""
-        while self._can_send() and (frame := self._streams.next_frame(self._piece())) is not None:
-            kind, data = frame
-            self._session.send(data)
-            self._write(kind, self._session.outgoing())
+        while (most := self._most()) and (frame := self._streams.next_frame(most)) is not None:
+            self._session.send(frame[1])
+            self._write(frame[0], self._session.outgoing())
         self._room.set()
         self.serve()
 
     def _may_serve(self, kind: Kind) -> bool:
         return self._streams.has_room(kind) and self._owner.has_place(self.peer, kind)
 
-    def _can_send(self) -> bool:
+    def _most(self) -> int:
         is_up = self._reason is None and self._session.is_ready
-        return is_up and self._outlet is not None and not self._outlet.is_paused
-
-    def _piece(self) -> int:
-        return FRAGMENT_BYTES if self._outlet is None else self._outlet.piece
+        return self._outlet.piece if is_up and self._outlet is not None else 0
 
     def _write(self, kind: Kind, data: bytes) -> None:
         if self._outlet is not None and data:

@@ -55,6 +55,7 @@ class Desk:
 
     async def _work(self, connection: Connection, asked: Asked) -> None:
         try:
+            connection.check(asked.kind)
             connection.answer(asked, await self._handler(connection, asked.method, asked.body))
         except FarflungError as error:
             connection.refuse(asked, error)

@@ -1,129 +1,228 @@
-"""Keeps what all connections of one process send to other machines together below what the line carries.
+"""Keeps what all connections of one process exchange with other homes below what the line carries and its owner allows.
 
 One Uplink divides the rate among the sockets, as in a relay; the rate is what `uplink` estimates from the kernel's own
-figures. While nothing is sent there is no timer and nothing is read.
+figures, and never above the owner's cap. Where the kernel cannot pace, a token bucket holds the senders back; one for
+what comes pauses reading, and TCP slows whoever sends. While nothing is sent there is no timer and nothing is read.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from farflung.core import limits
 from farflung.net import uplink
+from farflung.net.bucket import Bucket
+from farflung.net.io import tuning
+from farflung.net.io.allowance import Allowance
+from farflung.net.io.memory import LineMemory, network_of
 from farflung.net.io.pacing import Uplink
 from farflung.net.io.tuning import UNSENT_BYTES, Reading, hold, is_near, read
+from farflung.net.messages import Kind
+from farflung.net.shares import KEPT
 from farflung.net.uplink import Line, Phase, Sample
 
 LOOK_SECONDS: Final = 0.02
-_HELD_LEAST: Final = 8 * limits.KIB  # held unsent by a connection that is new or slow
-_HELD_SECONDS: Final = 0.04  # of what a connection may deliver next
 _SHARE_SECONDS: Final = 0.5  # between two divisions: a few round trips
 _SEEKING_SECONDS: Final = 0.1  # the same while the rate grows
 _BOUND_SHARE: Final = 0.2  # of the time: a receiver that takes no more for so long says nothing of our line
+_TRIFLE: Final = 0.1  # of a rate: not worth writing down
+_HELD_LEAST: Final = 8 * limits.KIB  # held unsent by a connection that is new or slow
+_HELD_SECONDS: Final = 0.04  # of what a connection may deliver next
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What the owner allows, bytes a second on the line, headers counted. 0: all that it carries."""
+
+    up: int = 0
+    down: int = 0
 
 
 @dataclass(slots=True)
-class _Last:
-    """Of one socket, at the last look."""
+class _Member:
+    """One connection to another home."""
 
-    reading: Reading | None
+    transport: asyncio.Transport
+    wake: Callable[[], None]
+    reading: Reading | None  # at the last look
     was_busy: bool = False
     held: int = UNSENT_BYTES  # bytes that the kernel may hold unsent
 
 
 class Manners:
-    """What one process sends to other machines. Used by one asyncio loop."""
+    """What one process exchanges with other homes. Used by one asyncio loop."""
 
-    def __init__(self, line: Line | None = None) -> None:
-        """`line`: what is known of it already (None: nothing)."""
-        self.line = line or Line()
-        self._uplink = Uplink(uplink.ceiling(self.line))
-        self._sockets: dict[socket.socket, _Last] = {}
+    def __init__(
+        self,
+        caps: Caps | None = None,
+        *,
+        allowance: Allowance | None = None,
+        memory: LineMemory | None = None,
+    ) -> None:
+        """`allowance`: of a month (None: no bound). `memory` knows lines of earlier processes (None: nothing)."""
+        caps = caps or Caps()
+        self.line, self.allowance = Line(), allowance
+        self._memory, self._network, self._kept = memory, "", 0.0
+        self._cap = KEPT * caps.up if caps.up else math.inf  # rates here count what packets carry
+        self._uplink = Uplink(uplink.ceiling(self.line, self._cap))
+        self._members: dict[socket.socket, _Member] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked = self._divided = 0.0
         self._has_sent = False
+        self._out = Bucket(self._cap) if caps.up and not tuning.CAN_PACE else None
+        self._in = Bucket(KEPT * caps.down) if caps.down else None
+        self._held = self._paused = False  # by the buckets
 
     @property
     def rate(self) -> int:
         """Bytes a second that all of them together may send now."""
         return self._uplink.rate
 
-    def open(self, sock: socket.socket) -> None:
-        """A connection stands; nothing if its other end is on this machine or in this home."""
+    def check(self, sock: socket.socket, kind: Kind) -> None:
+        """Raises NetworkError FF-NET-150 for bulk to another home when the month's volume is used up."""
+        if self.allowance is not None and kind.is_bulk and sock in self._members:
+            self.allowance.check()
+
+    def open(self, sock: socket.socket, transport: asyncio.Transport, wake: Callable[[], None]) -> None:
+        """A connection stands; nothing if its other end is on this machine or in this home. `wake`: it may send on."""
         if not is_near(sock):
-            self._sockets[sock] = last = _Last(read(sock))
+            self._remember(sock)
+            self._members[sock] = member = _Member(transport, wake, read(sock))
             self._uplink.open(sock)
-            if last.reading is not None:
-                _hold(sock, last, 0.0)
+            if member.reading is not None:
+                _hold(sock, member, 0.0)
 
     def close(self, sock: socket.socket) -> None:
         """It is gone; nothing if it was not one of these."""
-        if self._sockets.pop(sock, None) is not None:
+        if self._members.pop(sock, None) is not None:
             self._uplink.close(sock)
 
     def held(self, sock: socket.socket) -> int:
         """Bytes that the kernel may hold of it, unsent."""
-        last = self._sockets.get(sock)
-        return UNSENT_BYTES if last is None else last.held
+        member = self._members.get(sock)
+        return UNSENT_BYTES if member is None else member.held
+
+    def is_held(self, sock: socket.socket) -> bool:
+        """Whether it may not send for now: what was sent has to be paid for."""
+        return self._held and sock in self._members
 
     def sent(self, sock: socket.socket, size: int) -> None:
         """The kernel took `size` bytes of it."""
-        if sock not in self._sockets:
+        if sock not in self._members:
             return
         self._uplink.sent(sock, size)
+        if self.allowance is not None:
+            self.allowance.add(size, 0)
+        loop = asyncio.get_running_loop()
+        if self._out is not None and (wait := self._out.take(size, loop.time())) and not self._held:
+            self._held = True
+            loop.call_later(wait, self._release)
         self._has_sent = True
         if self._timer is None:
-            loop = asyncio.get_running_loop()
             self._looked = self._divided = loop.time()
-            for each, last in self._sockets.items():
-                last.reading, last.was_busy = read(each), False
+            for each, member in self._members.items():
+                member.reading, member.was_busy = read(each), False
             self._timer = loop.call_later(LOOK_SECONDS, self._look)
+
+    def received(self, sock: socket.socket, size: int) -> None:
+        """`size` bytes of it came."""
+        if sock not in self._members:
+            return
+        if self.allowance is not None:
+            self.allowance.add(0, size)
+        loop = asyncio.get_running_loop()
+        if self._in is not None and (wait := self._in.take(size, loop.time())):
+            if not self._paused:
+                self._paused = True
+                loop.call_later(wait, self._read_on)
+            for member in self._members.values():
+                member.transport.pause_reading()
+
+    def _release(self) -> None:
+        assert self._out is not None
+        loop = asyncio.get_running_loop()
+        if wait := self._out.take(0, loop.time()):
+            loop.call_later(wait, self._release)
+            return
+        self._held = False
+        for member in list(self._members.values()):
+            member.wake()
+
+    def _read_on(self) -> None:
+        assert self._in is not None
+        loop = asyncio.get_running_loop()
+        if wait := self._in.take(0, loop.time()):
+            loop.call_later(wait, self._read_on)
+            return
+        self._paused = False
+        for member in self._members.values():
+            if not member.transport.is_closing():
+                member.transport.resume_reading()
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         sample = self._sampled(now - self._looked)
         self._looked = now
-        self.line = uplink.observe(self.line, sample)
-        self._uplink.limit(uplink.ceiling(self.line))
+        self.line = uplink.observe(self.line, sample, self._cap)
+        self._uplink.limit(uplink.ceiling(self.line, self._cap))
         pause = _SEEKING_SECONDS if self.line.phase is Phase.SEEK else _SHARE_SECONDS
         if now - self._divided >= pause:
             self._uplink.look(now - self._divided)
             self._divided = now
+        self._keep()
         is_over = not self._has_sent and not sample.is_busy
         self._has_sent = False
         self._timer = None if is_over else loop.call_later(LOOK_SECONDS, self._look)
+
+    def _remember(self, sock: socket.socket) -> None:
+        """The first connection names the network; what is known of its line is where we begin."""
+        if self._memory is not None and not self._network:
+            self._network = network_of(sock)
+            if (rate := self._memory.rate(self._network)) is not None:
+                self.line, self._kept = uplink.known(rate), rate
+                self._uplink.limit(uplink.ceiling(self.line, self._cap))
+
+    def _keep(self) -> None:
+        """Writes the line's rate down when it has become another one."""
+        rate = self.line.rate
+        is_new = abs(rate - self._kept) > _TRIFLE * self._kept
+        if self._memory is not None and self._network and self.line.phase is Phase.KEEP and is_new:
+            self._kept = rate
+            asyncio.get_running_loop().run_in_executor(None, self._memory.keep, self._network, int(rate))
 
     def _sampled(self, seconds: float) -> Sample:
         """What all sockets did since the last look. A socket that waits for its receiver, or for us, is not busy."""
         delivered, fastest = 0, 0.0
         trips: list[float] = []
         queues: list[float] = []
-        for sock, last in self._sockets.items():
-            reading, before = read(sock), last.reading
+        for sock, member in self._members.items():
+            reading, before = read(sock), member.reading
+            member.reading = reading
             if reading is None or before is None:
-                last.reading = reading
                 continue
             delivered += max(0, reading.delivered - before.delivered)
             bound = reading.receiver_bound - before.receiver_bound > _BOUND_SHARE * seconds
             is_busy = reading.has_unsent and not bound
-            if is_busy and last.was_busy:
+            if is_busy and member.was_busy:
                 fastest += reading.rate
                 trips.append(reading.trip)
                 queues.append(reading.trip - reading.shortest)
-                _hold(sock, last, 2 * reading.rate)
-            last.reading, last.was_busy = reading, is_busy
+                _hold(sock, member, 2 * reading.rate)
+            member.was_busy = is_busy
         if not trips:
             return Sample(delivered, seconds, is_busy=False)
         return Sample(delivered, seconds, fastest, min(trips), min(queues))
 
 
-def _hold(sock: socket.socket, last: _Last, rate: float) -> None:
+def _hold(sock: socket.socket, member: _Member, rate: float) -> None:
     """Lets the kernel hold some milliseconds of what the connection may deliver, bytes a second."""
     size = min(UNSENT_BYTES, max(_HELD_LEAST, int(_HELD_SECONDS * rate)))
-    if not 0.8 * last.held <= size <= 1.25 * last.held:  # not for every trifle
-        last.held = size
+    if not 0.8 * member.held <= size <= 1.25 * member.held:  # not for every trifle
+        member.held = size
         hold(sock, size)

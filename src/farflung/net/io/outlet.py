@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from farflung.core import limits
@@ -18,12 +19,19 @@ _OVERFULL_BYTES: Final = 256 * limits.KIB  # four of the largest frames
 
 
 class Outlet:
-    """The sending half of a transport. `is_paused`: the kernel takes no more for now."""
+    """The sending half of a transport. `is_full`: the kernel takes no more for now."""
 
-    def __init__(self, transport: asyncio.Transport, meter: Meter, manners: Manners | None) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        meter: Meter,
+        manners: Manners | None,
+        wake: Callable[[], None],
+    ) -> None:
+        """`wake` is called when it may send again after `manners` held it."""
         self._transport, self._meter, self._manners = transport, meter, manners
         self._written: deque[tuple[Kind, int]] = deque()  # what the kernel may not have taken yet
-        self.is_paused = False
+        self.is_full = False
         transport.set_write_buffer_limits(high=0)
         self.socket: socket.socket | None = transport.get_extra_info("socket")
         self.remote: tuple[str, int] | None = transport.get_extra_info("peername")
@@ -31,13 +39,34 @@ class Outlet:
         if self.socket is not None:
             self.tuned = tune(self.socket)
             if manners is not None:
-                manners.open(self.socket)
+                manners.open(self.socket, transport, wake)
+
+    def emptied(self) -> None:
+        """The kernel has taken everything, and takes more."""
+        self.is_full = False
+        self.account()
+
+    def check(self, kind: Kind) -> None:
+        """Raises NetworkError FF-NET-150 when the owner allows no more of this kind this month."""
+        if self.socket is not None and self._manners is not None:
+            self._manners.check(self.socket, kind)
+
+    def took(self, size: int) -> None:
+        """`size` bytes came in."""
+        self._meter.received(size)
+        if self.socket is not None and self._manners is not None:
+            self._manners.received(self.socket, size)
 
     @property
     def piece(self) -> int:
-        """Bytes of a frame at most: on a slow line control shall not wait for a large one."""
-        if self.socket is None or self._manners is None:
-            return FRAGMENT_BYTES
+        """Bytes of the next frame at most; 0: none for now, since the kernel is full or the owner's cap is reached.
+
+        On a slow line control shall not wait for a large one.
+        """
+        if self.is_full or self.socket is None or self._manners is None:
+            return 0 if self.is_full else FRAGMENT_BYTES
+        if self._manners.is_held(self.socket):
+            return 0
         return min(FRAGMENT_BYTES, self._manners.held(self.socket) // 2)
 
     @property

@@ -333,6 +333,11 @@ class RelayServer:
             for leg in circuit.sockets:
                 self._uplink.close(leg)
 
+    def end_circuits(self) -> None:
+        """Ends all that are joined: the owner's month is used up. `admit` decides about new ones."""
+        for circuit in list(self._circuits):
+            circuit.close()
+
     def _release(self, dialer: PeerId) -> None:
         self._owned[dialer] -= 1
         if not self._owned[dialer]:

@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+
+from farflung.app import thrift
+from farflung.app.thrift import Thrift
+from farflung.core.errors import UsageError
+from farflung.net.budget import GIGABYTE
+
+
+def written(tmp_path: Path, text: str) -> dict[str, str]:
+    (tmp_path / "farflung").mkdir()
+    (tmp_path / "farflung" / "network.toml").write_text(text)
+    return {"XDG_CONFIG_HOME": str(tmp_path)}
+
+
+def test_without_a_file_nothing_is_bounded(tmp_path: Path) -> None:
+    assert thrift.read_thrift({"XDG_CONFIG_HOME": str(tmp_path)}) == Thrift()
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    environment = written(tmp_path, "[network]\nup_mbit = 10\nmonth_gb = 0.5\n")
+    assert thrift.read_thrift(environment) == Thrift(10, 0, 0.5)
+    assert thrift.read_thrift({**environment, "FARFLUNG_UP_MBIT": "2.5"}) == Thrift(2.5, 0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("[network]\nup_mbits = 10\n", "did you mean up_mbit"),
+        ("[network]\nup_mbit = -1\n", "is not a number"),
+        ("[network]\nup_mbit = true\n", "is not a number"),
+        ("[network]\nup_mbit = nan\n", "is not a number"),
+        ("[network]\ndown_mbit = [1]\n", "is not a number"),
+        ("[line]\nup_mbit = 1\n", "one table"),
+        ("network = 5\n", "one table"),
+        ("[network\n", ""),
+    ],
+)
+def test_what_is_no_bound_is_refused(tmp_path: Path, text: str, cause: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        thrift.read_thrift(written(tmp_path, text))
+    assert caught.value.code == "FF-APP-198"
+    assert cause in caught.value.cause
+
+
+def test_a_relative_folder_in_the_environment_is_not_followed() -> None:
+    assert thrift.config_file({"XDG_CONFIG_HOME": "here"}).is_absolute()
+
+
+def test_a_months_volume_is_kept_in_the_users_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert thrift.manners().allowance is None
+    monkeypatch.setenv("FARFLUNG_MONTH_GB", "2")
+    monkeypatch.setenv("FARFLUNG_UP_MBIT", "8")
+    made = thrift.manners()
+    assert made.allowance is not None
+    assert made.allowance.path == tmp_path / "farflung" / "month.book"
+    assert made.allowance.limit == 2 * GIGABYTE
+    assert made.rate <= 1_000_000

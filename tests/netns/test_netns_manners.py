@@ -1,0 +1,194 @@
+"""What a peer in a home sends and takes over its line: measured, paced, capped by rate and month, by its own count."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app.lab import Home, Laboratory, Nat, why_not
+from farflung.app.lab.line import OVERHEAD
+from farflung.net.io.tuning import CAN_PACE
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
+
+UP, DOWN = 20.0, 100.0  # Mbit/s
+CAP = 500_000  # bytes a second
+SECONDS = 2.0
+PEER = """
+import asyncio, json, sys, time
+from pathlib import Path
+from farflung.core.crypto import local_key
+from farflung.core.errors import FarflungError
+from farflung.net.budget import HEADERS
+from farflung.net.counters import Counter
+from farflung.net.io import tuning
+from farflung.net.io.allowance import Allowance
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.manners import Caps, Manners
+from farflung.net.io.memory import LineMemory
+from farflung.net.streams import Kind
+
+asked = json.loads(sys.argv[1])
+A, B = local_key(9, "a"), local_key(9, "b")
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+async def handle(connection, method, body):
+    if method == "get":
+        return bytes(1 << 20)
+    return body if method == "ask" else b""
+
+async def serve():
+    b = Endpoint(B, handle, Counter(), host=asked["host"], allow_remote=True)
+    say(port=(await b.start())[1])
+    await asyncio.Event().wait()
+
+async def flood(connection, method):
+    body = bytes(1 << 20) if method == "put" else b""
+    while True:
+        await connection.call(method, body, kind=Kind.SYNC, timeout=60.0)
+
+async def peer():
+    tuning.CAN_PACE = tuning.CAN_PACE and asked.get("paces", True)
+    month = None
+    if "month" in asked:
+        month = Allowance(Path(asked["folder"]) / "month.book", asked["month"])
+    memory = LineMemory(Path(asked["folder"]) / "lines.book")
+    manners = Manners(Caps(asked.get("up", 0), asked.get("down", 0)), allowance=month, memory=memory)
+    a = Endpoint(A, handle, Counter(), manners=manners)
+    connection = await a.dial(B.public, asked["host"], asked["port"])
+    began = manners.line.rate
+    flows = [asyncio.create_task(flood(connection, asked["method"])) for _ in range(4)]
+    await asyncio.sleep(asked["warm"])
+    say(warm=True)
+    done, _ = await asyncio.wait(flows, timeout=asked["seconds"])
+    refused = next((each.exception().code for each in done), "")
+    trips = []
+    for _ in range(5):
+        before = time.monotonic()
+        assert await connection.call("ask", b"x") == b"x"
+        trips.append(time.monotonic() - before)
+    say(refused=refused, rate=manners.line.rate, began=began, members=len(manners._members), trips=trips,
+        sent=a.counter.total_sent, used=0 if month is None else month.used)
+    for each in flows:
+        each.cancel()
+    await asyncio.gather(*flows, return_exceptions=True)
+    await a.close()
+    if month is not None:
+        await month.close()
+
+asyncio.run(serve() if asked["method"] == "serve" else peer())
+"""
+
+
+@pytest.fixture(scope="module")
+def laboratory() -> Iterator[Laboratory]:
+    if why := why_not():
+        pytest.skip(why)
+    if not CAN_PACE:
+        pytest.skip("this system cannot pace")
+    with Laboratory([Home(up=UP, down=DOWN, rtt=40, nat=Nat.PORT_RESTRICTED, hosts=2)]) as made:
+        yield made
+
+
+@contextmanager
+def peer(laboratory: Laboratory, who: str, **asked: object) -> Iterator[subprocess.Popen[str]]:
+    process = laboratory.start(
+        who, [sys.executable, "-c", PEER, json.dumps(asked)], out=subprocess.PIPE, errors=subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AssertionError(process.communicate()[1])
+    facts: dict[str, Any] = json.loads(line)
+    return facts
+
+
+def exchange(
+    laboratory: Laboratory,
+    tmp_path: Path,
+    method: str,
+    *,
+    server: str = "s1",
+    warm: float = 1.0,
+    seconds: float = SECONDS,
+    **asked: object,
+) -> tuple[dict[str, Any], float, float]:
+    """What a peer in the home says after some seconds, and bytes a second that its line carried up and down."""
+    host = laboratory.address(server)
+    with peer(laboratory, server, method="serve", host=host) as there:
+        place = {"host": host, "port": said(there)["port"], "folder": str(tmp_path)}
+        with peer(laboratory, "h1", method=method, warm=warm, seconds=seconds, **place, **asked) as here:
+            assert said(here) == {"warm": True}
+            before, began = laboratory.counters(1), time.monotonic()
+            time.sleep(0.8 * seconds)
+            after, spent = laboratory.counters(1), time.monotonic() - began
+            facts = said(here)
+    print(facts)
+    up, down = ((b.bytes - a.bytes) / spent for a, b in zip(before, after, strict=True))
+    return facts, up, down
+
+
+def test_a_line_is_measured_and_used_below_what_it_carries_and_remembered(
+    laboratory: Laboratory, tmp_path: Path
+) -> None:
+    facts, up, _ = exchange(laboratory, tmp_path, "put", warm=2.0)
+    payload = UP * 1e6 / 8 * 1448 / (1500 + OVERHEAD)
+    assert (facts["began"], facts["members"], facts["refused"]) == (0, 1, "")
+    assert 0.9 * payload < facts["rate"] < 1.05 * payload
+    assert 0.7 * payload < up
+    again, _, _ = exchange(laboratory, tmp_path, "put", warm=0.1, seconds=0.5)
+    assert 0.9 * payload < again["began"] < 1.05 * payload
+
+
+@pytest.mark.parametrize("paces", [True, False])
+def test_no_more_goes_up_than_the_owner_allows(laboratory: Laboratory, tmp_path: Path, paces: bool) -> None:
+    _, up, _ = exchange(laboratory, tmp_path, "put", up=CAP, paces=paces)
+    assert 0.6 * CAP < up <= CAP + (1 << 16) / SECONDS * (not paces)
+
+
+def test_no_more_comes_down_than_the_owner_allows(laboratory: Laboratory, tmp_path: Path) -> None:
+    _, _, down = exchange(laboratory, tmp_path, "get", warm=2.0, down=CAP)
+    assert (
+        0.5 * CAP < down <= CAP * 1.15
+    )  # what the kernel takes before it makes the sender wait is not ours to choose
+
+
+@pytest.mark.parametrize("method", ["put", "get"])
+def test_a_months_volume_ends_bulk_with_its_code_and_control_goes_on(
+    laboratory: Laboratory, tmp_path: Path, method: str
+) -> None:
+    month = 4_000_000
+    facts, _, _ = exchange(laboratory, tmp_path, method, month=month)
+    assert facts["refused"] == "FF-NET-150"
+    assert len(facts["trips"]) == 5
+    assert month <= facts["used"] < month + 4 * (9 << 20)  # what was queued, and what was asked for
+    again, up, down = exchange(laboratory, tmp_path, method, month=month, warm=0.1, seconds=0.5)
+    assert (again["refused"], len(again["trips"])) == ("FF-NET-150", 5)
+    assert up + down < 60_000
+
+
+def test_what_stays_in_the_home_is_neither_paced_nor_counted(laboratory: Laboratory, tmp_path: Path) -> None:
+    facts, up, down = exchange(
+        laboratory, tmp_path, "put", server="h1.2", month=1, up=CAP, warm=0.1, seconds=1.0
+    )
+    assert (facts["members"], facts["refused"], facts["used"]) == (0, "", 0)
+    assert facts["sent"] > 4 * CAP
+    assert up + down < 10_000
