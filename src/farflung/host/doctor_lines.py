@@ -123,7 +123,7 @@ def _clock_fails(measured: str, cause: str, step: str, side: Side) -> Finding:
 def _set(skew: float) -> str:
     """What sets a clock that differs by `skew` from the true one."""
     shift = f"+{skew:.0f} seconds" if skew > 0 else f"{-skew:.0f} seconds ago"
-    return f"timedatectl set-ntp true, or as root date -s '{shift}'"
+    return f"timedatectl set-ntp true; or as root, date -s '{shift}'"
 
 
 def _ahead(skew: float) -> str:
@@ -160,7 +160,7 @@ def nat(relays: Sequence[RelaySeen]) -> Finding:
         return Finding("nat", State.OK, measured, details=details)
     measured = f"{of_one_port[0].there[0]}; symmetric: another port for every destination"
     cause = "connections stay on a relay with peers whose NAT is so too; with all others a direct way may be found"
-    step = "nothing has to be done; a port that your router forwards makes this computer reachable: --listen PORT"
+    step = "nothing has to be done; or forward a port of the router to this computer, for a direct way"
     return Finding("nat", State.SLOW, measured, cause, step, "", details, Fault.SYMMETRIC_NAT, Side.NETWORK)
 
 
@@ -202,7 +202,7 @@ def reach(found: Reach | None, relays: Sequence[RelaySeen]) -> Finding:
     what = {"refused": "it was refused", "silent": "nothing came back"}.get(found.answer, "a router said no")
     if is_behind and seen is not None:
         cause = f"{who} listens, and the NAT at {seen.there[0]} does not pass it on ({what})"
-        step = f"forward TCP port {port} of the router to {seen.here[0]}; or stay on the relay, which works as it is"
+        step = f"forward TCP port {port} of the router to {seen.here[0]}; or stay on the relay, which works"
         return Finding(
             "reach",
             State.SLOW,
@@ -213,7 +213,7 @@ def reach(found: Reach | None, relays: Sequence[RelaySeen]) -> Finding:
             side=Side.NETWORK,
         )
     cause = f"{who} listens and no NAT is before it, yet {what}: a firewall here, or of this network, drops who comes"
-    step = f"as root, nft list ruleset; ufw allow {port}/tcp, or firewall-cmd --add-port={port}/tcp"
+    step = f"as root, ufw allow {port}/tcp; or firewall-cmd --add-port={port}/tcp; or see nft list ruleset"
     return _unreached(port, cause, step, Fault.FIREWALL_ON_ACCEPT, Side.HERE)
 
 
@@ -242,7 +242,7 @@ def mtu(local: Local, relays: Sequence[RelaySeen]) -> Finding:
 def _black_hole(local: Local, one: RelaySeen, met: Sequence[RelaySeen]) -> Finding:
     if not one.passing:
         cause = f"small messages to {one.place} pass and 16 KB do not, in packets of any size: the line is very slow"
-        return Finding("mtu", State.UNKNOWN, MISSED, cause, f"{ASK}, with less else on the line")
+        return Finding("mtu", State.UNKNOWN, MISSED, cause, f"{ASK}; with less else on the line")
     measured = f"packets over {one.passing} bytes vanish on the way to or from {one.place}"
     cause = "a router drops what is too large for its next line, and its word about that does not arrive"
     side = Side.BETWEEN
@@ -309,18 +309,19 @@ def _up(local: Local, one: RelaySeen) -> Finding:
             else "no load of ours was on it"
         )
         cause = f"the line is busy: round trips of {brief(trips[0])} to {brief(trips[-1])}; {where}"
-        step = "stop what else sends on this line: another computer of this network, a backup, a video call"
+        step = "stop what else sends on this line; a backup, a video call, another computer of this network"
         return Finding(
             "up", State.SLOW, measured, cause, step, "", keep, Fault.SATURATED_UPLINK, Side.NETWORK
         )
     if added > BLOAT:
         cause = f"an upload of ours raises round trips from {brief(trips[0])} to {brief(trips[0] + added)}: "
         cause += "the router's queue is long, and everything else on the line waits in it"
-        step = "give the line's upload to the router's queue management (SQM, fq_codel), at 95 % of its rate"
+        step = f"in the router, queue management (SQM, fq_codel) at {format_rate(0.95 * 8 * one.up.rate)} up"
         return Finding(
             "up", State.SLOW, measured, cause, step, "", keep, Fault.SATURATED_UPLINK, Side.NETWORK
         )
-    beside = f"; round trips beside it {brief(max(0.0, added))} longer" if loaded else ""
+    longer = f"{brief(added)} longer" if added >= 0.001 else "no longer"
+    beside = f"; round trips beside it are {longer}" if loaded else ""
     if one.up.rate < SLOW_UP:
         cause = f"below {format_rate(8 * SLOW_UP)} a round of the default run waits for this line"
         return Finding(

@@ -54,7 +54,7 @@ def _met(name: str, one: RelaySeen) -> Finding:
         f"{format_rate(8 * rate.rate)} {way}" for rate, way in ((one.up, "up"), (one.down, "down")) if rate
     ]
     measured += f"; {', '.join(told)}" if told else ""
-    details = () if one.named else (Detail("key", f"{one.key}: you named none, so none was compared"),)
+    details = () if one.named else (Detail("key", one.key), Detail("", "not compared: none was named"))
     if trip > FAR:
         cause = f"it is far away, or the line is busy, as the line `up` says: good is {brief(FAR)} or less"
         step = f"{_AGAIN}HOST:PORT with a relay that is nearer"
@@ -107,7 +107,7 @@ def _nameless(name: str, one: RelaySeen, others: Sequence[RelaySeen]) -> Finding
         cause = f"no name server tells its address: {one.words}"
         side, step = (
             Side.UNKNOWN,
-            f"getent hosts {shlex.quote(one.host)}, then the same with a name that you know",
+            f"getent hosts {shlex.quote(one.host)}; then the same with a name that you know",
         )
     return _fails(name, f"{one.host} has no address", cause, step, CODE_AWAY, Fault.NO_NAME, side)
 
@@ -119,7 +119,7 @@ def _no_route(name: str, one: RelaySeen, local: Local) -> Finding:
     fault = Fault.NO_IPV6 if is_six else Fault.NO_IPV4
     has = f"this computer has no {family}" if not here else f"this computer has no way to {one.address}"
     cause = f"{has} ({one.words}), and the relay has no other address"
-    step = f"name a relay that has {other}, or ip {'-6 ' if is_six else ''}route show default"
+    step = f"name a relay that has {other}; or ip {'-6 ' if is_six else ''}route show default"
     return _fails(name, f"{one.place} cannot be reached", cause, step, CODE_OUT, fault, Side.NETWORK)
 
 
@@ -147,7 +147,7 @@ def _silent(name: str, one: RelaySeen, others: Sequence[RelaySeen]) -> Finding:
         step = f"let the relay listen on port {way_out[0].port} as well; or {_START}"
         return _fails(name, measured, cause, step, CODE_AWAY, Fault.RELAY_DOWN, Side.UNKNOWN)
     cause = f"packets get {_how_far(trail)}: either nothing leaves this network, or {one.address} is off"
-    step = f"{_AGAIN}HOST:PORT with another relay: if none answers, it is this network"
+    step = f"{_AGAIN}HOST:PORT, another relay; if none answers, it is this network"
     return _fails(name, measured, cause, step, CODE_AWAY, Fault.RELAY_DOWN, Side.UNKNOWN)
 
 
@@ -156,7 +156,7 @@ def _blocked(name: str, measured: str, one: RelaySeen, trail: Trail, control: Tr
     port = f"TCP port {one.port}"
     if control.is_end and trail.length >= control.length - 1:
         cause = f"{one.address} answers on other ports and drops {port}: a firewall on it, or right before it"
-        step = f"on the relay's computer, as root, nft list ruleset; ufw allow {one.port}/tcp"
+        step = f"on the relay's computer, as root, ufw allow {one.port}/tcp; or see nft list ruleset"
         return _fails(name, measured, cause, step, CODE_AWAY, Fault.PORT_BLOCKED, Side.RELAY)
     last = next((hop for hop in reversed(trail.hops) if hop), "")
     beyond = [hop for hop in control.hops[trail.length :] if hop]
@@ -170,7 +170,7 @@ def _blocked(name: str, measured: str, one: RelaySeen, trail: Trail, control: Tr
     step = (
         f"allow outgoing {port} in the router {last}"
         if is_near
-        else f"ask whoever runs {last} to let {port} pass, or use a relay on port 443"
+        else f"ask whoever runs {last} to let {port} pass; or use a relay on port 443"
     )
     side = Side.NETWORK if is_near else Side.BETWEEN
     return _fails(name, measured, cause, step, CODE_AWAY, Fault.PORT_BLOCKED, side)
@@ -213,7 +213,7 @@ def _stranger(name: str, one: RelaySeen, others: Sequence[RelaySeen]) -> Finding
         step, side = f"{page}log in, or use another network", Side.NETWORK
     elif met:
         cause = f"{said}, while {met[0].place} answers as it should: a web server has that port, or a proxy takes it"
-        step, side = f"ask for the relay's port; {page}it shows whose page it is", Side.RELAY
+        step, side = f"ask for the relay's port; {page}whose page is it?", Side.RELAY
     else:
         cause = f"{said}: a captive portal or proxy of this network answers in its place, or a web server has the port"
         step, side = f"{page}a page to log in to is this network's", Side.NETWORK
@@ -236,7 +236,7 @@ def _refused(name: str, one: RelaySeen) -> Finding:
     if one.code == "FF-NET-004":
         measured = f"{one.place} has another key than you named"
         cause = "the named key is old or mistyped, the relay has got a new one, or someone else answers there"
-        step = "ask who runs the relay for its key; use the address only with the key that you were told"
+        step = "ask who runs the relay for its key"
         named, has = Detail("named", one.named), Detail("has", one.key or one.cause)
         return _fails(name, measured, cause, step, CODE_KEY, Fault.WRONG_KEY, Side.HERE, named, has)
     if one.is_stalled and one.passing:
@@ -258,5 +258,5 @@ def _refused(name: str, one: RelaySeen) -> Finding:
     cause = (
         f"it is no relay, or it hangs, or a proxy in between took the connection ({one.cause or one.code})"
     )
-    step = f"{_START}; or open http://{one.place}/ in a browser: a page to log in to is this network's"
+    step = f"{_START}; or open http://{one.place}/ in a browser: is it a page to log in to?"
     return _fails(name, measured, cause, step, CODE_STRANGER, Fault.NO_RELAY, Side.UNKNOWN)

@@ -76,10 +76,11 @@ def _named(findings: Sequence[Finding], state: State, word: str) -> str:
 
 
 def _line(head: str, word: str, text: str, width: int, colour: str | None = None) -> list[str]:
-    """`head word text`, broken at words; a command (`try`) is never broken, so that it can be copied."""
+    """`head word text`, broken at words; a command (`try`) only between one and the next, so that it can be copied."""
     start = f"{head:<7}  {word:<9}  "[:INDENT].ljust(INDENT)
     if word == "try":
-        return [start + text]
+        steps = text.split("; ") if len(text) > width - INDENT else [text]
+        return [start + steps[0], *(" " * INDENT + step for step in steps[1:])]
     pieces = textwrap.wrap(text, width - INDENT, break_long_words=False, break_on_hyphens=False) or [""]
     first = click.style(start[:7], fg=colour) + start[7:] if colour else start
     return [first + pieces[0]] + [" " * INDENT + piece for piece in pieces[1:]]

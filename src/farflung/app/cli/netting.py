@@ -21,7 +21,7 @@ from farflung.app.probing_relay import Named
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ID_BYTES, PeerId
 from farflung.host import doctor_net
-from farflung.host.findings import Finding, State
+from farflung.host.findings import Finding, Side, State
 from farflung.host.netseen import NetSeen
 
 FORMAT: Final = 1  # of the JSON object
@@ -102,8 +102,10 @@ def _summary(findings: Sequence[Finding], seen: NetSeen) -> str:
     if seen.is_cut:
         counted = f"not all was measured within {probing.SECONDS:.0f} s; {counted}"
     if failing:
-        sides = list(dict.fromkeys(one.side.value for one in failing if one.side))
-        return f"{counted}: to be mended at {' and '.join(sides)}"
+        sides = list(
+            dict.fromkeys(one.side.value for one in failing if one.side not in (Side.NONE, Side.UNKNOWN))
+        )
+        return f"{counted}: to be mended at {', '.join(sides)}" if sides else counted
     if not any(one.is_met for one in seen.relays):
         return f"{counted}: more is known with a relay"
     return f"{counted}: this computer can take part"
