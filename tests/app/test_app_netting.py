@@ -6,44 +6,110 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from farflung.app.cli import checking, netting
+from farflung.app.directory import LIST, Advertisement, Listing, advertise
 from farflung.app.probing_relay import Named
+from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import UsageError
+from farflung.core.ids import PeerId
+from farflung.ledger import queries
+from farflung.market.offer import Capabilities
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place, issue
+from farflung.net.io.connection import Connection
+from farflung.net.io.desk import Handler
+from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 
-R, A = local_key(11, "relay"), local_key(11, "a")
+R, A, L = (local_key(11, name) for name in ("relay", "a", "ledger"))
+FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
 
 
 @contextmanager
-def relay(key: SigningKey = R, **options: object) -> Iterator[str]:
-    """A relay in a thread of its own; its place."""
+def threaded(serve: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[None]]) -> Iterator[str]:
+    """Something that serves in a thread of its own; what it called `ready` with."""
     loop, over = asyncio.new_event_loop(), asyncio.Event()
-    is_there, places = threading.Event(), []
+    is_there, told = threading.Event(), list[str]()
 
-    async def serve() -> None:
-        server = RelayServer(key, **options)  # type: ignore[arg-type]
-        places.append("{}:{}".format(*await server.start()))
+    def ready(where: str) -> None:
+        told.append(where)
         is_there.set()
-        await over.wait()
-        await server.close()
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    async def whole() -> None:
+        await serve(over, ready)
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(whole()))
     thread.start()
     try:
         assert is_there.wait(30)
-        yield places[0]
+        yield told[0]
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join()
         loop.close()
+
+
+@contextmanager
+def relay(key: SigningKey = R, **options: Any) -> Iterator[str]:
+    """A relay in a thread of its own; its place."""
+
+    async def serve(over: asyncio.Event, ready: Callable[[str], None]) -> None:
+        server = RelayServer(key, **options)
+        ready("{}:{}".format(*await server.start()))
+        await over.wait()
+        await server.close()
+
+    with threaded(serve) as where:
+        yield where
+
+
+def directory(*advertisements: Advertisement):  # type: ignore[no-untyped-def]
+    """A ledger that knows the nodes of these advertisements, and does not look at their time."""
+
+    async def answer(connection: Connection, method: str, body: bytes) -> bytes:
+        if method == LIST:
+            return encode(Listing(advertisements))
+        return encode(queries.ReceiptIs(None))
+
+    return answer
+
+
+def advertised(key: SigningKey, place: str, relay: PeerId, age: float = 0.0) -> Advertisement:
+    host, _, port = place.rpartition(":")
+    return advertise(key, issue(key.public, (Place(host, int(port), relay),), time.time() - age), FACTS)
+
+
+@contextmanager
+def ledger(handler: Handler, place: str = "", attached: SigningKey | None = None) -> Iterator[str]:
+    """A directory, and perhaps a peer that is attached to the relay at `place`, in a thread of their own."""
+
+    async def both(over: asyncio.Event, ready: Callable[[str], None]) -> None:
+        endpoint = Endpoint(L, handler, Counter())
+        where = "{}:{}".format(*await endpoint.start())
+        peers = []
+        if attached is not None:
+            host, _, port = place.rpartition(":")
+            peers.append(Endpoint(attached, handler, Counter()))
+            peers[0].attach(R.public, host, int(port))
+            await peers[0].attached()
+        ready(where)
+        await over.wait()
+        for each in (*peers, endpoint):
+            await each.close()
+
+    with threaded(both) as where:
+        yield where
 
 
 @pytest.mark.parametrize(
@@ -117,3 +183,46 @@ def test_lines_that_share_a_cause_tell_it_once() -> None:
     text = CliRunner().invoke(checking.check, ["--net"]).stdout
     assert text.count("no relay was named, and nobody else is asked") == 1
     assert text.count("could not measure") >= 6
+
+
+def looked_for(peer: SigningKey, at: str) -> dict[str, tuple[str, str, str]]:
+    words = ["--net", "--json", "--peer", peer.public.hex(), "--ledger", f"{at},{L.public.hex()}"]
+    facts = json.loads(CliRunner().invoke(checking.check, words).stdout)
+    return {one["name"]: (one["state"], one["fault"], one["side"]) for one in facts["findings"]}
+
+
+def test_a_peer_is_met_through_the_relay_that_its_record_names() -> None:
+    with relay() as place, ledger(directory(advertised(A, place, R.public)), place, A) as at:
+        found = looked_for(A, at)
+    assert (found["record"], found["peer"]) == (("ok", "", ""), ("ok", "", ""))
+
+
+def test_a_record_that_expired_and_a_peer_that_left_its_relay_are_the_peers() -> None:
+    with relay() as place, ledger(directory(advertised(A, place, R.public, age=3600))) as at:
+        found = looked_for(A, at)
+        unknown = looked_for(R, at)
+    assert found["record"] == ("fails", "expired_record", "the peer")
+    assert found["peer"] == ("fails", "peer_absent", "the peer")
+    assert unknown["record"] == ("fails", "no_record", "the peer")
+
+
+def test_a_peer_whose_relay_is_gone_is_the_relays_and_a_ledger_that_is_gone_is_not_known() -> None:
+    with ledger(directory(advertised(A, "127.0.0.1:1", R.public))) as at:
+        found = looked_for(A, at)
+    assert found["peer"] == ("fails", "relay_down", "the relay")
+    assert looked_for(A, at)["record"][0] == "unknown"
+
+
+def test_the_check_of_the_other_side_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.json"
+    with relay() as place:
+        file.write_text(CliRunner().invoke(checking.check, ["--net", "--relay", place, "--json"]).stdout)
+        done = CliRunner().invoke(checking.check, ["--net", "--relay", place, "--theirs", str(file)])
+    assert "ok       pair       both sides can open a direct way" in done.stdout
+    whole = json.loads(file.read_text())
+    whole["readings"]["relays"][0]["udp"] = {"hops": ["no address"], "seconds": [0.0]}
+    for text in ("", "{}", '{"readings": 3}', json.dumps(whole), "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(UsageError) as told:
+            netting.read_theirs(file)
+        assert told.value.code == "FF-APP-182"

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from farflung.app.probing import rate_of
 from farflung.host import doctor_net
 from farflung.host.findings import Fault, Finding, Side, State
-from farflung.host.netseen import Local, NetSeen, Rate, Reach, RelaySeen, Seen, Trail, Voice, Way, voice
+from farflung.host.netseen import (
+    Local,
+    NetSeen,
+    PeerSeen,
+    Rate,
+    Reach,
+    RelaySeen,
+    Seen,
+    Trail,
+    Voice,
+    Way,
+    voice,
+)
 
 KEY, OTHER_KEY = "ab" * 32, "cd" * 32
 HOME = ("192.168.1.2", 40000)
@@ -191,6 +203,71 @@ CASES: dict[str, tuple[str, list[RelaySeen], dict[str, Any], Fault, Side, str]] 
         "relay 1", [but(MET, **AWAY, way=Way.NO_NAME, families=()), SECOND], {},
         Fault.NO_NAME, Side.RELAY, "getent hosts relay.example"),
 }  # fmt: skip
+
+
+PEER = PeerSeen(
+    KEY, "ledger.example:4600", is_registered=True, is_listed=True, left=500.0, ahead=-100.0,
+    places=("198.51.100.1:4510, relay abababab",), over="198.51.100.1:4510, relay abababab", is_relayed=True,
+    is_met=True, seconds=0.1,
+)  # fmt: skip
+UNMET = msgspec.structs.replace(PEER, is_met=False)
+
+
+def peer(**facts: Any) -> dict[str, Any]:
+    return {"peer": msgspec.structs.replace(UNMET, **facts)}
+
+
+CASES |= {
+    "expired record, by its clock or its absence": (
+        "record", [MET], peer(left=-3600.0), Fault.EXPIRED_RECORD, Side.PEER, "on the peer's computer"),
+    "expired record, by a wrong clock here": (
+        "record", [but(MET, skew=-3600.0)], peer(left=-3600.0), Fault.EXPIRED_RECORD, Side.HERE, "set-ntp"),
+    "expired record that the directory has dropped": (
+        "record", [MET], peer(is_listed=False), Fault.EXPIRED_RECORD, Side.PEER, "on the peer's computer"),
+    "a key that the ledger does not know": (
+        "record", [], peer(is_listed=False, is_registered=False), Fault.NO_RECORD, Side.PEER, "ask the peer"),
+    "a record of the future": (
+        "record", [MET], peer(ahead=900.0), Fault.WRONG_CLOCK, Side.PEER, "set-ntp"),
+    "a record that somebody else wrote": (
+        "record", [], peer(is_signed=False), Fault.NO_RECORD, Side.PEER, "who runs the ledger"),
+    "a peer whose relay does not know it": (
+        "peer", [], peer(code="FF-NET-071"), Fault.PEER_ABSENT, Side.PEER, "on the peer's computer"),
+    "a peer whose relay is down": (
+        "peer", [], peer(code="FF-NET-070"), Fault.RELAY_DOWN, Side.RELAY, "--relay 198.51.100.1:4510"),
+    "a peer that does not come": (
+        "peer", [], peer(code="FF-NET-073", cause="it did not come in time"),
+        Fault.PEER_ABSENT, Side.PEER, "on the peer's computer"),
+    "a peer whose relay calls our clock wrong": (
+        "peer", [], peer(code="FF-NET-072", cause="our ticket is not of this minute"),
+        Fault.WRONG_CLOCK, Side.UNKNOWN, "--relay 198.51.100.1:4510"),
+    "a peer behind a firewall": (
+        "peer", [], peer(code="FF-NET-043", is_relayed=False, over="203.0.113.5:4511"),
+        Fault.FIREWALL_ON_ACCEPT, Side.PEER, "--listen PORT"),
+    "somebody else at the peer's place": (
+        "peer", [], peer(code="FF-NET-004"), Fault.WRONG_KEY, Side.PEER, "on the peer's computer"),
+}  # fmt: skip
+SYMMETRIC = (MET, but(SECOND, seen=Seen(HOME, (OUTSIDE[0], 51234))))
+
+
+def test_symmetric_nats_on_both_sides_stay_on_the_relay_and_are_no_failure() -> None:
+    one = told(*SYMMETRIC, theirs=NetSeen(HERE, relays=SYMMETRIC))["pair"]
+    assert (one.state, one.fault, one.side) == (State.SLOW, Fault.SYMMETRIC_NAT, Side.BOTH)
+    assert "expected and no fault" in one.measured
+    for mine, theirs in (
+        ((MET, SECOND), SYMMETRIC),
+        (SYMMETRIC, (MET, SECOND)),
+        ((MET, SECOND), (MET, SECOND)),
+    ):
+        assert told(*mine, theirs=NetSeen(HERE, relays=theirs))["pair"].state is State.OK
+    assert told(MET, theirs=NetSeen(HERE, relays=SYMMETRIC))["pair"].state is State.UNKNOWN
+
+
+def test_a_peer_that_answers_or_declines_is_there() -> None:
+    assert told(peer=PEER)["peer"].state is State.OK
+    assert told(peer=PEER)["record"].state is State.OK
+    for code, cause in (("FF-NET-045", ""), ("FF-NET-073", "it declined")):
+        assert told(**peer(code=code, cause=cause))["peer"].state is State.OK
+    assert told(**peer(failed="FF-NET-043", why="refused"))["record"].state is State.UNKNOWN
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
 
 PORT, LATE, OTHER, WEB = 4510, 4511, 4512, 4513
 GONE = 4599  # where nobody listens
-KEYS = {name: local_key(9, name).public.hex() for name in ("one", "two", "late")}
+KEYS = {name: local_key(9, name).public.hex() for name in ("one", "two", "late", "peer", "ledger")}
 HERE = "127.0.0.1"
 RELAYS = f"""
 import asyncio, sys, time
@@ -63,7 +64,34 @@ taken, _ = there.accept()
 while taken.recv(1 << 16):
     pass
 """
-PLAIN, SYMMETRIC, HOLE, BUSY, OPEN, SHUT, UDPLESS = range(1, 8)
+LEDGER = f"""
+import asyncio, sys, time
+from farflung.app.directory import LIST, Listing, advertise
+from farflung.core.codec import encode
+from farflung.core.crypto import local_key
+from farflung.ledger import queries
+from farflung.market.offer import Capabilities
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place, issue
+from farflung.net.io.endpoint import Endpoint
+
+key, relay = local_key(9, "peer"), local_key(9, "one").public
+facts = Capabilities(2, 1, 1, 1, 1, "Linux", "x86_64", "2.13.0")
+record = issue(key.public, (Place(sys.argv[2], {PORT}, relay),), time.time() - 3600)
+listing = encode(Listing((advertise(key, record, facts),)))
+
+async def answer(connection, method, body):
+    return listing if method == LIST else encode(queries.ReceiptIs(None))
+
+async def main():
+    endpoint = Endpoint(local_key(9, "ledger"), answer, Counter(), host=sys.argv[1], port=4600, allow_remote=True)
+    await endpoint.start()
+    print("ready", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+PLAIN, SYMMETRIC, HOLE, BUSY, OPEN, SHUT, UDPLESS, OTHER_SYMMETRIC = range(1, 9)
 QUICK = {"up": 20, "down": 50, "rtt": 20}
 HOMES = [
     Home(**QUICK),
@@ -73,6 +101,7 @@ HOMES = [
     Home(**QUICK, nat=Nat.NONE),
     Home(**QUICK),
     Home(**QUICK, nat=Nat.UDP_BLOCKED),
+    Home(**QUICK, nat=Nat.SYMMETRIC),
 ]
 DROP = "table inet shut {{ chain c {{ type filter hook {hook} priority -10; tcp dport {port} {extra} drop; }}; }}"
 
@@ -85,13 +114,17 @@ def _possible() -> None:
 
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Laboratory]:
-    """Seven homes, two servers with a relay each, and on the first one what is no relay as it should be."""
+    """Eight homes, two servers with a relay each, on the first also what is no relay as it should be, and a ledger."""
     with Laboratory(HOMES, servers=3) as built:
         started = [
             built.start(who, [sys.executable, "-c", RELAYS, built.address(who), *words], out=subprocess.PIPE)
             for who, *words in (("s1", "one", "late"), ("s2", "two", ""))
         ]
-        started.append(built.start("s2", [sys.executable, "-c", TAKE], out=subprocess.PIPE))
+        at, relay = built.address("s3"), built.address("s1")
+        started += [
+            built.start("s2", [sys.executable, "-c", TAKE], out=subprocess.PIPE),
+            built.start("s3", [sys.executable, "-c", LEDGER, at, relay], out=subprocess.PIPE),
+        ]
         for process in started:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -144,17 +177,21 @@ FOUND = {
     ("reached", "reach"): GOOD,
     ("shut", "relay 1"): ("fails", "port_blocked", NETWORK),
     ("shut", "relay 2"): GOOD,
+    ("expired", "record"): ("fails", "expired_record", "the peer"),
+    ("expired", "peer"): ("fails", "peer_absent", "the peer"),
+    ("pair", "pair"): ("slow", "symmetric_nat", "both sides"),
     ("udpless", "udp"): ("note", "udp_blocked", NETWORK),
-    ("off", "ipv6"): ("fails", "no_ipv6", NETWORK),
-    ("off", "relay 1"): ("fails", "relay_down", RELAY),
-    ("off", "relay 2"): ("fails", "no_ipv6", NETWORK),
+    ("shut", "ipv6"): ("fails", "no_ipv6", NETWORK),
+    ("shut", "relay 3"): ("fails", "relay_down", RELAY),
+    ("shut", "relay 4"): ("fails", "no_ipv6", NETWORK),
 }
 
 
-def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory) -> None:
+def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory, tmp_path: Path) -> None:
     one, two = (f"{laboratory.address(who)}:{PORT}" for who in ("s1", "s2"))
     both = ("--relay", f"{one},{KEYS['one']}", "--relay", f"{two},{KEYS['two']}")
     s1, s3 = laboratory.address("s1"), laboratory.address("s3")
+    nobody, six = f"{s3.removesuffix('2')}77:{GONE}", f"[2001:db8::9]:{PORT}"
     laboratory.set_mtu(HOLE, 1280, silent=True)
     drop(laboratory, f"r{SHUT}", "forward", PORT)
     drop(laboratory, f"h{OPEN}", "input", 4600)
@@ -169,19 +206,13 @@ def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory) -> None:
             "plain": (f"h{PLAIN}", *both),
             "strangers": (f"h{PLAIN}", *strangers, "--relay", f"{two},{KEYS['one']}", f"--relay={one}"),
             "symmetric": (f"h{SYMMETRIC}", *both, "--listen", "4600"),
-            "hole": (f"h{HOLE}", *both),
+            "hole": (f"h{HOLE}", "--relay", one),
             "busy": (f"h{BUSY}", "--relay", one),
-            "open": (f"h{OPEN}", *both, "--listen", "4600"),
-            "reached": (f"h{OPEN}", *both, "--listen", "4601"),
-            "shut": (f"h{SHUT}", "--relay", one, f"--relay={s1}:{LATE}"),
+            "open": (f"h{OPEN}", "--relay", one, "--listen", "4600"),
+            "reached": (f"h{OPEN}", "--relay", two, "--listen", "4601"),
+            "shut": (f"h{SHUT}", *(f"--relay={each}" for each in (one, f"{s1}:{LATE}", nobody, six))),
             "udpless": (f"h{UDPLESS}", "--relay", one),
-            "off": (
-                f"h{PLAIN}",
-                "--relay",
-                f"{s3.removesuffix('2')}77:{PORT}",
-                "--relay",
-                f"[2001:db8::9]:{PORT}",
-            ),
+            "expired": (f"h{PLAIN}", "--peer", KEYS["peer"], "--ledger", f"{s3}:4600,{KEYS['ledger']}"),
         }
         with ThreadPoolExecutor(5) as pool:
             done = {name: pool.submit(checked, laboratory, *words) for name, words in asked.items()}
@@ -189,6 +220,10 @@ def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory) -> None:
     finally:
         filler.kill()
         filler.communicate()
+    file = tmp_path / "theirs.json"
+    file.write_text(json.dumps(told["symmetric"]))
+    asked["pair"] = (f"h{OTHER_SYMMETRIC}", *both, "--theirs", str(file))
+    told["pair"] = checked(laboratory, *asked["pair"])
     assert {name: facts["is_whole"] for name, facts in told.items()} == dict.fromkeys(asked, True)
     found = {(name, what): line(told[name], what) for name, what in FOUND}
     assert found == FOUND

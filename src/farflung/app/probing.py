@@ -17,11 +17,13 @@ from typing import Final
 
 import psutil
 
+from farflung.app import probing_peer
 from farflung.app.probing_relay import Named, RelayProbe, shared_port
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.ids import PeerId
 from farflung.host.io import doctor_network, doctor_places
 from farflung.host.netseen import Local, NetSeen, PeerSeen, Rate, Reach
 from farflung.net import measures
@@ -44,11 +46,15 @@ _NUMBER_BYTES: Final = 16
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be measured. `listen`: a port of this computer that others should reach."""
+    """What is to be measured. `listen`: a port of this computer that others should reach. `peer`: whom to look for in
+    the directory of `ledger`, which is named with its key.
+    """
 
     key: SigningKey
     relays: tuple[Named, ...] = ()
     listen: int | None = None
+    peer: PeerId | None = None
+    ledger: Named | None = None
     clock: Callable[[], float] = time.time
 
 
@@ -74,10 +80,15 @@ async def look(asked: Asked, say: Callable[[str], None], seconds: float = SECOND
     finally:
         await caller.close()
     seen = tuple(probe.found for probe in found.relays)
-    return NetSeen(found.local, doctor_network.congestion(), seen, found.reach, found.peer, found.is_cut)
+    return NetSeen(
+        found.local, doctor_network.congestion(), seen, found.reach, found.peer, is_cut=found.is_cut
+    )
 
 
 async def _all(asked: Asked, found: _Found, say: Callable[[str], None]) -> None:
+    if asked.peer is not None and asked.ledger is not None:
+        say(f"asking {asked.ledger.place} for the peer")
+        found.peer = await probing_peer.meet(asked.key, asked.ledger, asked.peer, asked.clock)
     if not found.relays:
         return
     say("asking " + ", ".join(named.place for named in asked.relays))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 import time
@@ -246,7 +247,7 @@ class RelayProbe:
         with contextlib.suppress(FarflungError):
             told_place = await self.connection.call(measures.WHERE, b"", timeout=2.0)
             there = decode(told_place, tuple[str, int], _PLACE_BYTES)
-            if self.connection.tcp is not None:
+            if self.connection.tcp is not None and _is_address(there[0]):
                 here = self.connection.tcp.getsockname()
                 self.note(seen=Seen((str(here[0]), int(here[1])), there))
 
@@ -292,6 +293,15 @@ class RelayProbe:
             if connection is not None:
                 self.drop(connection)
         return True
+
+
+def _is_address(text: str) -> bool:
+    """Whether a relay has told an address, and nothing that a terminal would obey."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return text.isprintable()
 
 
 def _words(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from farflung.host import doctor_lines as lines
-from farflung.host import doctor_network, doctor_relays
+from farflung.host import doctor_network, doctor_peers, doctor_relays
 from farflung.host.findings import Finding
 from farflung.host.netseen import NetSeen
 
@@ -27,4 +27,4 @@ def examine(seen: NetSeen) -> list[Finding]:
         lines.reach(seen.reach, seen.relays),
         lines.udp(seen.relays),
     ]
-    return found
+    return found + doctor_peers.examine(seen)

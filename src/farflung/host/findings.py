@@ -58,6 +58,7 @@ class Side(StrEnum):
     NETWORK = "this network"  # its router, its firewall, its provider
     RELAY = "the relay"
     PEER = "the peer"
+    BOTH = "both sides"
     BETWEEN = "in between"
     UNKNOWN = "cannot be told"
 

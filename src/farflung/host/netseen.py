@@ -135,20 +135,28 @@ class Local(msgspec.Struct, frozen=True):
 
 
 class PeerSeen(msgspec.Struct, frozen=True):
-    """One peer: what the directory holds of it, and what became of dialling it."""
+    """One peer: what a ledger's directory holds of it, and what became of dialling it.
+
+    `left`: seconds until its record ends, by this computer's clock, negative once it has; `ahead`: until it begins.
+    `is_registered`: whether the ledger has its node; None: it did not say.
+    """
 
     peer: str
-    ledger: str = ""  # host:port
-    asked: str = ""  # why the directory could not be asked
+    ledger: str  # host:port
+    failed: str = ""  # the code of why the ledger could not be asked
+    why: str = ""
+    is_registered: bool | None = None
     is_listed: bool = False
-    expired: float | None = None  # seconds since its record ended; negative: still to go; None: it has no end
-    places: tuple[str, ...] = ()
-    relays: tuple[str, ...] = ()  # keys that its record names
+    is_signed: bool = True
+    left: float = 0.0
+    ahead: float = 0.0
+    places: tuple[str, ...] = ()  # host:port, and which relay's
     is_met: bool = False
-    code: str = ""
+    over: str = ""  # the place that answered last
+    is_relayed: bool = False
+    seconds: float = 0.0  # until it was met
+    code: str = ""  # of why it was not
     cause: str = ""
-    trip: float = 0.0
-    nat: str = ""  # what the peer says of its own
 
 
 class NetSeen(msgspec.Struct, frozen=True):
@@ -159,6 +167,7 @@ class NetSeen(msgspec.Struct, frozen=True):
     relays: tuple[RelaySeen, ...] = ()
     reach: Reach | None = None
     peer: PeerSeen | None = None
+    theirs: NetSeen | None = None  # what another computer's check found
     is_cut: bool = False
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from farflung.app.cli import findings_shown, netting
 from farflung.app.probing_relay import Named
+from farflung.core.ids import PeerId
 from farflung.core.units import format_seconds
 from farflung.host import doctor, readings
 from farflung.host.findings import Detail, Finding, State
@@ -79,30 +80,33 @@ def _facts(
 
 
 @click.command(epilog="Example: farflung check --net --relay relay.example:4510")
-@click.option(
-    "--port", type=click.IntRange(1, 65535), metavar="N", help="Also try whether this port is free."
-)
-@click.option("--net", is_flag=True, help="Look at connections to other computers instead.")
+@click.option("--port", type=netting.PORT, metavar="N", help="Also try whether this port is free.")
+@click.option("--net", is_flag=True, help="Look at connections to others instead; the rest is for it.")
 @click.option(
     "--relay",
     "relays",
     multiple=True,
     callback=netting.places,
     metavar="HOST:PORT[,KEY]",
-    help="With --net: measure to this relay; several times for several.",
+    help="Measure to this relay; may be given again.",
+)
+@click.option("--listen", type=netting.PORT, metavar="N", help="Let a relay try to reach this port.")
+@click.option("--peer", callback=netting.key, metavar="KEY", help="Look for this peer; needs --ledger.")
+@click.option(
+    "--ledger", callback=netting.ledger, metavar="HOST:PORT,KEY", help="Whose directory knows the peer."
 )
 @click.option(
-    "--listen",
-    type=click.IntRange(1, 65535),
-    metavar="N",
-    help="With --net: let a relay try this port of ours.",
+    "--theirs",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    metavar="FILE",
+    help="What `check --net --json` said on the other side.",
 )
 @click.option(
     "--as",
-    "key",
-    type=click.Path(path_type=Path, exists=True),
+    "own",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="With --net: the key to call relays with; a new one else.",
+    help="Our key's file; a new key without it.",
 )
 @_JSON
 def check(
@@ -110,19 +114,21 @@ def check(
     net: bool,
     relays: tuple[Named, ...],
     listen: int | None,
-    key: Path | None,
+    peer: PeerId | None,
+    ledger: Named | None,
+    theirs: Path | None,
+    own: Path | None,
     as_json: bool,
 ) -> None:
-    """Look whether this computer can run farflung: each thing that a run needs is tried, in 10 seconds.
+    """Look whether this computer can run farflung, within 10 seconds: all that a run needs is tried.
 
-    What is slow or fails says why, and what to do next. Also shown: which sandbox other people's code gets here,
-    and what it does not stop. Nothing outside this computer is asked, but relays that you name, within 30 seconds.
-    Exit status 1 when something fails.
+    What is slow or fails says why, and what to do next; which sandbox other people's code gets here, and what it does
+    not stop, is told too. Nobody is asked but whom you name, with --net. Exit status 1 when something fails.
     """
     if net:
-        findings = netting.examine(relays, listen, key, as_json)
-    elif relays or listen or key:
-        raise click.UsageError("--relay, --listen and --as are for farflung check --net")
+        findings = netting.examine(netting.Words(relays, listen, peer, ledger, theirs, own), as_json)
+    elif relays or any(word is not None for word in (listen, peer, ledger, theirs, own)):
+        raise click.UsageError("--relay, --listen, --peer, --ledger, --theirs and --as go with --net")
     else:
         findings = _computer(port, as_json)
     if any(one.state == State.FAILS for one in findings):
