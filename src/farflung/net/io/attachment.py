@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -13,6 +14,8 @@ from farflung.net.io.connection import Connection
 
 ATTACH: Final = "relay.attach"  # peer to relay: from now on I can be reached over this connection
 SUMMON: Final = "relay.circuit"  # relay to peer: a `tickets.Summons`
+_LOOK_SECONDS: Final = 2.0  # between looks whether a relay on another machine is still there
+_ANSWER_SECONDS: Final = 3.0
 _FIRST_PAUSE: Final = 0.1  # seconds; doubled up to limits.REATTACH_SECONDS
 
 
@@ -59,9 +62,26 @@ class Attachment:
                 await connection.call(ATTACH, b"")
                 pause = _FIRST_PAUSE
                 self._is_there.set()
-                await connection.closed()
+                await self._until_lost(connection)
             except NetworkError as error:
                 self._last = error
             self._is_there.clear()
             await asyncio.sleep(pause)
             pause = min(2 * pause, limits.REATTACH_SECONDS)
+
+    async def _until_lost(self, connection: Connection) -> None:
+        """Returns when the connection is gone; raises NetworkError when the relay is silent.
+
+        A line that was given another address says nothing, and nobody could call before the silence is noticed.
+        """
+        is_local = connection.tuned is None or connection.tuned.is_local
+        while connection.is_open:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if is_local else _LOOK_SECONDS):
+                    await connection.closed()
+            if connection.is_open and not is_local:
+                try:
+                    await connection.call(ATTACH, b"", timeout=_ANSWER_SECONDS)
+                except NetworkError:
+                    connection.doubt()  # the next dial is a new one
+                    raise

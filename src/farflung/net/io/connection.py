@@ -21,6 +21,7 @@ from farflung.net.frames import FrameReader
 from farflung.net.io.manners import Manners
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.tuning import Tuned
+from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
 from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
 from farflung.net.tls import Session
@@ -69,6 +70,8 @@ class Connection(asyncio.BufferedProtocol):
         self._timers: list[asyncio.TimerHandle] = []
         self.heard = self._loop.time()  # by the loop's clock: a byte came, or the kernel had room again
         self._doubted = -1.0  # `heard` when somebody began to doubt
+        self.place, self.way = MEETING, Way.DIRECT  # over what it runs; its endpoint knows
+        self.round_trip: float | None = None  # seconds, smoothed, where `roads` measures it
 
     # For users
 
@@ -103,6 +106,16 @@ class Connection(asyncio.BufferedProtocol):
     def is_doubted(self) -> bool:
         """Whether somebody waited in vain, and nothing came since: the next dial makes a new connection."""
         return self.heard == self._doubted
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether calls of this end wait for an answer."""
+        return bool(self._calls)
+
+    @property
+    def moved(self) -> int:
+        """Bytes sent and received so far."""
+        return self._meter.total
 
     def doubt(self) -> None:
         """Says that an answer is overdue. Whatever moves on this connection takes it back."""

@@ -13,6 +13,7 @@ Everything runs in one asyncio loop; nothing here may be called from another thr
 from __future__ import annotations
 
 import asyncio
+import functools
 import socket
 import time
 from collections.abc import Callable
@@ -24,15 +25,17 @@ from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import Counter, Meter
+from farflung.net.endpoints import DIRECT, Place
 from farflung.net.io.attachment import SUMMON, Attachment
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
 from farflung.net.io.knock import knock, new_ticket
-from farflung.net.io.listening import cannot_listen, check_host
+from farflung.net.io.listening import cannot_listen, check_host, declined, turned_away
 from farflung.net.io.manners import Manners
 from farflung.net.io.purse import SIGN, Purse
 from farflung.net.keyring import Keyring
+from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
 from farflung.net.streams import Asked, Kind
 from farflung.net.tickets import Purpose, Summons
@@ -41,9 +44,7 @@ from farflung.net.tls import Session
 _READ_BYTES = 256 * limits.KIB
 
 Admit = Callable[[PeerId], bool]
-_Place = tuple[
-    PeerId, str, int, PeerId | None
-]  # a peer, and where: host, port, and the relay that listens there
+_Place = tuple[PeerId, str, int, PeerId | None]  # a peer, its host and port, and the relay that listens there
 
 
 class Endpoint:
@@ -91,6 +92,8 @@ class Endpoint:
         self.purse = Purse(self.credential, self._reach_relay)
         self._coming = 0  # summons of relays that are being followed
         self._is_closed = False
+        self.services: dict[str, Handler] = {}  # methods that the network itself serves to any proved key
+        self.on_accepted: Callable[[Connection], None] | None = None  # hears of what others dialled
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
@@ -108,14 +111,16 @@ class Endpoint:
         """Host and port; the port is the real one once started."""
         return self._host, self._port
 
-    async def dial(self, peer: PeerId, host: str, port: int, *, relay: PeerId | None = None) -> Connection:
+    async def dial(
+        self, peer: PeerId, host: str, port: int, *, relay: PeerId | None = None, fresh: bool = False
+    ) -> Connection:
         """An open connection to `peer`: one that stands, or a new one to this address; concurrent dials share it.
 
-        With `relay`, host and port are that relay's, and `peer` is attached to it. Raises NetworkError: FF-NET-043
+        `fresh`: a new one in any case. With `relay`, host and port are that relay's, and `peer` is attached to it. Raises NetworkError: FF-NET-043
         nobody there, 044 too slow, 045 closed before it was open (not admitted, full), 049 this endpoint is closed,
         070 .. 073 what `knock` says of relays; ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
         """
-        standing = self.connection(peer)
+        standing = None if fresh else self.connection(peer)
         if standing is not None:
             return standing
         place = (peer, host, port, None if relay == peer else relay)
@@ -180,6 +185,13 @@ class Endpoint:
                 ended += 1
         return ended
 
+    def fresh(self, peer: PeerId | None, way: Way) -> Connection:
+        """What takes a connected socket over (`opening.over`). `peer`: who is dialled, None: the other end dials."""
+        self._check_not_closed()
+        if peer is None:
+            return self._arriving(way=way)
+        return self._connection(Session.client(self._credentials, peer, self._trusts), way=way)
+
     async def close(self) -> None:
         """Stops listening, closes all connections, cancels all handlers."""
         self._is_closed = True
@@ -217,7 +229,7 @@ class Endpoint:
             _drop(connection, error)
             raise error from None
         except NetworkError as lost:
-            raise _turned_away(peer, lost) if lost.code == "FF-NET-046" else lost from None
+            raise turned_away(peer, lost) if lost.code == "FF-NET-046" else lost from None
         except BaseException:
             _drop(connection, NetworkError("FF-NET-046", "the dial was given up"))
             raise
@@ -228,15 +240,15 @@ class Endpoint:
         self._check_not_closed()
         loop = asyncio.get_running_loop()
         session = Session.client(self._credentials, peer, self._trusts)
+        way = Way.DIRECT if relay is None else Way.RELAY
+        made = functools.partial(self._connection, session, Place(host, port, relay or DIRECT), way)
         if relay is not None:
             toll = self.purse.find(relay, peer)
-            tally = self.purse.tally(toll, relay, (host, port))
+            made = functools.partial(made, self.purse.tally(toll, relay, (host, port)))
             ticket = new_ticket(self.credential, Purpose.DIAL, relay, peer, toll=toll)
-            return await knock(
-                self.credential, self.counter, ticket, (host, port), lambda: self._connection(session, tally)
-            )
+            return await knock(self.credential, self.counter, ticket, (host, port), made)
         try:
-            _, connection = await loop.create_connection(lambda: self._connection(session), host, port)
+            _, connection = await loop.create_connection(made, host, port)
         except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
             raise NetworkError(
                 "FF-NET-043",
@@ -264,20 +276,25 @@ class Endpoint:
 
     # Accepting
 
-    def _connection(self, session: Session, tally: Tally | None = None) -> Connection:
+    def _connection(
+        self, session: Session, place: Place = MEETING, way: Way = Way.DIRECT, tally: Tally | None = None
+    ) -> Connection:
         meter = Meter(self.counter, tally)
         self.purse.opened(tally)
         connection = Connection(self, session, meter, idle_seconds=self._idle_seconds)
+        connection.place, connection.way = place, way
         self._connections[connection] = None
         return connection
 
-    def _arriving(self, first: bytes = b"", tally: Tally | None = None) -> Connection:
+    def _arriving(
+        self, first: bytes = b"", place: Place = MEETING, way: Way = Way.DIRECT, tally: Tally | None = None
+    ) -> Connection:
         """A stranger's socket was accepted, and `first` was read from it."""
         while len(self._half_open) >= limits.HALF_OPEN:
             self._expire(next(iter(self._half_open)), "too many strangers at once")
         session = Session.server(self._credentials, self._trusts)
         session.receive(first)
-        connection = self._connection(session, tally)
+        connection = self._connection(session, place, way, tally)
         loop = asyncio.get_running_loop()
         self._half_open[connection] = loop.call_later(
             self._handshake_seconds, self._expire, connection, "its time is over"
@@ -297,31 +314,26 @@ class Endpoint:
             return b""
         attachment = self._attachments.get(connection.peer) if method == SUMMON else None
         if attachment is None:
-            return await self._handler(connection, method, body)
+            return await self.services.get(method, self._handler)(connection, method, body)
         await self._come(attachment, decode(body, Summons, limits.TICKET_BYTES))
         return b""
 
     async def _come(self, attachment: Attachment, summons: Summons) -> None:
         """Goes to the relay to meet whoever dials there. Who it is, its handshake will prove; the relay may lie."""
         if self._admit is not None and not self._admit(summons.dialer):
-            raise _declined(f"{short(summons.dialer)} is not admitted")
+            raise declined(f"{short(summons.dialer)} is not admitted")
         if self._coming >= limits.HALF_OPEN:
-            raise _declined("too many at once")
+            raise declined("too many at once")
         relay, dialer, circuit = attachment.relay, summons.dialer, summons.circuit
         tally = self.purse.tally(summons.toll, relay, attachment.place)
         ticket = new_ticket(self.credential, Purpose.ACCEPT, relay, dialer, circuit)
+        made = functools.partial(self._arriving, b"", Place(*attachment.place, relay), Way.RELAY, tally)
         self._coming += 1
         try:
             async with asyncio.timeout(self._handshake_seconds):
-                await knock(
-                    self.credential,
-                    self.counter,
-                    ticket,
-                    attachment.place,
-                    lambda: self._arriving(tally=tally),
-                )
+                await knock(self.credential, self.counter, ticket, attachment.place, made)
         except TimeoutError:
-            raise _declined("the relay does not answer") from None
+            raise declined("the relay does not answer") from None
         finally:
             self._coming -= 1
 
@@ -334,6 +346,8 @@ class Endpoint:
         if timer is not None:
             timer.cancel()
             self._take_in(connection, peer)
+            if self.on_accepted is not None:
+                asyncio.get_running_loop().call_soon(self.on_accepted, connection)
         self._open.setdefault(peer, []).append(connection)
 
     def _take_in(self, connection: Connection, peer: PeerId) -> None:
@@ -369,21 +383,6 @@ class Endpoint:
     def _freed(self, peer: PeerId) -> None:
         for connection in list(self._open.get(peer, ())):
             connection.serve()
-
-
-def _turned_away(peer: PeerId, lost: NetworkError) -> NetworkError:
-    return NetworkError(
-        "FF-NET-045",
-        f"{short(peer)} closed the connection before it was open",
-        cause=f"{lost.cause}: it does not admit this key, is full, or refused the handshake",
-        hint="check that this key takes part in the run, and try again",
-    )
-
-
-def _declined(cause: str) -> NetworkError:
-    return NetworkError(
-        "FF-NET-076", "the circuit is declined", cause=cause, hint="nothing: whoever dialled hears of it"
-    )
 
 
 def _drop(connection: Connection | None, error: NetworkError) -> None:

@@ -1,4 +1,4 @@
-"""Where one may listen, and what is said when one may not or cannot."""
+"""Where one may listen, and what is said when one may not or cannot, or somebody is not let in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import errno
 import ipaddress
 
 from farflung.core.errors import NetworkError, PolicyError
+from farflung.core.ids import PeerId, short
 
 LOOPBACK = "127.0.0.1"
 
@@ -35,6 +36,23 @@ def cannot_listen(host: str, port: int, error: OSError) -> NetworkError:
         f"cannot listen on {host}:{port}",
         cause=error.strerror or str(error),
         hint="check that this machine has the address and may use the port",
+    )
+
+
+def turned_away(peer: PeerId, lost: NetworkError) -> NetworkError:
+    """FF-NET-045: the other end let nobody in."""
+    return NetworkError(
+        "FF-NET-045",
+        f"{short(peer)} closed the connection before it was open",
+        cause=f"{lost.cause}: it does not admit this key, is full, or refused the handshake",
+        hint="check that this key takes part in the run, and try again",
+    )
+
+
+def declined(cause: str) -> NetworkError:
+    """FF-NET-076: a summons that is not followed."""
+    return NetworkError(
+        "FF-NET-076", "the circuit is declined", cause=cause, hint="nothing: whoever dialled hears of it"
     )
 
 
