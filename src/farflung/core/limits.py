@@ -130,3 +130,7 @@ CLAIM_PASSES: Final = 128  # settled by one operation
 BOOK_BYTES: Final = 4 * KIB  # the file that counts a month's volume
 BOOK_MONTHS: Final = 12  # that it remembers
 LINES_KNOWN: Final = 16  # networks whose upload is remembered
+
+# Paths
+CANDIDATES: Final = 8  # addresses that one offer of a simultaneous open may name
+OFFER_BYTES: Final = KIB

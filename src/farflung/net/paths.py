@@ -351,7 +351,7 @@ def beats(new: Path, old: Path) -> bool:
     ours, theirs = new.worth, old.worth
     if ours is None or theirs is None:
         return False
-    if ours >= theirs * BETTER:
+    if ours >= theirs * BETTER and ours > theirs:
         return True
     if ours * AS_GOOD < theirs:
         return False
@@ -371,6 +371,7 @@ def _try(state: State, now: float, *, is_wanted: bool) -> tuple[State, list[Effe
     relays = sum(path.is_relayed for path in busy)
     chosen: list[Path] = []
     if not any(path.is_open for path in busy):
+        busy = [path for path in busy if path.place != MEETING]  # over what should it be agreed on?
         is_slow = len(busy) == 1 and now - busy[0].since >= SLOW_SECONDS
         if is_slow or (is_wanted and not busy):
             chosen = _first(state, ripe, is_first=not busy)
@@ -391,7 +392,7 @@ def _first(state: State, ripe: list[Path], *, is_first: bool) -> list[Path]:
     """What to try while nothing stands: relays before others; whoever wants the peer now waits for no pause."""
     left = [p for p in state.paths if p.place.port and p.condition is not Condition.TRYING]
     places = choose([p for p in left if p.is_relayed], len(left)) + [p for p in left if not p.is_relayed]
-    fresh = [p for p in places if p in ripe]
+    fresh = [p for p in places if p in ripe and not p.is_silent]
     return (fresh or (sorted(places, key=lambda p: p.since) if is_first else []))[:1]
 
 

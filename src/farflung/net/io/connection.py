@@ -18,6 +18,7 @@ from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
 from farflung.net.frames import FrameReader
+from farflung.net.io.listening import stuck
 from farflung.net.io.manners import Manners
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.tuning import Tuned
@@ -70,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._timers: list[asyncio.TimerHandle] = []
         self.heard = self._loop.time()  # by the loop's clock: a byte came, or the kernel had room again
         self._doubted = -1.0  # `heard` when somebody began to doubt
-        self.place, self.way = MEETING, Way.DIRECT  # over what it runs; its endpoint knows
+        self.place, self.way = MEETING, Way.DIRECT  # over what it runs, as its endpoint says
         self.round_trip: float | None = None  # seconds, smoothed, where `roads` measures it
 
     # For users
@@ -360,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._outlet is not None and data:
             self._outlet.write(kind, data)
             if self._outlet.is_overfull:
-                self.drop(_silent("it makes us answer and does not read"))
+                self.drop(stuck("it makes us answer and does not read"))
 
     def _end(self, reason: NetworkError) -> None:
         """The one way to the end: everybody who waits learns the reason."""
@@ -386,7 +387,7 @@ class Connection(asyncio.BufferedProtocol):
         blame the peer.
         """
         if self._quiet >= _QUIET_LOOKS:
-            self.drop(_silent(f"nothing came for {self._idle_seconds:.0f} s"))
+            self.drop(stuck(f"nothing came for {self._idle_seconds:.0f} s"))
             return
         if self.is_open and self._quiet:
             if self.is_worn and self._streams.is_idle:
@@ -399,15 +400,10 @@ class Connection(asyncio.BufferedProtocol):
         self._timers = [self._loop.call_later(self._idle_seconds / _QUIET_LOOKS, self._watch)]
 
     def _stop_timers(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-        self._timers = []
+        while self._timers:
+            self._timers.pop().cancel()
 
 
 def _again(error: NetworkError) -> NetworkError:
     """A fresh copy: each waiter gets its own traceback."""
     return type(error)(error.code, error.message, cause=error.cause, hint=error.hint)
-
-
-def _silent(cause: str) -> NetworkError:
-    return NetworkError("FF-NET-048", "the peer is stuck", cause=cause, hint="dial again, or another peer")

@@ -116,9 +116,10 @@ class Endpoint:
     ) -> Connection:
         """An open connection to `peer`: one that stands, or a new one to this address; concurrent dials share it.
 
-        `fresh`: a new one in any case. With `relay`, host and port are that relay's, and `peer` is attached to it. Raises NetworkError: FF-NET-043
-        nobody there, 044 too slow, 045 closed before it was open (not admitted, full), 049 this endpoint is closed,
-        070 .. 073 what `knock` says of relays; ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
+        `fresh`: a new one in any case. With `relay`, host and port are that relay's, and `peer` is attached to it.
+        Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed before it was open (not admitted,
+        full), 049 this endpoint is closed, 070 .. 073 what `knock` says of relays; ProtocolError FF-NET-001 .. 004
+        when it is not `peer` who answers, 074.
         """
         standing = None if fresh else self.connection(peer)
         if standing is not None:

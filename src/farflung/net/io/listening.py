@@ -56,6 +56,11 @@ def declined(cause: str) -> NetworkError:
     )
 
 
+def stuck(cause: str) -> NetworkError:
+    """FF-NET-048: the other end is there and does not take part."""
+    return NetworkError("FF-NET-048", "the peer is stuck", cause=cause, hint="dial again, or another peer")
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -36,6 +36,7 @@ _MAX_PACING_RATE: Final = 47
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if CAN_PACE else None
 # struct tcp_info of linux/tcp.h: snd_mss, rtt, notsent, min_rtt, delivery_rate, rwnd_limited, delivered
 _INFO: Final = struct.Struct("=16xI48xI72xII8xQ8xQ8xI")
+_SENT: Final = struct.Struct("=200xQQ")  # bytes_sent and bytes_retrans of the same (Linux 4.19)
 # Networks of homes and offices: what stays in them does not go up the line.
 _NEAR: Final = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16",
@@ -160,6 +161,16 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
+
+
+def losses(sock: socket.socket | None) -> tuple[int, int]:
+    """Bytes that TCP has sent, and of these again, since the connection stands; zeros where the system does not say."""
+    if sock is None or _TCP_INFO is None:
+        return 0, 0
+    with contextlib.suppress(OSError, struct.error):
+        sent, again = _SENT.unpack(sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _SENT.size))
+        return int(sent), int(again)
+    return 0, 0
 
 
 def _set(sock: socket.socket, level: int, option: int, value: int) -> None:

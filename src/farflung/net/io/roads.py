@@ -1,0 +1,353 @@
+"""All paths of one endpoint to its peers: carries out what `net.paths` decides, and tells it what is measured.
+
+    learn(peer, places)            where a peer is
+    await connection(peer)         the best path for control: what stands, else a relay at once; better ones behind it
+    ways(peer)                     all open paths for bulk, the best first
+    moved(connection, n, seconds)  what a transfer has measured
+
+Round trips and silence are asked for by a small request, only over connections to other machines and only while they
+are in use; goodput is what bulk moved over them anyway. Only a path that has lost a third of its goodput is measured by
+a burst of its own. Peers on one machine stay on the path that they have: nothing is better there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError
+from farflung.core.ids import PeerId, short
+from farflung.net import paths
+from farflung.net.endpoints import DIRECT, Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.opening import Openings, cannot
+from farflung.net.io.tuning import losses
+from farflung.net.messages import Kind
+from farflung.net.paths import MEETING, Condition, Event, Way
+
+ECHO: Final = "path.echo"  # any body up to limits.FRAME_BYTES, answered by nothing
+TICK_SECONDS: Final = 0.5
+QUIET_SECONDS: Final = 1.0  # without a byte, while an answer is due: is it still there?
+SILENT_SECONDS: Final = 2.5  # after which it is not
+TRIP_SECONDS: Final = 5.0  # between two measurements of one round trip
+USED_SECONDS: Final = 30.0  # for which a peer counts as in use
+_BULK_BYTES: Final = 128 * limits.KIB  # moved in one tick, to tell goodput
+_BURST, _IN_FLIGHT = 16, 4  # messages of limits.FRAME_BYTES
+
+
+@dataclass(eq=False, slots=True)
+class _Line:
+    """One connection as it is watched."""
+
+    connection: Connection
+    moved: int
+    at: float
+    was_busy: bool = False
+    tripped: float = float("-inf")  # when its round trip was last asked for
+    asked: asyncio.Task[None] | None = None
+    silent: float | None = None  # `heard` when it was found silent
+    sent: tuple[int, int] = (0, 0)  # bytes sent, and sent again
+
+
+@dataclass(eq=False, slots=True)
+class _Road:
+    """One peer."""
+
+    state: paths.State = field(default_factory=paths.State)
+    lines: dict[Place, _Line] = field(default_factory=dict)
+    is_known: bool = False
+    wanted: float = float("-inf")
+    error: FarflungError | None = None
+    failures: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Roads:
+    """The paths of one endpoint. `on_way(peer, way)`: the way that control takes has changed."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        may_meet: bool = True,
+        may_meet_here: bool = False,
+        on_way: Callable[[PeerId, Way], None] = lambda _peer, _way: None,
+    ) -> None:
+        """`may_meet`: whether to leave relays by simultaneous open; `may_meet_here`: also on one machine."""
+        self._endpoint, self._may_meet, self._may_meet_here = endpoint, may_meet, may_meet_here
+        self._on_way = on_way
+        self._roads: dict[PeerId, _Road] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._openings: Openings | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def learn(self, peer: PeerId, places: Iterable[Place]) -> None:
+        """Where the peer is reached, the best place first; replaces what was learned before."""
+        road = self._road(peer)
+        road.is_known = True
+        self._feed(peer, road, paths.Known(tuple(places), self._may_meet))
+
+    def forget(self, peers: Iterable[PeerId]) -> None:
+        """These are of no interest any more; their connections stay."""
+        for peer in peers:
+            self._roads.pop(peer, None)
+
+    async def connection(self, peer: PeerId) -> Connection:
+        """The best open connection, or a new one to whichever place answers first. Raises FarflungError."""
+        road = self._road(peer)
+        road.wanted = self._now()
+        failures, most = road.failures, max(1, sum(path.place.port > 0 for path in road.state.paths))
+        while (found := self._standing(peer, road)) is None:
+            if road.failures - failures < most:
+                self._feed(peer, road, paths.Wanted())
+            road.changed.clear()
+            if not any(path.condition is Condition.TRYING for path in road.state.paths):
+                raise road.error or _nowhere(peer)
+            await road.changed.wait()
+        return found
+
+    def ways(self, peer: PeerId) -> tuple[Connection, ...]:
+        """All open connections that share bulk, over different paths, the best first."""
+        road = self._road(peer)
+        road.wanted = self._now()
+        self._feed(peer, road, paths.Wanted(is_bulk=True))
+        lines = [road.lines[place] for place in road.state.ways(self._now()) if place in road.lines]
+        return tuple(line.connection for line in lines if _is_usable(line.connection))
+
+    def way(self, peer: PeerId) -> Way | None:
+        """What control takes now."""
+        road = self._roads.get(peer)
+        path = None if road is None or road.state.control is None else road.state.path(road.state.control)
+        return None if path is None else path.way
+
+    def moved(self, connection: Connection, size: int, seconds: float) -> None:
+        """So many bytes went over this connection in so many seconds."""
+        road = self._roads.get(connection.peer)
+        if road is not None and seconds > 0:
+            place = next((at for at, line in road.lines.items() if line.connection is connection), None)
+            if place is not None:
+                self._feed(connection.peer, road, paths.Measured(place, goodput=size / seconds))
+
+    async def close(self) -> None:
+        """Tries and measures no more; connections are the endpoint's."""
+        if self._openings is not None:
+            await self._openings.close()
+        tasks, self._endpoint.on_accepted = list(self._tasks), None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Inside
+
+    def _begin(self) -> None:
+        """The first use, in the loop: from now on it listens and measures."""
+        self._loop = asyncio.get_running_loop()
+        self._openings = Openings(self._endpoint, self._may_open, self._came)
+        self._endpoint.services[ECHO] = _echo
+        self._endpoint.on_accepted = self._came
+        self._spawn(self._watch())
+
+    def _now(self) -> float:
+        assert self._loop is not None
+        return self._loop.time()
+
+    def _road(self, peer: PeerId) -> _Road:
+        if self._loop is None:
+            self._begin()
+        road = self._roads.get(peer)
+        if road is None:
+            road = self._roads[peer] = _Road()
+            if (standing := self._endpoint.connection(peer)) is not None:
+                self._join(peer, road, standing)
+        return road
+
+    def _may_open(self, peer: PeerId) -> bool:
+        road = self._roads.get(peer)
+        return self._may_meet and road is not None and road.is_known
+
+    def _came(self, connection: Connection) -> None:
+        """Somebody has dialled us."""
+        road = self._roads.get(connection.peer) if connection.is_open else None
+        if road is not None:
+            self._join(connection.peer, road, connection)
+
+    def _join(self, peer: PeerId, road: _Road, connection: Connection) -> None:
+        """A connection stands. One that already stood over the same place stays, unless it is silent."""
+        place = connection.place
+        old = road.lines.get(place)
+        if old is not None and old.connection is not connection:
+            if old.silent is None and _is_usable(old.connection):
+                return
+            if old.silent is not None:
+                old.connection.drop(_dead(peer))
+        road.lines[place] = _Line(connection, connection.moved, self._now())
+        self._spawn(self._until_lost(peer, road, place, connection))
+        self._feed(peer, road, paths.Opened(place, connection.way))
+
+    async def _until_lost(self, peer: PeerId, road: _Road, place: Place, connection: Connection) -> None:
+        await connection.closed()
+        line = road.lines.get(place)
+        if line is not None and line.connection is connection:
+            del road.lines[place]
+            self._feed(peer, road, paths.Lost(place))
+
+    def _standing(self, peer: PeerId, road: _Road) -> Connection | None:
+        """What control prefers; what somebody doubts is silent from now on, what is worn is left to end."""
+        for _ in range(limits.PLACES):
+            line = road.lines.get(road.state.control) if road.state.control is not None else None
+            if line is None:
+                return None
+            if _is_usable(line.connection):
+                return line.connection
+            if line.connection.is_open and not line.connection.is_worn:
+                self._silent(peer, road, line)
+            else:
+                del road.lines[line.connection.place]
+                self._feed(peer, road, paths.Lost(line.connection.place))
+        return None
+
+    def _feed(self, peer: PeerId, road: _Road, event: Event) -> None:
+        before = self.way(peer)
+        road.state, effects = paths.handle(road.state, event, self._now())
+        for effect in effects:
+            match effect:
+                case paths.Dial():
+                    self._spawn(self._dial(peer, road, effect.place))
+                case paths.Probe():
+                    self._spawn(self._burst(road, effect.place))
+                case paths.Close() if (line := road.lines.pop(effect.place, None)) is not None:
+                    line.connection.drop(_dead(peer))
+                case _:
+                    pass
+        road.changed.set()
+        if (after := self.way(peer)) is not None and after is not before:
+            self._on_way(peer, after)
+
+    async def _dial(self, peer: PeerId, road: _Road, place: Place) -> None:
+        try:
+            connection = await self._meet(peer, road) if place == MEETING else await self._reach(peer, place)
+        except FarflungError as error:
+            if place != MEETING:
+                road.error, road.failures = error, road.failures + 1
+            self._feed(peer, road, paths.Failed(place))
+        else:
+            self._join(peer, road, connection)
+            if connection.place != place:
+                self._feed(peer, road, paths.Failed(place))
+
+    async def _reach(self, peer: PeerId, place: Place) -> Connection:
+        relay = place.relay if place.relay != DIRECT else None
+        return await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=True)
+
+    async def _meet(self, peer: PeerId, road: _Road) -> Connection:
+        assert self._openings is not None
+        for line in road.lines.values():
+            tuned, over = line.connection.tuned, line.connection
+            is_here = tuned is None or tuned.is_local
+            if over.way is Way.RELAY and _is_usable(over) and (self._may_meet_here or not is_here):
+                await self._trip(peer, road, line)
+                return await self._openings.open(over)
+        raise cannot(peer, "no relay carries to another machine")
+
+    # Measuring
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            for peer, road in list(self._roads.items()):
+                for line in list(road.lines.values()):
+                    self._look(peer, road, line)
+                self._feed(peer, road, paths.Tick())
+
+    def _look(self, peer: PeerId, road: _Road, line: _Line) -> None:
+        connection, now = line.connection, self._now()
+        if connection.tuned is None or (connection.tuned.is_local and not self._may_meet_here):
+            return
+        moved, seconds, is_busy = connection.moved, now - line.at, connection.is_busy
+        if line.silent is not None and connection.heard != line.silent:
+            line.silent = None
+            self._feed(peer, road, paths.Heard(connection.place))
+        if line.was_busy and is_busy and moved - line.moved >= _BULK_BYTES:
+            sent = losses(connection.tcp)
+            more, again = sent[0] - line.sent[0], sent[1] - line.sent[1]
+            loss = again / more if more > _BULK_BYTES else None
+            goodput, line.sent = (moved - line.moved) / seconds, sent
+            self._feed(peer, road, paths.Measured(connection.place, goodput=goodput, loss=loss))
+        line.moved, line.at, line.was_busy = moved, now, is_busy
+        is_used = now - road.wanted <= USED_SECONDS
+        is_quiet = is_busy and now - connection.heard >= QUIET_SECONDS
+        if line.asked is None and (is_quiet or (is_used and now - line.tripped >= TRIP_SECONDS)):
+            line.asked = self._spawn(self._trip(peer, road, line))
+
+    async def _trip(self, peer: PeerId, road: _Road, line: _Line) -> None:
+        """Asks for nothing; the answer tells the round trip, its absence that the path is silent."""
+        connection, before = line.connection, self._now()
+        line.tripped = before
+        try:
+            await connection.call(ECHO, b"", timeout=SILENT_SECONDS)
+        except NetworkError as error:
+            if error.code == "FF-NET-047" and connection.heard <= before:
+                self._silent(peer, road, line)
+        else:
+            trip = self._now() - before
+            self._feed(peer, road, paths.Measured(connection.place, trip=trip))
+            path = road.state.path(connection.place)
+            connection.round_trip = trip if path is None else path.trip
+        finally:
+            line.asked = None
+
+    def _silent(self, peer: PeerId, road: _Road, line: _Line) -> None:
+        line.silent = line.connection.heard
+        line.connection.doubt()
+        self._feed(peer, road, paths.Silent(line.connection.place))
+
+    async def _burst(self, road: _Road, place: Place) -> None:
+        """Asks what is left of a path's goodput, if no bulk goes over it anyway."""
+        line = road.lines.get(place)
+        if line is None or line.connection.is_busy:
+            return
+        connection, before, turn = line.connection, self._now(), asyncio.Semaphore(_IN_FLIGHT)
+
+        async def one() -> None:
+            async with turn:
+                await connection.call(ECHO, bytes(limits.FRAME_BYTES), kind=Kind.SYNC)
+
+        with contextlib.suppress(NetworkError):
+            await asyncio.gather(*(one() for _ in range(_BURST)))
+            self.moved(connection, _BURST * limits.FRAME_BYTES, self._now() - before)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _is_usable(connection: Connection) -> bool:
+    return connection.is_open and not (connection.is_worn or connection.is_doubted)
+
+
+async def _echo(connection: Connection, method: str, body: bytes) -> bytes:
+    if len(body) > limits.FRAME_BYTES:
+        raise ProtocolError("FF-NET-116", "too much to measure with", cause=f"{len(body)} bytes at a time")
+    return b""
+
+
+def _nowhere(peer: PeerId) -> NetworkError:
+    return NetworkError(
+        "FF-NET-117", f"no path to {short(peer)}", cause="no place of it is known", hint="get a fresh address"
+    )
+
+
+def _dead(peer: PeerId) -> NetworkError:
+    return NetworkError(
+        "FF-NET-118",
+        f"a path to {short(peer)} was silent",
+        cause="an answer is overdue, and another path stands",
+        hint="nothing: what was under way is tried again over the other one",
+    )

@@ -1,0 +1,235 @@
+"""Several paths to one peer over real sockets on loopback: two relays, one dies; a simultaneous open; who may offer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from net_relays import A, B, C, echo, run, until
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import NetworkError
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.opening import OFFER, Offer, targets
+from farflung.net.io.relay import RelayServer
+from farflung.net.io.roads import ECHO, Roads
+from farflung.net.messages import RemoteError
+from farflung.net.paths import Way
+
+R1, R2 = local_key(5, "relay"), local_key(5, "other relay")
+
+
+class Party:
+    """An endpoint that is attached to relays, and its roads."""
+
+    def __init__(self, key: SigningKey, **options: bool) -> None:
+        self.endpoint = Endpoint(key, echo, Counter())
+        self.roads = Roads(self.endpoint, **options)
+        self.places: tuple[Place, ...] = ()
+
+    async def attach(self, *relays: tuple[SigningKey, RelayServer]) -> None:
+        self.places = tuple(Place(*server.address, key.public) for key, server in relays)
+        for place in self.places:
+            self.endpoint.attach(place.relay, place.host, place.port)
+        await self.endpoint.attached()
+
+
+@asynccontextmanager
+async def two_relays(
+    *keys: SigningKey, **options: bool
+) -> AsyncIterator[tuple[list[RelayServer], list[Party]]]:
+    servers = [RelayServer(R1), RelayServer(R2)]
+    parties = [Party(key, **options) for key in keys]
+    try:
+        for server in servers:
+            await server.start()
+        for party in parties:
+            await party.attach(*zip((R1, R2), servers, strict=True))
+        yield servers, parties
+    finally:
+        for party in parties:
+            await party.roads.close()
+            await party.endpoint.close()
+        for server in servers:
+            await server.close()
+
+
+def relay_of(connection: Connection) -> bytes:
+    assert connection.way is Way.RELAY
+    return connection.place.relay
+
+
+def test_control_starts_on_the_first_relay_and_goes_on_over_the_second_when_that_dies() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (servers, (a, b)):
+            a.roads.learn(B.public, b.places)
+            first = await a.roads.connection(B.public)
+            assert relay_of(first) == R1.public
+            assert await first.call("say", b"one") == b"one"
+            assert await a.roads.connection(B.public) is first
+            await servers[0].close()
+            await first.closed()
+            second = await a.roads.connection(B.public)
+            assert relay_of(second) == R2.public
+            assert await second.call("say", b"two") == b"two"
+            assert a.roads.way(B.public) is Way.RELAY
+
+    run(test)
+
+
+def test_bulk_gets_both_relays_and_keeps_the_one_that_lives() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (servers, (a, b)):
+            a.roads.learn(B.public, b.places)
+            await a.roads.connection(B.public)
+            await until(lambda: len(a.roads.ways(B.public)) == 2)
+            ways = a.roads.ways(B.public)
+            assert {relay_of(way) for way in ways} == {R1.public, R2.public}
+            for way in ways:
+                a.roads.moved(way, 10_000_000 if relay_of(way) == R2.public else 1_000_000, 1.0)
+            assert relay_of(a.roads.ways(B.public)[0]) == R2.public
+            await servers[1].close()
+            await until(lambda: len(a.roads.ways(B.public)) == 1)
+            assert relay_of(a.roads.ways(B.public)[0]) == R1.public
+
+    run(test)
+
+
+def test_who_is_dialled_answers_over_what_stands_and_needs_no_address() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (_, (a, b)):
+            a.roads.learn(B.public, b.places)
+            b.roads.learn(A.public, ())
+            there = await a.roads.connection(B.public)
+            await until(lambda: b.roads.way(A.public) is Way.RELAY)
+            back = await b.roads.connection(A.public)
+            assert not back.is_dialer if hasattr(back, "is_dialer") else True
+            assert await back.call("say", b"back") == b"back"
+            assert await there.call("say", b"there") == b"there"
+
+    run(test)
+
+
+def test_a_peer_without_a_place_cannot_be_reached_and_a_dead_place_says_why() -> None:
+    async def test() -> None:
+        async with two_relays(A) as (_, (a,)):
+            with pytest.raises(NetworkError, match="FF-NET-117"):
+                await a.roads.connection(B.public)
+            a.roads.learn(B.public, a.places)  # B is attached nowhere
+            with pytest.raises(NetworkError, match="FF-NET-071"):
+                await a.roads.connection(B.public)
+
+    run(test)
+
+
+def test_a_doubted_path_is_left_for_the_other_one_and_ends() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (_, (a, b)):
+            a.roads.learn(B.public, b.places)
+            first = await a.roads.connection(B.public)
+            waiting = asyncio.create_task(first.call("say", b"x", timeout=None))
+            await waiting
+            first.doubt()
+            second = await a.roads.connection(B.public)
+            assert second is not first
+            await first.closed()
+            assert await second.call("say", b"y") == b"y"
+
+    run(test)
+
+
+def test_two_peers_on_one_network_meet_without_the_relay() -> None:
+    async def test() -> None:
+        async with two_relays(A, B, may_meet_here=True) as (servers, (a, b)):
+            a.roads.learn(B.public, b.places)
+            b.roads.learn(A.public, a.places)
+            await a.roads.connection(B.public)
+            await until(lambda: any(way.way is Way.LAN for way in a.roads.ways(B.public)))
+            await until(lambda: any(way.way is Way.LAN for way in b.roads.ways(A.public)))
+            (met,) = [way for way in a.roads.ways(B.public) if way.way is Way.LAN]
+            before = servers[0].forwarded + servers[1].forwarded
+            assert await met.call("say", bytes(100_000)) == bytes(100_000)
+            assert servers[0].forwarded + servers[1].forwarded < before + 100_000
+            for server in servers:
+                await server.close()
+            assert await (await a.roads.connection(B.public)).call("say", b"on") == b"on"
+
+    run(test)
+
+
+def test_on_one_machine_nobody_leaves_the_relay() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (_, (a, b)):
+            a.roads.learn(B.public, b.places)
+            b.roads.learn(A.public, a.places)
+            await a.roads.connection(B.public)
+            for _ in range(50):
+                await asyncio.sleep(0.01)
+                assert {way.way for way in a.roads.ways(B.public)} == {Way.RELAY}
+
+    run(test)
+
+
+def test_offers_are_followed_of_known_peers_only_and_not_twice_at_once() -> None:
+    async def test() -> None:
+        async with two_relays(A, B, C, may_meet_here=True) as (_, (a, b, c)):
+            b.roads.learn(A.public, ())
+            offer = encode(Offer((("127.0.0.1", 1),), ("127.0.0.1", 1), 0))
+            c.roads.learn(B.public, b.places)
+            stranger = await c.roads.connection(B.public)
+            with pytest.raises(RemoteError, match="FF-NET-115"):
+                await stranger.call(OFFER, offer)
+            friend = await a.endpoint.dial(B.public, b.places[0].host, b.places[0].port, relay=R1.public)
+            await friend.call(OFFER, offer)
+            with pytest.raises(RemoteError, match="FF-NET-115"):
+                await friend.call(OFFER, offer)
+
+    run(test)
+
+
+def test_an_echo_is_bounded() -> None:
+    async def test() -> None:
+        async with two_relays(A, B) as (_, (a, b)):
+            b.roads.learn(A.public, ())
+            a.roads.learn(B.public, b.places)
+            connection = await a.roads.connection(B.public)
+            assert await connection.call(ECHO, bytes(limits.FRAME_BYTES)) == b""
+            with pytest.raises(RemoteError, match="FF-NET-116"):
+                await connection.call(ECHO, bytes(limits.FRAME_BYTES + 1))
+
+    run(test)
+
+
+HOME, SEEN = ("192.168.1.2", 4500), ("203.0.113.7", 4500)
+
+
+@pytest.mark.parametrize(
+    ("own", "seen", "tried"),
+    [
+        ((("192.168.1.3", 5000),), ("198.51.100.9", 5000), [("198.51.100.9", 5000)]),
+        ((("192.168.1.3", 5000),), (SEEN[0], 5000), [("192.168.1.3", 5000)]),
+        ((("8.8.8.8", 5000), ("192.168.1.3", 5000)), (SEEN[0], 5000), [("192.168.1.3", 5000)]),
+        (tuple((f"192.168.1.{n}", 5000) for n in range(3, 90)), (SEEN[0], 1), limits.CANDIDATES),
+        ((HOME,), (SEEN[0], 5000), []),
+        ((), ("127.0.0.1", 5000), []),
+        ((("127.0.0.1", 5000), ("::1", 5000)), (SEEN[0], 5000), []),
+        ((), ("224.0.0.1", 5000), []),
+        ((), ("255.255.255.255", 5000), []),
+        ((), ("0.0.0.0", 5000), []),
+        ((), ("198.51.100.9", 22), []),
+        ((), ("198.51.100.9", 70_000), []),
+        ((), ("example.org", 5000), []),
+        ((), ("::ffff:127.0.0.1", 5000), []),
+    ],
+)
+def test_only_sane_addresses_of_an_offer_are_tried(own, seen, tried) -> None:  # type: ignore[no-untyped-def]
+    found, is_home = targets(Offer(own, seen, 0), HOME, SEEN)
+    assert is_home == (seen[0] == SEEN[0])
+    assert (len(found) if isinstance(tried, int) else found) == tried
