@@ -33,7 +33,6 @@ from farflung.app.auditing import AuditTenancy
 from farflung.app.audits import Audits
 from farflung.app.coordinator import Coordinator
 from farflung.app.journal import Journal
-from farflung.app.reaching import reach
 from farflung.app.tenancy import Tenancy
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -112,7 +111,8 @@ class Member(Party):
         self.places: dict[PeerId, wire.Address] = {}
 
     async def dial(self, peer: PeerId) -> Connection:
-        return await reach(self.endpoint, self.places[peer])
+        place = self.places[peer].places[0]
+        return await self.endpoint.dial(peer, place.host, place.port)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method not in ORDERS:
@@ -155,7 +155,8 @@ class Judge(Party):
         self.said: list[tuple[str, Any, Any]] = []
 
     async def dial(self, peer: PeerId) -> Connection:
-        return await reach(self.endpoint, self.places[peer])
+        place = self.places[peer].places[0]
+        return await self.endpoint.dial(peer, place.host, place.port)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         if method not in AUDITS:
@@ -272,7 +273,8 @@ class Run:
         self.archive.remember(initial())
 
         async def dial(peer: PeerId) -> Connection:
-            return await reach(self.home.endpoint, places[peer])
+            place = places[peer].places[0]
+            return await self.home.endpoint.dial(peer, place.host, place.port)
 
         def closed(after: PublicState) -> None:
             self.on_closed(after.round - 1)

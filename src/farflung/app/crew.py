@@ -21,7 +21,7 @@ from farflung.core.events import Warned
 from farflung.core.ids import PeerId
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
-from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.roads import Roads
 from farflung.train.snapshot import PublicState
 
 RETURN_SECONDS: Final = 0.25  # between tries to bring a member back
@@ -40,11 +40,11 @@ class Crew:
         me: PeerId,
         terms: Terms,
         job_key: bytes,
-        endpoint: Endpoint,
+        roads: Roads,
         supplies: SuppliesOf,
         journal: Emitter,
     ) -> None:
-        self._me, self._terms, self._job_key, self._endpoint = me, terms, job_key, endpoint
+        self._me, self._terms, self._job_key, self._roads = me, terms, job_key, roads
         self._supplies, self._journal = supplies, journal
         self._addresses: dict[PeerId, wire.Address] = {}
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
@@ -82,7 +82,7 @@ class Crew:
         address = self._addresses.get(peer)
         if address is None:
             raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
-        return await reach(self._endpoint, address)
+        return await reach(self._roads, address)
 
     def patience(self, peer: PeerId) -> float:
         """A relay that died is back within seconds; a peer that listens itself has no such excuse."""

@@ -48,6 +48,7 @@ from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listening import LOOPBACK
+from farflung.net.io.roads import Roads
 from farflung.plan.price import audit_units, price
 from farflung.store.io.disk import Disk
 from farflung.train import rounds, snapshot
@@ -114,7 +115,8 @@ class Requester:
             allow_remote=allow_remote,
             manners=thrift.manners(),
         )
-        self._crew = Crew(key.public, terms, self._job_key, self.endpoint, self._supplies, journal)
+        self.roads = Roads(self.endpoint)
+        self._crew = Crew(key.public, terms, self._job_key, self.roads, self._supplies, journal)
 
     async def open(self) -> None:
         """Starts to listen."""
@@ -125,6 +127,7 @@ class Requester:
         """Closes the network side, the checker and the log."""
         await self._crew.rest()
         self._inspection.close()
+        await self.roads.close()
         await self.endpoint.close()
         self.log.close()
 

@@ -43,6 +43,7 @@ from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.roads import Roads
 from farflung.plan.memory import memory
 from farflung.store.io.disk import Disk
 from farflung.train.io.pipe import WorkerPipe
@@ -87,6 +88,7 @@ class Lender:
         self._credential, manners = credential_in(config, key), thrift.manners(self._folder)
         port = int(config["port"])
         self.endpoint = Endpoint(self._credential, self.handle, self.counter, port=port, manners=manners)
+        self.roads = Roads(self.endpoint)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""
@@ -295,14 +297,17 @@ class Lender:
         return started
 
     def _know(self, members: tuple[wire.Address, ...]) -> None:
-        self._addresses = {a.peer: a for a in members}
+        left, self._addresses = self._addresses, {a.peer: a for a in members}
+        self.roads.forget(left.keys() - self._addresses.keys())
+        for address in members:
+            self.roads.learn(address.peer, address.places)
 
     async def dial(self, peer: PeerId) -> Connection:
         """A connection to a fellow member, directly or through its relay, or the one on which the requester came."""
         address = self._addresses.get(peer)
         if address is None:  # not that peer's fault
             raise PolicyError("FF-APP-047", f"no address is known for {peer[:4].hex()}")
-        return await reach(self.endpoint, address)
+        return await reach(self.roads, address)
 
     def _end(self, job: Hash) -> None:
         """The requester ends the lease: what the job left here is deleted."""
@@ -378,5 +383,6 @@ async def lend(orders: Orders, role: Role) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     node.release("the agent ends")
+    await node.roads.close()
     await node.endpoint.close()
     report_end(config["name"], node.counter)

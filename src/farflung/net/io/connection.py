@@ -18,7 +18,7 @@ from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
 from farflung.net.frames import FrameReader
-from farflung.net.io.listening import stuck
+from farflung.net.io.listening import stuck, was_lost
 from farflung.net.io.manners import Manners
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.tuning import Tuned
@@ -255,14 +255,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the TCP connection is gone."""
-        self._end(
-            NetworkError(
-                "FF-NET-046",
-                "the connection was lost",
-                cause=str(exc) if exc else "the peer closed it",
-                hint="dial again",
-            )
-        )
+        self._end(was_lost(exc))
         self._stop_timers()
         if self._outlet is not None:
             self._outlet.gone()

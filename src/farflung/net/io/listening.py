@@ -61,6 +61,12 @@ def stuck(cause: str) -> NetworkError:
     return NetworkError("FF-NET-048", "the peer is stuck", cause=cause, hint="dial again, or another peer")
 
 
+def was_lost(error: Exception | None) -> NetworkError:
+    """FF-NET-046: the connection is gone, and we did not close it."""
+    cause = str(error) if error else "the peer closed it"
+    return NetworkError("FF-NET-046", "the connection was lost", cause=cause, hint="dial again")
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
