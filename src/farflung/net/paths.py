@@ -270,7 +270,8 @@ def _happened(state: State, event: _OfPath, now: float) -> tuple[State, list[Eff
             )
         case Failed() if not path.is_open:
             failures = path.failures + 1
-            path = replace(path, condition=Condition.FAILED, failures=failures, since=now + pause(failures))
+            rest = now + pause(failures + 2 * (path.place == MEETING))  # a router stays of its kind
+            path = replace(path, condition=Condition.FAILED, failures=failures, since=rest)
         case Silent() if path.is_open:
             path = replace(path, condition=Condition.FAILED, since=now, is_silent=True)
         case Heard() if path.is_silent:
@@ -349,15 +350,13 @@ def is_nearer(new: Path, old: Path) -> bool:
 def beats(new: Path, old: Path) -> bool:
     """Whether bulk leaves the old path for the new one."""
     ours, theirs = new.worth, old.worth
-    if ours is None or theirs is None:
+    if ours is None or theirs is None or ours * AS_GOOD < theirs:
         return False
     if ours >= theirs * BETTER and ours > theirs:
         return True
-    if ours * AS_GOOD < theirs:
-        return False
     if new.trip is None or old.trip is None:
         return _needs_less(new, old)
-    return new.trip * BETTER <= old.trip or (new.trip <= old.trip * AS_GOOD and _needs_less(new, old))
+    return is_nearer(new, old)
 
 
 def _needs_less(new: Path, old: Path) -> bool:

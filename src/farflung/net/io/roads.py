@@ -33,7 +33,8 @@ from farflung.net.paths import MEETING, Condition, Event, Way
 ECHO: Final = "path.echo"  # any body up to limits.FRAME_BYTES, answered by nothing
 TICK_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 1.0  # without a byte, while an answer is due: is it still there?
-SILENT_SECONDS: Final = 2.5  # after which it is not
+SILENT_SECONDS: Final = 4.0  # after which another path is tried
+GRACE_SECONDS: Final = 1.0  # in which a silent connection may still speak when another one stands
 TRIP_SECONDS: Final = 5.0  # between two measurements of one round trip
 USED_SECONDS: Final = 30.0  # for which a peer counts as in use
 _BULK_BYTES: Final = 128 * limits.KIB  # moved in one tick, to tell goodput
@@ -183,8 +184,7 @@ class Roads:
         if old is not None and old.connection is not connection:
             if old.silent is None and _is_usable(old.connection):
                 return
-            if old.silent is not None:
-                old.connection.drop(_dead(peer))
+            self._spawn(self._bury(peer, old.connection))
         road.lines[place] = _Line(connection, connection.moved, self._now())
         self._spawn(self._until_lost(peer, road, place, connection))
         self._feed(peer, road, paths.Opened(place, connection.way))
@@ -195,6 +195,13 @@ class Roads:
         if line is not None and line.connection is connection:
             del road.lines[place]
             self._feed(peer, road, paths.Lost(place))
+
+    async def _bury(self, peer: PeerId, connection: Connection) -> None:
+        """Ends what stays silent though the peer answers elsewhere: a peer that was only busy speaks on both."""
+        heard = connection.heard
+        await asyncio.sleep(GRACE_SECONDS)
+        if connection.heard == heard:
+            connection.drop(_dead(peer))
 
     def _standing(self, peer: PeerId, road: _Road) -> Connection | None:
         """What control prefers; what somebody doubts is silent from now on, what is worn is left to end."""
@@ -221,7 +228,7 @@ class Roads:
                 case paths.Probe():
                     self._spawn(self._burst(road, effect.place))
                 case paths.Close() if (line := road.lines.pop(effect.place, None)) is not None:
-                    line.connection.drop(_dead(peer))
+                    self._spawn(self._bury(peer, line.connection))
                 case _:
                     pass
         road.changed.set()
