@@ -18,7 +18,7 @@ from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
 from farflung.net.frames import FrameReader
-from farflung.net.io.listening import stuck, was_lost
+from farflung.net.io.listening import again, stuck, was_lost
 from farflung.net.io.manners import Manners
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.tuning import Tuned
@@ -320,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _check_open(self) -> None:
         if self._reason is not None:
-            raise _again(self._reason)
+            raise again(self._reason)
         if not self.is_open:
             raise NetworkError("FF-NET-005", "the connection is not open yet")
 
@@ -367,9 +367,9 @@ class Connection(asyncio.BufferedProtocol):
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if not call.done():
-                call.set_exception(_again(reason))
+                call.set_exception(again(reason))
         if not self._opened.done():
-            self._opened.set_exception(_again(reason))
+            self._opened.set_exception(again(reason))
             self._opened.exception()  # nobody has to wait for it
         self._room.set()
 
@@ -395,8 +395,3 @@ class Connection(asyncio.BufferedProtocol):
     def _stop_timers(self) -> None:
         while self._timers:
             self._timers.pop().cancel()
-
-
-def _again(error: NetworkError) -> NetworkError:
-    """A fresh copy: each waiter gets its own traceback."""
-    return type(error)(error.code, error.message, cause=error.cause, hint=error.hint)

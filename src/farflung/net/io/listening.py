@@ -67,6 +67,11 @@ def was_lost(error: Exception | None) -> NetworkError:
     return NetworkError("FF-NET-046", "the connection was lost", cause=cause, hint="dial again")
 
 
+def again(error: NetworkError) -> NetworkError:
+    """A fresh copy: each waiter gets its own traceback."""
+    return type(error)(error.code, error.message, cause=error.cause, hint=error.hint)
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
