@@ -85,6 +85,7 @@ def test_a_pass_of_a_wrong_form_is_none() -> None:
         {"holders": (B, A)},
         {"holders": (A, A)},
         {"holders": (A, PeerId(b"b"))},
+        {"holders": tuple(sorted((A, RELAY.public)))},
         {"holders": many},
         {"quota": limits.PASS_BYTES + 1},
         {"quota": -1},

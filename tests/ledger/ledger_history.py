@@ -24,13 +24,17 @@ def rotated() -> tuple[tx.Op, ...]:
 def batches() -> list[list[tuple[SigningKey, tx.Op]]]:
     """The operations of each block."""
     world, (certified, revoked) = World(), rotated()
+    carried = (world.passage(3, (NODES[0], 70, 9), (NODES[1], 8, 60), payer=NODES[2]),)
     return [
         [(key, world.register()) for key in NODES],
-        [(REQUESTER, world.create()), (NODES[0], certified)],
+        [(REQUESTER, world.create()), (NODES[2], world.open_channel()), (NODES[0], certified)],
         [(REQUESTER, world.schedule(world.offer(NODES[0]), world.offer(NODES[1]))), (NODES[0], revoked)],
         [(REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20)))],
-        [(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))],
-        [(REQUESTER, tx.JobSettle(JOB))],
+        [
+            (REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS)),
+            (VALIDATOR, tx.ChannelClaim(NODES[2].public, carried)),
+        ],
+        [(REQUESTER, tx.JobSettle(JOB)), (VALIDATOR, tx.ChannelClose(NODES[2].public))],
     ]
 
 

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from farflung.core.claims import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.ids import Hash
+from farflung.core.tolls import GIB, Pass, Receipt, SignedReceipt, sign_pass, sign_receipt
 from farflung.ledger import tx
 from farflung.ledger.block import Genesis, Params
 from farflung.ledger.results import Outcome
-from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
+from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
 from farflung.ledger.state import State, apply_block, genesis_state, total_money
 
 VALIDATOR = local_key(7, "validator")
@@ -80,6 +81,11 @@ class World:
         assert row is not None
         return row
 
+    def channel(self, payer: SigningKey = REQUESTER, relay: SigningKey = VALIDATOR) -> ChannelRow:
+        row = self.state.find(ChannelRow, channel_key(payer.public, relay.public))
+        assert row is not None
+        return row
+
     # Operations with terms that are accepted unless a test changes one of them
 
     def register(self, stake: int = 500, expires: int = START + 90_000) -> tx.NodeRegister:
@@ -109,6 +115,39 @@ class World:
     ) -> tx.SignedOffer:
         offer = tx.Offer(chain or self.chain, job, key.public, price, stake, units, expires, role)
         return tx.sign_offer(signer or key, offer)
+
+    def open_channel(
+        self,
+        relay: SigningKey = VALIDATOR,
+        amount: int = 1000,
+        price: int = GIB,
+        expires: int = START + 60_000,
+    ) -> tx.ChannelOpen:
+        """At a micro-credit a byte, unless `price` says otherwise."""
+        return tx.ChannelOpen(relay.public, amount, price, expires)
+
+    def passage(
+        self,
+        serial: int,
+        *said: tuple[SigningKey, int, int],
+        payer: SigningKey = REQUESTER,
+        relay: SigningKey = VALIDATOR,
+        holders: tuple[SigningKey, ...] = NODES[:2],
+        signer: SigningKey | None = None,
+        **fields: object,
+    ) -> tx.Passage:
+        """A pass for the first two nodes, and what who signed (sent, received); `fields` of the pass."""
+        keys = tuple(sorted(key.public for key in holders))
+        toll = Pass(self.chain, payer.public, relay.public, 1, serial, keys, 1 << 40, 0, 0, 600)
+        toll = replace(toll, **fields)
+        receipts = tuple(self.receipt(toll, key, key, sent, got) for key, sent, got in said)
+        return tx.Passage(sign_pass(signer or payer, toll), receipts)
+
+    def receipt(
+        self, toll: Pass, party: SigningKey, signer: SigningKey, sent: int, got: int
+    ) -> SignedReceipt:
+        named = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
+        return sign_receipt(signer, Receipt(*named, party.public, sent, got))
 
     def schedule(self, *offers: tx.SignedOffer, job: Hash = JOB) -> tx.JobSchedule:
         return tx.JobSchedule(job, offers)

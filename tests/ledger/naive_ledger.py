@@ -43,6 +43,7 @@ class Naive:
         self.nodes: dict[bytes, dict[str, Any]] = {}
         self.jobs: dict[bytes, dict[str, Any]] = {}
         self.keys: dict[bytes, dict[str, Any]] = {}
+        self.channels: dict[tuple[bytes, bytes], dict[str, Any]] = {}
 
     def block(self, time: int, txs: list[ops.SignedTx]) -> list[str]:
         self.now = time
@@ -52,6 +53,9 @@ class Naive:
         for name, node in self.nodes.items():
             if node["active"] and time >= node["expires"] and not self.open_leases(name):
                 self.leave(name)
+        for names, channel in self.channels.items():
+            if channel["open"] and time >= channel["expires"] + 600_000:
+                self.shut(names[0], channel)
         return [self.one(signed) for signed in txs]
 
     def one(self, signed: ops.SignedTx) -> str:
@@ -67,12 +71,12 @@ class Naive:
         self.nonce[t.sender] = t.nonce + 1
         self.pay(t.sender, -t.fee)
         self.pay(self.g.validators[0], t.fee)
-        kept = copy.deepcopy((self.money, self.nodes, self.jobs, self.keys))
+        kept = copy.deepcopy((self.money, self.nodes, self.jobs, self.keys, self.channels))
         try:
             for op in t.ops:
                 getattr(self, type(op).__name__)(t.sender, op)
         except No:
-            self.money, self.nodes, self.jobs, self.keys = kept
+            self.money, self.nodes, self.jobs, self.keys, self.channels = kept
             return "failed"
         return "applied"
 
@@ -123,6 +127,68 @@ class Naive:
         )
         need(said["void"] <= op.epoch < 2**32 - 1)
         said["void"] = op.epoch + 1
+
+    def shut(self, payer: bytes, channel: dict[str, Any]) -> None:
+        self.pay(payer, channel["left"])
+        channel.update(left=0, open=False)
+
+    def ChannelOpen(self, sender: bytes, op: ops.ChannelOpen) -> None:
+        need(op.amount > 0 and op.relay != sender)
+        need(self.now < op.expires <= self.now + self.g.params.job_ms_max)
+        self.pay(sender, -op.amount)
+        empty = {"times": 0, "open": False}
+        channel = self.channels.setdefault((sender, op.relay), empty)
+        if channel["open"]:
+            need(op.price == channel["price"] and op.expires >= channel["expires"])
+            channel.update(left=channel["left"] + op.amount, put=channel["put"] + op.amount)
+        else:
+            channel.update(times=channel["times"] + 1, open=True, price=op.price, left=op.amount)
+            channel.update(put=op.amount, done={}, next=0)
+        channel["expires"] = op.expires
+
+    def ChannelClaim(self, sender: bytes, op: ops.ChannelClaim) -> None:
+        channel = self.channels.get((op.payer, sender), {"open": False})
+        need(channel["open"] and 1 <= len(op.passages) <= 128)
+        need(sum(len(passage.receipts) for passage in op.passages) <= 512)
+        for passage in op.passages:
+            p = passage.signed.toll
+            need(p.serial >= channel["next"])
+            need((p.chain, p.payer, p.relay, p.opening) == (self.chain, op.payer, sender, channel["times"]))
+            need(2 <= len(p.holders) <= 64 and list(p.holders) == sorted(set(p.holders)))
+            need(all(len(holder) == 32 and holder != sender for holder in p.holders) and p.quota <= 2**50)
+            need(is_signed(op.payer, passage.signed.signature, "farflung/pass/1", encode(p)))
+            said = {}
+            for signed in passage.receipts:
+                r = signed.receipt
+                need(
+                    (r.chain, r.payer, r.relay, r.opening, r.serial)
+                    == (p.chain, p.payer, sender, p.opening, p.serial)
+                )
+                need(r.party in p.holders and r.party not in said and max(r.sent, r.received) <= 2**50)
+                need(signed.signer in self.voices(r.party))
+                need(is_signed(signed.signer, signed.signature, "farflung/receipt/1", encode(r)))
+                said[r.party] = (r.sent, r.received)
+            bill = 0
+            for party, (_, received) in said.items():
+                bill += min(received, sum(sent for other, (sent, _) in said.items() if other != party))
+            channel["done"][p.serial] = min(bill, p.quota)
+            channel["next"] = p.serial + 1
+        whole = sum(channel["done"].values()) * channel["price"] // 2**30
+        paid = channel["put"] - channel["left"]
+        due = min(whole - paid, channel["left"])
+        need(channel["next"] <= TOP and sum(channel["done"].values()) <= TOP)
+        self.pay(sender, due)
+        channel["left"] -= due
+
+    def voices(self, account: bytes) -> list[bytes]:
+        keys = self.keys.get(account)
+        known = [] if keys is None else [keys["now"], keys["before"]]
+        return [account, *(key for epoch, key in known if epoch >= keys["void"])]  # type: ignore[index]
+
+    def ChannelClose(self, sender: bytes, op: ops.ChannelClose) -> None:
+        channel = self.channels.get((op.payer, sender), {"open": False})
+        need(channel["open"])
+        self.shut(op.payer, channel)
 
     def Transfer(self, sender: bytes, op: ops.Transfer) -> None:
         need(op.amount > 0)

@@ -25,7 +25,18 @@ from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx
 from farflung.ledger.results import Applied, Outcome
-from farflung.ledger.rows import AccountRow, EpochRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState, lease_key
+from farflung.ledger.rows import (
+    AccountRow,
+    ChannelRow,
+    EpochRow,
+    JobRow,
+    KeyRow,
+    LeaseRow,
+    NodeRow,
+    NodeState,
+    channel_key,
+    lease_key,
+)
 from farflung.ledger.state import State, apply_block, total_money
 
 ANYONE = st.sampled_from((*ACTORS, STRANGER))
@@ -57,6 +68,10 @@ def books(state: State) -> dict[str, object]:
             for row in state.rows(LeaseRow)
         },
         "epochs": [(row.job, row.root, row.contributions) for row in sorted_epochs(state)],
+        "channels": {
+            (row.payer, row.relay): (row.opening, row.held, row.expires, row.price, row.is_open)
+            for row in state.rows(ChannelRow)
+        },
         "keys": {
             row.account: (
                 (row.epoch, row.node),
@@ -97,6 +112,10 @@ def naive_books(naive: Naive) -> dict[str, object]:
             for node, lease in held["leases"].items()
         },
         "epochs": [(job, *roots) for job in sorted(naive.jobs) for roots in naive.jobs[job]["roots"]],
+        "channels": {
+            names: (said["times"], said["left"], said["expires"], said["price"], said["open"])
+            for names, said in naive.channels.items()
+        },
         "keys": {account: tuple(said.values()) for account, said in naive.keys.items()},
     }
 
@@ -298,6 +317,60 @@ class Ledger(RuleBasedStateMachine):
     def revoke(self, key: SigningKey, epochs: list[int]) -> None:
         self.ask(key, *(tx.KeyRevoke(epoch) for epoch in epochs))
 
+    @rule(
+        payer=OWNER,
+        relay=st.sampled_from((NODES[2], NODES[2], REQUESTER, VERIFIERS[0])),
+        amount=AMOUNT,
+        price=st.sampled_from((1 << 30, 1 << 30, 0, 12_345)),
+        span=SPAN,
+    )
+    def open_channel(self, payer: SigningKey, relay: SigningKey, amount: int, price: int, span: int) -> None:
+        self.ask(payer, self.world.open_channel(relay, amount, price, self.at(span)))
+
+    @rule(
+        payer=OWNER,
+        relay=st.sampled_from((NODES[2], NODES[2], VERIFIERS[0])),
+        serials=st.lists(st.integers(0, 3), min_size=1, max_size=2),
+        opening=st.sampled_from((1, 1, 1, 2)),
+        said=st.lists(st.tuples(st.sampled_from(NODES), SMALL, SMALL), max_size=3),
+        quota=st.sampled_from((1 << 40, 1 << 40, 10, (1 << 50) + 1)),
+        signer=st.sampled_from((None, None, None, STRANGER)),
+    )
+    def claim(
+        self,
+        payer: SigningKey,
+        relay: SigningKey,
+        serials: list[int],
+        opening: int,
+        said: list[tuple[SigningKey, int, int]],
+        quota: int,
+        signer: SigningKey | None,
+    ) -> None:
+        fields = {"payer": payer, "relay": relay, "signer": signer, "opening": opening, "quota": quota}
+        passages = [self.world.passage(serial, *said, **fields) for serial in serials]
+        self.ask(relay, tx.ChannelClaim(payer.public, tuple(passages)))
+
+    @rule(stage=st.integers(1, 3), sizes=st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=3))
+    def carried(self, stage: int, sizes: list[tuple[int, int]]) -> None:
+        """A channel that is mostly opened, claimed from and closed."""
+        relay, payer = NODES[2], REQUESTER
+        self.ask(payer, self.world.open_channel(relay, 90, 1 << 30, self.at(30_000)))
+        self.seal(1000)
+        row = self.world.state.find(ChannelRow, channel_key(payer.public, relay.public))
+        if row is None or not row.is_open:
+            return
+        terms = {"payer": payer, "relay": relay, "opening": row.opening}
+        for number, (sent, got) in enumerate(sizes):
+            said = ((NODES[0], sent, got), (NODES[1], got, sent))
+            passage = self.world.passage(row.serial + number, *said, **terms)
+            self.ask(relay, tx.ChannelClaim(payer.public, (passage,)))
+        if stage == 3:
+            self.ask(relay, tx.ChannelClose(payer.public))
+
+    @rule(payer=OWNER, relay=st.sampled_from((NODES[2], NODES[2], REQUESTER)))
+    def close_channel(self, payer: SigningKey, relay: SigningKey) -> None:
+        self.ask(relay, tx.ChannelClose(payer.public))
+
     @rule(data=st.data())
     def replay(self, data: st.DataObject) -> None:
         if self.seen:
@@ -347,6 +420,11 @@ class Ledger(RuleBasedStateMachine):
             self.keys[row.account] = row
 
     @invariant()
+    def a_relay_is_paid_for_what_was_billed_and_no_more(self) -> None:
+        for row in self.world.state.rows(ChannelRow):
+            assert row.paid * (1 << 30) <= row.carried * row.price
+
+    @invariant()
     def a_closed_lease_never_changes(self) -> None:
         """Paid, unlocked or slashed once: a row that is closed stays as it is."""
         for row in self.world.state.rows(LeaseRow):
@@ -357,7 +435,7 @@ class Ledger(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The clock alone: past every deadline, then past every expiry."""
         state = self.world.state
-        for _ in range(2):
+        for _ in range(3):
             state, _ = apply_block(state, state.time + 400_000, [])
         burnt = sum(row.burnt for row in state.rows(NodeRow))
         assert sum(row.balance for row in state.rows(AccountRow)) + burnt == state.law.minted
@@ -366,6 +444,7 @@ class Ledger(RuleBasedStateMachine):
         assert not any(row.stake for row in state.rows(NodeRow))
         assert not any(row.money for row in state.rows(JobRow))
         assert not any(row.is_open for row in state.rows(LeaseRow))
+        assert not any(row.is_open or row.money for row in state.rows(ChannelRow))
 
 
 def count(outcomes: tuple[Outcome, ...]) -> int:

@@ -23,7 +23,7 @@ from farflung.ledger.receipt_file import (
     write_receipt_file,
 )
 from farflung.ledger.receipts import prove
-from farflung.ledger.rows import JobRow, LeaseRow, epoch_key, lease_key
+from farflung.ledger.rows import JobRow, LeaseRow, channel_key, epoch_key, lease_key
 from farflung.ledger.tx import Role
 
 A, B, C = NODES
@@ -82,10 +82,12 @@ def test_receipts_may_be_handed_in_in_any_order(chain: Chain):
     )
 
 
-@pytest.mark.parametrize("key", [C, STRANGER, VALIDATOR])
-def test_who_is_no_party_of_a_job_is_given_no_file(chain: Chain, key: SigningKey):
+def test_who_is_no_party_of_a_job_or_a_channel_is_given_no_file(chain: Chain):
     with pytest.raises(VerificationError, match="FF-LEDG-085"):
-        write_receipt_file(genesis(), key.public, party_receipts(chain, key.public))
+        write_receipt_file(genesis(), STRANGER.public, party_receipts(chain, STRANGER.public))
+    account = prove(chain, "accounts", C.public)
+    with pytest.raises(VerificationError, match="FF-LEDG-085"):
+        write_receipt_file(genesis(), C.public, [account])
 
 
 def test_a_file_of_another_genesis_is_refused(chain: Chain):
@@ -138,6 +140,7 @@ def test_a_lease_without_its_job_is_refused_even_beside_another_job():
         ("nodes", B.public),
         ("leases", lease_key(JOB, B.public)),
         ("epochs", epoch_key(JOB, 0)),
+        ("channels", channel_key(C.public, VALIDATOR.public)),
     ],
 )
 def test_a_row_of_somebody_else_is_refused(chain: Chain, table: str, key: bytes):

@@ -125,6 +125,7 @@ RECEIPT_SECONDS: Final = 10.0  # after so long, if anything was carried
 RECEIPT_WINDOW: Final = 32 * MIB  # a relay carries for one party beyond what it signed: two parties, 64 MiB
 HELD_SECONDS: Final = 15.0  # a circuit waits for receipts, then it ends
 CLAIM_PASSES: Final = 128  # settled by one operation
+CLAIM_RECEIPTS: Final = 512
 
 # A user's line
 BOOK_BYTES: Final = 4 * KIB  # the file that counts a month's volume

@@ -96,13 +96,14 @@ def is_receipt_signed(signed: SignedReceipt, *signers: PeerId) -> bool:
 
 
 def is_well_formed(toll: Pass) -> bool:
-    """Whether sizes and ranges are right: 2 to limits.PASS_HOLDERS holders in ascending order, none twice."""
+    """Whether sizes and ranges are right: 2 to limits.PASS_HOLDERS holders in ascending order, none twice,
+    and not the relay itself, which would sign for itself."""
     keys = (toll.chain, toll.payer, toll.relay, *toll.holders)
     numbers = (toll.opening, toll.serial, toll.quota, toll.rate, toll.begins, toll.expires)
     return (
         2 <= len(toll.holders) <= limits.PASS_HOLDERS
         and all(len(key) == ID_BYTES for key in keys)
-        and list(toll.holders) == sorted(set(toll.holders))
+        and list(toll.holders) == sorted(set(toll.holders) - {toll.relay})
         and all(number in _INTEGERS for number in numbers)
         and toll.quota <= limits.PASS_BYTES
     )

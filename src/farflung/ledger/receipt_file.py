@@ -7,7 +7,8 @@ elsewhere needs nothing more: the hash names the committee, and the committee's 
 can leave out a whole job of its party, or be older than the ledger; whatever it says is true at its block.
 
 What belongs into a file is fixed (`_fault`), so that rows can neither be slipped in nor taken out one by one:
-the party's account; each of its leases, with the job and the party's node; each job that the party itself asked for.
+the party's account; each of its leases, with the job and the party's node; each job that the party itself asked for;
+each channel that it pays from or is paid from as a relay. One job or one channel at least.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Genesis, check_genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, check_receipt, prove
-from farflung.ledger.rows import KINDS, AccountRow, JobRow, LeaseRow, NodeRow, Row
+from farflung.ledger.rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 
 MAGIC: Final = b"FFRECPT\x01"
 _TABLES: Final = tuple(KINDS)
@@ -43,7 +44,8 @@ def party_receipts(chain: Chain, party: PeerId) -> tuple[Receipt, ...]:
     hired = {row.job for row in leases}
     jobs = [row for row in state.rows(JobRow) if row.requester == party or row.job in hired]
     held = (state.find(AccountRow, party), state.find(NodeRow, party) if leases else None)
-    rows = [*(row for row in held if row), *jobs, *leases]
+    channels = [row for row in state.rows(ChannelRow) if party in (row.payer, row.relay)]
+    rows = [*(row for row in held if row), *jobs, *leases, *channels]
     return tuple(prove(chain, row.TABLE, row.key) for row in rows)
 
 
@@ -117,7 +119,8 @@ def _fault(file: ReceiptFile, rows: Sequence[Row]) -> str:
     hired = {row.job for row in rows if isinstance(row, LeaseRow)}
     if not all(_is_of(file.party, row, hired) for row in rows):
         return "it holds a row of somebody else"
-    if not jobs or not hired <= jobs.keys():
+    has_channel = any(isinstance(row, ChannelRow) for row in rows)
+    if not (jobs or has_channel) or not hired <= jobs.keys():
         return "it does not hold the job"
     kinds = {row.TABLE for row in rows}
     needed = {AccountRow.TABLE, *([NodeRow.TABLE] if hired else [])}
@@ -131,5 +134,7 @@ def _is_of(party: PeerId, row: Row, hired: set[Hash]) -> bool:
             return key == party and (not isinstance(row, NodeRow) or bool(hired))
         case JobRow():
             return row.requester == party or row.job in hired
+        case ChannelRow():
+            return party in (row.payer, row.relay)
         case _:
             return False

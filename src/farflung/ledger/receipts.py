@@ -11,11 +11,22 @@ from farflung.core.errors import PolicyError, ProtocolError, VerificationError
 from farflung.core.ids import Hash
 from farflung.ledger.block import Certificate, Genesis, Header, has_certificate, tables_hash
 from farflung.ledger.chain import Chain
-from farflung.ledger.rows import KINDS, AccountRow, EpochRow, JobRow, KeyRow, LeaseRow, NodeRow, Row
+from farflung.ledger.rows import (
+    KINDS,
+    AccountRow,
+    ChannelRow,
+    EpochRow,
+    JobRow,
+    KeyRow,
+    LeaseRow,
+    NodeRow,
+    Row,
+)
 from farflung.ledger.state import genesis_header
 
 __all__ = [
     "AccountRow",
+    "ChannelRow",
     "EpochRow",
     "JobRow",
     "KeyRow",

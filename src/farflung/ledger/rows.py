@@ -8,6 +8,7 @@
 | leases   | job, node  | - |
 | epochs   | job, round | - |
 | keys     | account    | - |
+| channels | payer, relay | what is left of its deposit |
 
 `money` of all rows together is what genesis minted, after every block.
 """
@@ -213,16 +214,51 @@ class KeyRow(Wire, frozen=True):
         return 0
 
 
-Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow | KeyRow
+class ChannelRow(Wire, frozen=True):
+    """One payer's money for one relay. `opening` counts how often it was opened; what follows is of the last time.
+
+    `price`: micro-credits a GiB. Passes below `serial` are settled; `carried` bytes were billed, `paid` for them.
+    """
+
+    TABLE = "channels"
+
+    payer: PeerId
+    relay: PeerId
+    opening: int = 0
+    price: int = 0
+    held: int = 0
+    expires: int = 0
+    serial: int = 0
+    carried: int = 0
+    paid: int = 0
+    is_open: bool = False
+
+    @property
+    def key(self) -> bytes:
+        """Where the row is found in its table."""
+        return channel_key(self.payer, self.relay)
+
+    @property
+    def money(self) -> int:
+        """Micro-credits that this row holds."""
+        return self.held
+
+
+Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow | KeyRow | ChannelRow
 
 KINDS: dict[str, type[Row]] = {
-    kind.TABLE: kind for kind in (AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow)
+    kind.TABLE: kind for kind in (AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow)
 }
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:
     """The key of a lease in its table."""
     return job + node
+
+
+def channel_key(payer: PeerId, relay: PeerId) -> bytes:
+    """The key of a channel in its table."""
+    return payer + relay
 
 
 def epoch_key(job: Hash, number: int) -> bytes:

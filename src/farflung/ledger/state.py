@@ -1,7 +1,7 @@
 """The law in one function: `apply_block(state, time, transactions) -> (state', outcomes)`.
 
 Pure: integers only, no clock, no randomness, no exception for anything that a stranger can send. Order inside a
-block: jobs past their deadline, nodes past their expiry (both by index), then the transactions as listed.
+block: jobs past their deadline, nodes and channels past their expiry (all by index), then the transactions as listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
 from farflung.ledger.rows import KINDS, AccountRow, Row
-from farflung.ledger.rules import accounts, jobs, keys, nodes, settle, slash
+from farflung.ledger.rules import accounts, jobs, keys, nodes, relays, settle, slash
 from farflung.ledger.tables import Draft, Law, State, Table
 
 __all__ = ["State", "apply_block", "changed_rows", "genesis_header", "genesis_state", "total_money"]
@@ -36,6 +36,9 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ops.JobCancel: settle.cancel,
     ops.KeyCertify: keys.certify,
     ops.KeyRevoke: keys.revoke,
+    ops.ChannelOpen: relays.open_,
+    ops.ChannelClaim: relays.claim,
+    ops.ChannelClose: relays.close,
 }
 
 
@@ -65,6 +68,7 @@ def apply_block(state: State, time_ms: int, txs: Sequence[ops.SignedTx]) -> tupl
     draft = Draft(state, time_ms)
     settle.expire(draft, state)
     nodes.expire(draft, state)
+    relays.expire(draft, state)
     outcomes = tuple(_apply(draft, signed, state.height + 1) for signed in txs)
     return _sealed(state, draft), outcomes
 

@@ -19,6 +19,7 @@ from farflung.ledger.rows import (
     KINDS,
     NOBODY,
     AccountRow,
+    ChannelRow,
     EpochRow,
     JobRow,
     KeyRow,
@@ -29,7 +30,7 @@ from farflung.ledger.rows import (
 )
 from farflung.ledger.tree import Tree
 
-R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow)
+R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow)
 
 
 @dataclass(frozen=True, slots=True)

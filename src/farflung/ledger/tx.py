@@ -18,6 +18,7 @@ from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningK
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS
+from farflung.core.tolls import SignedPass, SignedReceipt
 
 VERSION = 1
 
@@ -199,6 +200,35 @@ class KeyRevoke(Wire, frozen=True, tag="key_revoke"):
     epoch: int
 
 
+class ChannelOpen(Wire, frozen=True, tag="channel_open"):
+    """The sender puts `amount` behind what `relay` carries for it, at `price` a GiB. Again: adds, and may end later."""
+
+    relay: PeerId
+    amount: int
+    price: int
+    expires: int
+
+
+class Passage(Wire, frozen=True):
+    """What was carried under one pass: the pass, and the last receipt of each of its parties that signed."""
+
+    signed: SignedPass
+    receipts: tuple[SignedReceipt, ...]
+
+
+class ChannelClaim(Wire, frozen=True, tag="channel_claim"):
+    """The sender (relay) is paid for these passes of `payer`, by ascending serial; no earlier one can follow."""
+
+    payer: PeerId
+    passages: tuple[Passage, ...]
+
+
+class ChannelClose(Wire, frozen=True, tag="channel_close"):
+    """The sender (relay) carries no more for `payer`, who gets the rest back."""
+
+    payer: PeerId
+
+
 Op = (
     Transfer
     | NodeRegister
@@ -212,6 +242,9 @@ Op = (
     | JobCancel
     | KeyCertify
     | KeyRevoke
+    | ChannelOpen
+    | ChannelClaim
+    | ChannelClose
 )
 
 
