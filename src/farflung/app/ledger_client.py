@@ -14,7 +14,16 @@ from farflung.ledger import queries
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.results import AlreadyApplied, Applied
-from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.rows import (
+    AccountRow,
+    ChannelRow,
+    JobRow,
+    KeyRow,
+    LeaseRow,
+    NodeRow,
+    NodeState,
+    channel_key,
+)
 from farflung.ledger.tx import NodeLeave, NodeRegister, Op, make_tx, sign_tx
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
@@ -130,6 +139,12 @@ class LedgerClient:
         receipt = await self.receipt(KeyRow.TABLE, account)
         row = read_row(receipt) if receipt is not None else None
         return row if isinstance(row, KeyRow) else KeyRow(account, account, account)
+
+    async def channel(self, payer: PeerId, relay: PeerId) -> ChannelRow | None:
+        """A payer's channel with a relay, open or not; None where there never was one."""
+        receipt = await self.receipt(ChannelRow.TABLE, channel_key(payer, relay))
+        row = read_row(receipt) if receipt is not None else None
+        return row if isinstance(row, ChannelRow) else None
 
     async def blocks(self) -> list[Block]:
         """All blocks since genesis."""

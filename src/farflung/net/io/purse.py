@@ -89,6 +89,7 @@ class Purse:
             tally.connections += 1
             line = self._lines[_name(tally.toll)]
             if line.task is None or line.task.done():
+                line.is_due.set()  # at once, so that the relay knows over which connection it may ask
                 line.task = asyncio.create_task(self._keep(line))
 
     def ended(self, tally: Tally | None) -> None:

@@ -1,0 +1,133 @@
+"""Pays for ways through a relay: the payer's channel and passes, and the relay's questions to and claims on the ledger.
+
+payer                            ledger                     relay
+  | -- ChannelOpen -------------> |                           |
+  | -- pass, to the parties; again every few minutes -------> |  (also in the parties' tickets)
+  |                               | <-- is there a channel? - |
+  |            parties: receipts -------------------------> |
+  | -- relay.settle ----------------------------------------> |
+  |                               | <-- ChannelClaim, Close - |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from farflung.app.ledger_client import LedgerClient
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError
+from farflung.core.ids import PeerId
+from farflung.core.tolls import Pass, SignedPass, sign_pass
+from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tollgate import RENEW, SETTLE, Claim, Funds, Tollgate
+
+RENEW_SECONDS: Final = limits.PASS_SECONDS / 3
+_CLAIM_BYTES: Final = limits.TX_BYTES // 2  # of passages in one transaction
+_SETTLE_SECONDS: Final = 60.0
+
+
+def tollgate(ledger: LedgerClient, relay: PeerId, price: int) -> Tollgate:
+    """The money side of a relay whose account `ledger` signs for, at `price` micro-credits a GiB or more."""
+
+    async def funds(payer: PeerId) -> Funds | None:
+        row = await ledger.channel(payer, relay)
+        if row is None or not row.is_open or (await ledger.head()).header.time >= row.expires:
+            return None
+        return Funds(row.opening, row.price, row.held, row.serial)
+
+    async def settle(payer: PeerId, claims: tuple[Claim, ...]) -> None:
+        for part in _parts([Passage(claim.signed, claim.receipts) for claim in claims]):
+            await ledger.submit(ChannelClaim(payer, tuple(part)))
+        await ledger.submit(ChannelClose(payer))
+
+    return Tollgate(ledger.chain, price, funds, settle)
+
+
+def _parts(passages: Sequence[Passage]) -> Iterable[list[Passage]]:
+    """In order, as many together as one transaction takes."""
+    part: list[Passage] = []
+    size = receipts = 0
+    for passage in passages:
+        size += len(encode(passage))
+        receipts += len(passage.receipts)
+        is_full = len(part) == limits.CLAIM_PASSES or receipts > limits.CLAIM_RECEIPTS or size > _CLAIM_BYTES
+        if part and is_full:
+            yield part
+            part, size, receipts = [], len(encode(passage)), len(passage.receipts)
+        part.append(passage)
+    if part:
+        yield part
+
+
+class Payer:
+    """One account that pays one relay for what others send through it."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        endpoint: Endpoint,
+        ledger: LedgerClient,
+        relay: PeerId,
+        place: tuple[str, int],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`place`: host and port of the relay. `clock`: seconds since 1970."""
+        self._key, self._endpoint, self._ledger, self._clock = key, endpoint, ledger, clock
+        self._relay, self._place = relay, place
+        self.signed: SignedPass | None = None
+
+    async def open(self, amount: int, price: int, expires: int) -> None:
+        """Puts `amount` into the channel, unless it is open from before a restart. `expires`: ledger time, ms."""
+        row = await self._ledger.channel(self._key.public, self._relay)
+        if row is None or not row.is_open:
+            await self._ledger.submit(ChannelOpen(self._relay, amount, price, expires))
+
+    async def admit(self, holders: Iterable[PeerId], quota: int, rate: int = 0) -> SignedPass:
+        """A new pass for these parties, for a quarter of an hour; `keep` signs it again. Shown by this process, too."""
+        row = await self._ledger.channel(self._key.public, self._relay)
+        opening, settled = (row.opening, row.serial) if row is not None else (0, 0)
+        now = int(self._clock())
+        serial = max(
+            settled, now
+        )  # a payer that is started anew takes a later one, without a memory of its own
+        terms = (opening, serial, tuple(sorted(set(holders))), quota, rate, now, now + limits.PASS_SECONDS)
+        return self._show(Pass(self._ledger.chain, self._key.public, self._relay, *terms))
+
+    def _show(self, toll: Pass) -> SignedPass:
+        self.signed = sign_pass(self._key, toll)
+        self._endpoint.purse.put(self.signed)
+        return self.signed
+
+    async def renew(self, *, more: int = 0, holders: Iterable[PeerId] = ()) -> SignedPass | None:
+        """Signs the pass anew, with `more` bytes and further holders, and tells the relay. Raises NetworkError."""
+        if self.signed is None:
+            return None
+        old, now = self.signed.toll, int(self._clock())
+        expires = max(now + limits.PASS_SECONDS, old.expires + 1)
+        everybody = tuple(sorted({*old.holders, *holders}))
+        toll = replace(old, holders=everybody, quota=old.quota + more, begins=expires - limits.PASS_SECONDS)
+        signed = self._show(replace(toll, expires=expires))
+        connection = await self._endpoint.dial(self._relay, *self._place)
+        await connection.call(RENEW, encode(signed))
+        return signed
+
+    async def keep(self) -> None:
+        """Signs the pass anew for as long as this runs. A relay that is away is told the next time."""
+        while True:
+            await asyncio.sleep(RENEW_SECONDS)
+            with contextlib.suppress(FarflungError):
+                await self.renew()
+
+    async def settle(self) -> None:
+        """Lets the relay claim what is signed and give the rest back. Raises NetworkError."""
+        connection = await self._endpoint.dial(self._relay, *self._place)
+        await connection.call(SETTLE, b"", timeout=_SETTLE_SECONDS)

@@ -1,0 +1,170 @@
+"""A payer, a relay and two parties that need it, with a real ledger: who carried is paid, and the rest comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from farflung.app import tolling
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.roles.validator import Validator
+from farflung.app.tolling import Payer, tollgate
+from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import RunError
+from farflung.core.tolls import GIB, cost, sign_pass
+from farflung.ledger.block import Genesis
+from farflung.ledger.io.store import Store
+from farflung.ledger.rows import ChannelRow
+from farflung.ledger.state import total_money
+from farflung.ledger.tx import Passage
+from farflung.net.counters import Counter
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.relay import RelayServer
+from farflung.net.io.tollgate import Claim
+
+VALIDATOR, PAYER, ALICE, BOB, RELAY = (
+    local_key(13, name) for name in ("validator", "payer", "alice", "bob", "relay")
+)
+RICH = 1 << 30
+GENESIS = Genesis("tolls", 0, tuple((key.public, RICH) for key in (PAYER, RELAY)), (VALIDATOR.public,))
+PRICE = GIB // 2  # half a micro-credit a byte
+BULK = bytes(1 << 18)
+
+
+async def echo(_: Connection, __: str, body: bytes) -> bytes:
+    return body
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.store = Store.open(folder / "chain.db", GENESIS)
+        self.chain = self.store.load(VALIDATOR)
+        served = Validator(self.chain, self.store, is_local=True)
+        self.validator = Endpoint(VALIDATOR, served.handle, Counter())
+        self.ledger_of_relay = LedgerClient(lambda: self.reach(self.relay.endpoint), RELAY, GENESIS)
+        self.gate = tollgate(self.ledger_of_relay, RELAY.public, PRICE)
+        self.relay = RelayServer(RELAY, toll=self.gate)
+        self.payer, self.alice, self.bob = (Endpoint(key, echo, Counter()) for key in (PAYER, ALICE, BOB))
+
+    async def reach(self, endpoint: Endpoint) -> Connection:
+        return await endpoint.dial(VALIDATOR.public, *self.validator.address)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[World]:
+        await self.validator.start()
+        await self.relay.start()
+        self.bob.attach(RELAY.public, *self.relay.address)
+        await self.bob.attached()
+        try:
+            yield self
+        finally:
+            for each in (self.payer, self.alice, self.bob):
+                await each.close()
+            await self.relay.close()
+            await self.validator.close()
+            self.store.close()
+
+    def pays(self) -> Payer:
+        ledger = LedgerClient(lambda: self.reach(self.payer), PAYER, GENESIS)
+        return Payer(PAYER, self.payer, ledger, RELAY.public, self.relay.address)
+
+    async def send(self, times: int) -> None:
+        connection = await self.alice.dial(BOB.public, *self.relay.address, relay=RELAY.public)
+        for _ in range(times):
+            assert await connection.call("x", BULK) == BULK
+
+    async def balance(self, key: SigningKey) -> int:
+        return (await self.ledger_of_relay.account(key.public)).balance
+
+    @property
+    def channel(self) -> ChannelRow:
+        (row,) = self.chain.state.rows(ChannelRow)
+        return row
+
+
+def run(folder: Path, test) -> None:  # type: ignore[no-untyped-def]
+    async def bounded() -> None:
+        async with asyncio.timeout(60), World(folder).open() as world:
+            await test(world)
+            assert total_money(world.chain.state) == world.chain.state.law.minted
+
+    asyncio.run(bounded())
+
+
+def test_a_relay_earns_what_it_carried_and_the_payer_gets_the_rest(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        payer = world.pays()
+        await payer.open(10_000_000, PRICE, 86_400_000)
+        world.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
+        await world.send(3)
+        await payer.settle()
+        row = world.channel
+        assert 6 * len(BULK) <= row.carried <= world.relay.forwarded
+        assert world.relay.forwarded - row.carried < 1024  # goodbyes
+        assert row.paid == cost(row.carried, PRICE) == await world.balance(RELAY) - RICH
+        assert await world.balance(PAYER) == RICH - row.paid
+        assert not row.is_open
+
+    run(tmp_path, test)
+
+
+def test_a_pass_signed_anew_carries_further_and_for_more_parties(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        payer = world.pays()
+        await payer.open(10_000_000, PRICE, 86_400_000)
+        first = await payer.admit((ALICE.public, BOB.public), 1 << 18)
+        world.alice.purse.put(first)
+        sending, runs = asyncio.create_task(world.send(2)), world.gate._runs
+        while not any(run.held_at is not None for run in runs.values()):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+        anew = await payer.renew(more=1 << 24, holders=(PAYER.public,))
+        assert anew is not None
+        assert anew.toll.serial == first.toll.serial
+        await sending
+        to_bob = await world.payer.dial(BOB.public, *world.relay.address, relay=RELAY.public)
+        assert await to_bob.call("x", b"me too") == b"me too"
+        await payer.settle()
+        assert world.channel.carried > 4 * len(BULK)
+
+    run(tmp_path, test)
+
+
+def test_a_payer_that_is_started_anew_goes_on(tmp_path: Path) -> None:
+    """It takes a later serial in the same channel, and needs no memory of its own for it."""
+
+    async def test(world: World) -> None:
+        payer = world.pays()
+        await payer.open(10_000_000, PRICE, 86_400_000)
+        one = await payer.admit((ALICE.public, BOB.public), 1 << 24)
+        again = world.pays()
+        await again.open(10_000_000, PRICE, 86_400_000)
+        assert world.channel.held == 10_000_000
+        again._clock = lambda: one.toll.begins + 5
+        two = await again.admit((ALICE.public, BOB.public), 1 << 24)
+        assert two.toll.serial > one.toll.serial
+        for each in (one, two):
+            world.alice.purse.put(each)
+        await world.send(1)
+        await again.settle()
+        assert world.channel.paid > 0
+        with pytest.raises(RunError):  # it is closed
+            await world.ledger_of_relay.submit(tolling.ChannelClose(PAYER.public))
+
+    run(tmp_path, test)
+
+
+def test_claims_of_many_passes_are_cut_into_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    toll = tolling.Pass(
+        GENESIS.chain, PAYER.public, RELAY.public, 1, 1, (ALICE.public, BOB.public), 1, 0, 0, 1
+    )
+    passages = [Passage(sign_pass(PAYER, toll), ()) for _ in range(300)]
+    assert [len(part) for part in tolling._parts(passages)] == [128, 128, 44]
+    monkeypatch.setattr(tolling, "_CLAIM_BYTES", 1000)
+    assert sum(len(part) for part in tolling._parts(passages)) == 300
+    assert list(tolling._parts([])) == []
+    assert Claim(passages[0].signed, ()).receipts == ()
