@@ -150,19 +150,19 @@ def beginning(key=A) -> bytes:  # type: ignore[no-untyped-def]
     return Session.client(FileCredentials(key), B.public).outgoing()
 
 
-async def drip(place: tuple[str, int], data: bytes, at_once: int) -> bytes:
-    """One byte after the other, never idle; what comes back until the other end closes."""
+async def drip(place: tuple[str, int], data: bytes, at_once: int) -> tuple[bytes, bool]:
+    """One byte after the other, never idle. What comes back, and whether the other end closed before the last byte."""
     reader, writer = await asyncio.open_connection(*place)
     writer.write(data[:at_once])
     back = asyncio.create_task(until_closed(reader))
     for at in range(at_once, len(data)):
-        done, _ = await asyncio.wait([back], timeout=0.02)
-        if done or writer.is_closing():
+        await asyncio.wait([back], timeout=0.02)
+        if back.done() or writer.is_closing():
             break
         writer.write(data[at : at + 1])
-    writer_closed = await back
+    was_cut_off = back.done()
     writer.close()
-    return writer_closed
+    return await back, was_cut_off
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
@@ -195,7 +195,8 @@ def test_whoever_drips_is_dropped_when_the_whole_time_is_over_at_every_stage(thr
             drips = [asyncio.create_task(drip(place, *stage)) for stage in stages * 3]
             await asyncio.sleep(0.3)
             await gets_in(place, R.public if through_relay else None)
-            for said in await asyncio.gather(*drips):
+            for said, was_cut_off in await asyncio.gather(*drips):
+                assert was_cut_off
                 assert len(said) < limits.HANDSHAKE_BYTES
             held = server._endpoint if isinstance(server, RelayServer) else server
             await until(lambda: not held._half_open)

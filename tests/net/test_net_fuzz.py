@@ -183,6 +183,17 @@ def group_frame_reader() -> Reader:
     return Reader(read, bytes(frame), is_sealed=True)
 
 
+def group_head_reader() -> Reader:
+    def read(data: bytes) -> Any:
+        if len(data) < fanframes.HEAD_BYTES:
+            return NOTHING
+        head = fanframes.read_head(data)
+        assert head.size <= max(limits.FAN_FRAME_BYTES + fanframes.TAG_BYTES, limits.FAN_JOIN_BYTES)
+        return head
+
+    return Reader(read, fanframes.Head(5, fanframes.FrameKind.DATA).encode())
+
+
 def hello_reader() -> Reader:
     """A whole acceptor, up to TLS; what is behind the hello is OpenSSL's business."""
     own = FileCredentials(B)
@@ -212,6 +223,7 @@ READERS = {
     "answer": Reader(messages.read_answer, messages.answer_head(5) + b"12345"),
     "summons": Reader(lambda data: decode(data, Summons, limits.TICKET_BYTES), encode(Summons(5, A.public))),
     "group frame": group_frame_reader(),
+    "group head": group_head_reader(),
     "hello": hello_reader(),
     "ticket head": Reader(lambda d: tickets.read_head(d[: tickets.HEAD_BYTES]), tickets.MAGIC + b"\1\0"),
     "ticket answer": Reader(tickets.read_answer, tickets.answer(Status.FULL)),

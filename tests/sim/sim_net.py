@@ -150,7 +150,6 @@ class Node:
         """An orderly end, and the count of its bytes."""
         if self.is_alive:
             await self.inside(self._end)
-            self.process.end()
             self.check_bytes()
 
     def check_bytes(self) -> None:

@@ -1,6 +1,7 @@
 """The simulated network itself: its lines are as slow, as lossy and as closed as they were asked to be."""
 
 import asyncio
+import errno
 import socket
 
 import pytest
@@ -179,6 +180,20 @@ def test_a_clock_that_is_off_by_an_hour_is_named(skew: float, is_taken: bool) ->
         with pytest.raises(NetworkError, match="FF-NET-072") as refused:
             await begun(a, b)
         assert "clock" in refused.value.hint
+
+    world.run(main)
+
+
+def test_what_the_kernel_refuses_is_not_counted_as_sent() -> None:
+    world, a, b = two()
+
+    async def main() -> None:
+        connection = await begun(a, b)
+        (sock,) = (each for each in a.process.sockets.values() if each.out is not None)
+        sock.fail(errno.ECONNRESET)
+        with pytest.raises(NetworkError, match="FF-NET-046"):
+            await connection.call("a", bytes(1000))
+        assert a.counter.total_sent == a.process.sent
 
     world.run(main)
 
