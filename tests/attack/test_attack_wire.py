@@ -187,7 +187,7 @@ def test_whoever_drips_is_dropped_when_the_whole_time_is_over_at_every_stage(thr
         (begun + bytes(900), len(begun)),
     ]
     if through_relay:
-        stages += [(SHOWN + bytes(900), 0), (SHOWN + bytes(900), len(SHOWN) - 200), (b"FFM1" + bytes(900), 2)]
+        stages += [(SHOWN[:-1], 0), (SHOWN[:-1], 60)]
 
     async def test() -> None:
         async with relay(1.0) if through_relay else listener(1.0) as server:

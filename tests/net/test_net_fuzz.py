@@ -296,6 +296,15 @@ def test_a_truth_cut_at_every_byte_is_refused(name: str) -> None:
         assert found is NOTHING or not reader.is_sealed
 
 
+@pytest.mark.parametrize("name", [name for name, reader in READERS.items() if reader.is_sealed])
+def test_no_bit_of_a_sealed_truth_can_change(name: str) -> None:
+    reader = READERS[name]
+    for at in range(len(reader.truth)):
+        data = bytearray(reader.truth)
+        data[at] ^= 1 << at % 8
+        assert taken(reader, bytes(data)) is NOTHING, at
+
+
 GIANTS = {
     "array": b"\xdd\xff\xff\xff\xff",
     "map": b"\xdf\xff\xff\xff\xff",
@@ -330,7 +339,7 @@ def test_a_length_that_is_told_is_not_a_length_that_is_taken(name: str) -> None:
 
 def test_every_body_over_its_limit_is_refused_unread() -> None:
     for kind, limit in ((SignedTicket, limits.TICKET_BYTES), (Summons, limits.TICKET_BYTES)):
-        with pytest.raises(FarflungError):
+        with pytest.raises(FarflungError, match="FF-CORE-020"):
             decode(bytes(limit + 1), kind, limit)
 
 

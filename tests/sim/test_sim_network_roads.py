@@ -1,0 +1,139 @@
+"""Several paths to one peer in virtual time: a path that dies is left within seconds, and what can meet meets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from sim_net import PORT, PeerNode, RelayNode, World
+from sim_net_lines import Host, Line, Nat
+
+from farflung.core.errors import NetworkError
+from farflung.net.endpoints import Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.roads import Roads
+from farflung.net.paths import Way
+
+BACK_SECONDS = 5.0
+
+
+async def echo(connection: Connection, method: str, body: bytes) -> bytes:
+    return body
+
+
+class Traveller(PeerNode):
+    """A peer with roads, attached to all relays of its world."""
+
+    def __init__(self, world: World, host: Host, relays: tuple[RelayNode, ...]) -> None:
+        super().__init__(world, host, echo, relays=relays)
+
+    async def _begin(self) -> None:
+        await super()._begin()
+        self.roads = Roads(self.endpoint)
+
+    async def _end(self) -> None:
+        await self.roads.close()
+        await super()._end()
+
+    async def knows(self, peer: "Traveller") -> None:
+        """Learns where the peer is, best first."""
+        places = [Place(relay.host.ip, PORT, relay.id) for relay in peer.relays]
+
+        async def learn() -> None:
+            self.roads.learn(peer.id, places)
+
+        await self.inside(learn)
+
+    async def ask(self, peer: "Traveller") -> Way | None:
+        """One question and its answer; over which way. None: there was none within a second."""
+
+        async def call() -> Way | None:
+            try:
+                async with asyncio.timeout(1.0):
+                    connection = await self.roads.connection(peer.id)
+                    await connection.call("a", b"1", timeout=1.0)
+                return connection.way
+            except (NetworkError, TimeoutError):
+                return None
+
+        return await self.inside(call)
+
+
+def journey(
+    one: Nat, two: Nat, main: Callable[[World, Traveller, Traveller], Awaitable[None]], seed: int = 1
+) -> None:
+    """Two relays and two homes; `main` runs when both peers are attached and know each other."""
+    world = World(seed)
+    relays = tuple(RelayNode(world, world.host(f"relay{n}", Line(delay=0.01 * n))) for n in (1, 2))
+    a = Traveller(world, world.host("a", Line(up=2.5e6, delay=0.02), one), relays)
+    b = Traveller(world, world.host("b", Line(up=2.5e6, delay=0.03), two), relays)
+
+    async def whole() -> None:
+        for node in world.nodes:
+            await node.begin()
+        await asyncio.gather(a.attached(), b.attached())
+        await a.knows(b)
+        await b.knows(a)
+        await main(world, a, b)
+
+    world.run(whole)
+
+
+async def longest_gap(world: World, a: Traveller, b: Traveller, seconds: float) -> float:
+    """A asks B every tenth of a second; the longest time without an answer."""
+    last, gap, end = world.now, 0.0, world.now + seconds
+    while world.now < end:
+        if await a.ask(b) is not None:
+            gap, last = max(gap, world.now - last), world.now
+        await asyncio.sleep(0.1)
+    return max(gap, world.now - last)
+
+
+@pytest.mark.parametrize("silently", [False, True], ids=["killed", "dead"])
+def test_a_relay_that_dies_is_replaced_by_the_other_within_seconds(silently: bool) -> None:
+    async def main(world: World, a: Traveller, b: Traveller) -> None:
+        assert await longest_gap(world, a, b, 10.0) < 1.0
+        first = world.nodes[0]
+        first.host.is_on = not silently
+        await first.kill(silently=silently)
+        assert await longest_gap(world, a, b, 30.0) < BACK_SECONDS + (2.0 if silently else 0.0)
+
+    journey(Nat.SYMMETRIC, Nat.SYMMETRIC, main)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "way"),
+    [
+        (Nat.CONE, Nat.CONE, Way.OPENED),
+        (Nat.SYMMETRIC, Nat.SYMMETRIC, Way.RELAY),
+        (Nat.SYMMETRIC, Nat.CONE, Way.RELAY),
+    ],
+)
+def test_homes_leave_the_relay_where_their_routers_let_them(one: Nat, two: Nat, way: Way) -> None:
+    async def main(world: World, a: Traveller, b: Traveller) -> None:
+        assert await a.ask(b) is Way.RELAY  # at once
+        assert await longest_gap(world, a, b, 60.0) < 2.0
+        assert await a.ask(b) is way
+
+    journey(one, two, main)
+
+
+def test_an_opened_path_that_is_cut_is_left_for_a_relay() -> None:
+    async def main(world: World, a: Traveller, b: Traveller) -> None:
+        await longest_gap(world, a, b, 60.0)
+        assert await a.ask(b) is Way.OPENED
+        world.net.parted.add(frozenset(("a", "b")))
+        assert await longest_gap(world, a, b, 30.0) < BACK_SECONDS + 2.0
+        assert await a.ask(b) is Way.RELAY
+
+    journey(Nat.CONE, Nat.CONE, main)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_home_whose_address_changes_is_met_again(seed: int) -> None:
+    async def main(world: World, a: Traveller, b: Traveller) -> None:
+        await longest_gap(world, a, b, 5.0 + 5 * seed)
+        world.move(b.host)
+        assert await longest_gap(world, a, b, 60.0) < 2 * BACK_SECONDS
+        assert await a.ask(b) is not None
+
+    journey(Nat.CONE, (Nat.CONE, Nat.SYMMETRIC)[seed % 2], main, seed)
