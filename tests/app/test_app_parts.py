@@ -12,6 +12,7 @@ import pytest
 
 from farflung.app import asking, folder, local, objects
 from farflung.app.directory import advertise, check_advertisement
+from farflung.app.registry import credential_in
 from farflung.app.vault import Vault
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
@@ -131,6 +132,23 @@ def test_the_first_providers_are_told_of_the_relay_and_the_others_are_not() -> N
     assert len(network.relay()["allow"]) == 1 + 5 + 2
     unaudited = asking.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
     assert local.LocalNetwork(unaudited).keys.verifiers == []
+
+
+def test_each_machine_proves_a_node_key_that_its_account_certified() -> None:
+    spec = asking.resolve("", "local", {})[0].spec
+    network = local.LocalNetwork(spec)
+    ledger = local.Place(network.keys.validator.public, "127.0.0.1", 1)
+    given = [network.requester("/r", ledger, None)]
+    given += [network.provider(i, "/p", ledger, None, 1) for i in range(spec.network.providers)]
+    given += [network.verifier(i, "/v", ledger, None, 1) for i in range(spec.verifiers)]
+    accounts = [SigningKey(bytes.fromhex(config["key"])) for config in given]
+    proved = [credential_in(config, account) for config, account in zip(given, accounts, strict=True)]
+    assert [each.account for each in proved] == [account.public for account in accounts]
+    assert {each.identity.epoch for each in proved} == {1}
+    keys = {each.node.public for each in proved}
+    assert len(keys) == len(given)
+    assert not keys & {account.public for account in accounts}
+    assert network.relay(ledger)["ledger"] == ledger.config
 
 
 def test_runs_are_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:

@@ -11,6 +11,12 @@ from typing import Any
 import pytest
 import safetensors.numpy
 
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.ledger.block import Genesis, read_block
+from farflung.ledger.chain import Chain
+from farflung.ledger.rows import KeyRow
+
 pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
 ROUND_PRICE = 2 * 2 * 32 * 3  # peers, sequences, context, steps; one micro-credit a token
@@ -204,3 +210,20 @@ def test_stop_now_leaves_a_run_that_resumes(farflung: Any) -> None:
     resumed = farflung("resume", "--json").result
     assert resumed["rounds"] == 3
     assert resumed["sum"] == 0
+
+
+def test_everybody_proved_a_node_key_that_its_account_put_on_the_ledger(tiny: Any) -> None:
+    command, ended = tiny
+    export = command.runs / ended.result["run"] / "export"
+    genesis = decode((export / "genesis.bin").read_bytes(), Genesis, limits.TX_BYTES)
+    chain = Chain(genesis)
+    for block in sorted(export.glob("blocks/*")):
+        chain.adopt(read_block(block.read_bytes()))
+    machines = {"requester", "provider", "verifier"}
+    accounts = {
+        event["peer"] for event in ended.events if event["event"] == "process" and event["role"] in machines
+    }
+    held = {row.account.hex(): row for row in chain.state.rows(KeyRow)}
+    assert set(held) == accounts
+    assert {row.epoch for row in held.values()} == {1}
+    assert not {row.node.hex() for row in held.values()} & accounts

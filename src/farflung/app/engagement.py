@@ -34,6 +34,7 @@ from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.preparation import module_source
 from farflung.app.recording import Recorder
+from farflung.app.registry import first_key
 from farflung.compress import kernels
 from farflung.core.crypto import NS_JOB_KEY, SigningKey
 from farflung.core.errors import FarflungError, PolicyError, RunError
@@ -42,7 +43,8 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, Role
+from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, KeyCertify, Role
+from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
@@ -87,10 +89,12 @@ class Requester:
         *,
         host: str = LOOPBACK,
         allow_remote: bool = False,
+        machine: Credential | None = None,
     ) -> None:
         """`on_closed` hears after each round its public state, and what this process has sent and received so far.
 
-        `host`, `port` and `allow_remote`: where it listens, as an Endpoint does.
+        `host`, `port` and `allow_remote`: where it listens, as an Endpoint does; `machine`: what it proves there (None:
+        the account's own key).
         """
         self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
         self._folder = folder
@@ -107,7 +111,7 @@ class Requester:
         self._stop_asked = False
         self.counter = Counter()
         self.endpoint = Endpoint(
-            key,
+            machine or key,
             self._serve,
             self.counter,
             host=host,
@@ -213,9 +217,15 @@ class Requester:
             )
         if job is None:
             price = budget.unit_price
-            await ledger.submit(JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline))
+            create = JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline)
+            await ledger.submit(create, *await self._unregistered(ledger))
         stakes = spec.network.providers * budget.stake
         self._journal.emit(Funded(job=self._terms.id.hex(), escrow=budget.escrow, stakes=stakes))
+
+    async def _unregistered(self, ledger: LedgerClient) -> tuple[KeyCertify, ...]:
+        """This machine's key, unless the account has said something of its keys before."""
+        known = await ledger.keys(self._key.public)
+        return () if known.epoch or known.void else first_key(self.endpoint.credential)
 
     def _replayed(self) -> rounds.State:
         spec, terms = self._terms.spec, self._terms

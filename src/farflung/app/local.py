@@ -18,6 +18,7 @@ from farflung.core.money import MICRO, Credits, parse_credits, times
 from farflung.job.cheats import HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import DAY_MS, Genesis, Params
+from farflung.net.certificates import Credential, certify
 from farflung.net.io.listening import LOOPBACK
 
 FEE = Credits(10)  # micro-credits a transaction
@@ -48,8 +49,14 @@ def genesis_of(spec: JobSpec) -> Genesis:
     return Genesis(f"local-{spec.seed}", 0, tuple(accounts), (keys.validator.public,), Params(fee_min=FEE))
 
 
+def machine_of(account: SigningKey) -> Credential:
+    """The node key of a local account, of epoch 1 and without an end: what its process proves on the network."""
+    node = SigningKey(account.secret(NS_LOCAL_KEY, b"node"))
+    return Credential(node, certify(account, node.public, 1))
+
+
 class Keys:
-    """Everybody's key."""
+    """Everybody's account; a machine proves the node key that belongs to it (`machine_of`)."""
 
     def __init__(self, spec: JobSpec) -> None:
         seed = spec.seed
@@ -110,6 +117,10 @@ class LocalNetwork:
     def _base(self, name: str, key: SigningKey) -> Report:
         return {"name": name, "key": key.seed.hex(), "genesis": encode(self.genesis).hex(), "port": 0}
 
+    def _machine(self, account: SigningKey) -> Report:
+        own = machine_of(account)
+        return {"node": own.node.seed.hex(), "certificate": encode(own.certificate).hex()}
+
     def _listening(self, name: str) -> Report:
         host = self.housing.host(name)
         return {"host": host, "remote": host != LOOPBACK}
@@ -119,16 +130,17 @@ class LocalNetwork:
         base = {**self._base(LEDGER, self.keys.validator), **self._listening(LEDGER)}
         return {**base, "folder": folder, "local": True}
 
-    def relay(self) -> Report:
-        """The relay's configuration: whom it serves."""
+    def relay(self, ledger: Place | None = None) -> Report:
+        """The relay's configuration: whom it serves, and where it hears of node keys that are withdrawn."""
         allow = [peer.hex() for peer in self.keys.guests]
         base = {"name": RELAY, "key": self.keys.relay.seed.hex(), "port": 0, **self._listening(RELAY)}
-        return {**base, "allow": allow}
+        return {**base, "allow": allow, "ledger": ledger.config if ledger is not None else None}
 
     def node(self, name: str, key: SigningKey, folder: str, ledger: Place, flops: int) -> Report:
         """What providers and verifiers have in common."""
         return {
             **self._base(name, key),
+            **self._machine(key),
             "folder": folder,
             "ledger": ledger.config,
             "unit_price": self.unit_price,
@@ -159,6 +171,7 @@ class LocalNetwork:
         """The requester's configuration, but for what the plan says."""
         return {
             **self._base(REQUESTER, self.keys.requester),
+            **self._machine(self.keys.requester),
             **self._listening(REQUESTER),
             "root": root,
             "ledger": ledger.config,

@@ -90,7 +90,7 @@ class Processes:
             self._post(LEDGER, "validator", network.ledger(str(folder.ledger)), folder.ledger / "process.log")
         )
         if network.has_relay:
-            post = self._post(RELAY, "relay", network.relay(), folder.root / "relay.log")
+            post = self._post(RELAY, "relay", network.relay(ledger), folder.root / "relay.log")
             self._relay = await self._first(post)
         flops = int(sgemm_flops())
         for index, name in enumerate(self._providers):

@@ -25,7 +25,7 @@ from farflung.app.housing import housed, housing_of
 from farflung.app.journal import Journal, Watcher
 from farflung.app.leash import by_name, report_usage
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.local import LocalNetwork
+from farflung.app.local import LocalNetwork, machine_of
 from farflung.app.preparation import Prepared
 from farflung.app.processes import Processes
 from farflung.app.scoring import Scorer
@@ -255,7 +255,7 @@ class Run:
         await self._processes.leave()
         counter = Counter()
         endpoint = Endpoint(
-            self._network.keys.requester, closing.serve_nothing, counter, manners=thrift.manners()
+            machine_of(self._network.keys.requester), closing.serve_nothing, counter, manners=thrift.manners()
         )
 
         async def reach_ledger() -> Connection:

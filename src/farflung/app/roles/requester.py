@@ -17,6 +17,7 @@ from farflung.app.folder import RunFolder
 from farflung.app.hiring import Budget
 from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report, report_end, run_role
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.registry import Follower, credential_in
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
@@ -103,6 +104,7 @@ async def main(orders: Orders) -> None:
         int(config["port"]),
         host=config["host"],
         allow_remote=config["remote"],
+        machine=credential_in(config, key),
     )
     validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
 
@@ -117,11 +119,14 @@ async def main(orders: Orders) -> None:
         report_outcome(outcome)
 
     await requester.open()
+    endpoint = requester.endpoint
+    following = asyncio.create_task(Follower(reach_ledger, endpoint.keyring, endpoint.recheck).stay())
     try:
         host, port = requester.endpoint.address
         report("ready", peer=key.public.hex(), host=host, port=port, pid=os.getpid())
         await _until_let_go(asyncio.create_task(work()), asyncio.create_task(follow(orders, requester)))
     finally:
+        following.cancel()
         await requester.close()
         report_end(str(config["name"]), requester.counter)
 
