@@ -121,7 +121,7 @@ CASES: dict[str, tuple[str, list[RelaySeen], dict[str, Any], Fault, Side, str]] 
         Fault.WRONG_CLOCK, Side.HERE, "date -s '+3600 seconds'"),
     "wrong clock of one relay": (
         "clock", [but(MET, skew=-3600.0), SECOND], {},
-        Fault.WRONG_CLOCK, Side.RELAY, "on the computer of relay.example:4510"),
+        Fault.WRONG_CLOCK, Side.RELAY, "there, timedatectl"),
     "wrong clock, one relay, this one kept": (
         "clock", [but(MET, skew=-90.0)], {"local": local(is_kept=True)},
         Fault.WRONG_CLOCK, Side.RELAY, "date -s '+90 seconds'"),
@@ -138,7 +138,7 @@ CASES: dict[str, tuple[str, list[RelaySeen], dict[str, Any], Fault, Side, str]] 
         Fault.VERSION_MISMATCH, Side.HERE, "pip install --upgrade farflung"),
     "older version there": (
         "relay", [but(MET, **{**AWAY, "voice": Voice.OTHER_VERSION, "heard": "FFN0"})], {},
-        Fault.VERSION_MISMATCH, Side.RELAY, "on the relay's computer"),
+        Fault.VERSION_MISMATCH, Side.RELAY, "there, pip install"),
     "a version too old to say which": (
         "relay", [but(MET, **{**LOST, "voice": Voice.CLOSED, "heard": "", "code": "FF-NET-046"})], {},
         Fault.VERSION_MISMATCH, Side.RELAY, "farflung version"),
@@ -278,6 +278,7 @@ def test_a_fault_is_named_with_its_side_and_the_next_step(case: str) -> None:
     assert step in one.step
     assert one.cause
     assert (one.state is State.FAILS) == bool(one.code)
+    assert [piece for piece in one.step.split("; ") if len(piece) > 60] == []  # of 80 columns
 
 
 def test_a_missing_family_that_nobody_needs_is_no_failure() -> None:

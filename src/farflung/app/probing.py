@@ -179,10 +179,12 @@ async def _is_open(port: int) -> bool:
         async with asyncio.timeout(1.0):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
-        return any(
-            each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
-            for each in psutil.net_connections("tcp")
-        )
+        with contextlib.suppress(psutil.Error, OSError):  # some systems tell root alone
+            return any(
+                each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port
+                for each in psutil.net_connections("tcp")
+            )
+        return False
     writer.close()
     return True
 

@@ -11,7 +11,7 @@ import msgspec
 
 from farflung.app.directory import LIST, Advertisement, Listing
 from farflung.app.ledger_client import QUERY
-from farflung.app.probing_relay import Named
+from farflung.app.probing_relay import Named, addresses
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_ENDPOINT, SigningKey, is_signed
@@ -56,11 +56,16 @@ async def _ask(
 ) -> tuple[PeerSeen, EndpointRecord | None]:
     assert ledger.key is not None
     try:
-        connection = await endpoint.dial(ledger.key, ledger.host, ledger.port)
+        found = await addresses(ledger.host, ledger.port)
+        connection = await endpoint.dial(ledger.key, str(found[0][4][0]), ledger.port)
         told = await connection.call(LIST, b"", timeout=ASK_SECONDS)
         listing = decode(told, Listing, limits.CONTROL_BYTES)
     except FarflungError as error:
         return msgspec.structs.replace(seen, failed=error.code, why=error.cause or error.message), None
+    except (OSError, UnicodeError) as error:
+        return msgspec.structs.replace(
+            seen, failed="FF-NET-043", why=f"{ledger.host} has no address: {error}"
+        ), None
     seen = msgspec.structs.replace(seen, is_registered=await _is_registered(connection, peer))
     own = next((each for each in listing.advertisements if each.endpoint.peer == peer), None)
     if own is None:

@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -125,12 +126,9 @@ class RelayProbe:
     # Steps
 
     async def _resolve(self) -> bool:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                found = await loop.getaddrinfo(
-                    self._named.host, self._named.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-                )
+                found = await addresses(self._named.host, self._named.port)
         except (OSError, UnicodeError) as error:
             words = "no answer in time" if isinstance(error, TimeoutError) else _words(error)
             self.note(way=Way.NO_NAME, words=words)
@@ -293,6 +291,35 @@ class RelayProbe:
             if connection is not None:
                 self.drop(connection)
         return True
+
+
+async def addresses(host: str, port: int) -> list[Any]:
+    """What `socket.getaddrinfo` says of TCP. Raises OSError, UnicodeError.
+
+    In a thread that ends with the process: asyncio waits for its own, and a dead name server takes half a minute.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[Any]] = loop.create_future()
+
+    def settle(found: list[Any], error: Exception | None) -> None:
+        if not answer.done():
+            if error is None:
+                answer.set_result(found)
+            else:
+                answer.set_exception(error)
+
+    def ask() -> None:
+        found: list[Any] = []
+        failed: Exception | None = None
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        except (OSError, UnicodeError) as error:
+            failed = error
+        with contextlib.suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(settle, found, failed)
+
+    threading.Thread(target=ask, daemon=True).start()
+    return await answer
 
 
 def _is_address(text: str) -> bool:

@@ -100,7 +100,7 @@ def clock(local: Local, relays: Sequence[RelaySeen]) -> Finding:
     measured = ", ".join(f"{place} is {_ahead(skew)}" for place, skew in off.items())
     if near:
         cause = f"{_and(near)} agrees with this computer"
-        step = f"on the computer of {next(iter(off))}, {_set(-off[next(iter(off))])}"
+        step = f"there, {_set(-off[next(iter(off))])}"
         return _clock_fails(measured, cause, step, Side.RELAY)
     if len(off) > 1 and max(off.values()) - min(off.values()) <= SKEW:
         cause = "the relays agree with each other, so it is this computer's clock"
@@ -110,7 +110,7 @@ def clock(local: Local, relays: Sequence[RelaySeen]) -> Finding:
         return _clock_fails(measured, cause, "timedatectl set-ntp true, here and there", Side.UNKNOWN)
     if local.is_kept:
         cause = "a time service keeps this computer's clock, so it is the relay's"
-        return _clock_fails(measured, cause, f"on the relay's computer, {_set(-worst)}", Side.RELAY)
+        return _clock_fails(measured, cause, f"there, {_set(-worst)}", Side.RELAY)
     cause = "no time service keeps this computer's clock; a second relay would tell for certain"
     return _clock_fails(measured, cause, _set(worst), Side.HERE)
 
@@ -150,7 +150,7 @@ def nat(relays: Sequence[RelaySeen]) -> Finding:
     of_one_port = [each for each in seen if each.here[1] == seen[0].here[1]]
     if len(of_one_port) < 2:
         why = f"there is a NAT ({seen[0].there[0]} is seen), and one relay does not tell its kind"
-        step = f"{ASK} --relay SECOND:PORT,KEY, at another address"
+        step = f"{ASK}; with --relay SECOND:PORT,KEY at another address as well"
         return Finding("nat", State.UNKNOWN, MISSED, why, step, details=details)
     outside = {each.there for each in of_one_port}
     if len(outside) == 1:
@@ -160,7 +160,7 @@ def nat(relays: Sequence[RelaySeen]) -> Finding:
         return Finding("nat", State.OK, measured, details=details)
     measured = f"{of_one_port[0].there[0]}; symmetric: another port for every destination"
     cause = "connections stay on a relay with peers whose NAT is so too; with all others a direct way may be found"
-    step = "nothing has to be done; or forward a port of the router to this computer, for a direct way"
+    step = "nothing has to be done; or forward a port of the router to here, for a direct way"
     return Finding("nat", State.SLOW, measured, cause, step, "", details, Fault.SYMMETRIC_NAT, Side.NETWORK)
 
 
@@ -197,7 +197,7 @@ def reach(found: Reach | None, relays: Sequence[RelaySeen]) -> Finding:
         cause = (
             f"somebody else takes connections to port {port} of {outside}: the router, or another computer"
         )
-        step = f"forward another port of the router to this computer: --listen {port + 1}"
+        step = f"forward another port of the router to here; --listen {port + 1}"
         return _unreached(port, cause, step, Fault.NOT_FORWARDED, Side.NETWORK)
     what = {"refused": "it was refused", "silent": "nothing came back"}.get(found.answer, "a router said no")
     if is_behind and seen is not None:
@@ -293,10 +293,11 @@ def _up(local: Local, one: RelaySeen) -> Finding:
     if one.up is None:
         measured = f"nothing arrived at {one.place} in time"
         cause = "the line up is full, or very slow; or the relay's allowance for this key is used up"
-        step = f"stop what else sends on this line, and in a minute {ASK}"
+        step = f"stop what else sends on this line; in a minute, {ASK}"
         return Finding("up", State.SLOW, measured, cause, step, "", (), Fault.SATURATED_UPLINK, Side.NETWORK)
     measured = _per_second(one.up, one.place)
-    cap = f"farflung relay --uplink {max(0.1, 8 * one.up.rate / 1e6):.1f} keeps a relay of yours below it"
+    most = f"{max(0.1, 0.95 * 8 * one.up.rate / 1e6):.1f}"
+    cap = f"FARFLUNG_UP_MBIT={most} keeps farflung below it, farflung relay --uplink {most} a relay"
     keep = (Detail("cap", cap),)
     if local.sending > BUSY * one.up.rate:
         cause = f"programs on this computer send {format_rate(8 * local.sending)} by themselves, and round trips wait"
@@ -316,7 +317,7 @@ def _up(local: Local, one: RelaySeen) -> Finding:
     if added > BLOAT:
         cause = f"an upload of ours raises round trips from {brief(trips[0])} to {brief(trips[0] + added)}: "
         cause += "the router's queue is long, and everything else on the line waits in it"
-        step = f"in the router, queue management (SQM, fq_codel) at {format_rate(0.95 * 8 * one.up.rate)} up"
+        step = f"in the router, SQM or fq_codel at {format_rate(0.95 * 8 * one.up.rate)} up"
         return Finding(
             "up", State.SLOW, measured, cause, step, "", keep, Fault.SATURATED_UPLINK, Side.NETWORK
         )

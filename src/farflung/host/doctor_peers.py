@@ -44,7 +44,7 @@ def record(peer: PeerSeen, relays: tuple[RelaySeen, ...] = ()) -> Finding:
         return _expired(peer, key, relays)
     if peer.ahead > CLOCKS:
         cause = f"it begins in {peer.ahead:.0f} s by this clock: one of the two clocks is wrong"
-        step = "the line clock tells about this one; on the peer's computer, timedatectl set-ntp true"
+        step = "the line clock tells about this one; on the peer's, timedatectl set-ntp true"
         side = _whose_clock(relays)
         return _fails("record", f"the record of {key} is of the future", cause, step, Fault.WRONG_CLOCK, side)
     measured = f"{key} is at {'; '.join(peer.places)}; its record ends in {max(0.0, peer.left):.0f} s"
@@ -154,7 +154,7 @@ def pair(mine: NetSeen, theirs: NetSeen) -> Finding:
     hard = [kind.fault is Fault.SYMMETRIC_NAT for kind in kinds]
     if all(hard):
         measured = "both NATs are symmetric: your connections stay on a relay, which is expected and no fault"
-        step = "nothing has to be done; a port forwarded on one side would make a direct way"
+        step = "nothing has to be done; or forward a port on one side, for a direct way"
         cause = "neither side can tell from which port the other one will call"
         return Finding("pair", State.SLOW, measured, cause, step, "", (), Fault.SYMMETRIC_NAT, Side.BOTH)
     if any(kind.state is State.UNKNOWN for kind in kinds):

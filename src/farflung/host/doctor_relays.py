@@ -32,7 +32,7 @@ _INNER: Final = (
 )
 FAR: Final = 0.3  # seconds to and fro: an exchange through the relay takes two of them at least
 _AGAIN: Final = "farflung check --net --relay "
-_START: Final = "on the relay's computer, systemctl status farflung-relay"
+_START: Final = "there, systemctl status farflung-relay"
 _UPGRADE: Final = "pip install --upgrade farflung"
 
 
@@ -57,7 +57,7 @@ def _met(name: str, one: RelaySeen) -> Finding:
     details = () if one.named else (Detail("key", one.key), Detail("", "not compared: none was named"))
     if trip > FAR:
         cause = f"it is far away, or the line is busy, as the line `up` says: good is {brief(FAR)} or less"
-        step = f"{_AGAIN}HOST:PORT with a relay that is nearer"
+        step = f"{_AGAIN}HOST:PORT; with a relay that is nearer"
         return Finding(name, State.SLOW, measured, cause, step, details=details, side=Side.BETWEEN)
     return Finding(name, State.OK, measured, details=details)
 
@@ -90,7 +90,7 @@ def _away(name: str, one: RelaySeen, others: Sequence[RelaySeen], local: Local) 
                 name,
                 f"{one.place} was not asked",
                 f"this system says: {one.words}",
-                f"{_AGAIN}{one.place}, without what keeps programs from the network",
+                f"{_AGAIN}{one.place}; without what keeps programs from the network",
                 CODE_OUT,
                 Fault.NO_NETWORK,
                 Side.HERE,
@@ -156,7 +156,7 @@ def _blocked(name: str, measured: str, one: RelaySeen, trail: Trail, control: Tr
     port = f"TCP port {one.port}"
     if control.is_end and trail.length >= control.length - 1:
         cause = f"{one.address} answers on other ports and drops {port}: a firewall on it, or right before it"
-        step = f"on the relay's computer, as root, ufw allow {one.port}/tcp; or see nft list ruleset"
+        step = f"there, as root, ufw allow {one.port}/tcp; or see nft list ruleset"
         return _fails(name, measured, cause, step, CODE_AWAY, Fault.PORT_BLOCKED, Side.RELAY)
     last = next((hop for hop in reversed(trail.hops) if hop), "")
     beyond = [hop for hop in control.hops[trail.length :] if hop]
@@ -204,19 +204,19 @@ def _stranger(name: str, one: RelaySeen, others: Sequence[RelaySeen]) -> Finding
     alike = [other for other in others if other.voice is one.voice]
     if one.voice is Voice.OTHER:
         cause = f"another program listens there; it says {one.heard!r}"
-        step = f"ask for the relay's port; on its computer, ss -ltnp 'sport = :{one.port}'"
+        step = f"ask for the relay's port; there, ss -ltnp 'sport = :{one.port}' shows whose it is"
         return _fails(name, measured, cause, step, CODE_STRANGER, Fault.NO_RELAY, Side.RELAY)
     said = f"it speaks {'HTTP' if one.voice is Voice.HTTP else 'TLS'} ({one.heard})"
-    page = f"open http://{one.place}/ in a browser: "
+    page = f"open http://{one.place}/ in a browser"
     if alike:
         cause = f"{said}, and so does {alike[0].place}: this network answers in place of them"
-        step, side = f"{page}log in, or use another network", Side.NETWORK
+        step, side = f"{page}; log in there, or use another network", Side.NETWORK
     elif met:
         cause = f"{said}, while {met[0].place} answers as it should: a web server has that port, or a proxy takes it"
-        step, side = f"ask for the relay's port; {page}whose page is it?", Side.RELAY
+        step, side = f"ask for the relay's port; {page}; whose page is it?", Side.RELAY
     else:
         cause = f"{said}: a captive portal or proxy of this network answers in its place, or a web server has the port"
-        step, side = f"{page}a page to log in to is this network's", Side.NETWORK
+        step, side = f"{page}; a page to log in to is this network's", Side.NETWORK
     return _fails(name, measured, cause, step, CODE_STRANGER, Fault.CAPTIVE_PROXY, side)
 
 
@@ -227,7 +227,7 @@ def _version(name: str, one: RelaySeen) -> Finding:
         cause, step, side = "this farflung is the older one", _UPGRADE, Side.HERE
     else:
         cause, side = "the relay's farflung is the older one", Side.RELAY
-        step = f"on the relay's computer, {_UPGRADE}, and start it again"
+        step = f"there, {_UPGRADE}; and start the relay again"
     return _fails(name, measured, cause, step, CODE_STRANGER, Fault.VERSION_MISMATCH, side)
 
 
@@ -247,16 +247,16 @@ def _refused(name: str, one: RelaySeen) -> Finding:
     if one.code in ("FF-NET-045", "FF-NET-046") and one.voice is Voice.OURS:
         measured = f"{one.place} takes us not in"
         cause = "it does not admit this key, or it is full"
-        step = "ask who runs the relay to admit your key, or try again in a minute"
+        step = "ask who runs the relay to admit your key; or try again in a minute"
         return _fails(name, measured, cause, step, CODE_REFUSED, Fault.NOT_ADMITTED, Side.RELAY)
     if one.voice is Voice.CLOSED:
         measured = f"{one.place} takes the connection and hangs up"
         cause = f"it is no relay, or one of an older version ({one.code or 'it does not say which it is'})"
-        step = f"on the relay's computer, farflung version, then {_UPGRADE}"
+        step = f"there, farflung version; then {_UPGRADE}"
         return _fails(name, measured, cause, step, CODE_STRANGER, Fault.VERSION_MISMATCH, Side.RELAY)
     measured = f"{one.place} takes the connection and says nothing"
     cause = (
         f"it is no relay, or it hangs, or a proxy in between took the connection ({one.cause or one.code})"
     )
-    step = f"{_START}; or open http://{one.place}/ in a browser: is it a page to log in to?"
+    step = f"{_START}; or open http://{one.place}/ in a browser; is it a page to log in to?"
     return _fails(name, measured, cause, step, CODE_STRANGER, Fault.NO_RELAY, Side.UNKNOWN)
