@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -30,6 +31,7 @@ from farflung.net.endpoints import Place, issue
 from farflung.net.io.connection import Connection
 from farflung.net.io.desk import Handler
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.measuring import Measures
 from farflung.net.io.relay import RelayServer
 
 R, A, L = (local_key(11, name) for name in ("relay", "a", "ledger"))
@@ -204,6 +206,27 @@ def test_a_record_that_expired_and_a_peer_that_left_its_relay_are_the_peers() ->
     assert found["record"] == ("fails", "expired_record", "the peer")
     assert found["peer"] == ("fails", "peer_absent", "the peer")
     assert unknown["record"] == ("fails", "no_record", "the peer")
+
+
+def test_a_record_that_its_peer_did_not_sign_is_not_followed() -> None:
+    real = advertised(A, "127.0.0.1:1", R.public)
+    moved = msgspec.structs.replace(real.endpoint, places=(Place("127.0.0.1", 2, R.public),))
+    with ledger(directory(msgspec.structs.replace(real, endpoint=moved))) as at:
+        found = looked_for(A, at)
+    assert found["record"] == ("fails", "no_record", "the peer")
+    assert "peer" not in found
+
+
+def test_a_relay_that_tells_no_address_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lie(self: Measures, connection: Connection, body: bytes) -> bytes:
+        return encode(("\x1b[2J", 1))
+
+    monkeypatch.setattr(Measures, "_where", lie)
+    with relay() as place:
+        done = CliRunner().invoke(checking.check, ["--net", "--relay", place, "--json"])
+    (seen,) = json.loads(done.stdout)["readings"]["relays"]
+    assert seen["seen"] is None
+    assert len(seen["trips"]) > 0
 
 
 def test_a_peer_whose_relay_is_gone_is_the_relays_and_a_ledger_that_is_gone_is_not_known() -> None:
