@@ -9,6 +9,7 @@ import pytest
 
 from farflung.app import chronicle
 from farflung.app.chronicle import Chronicle
+from farflung.app.exchange import Told
 from farflung.core.events import Arrived, RoundClosed, RoundOpened
 from farflung.core.ids import PeerId
 from farflung.train import rounds
@@ -17,7 +18,7 @@ from farflung.train.roundlog import Closed
 A, B = PeerId(b"a" * 32), PeerId(b"b" * 32)
 
 
-class Told(list[Any]):
+class Heard(list[Any]):
     """What was emitted."""
 
     def emit(self, event: Any, *, durable: bool = False) -> None:
@@ -41,7 +42,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_round_waits_from_the_end_of_the_one_before_and_is_opened_once(now: list[float]) -> None:
-    told = Told()
+    told = Heard()
     seen = Chronicle(told, 5)
     seen.see(State(0))  # type: ignore[arg-type]
     now[0] += 4
@@ -50,7 +51,7 @@ def test_a_round_waits_from_the_end_of_the_one_before_and_is_opened_once(now: li
     seen.arrived(0, B, "train")
     seen.see(State(0))  # type: ignore[arg-type]
     now[0] += 2
-    seen.closed(Closed(0, b"r" * 32, ()), (), {})
+    seen.closed(Closed(0, b"r" * 32, ()), (), {}, Told())
     seen.see(State(1, rounds.Phase.AUDIT))  # type: ignore[arg-type]
     now[0] += 3
     seen.see(State(1))  # type: ignore[arg-type]

@@ -32,8 +32,11 @@ from farflung.app.archive import Archive, RunLog
 from farflung.app.auditing import AuditTenancy
 from farflung.app.audits import Audits
 from farflung.app.coordinator import Coordinator
+from farflung.app.exchange import Exchange, Outlook
+from farflung.app.fanning import Fanning
 from farflung.app.journal import Journal
 from farflung.app.tenancy import Tenancy
+from farflung.app.wrapping import LeaseKey
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
@@ -41,6 +44,7 @@ from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.events import AnyEvent, AuditConcluded, Left, RoundClosed
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
+from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.train import rounds
 from farflung.train.roundlog import (
@@ -108,6 +112,7 @@ class Member(Party):
         private = folder / "private"
         self.tenancy = Tenancy(key, TERMS, self.disk, private, self.dial, dataset_bytes=10**6)
         self.shelf = self.tenancy.shelf
+        self.lease_key = LeaseKey()
         self.places: dict[PeerId, wire.Address] = {}
 
     async def dial(self, peer: PeerId) -> Connection:
@@ -115,6 +120,11 @@ class Member(Party):
         return await self.endpoint.dial(peer, place.host, place.port)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        if method == wire.ENTER:
+            await self.tenancy.fanning.follow(decode(body, wire.Enter, limits.CONTROL_BYTES), self.lease_key)
+            return b""
+        if method == wire.HELD:
+            return await self.tenancy.fanning.answer(body)
         if method not in ORDERS:
             return await super().handle(connection, method, body)
         return encode(await self.obey(connection, method, decode(body, ORDERS[method], limits.CONTROL_BYTES)))
@@ -223,6 +233,8 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.home = Party(REQUESTER, folder / "home")
+        self.outlook = Outlook()
+        self.fanning = Fanning(REQUESTER, Counter(), self.home.shelf, self.home.disk)
         self.honest = [Member(key, folder / str(i)) for i, key in enumerate(HONEST)]
         self.eve = Hostile(EVE, folder / "eve")
         self.members: list[Member] = [*self.honest, self.eve]
@@ -258,6 +270,8 @@ class Run:
                 await judge.tenancy.start(order, JOB_KEY, judge.worker, REQUESTER.public)
             return await self._coordinate(places)
         finally:
+            for fanning in (self.fanning, *(member.tenancy.fanning for member in self.members)):
+                fanning.leave()
             for party in parties:
                 await party.endpoint.close()
             self.log.close()
@@ -292,6 +306,8 @@ class Run:
             self.journal,
             PATIENCE,
         )
+        keys = {member.key.public: member.lease_key.public for member in self.members}
+        held = (self.home.disk, self.fanning, keys, self.journal, self.outlook, BOUND)
         coordinator = Coordinator(
             REQUESTER,
             TERMS,
@@ -302,6 +318,7 @@ class Run:
             audits,
             Near(),  # type: ignore[arg-type]
             dial,
+            Exchange(REQUESTER, TERMS.id, *held),
             self.journal,
             closed,
             lambda peer, may_return: self.out.append((peer, may_return)),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from farflung.app import wire
+from farflung.app.exchange import Told
 from farflung.app.journal import Emitter
 from farflung.core.events import Arrived, PassedOver, RoundClosed, RoundOpened
 from farflung.core.ids import PeerId
@@ -48,6 +49,7 @@ class Chronicle:
         closed: Closed,
         accepted: tuple[Contribution, ...],
         promises: Mapping[PeerId, wire.Promise],
+        exchange: Told,
     ) -> None:
         """The round is over. Losses and training times are what the members state."""
         now = time.monotonic()
@@ -65,6 +67,9 @@ class Chronicle:
                 seconds=now - self._closed_at,
                 train_seconds=max((p.seconds for p in said), default=0.0),
                 sync_bytes=0,  # the supervisor knows what all processes have sent
+                way=exchange.way,
+                way_predicted=exchange.predicted,
+                way_taken=exchange.taken,
             )
         )
         self._closed_at = now

@@ -11,24 +11,23 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from farflung.app import objects, wire
+from farflung.app import wire
 from farflung.app.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
 from farflung.app.arrivals import Arrivals
 from farflung.app.audits import Audits
 from farflung.app.chronicle import Chronicle
+from farflung.app.exchange import Exchange
 from farflung.app.failing import as_failure
 from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
 from farflung.app.lines import PATIENCE_SECONDS, Dial, Lines
-from farflung.app.tenancy import REPLICA_AWAY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, NetworkError, ProtocolError, RunError, VerificationError
+from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.core.events import Left, Reexecuted
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.job.spec import Terms
-from farflung.net.messages import Kind
 from farflung.train import rounds
 from farflung.train.roundlog import Closed, Contribution, Finished, Member
 from farflung.train.snapshot import PublicState
@@ -60,6 +59,7 @@ class Coordinator:
         audits: Audits,
         inspection: Inspection,
         dial: Dial,
+        exchange: Exchange,
         journal: Emitter,
         on_closed: OnClosed,
         on_lost: OnLost,
@@ -68,7 +68,7 @@ class Coordinator:
         self._key, self._terms, self._log, self._archive = key, terms, log, archive
         self._state, self._public, self._next_public = state, public, public
         self._audits, self._inspection = audits, inspection
-        self._dial, self._journal, self._on_closed, self._on_lost = dial, journal, on_closed, on_lost
+        self._exchange, self._journal, self._on_closed, self._on_lost = exchange, journal, on_closed, on_lost
         self._lines = Lines(dial, patience, self._is_counted)
         self._arrivals = Arrivals(terms.spec)
         self._aside: set[PeerId] = set()  # passed over, and not back yet
@@ -141,6 +141,7 @@ class Coordinator:
                 self._chronicle.see(self._state)  # after the report of the round before
                 self._arrivals.see(self._state)
         finally:
+            self._exchange.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -151,6 +152,7 @@ class Coordinator:
             case rounds.Write(record):
                 self._log.write(record)
             case rounds.AskTrain(round, peer):
+                self._exchange.prepare(self._state.members, self._lines)
                 self._spawn(peer, self._train(round, peer))
             case rounds.AskReveal(round, peer):
                 self._spawn(peer, self._reveal(round, peer))
@@ -265,13 +267,8 @@ class Coordinator:
         self._chronicle.arrived(round, peer, "train")
         self.post(rounds.GotCommitment(round, promise.commitment))
 
-    def _replica_of(self, peer: PeerId) -> PeerId:
-        ring = sorted(self._state.in_round)
-        following = ring[(ring.index(peer) + 1) % len(ring)] if peer in ring else peer
-        return following if following != peer else self._key.public
-
     async def _reveal(self, round: int, peer: PeerId) -> None:
-        share = await self._shown(round, peer)
+        share = await self._exchange.reveal(round, peer, tuple(self._state.in_round), self._lines)
         c = share.contribution
         is_whole = (
             c.weight <= self._state.assigned.get(peer, 0)
@@ -285,10 +282,7 @@ class Coordinator:
             raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
         if share.manifest.size > self._sync.bound(self._terms.layout):
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
-        disk, held, sources = self._archive.disk, share.manifest, (peer, share.replica)
-        await self._lines.patiently(
-            peer, lambda: objects.fetch(disk, held, sources, self._dial, Kind.SYNC, patience=0)
-        )
+        await self._exchange.bring(share, self._lines)
         promise = self._promises.get(peer)
         said = Statement(promise.losses, promise.tokens) if promise is not None else self._unsaid(c)
         payload = self._archive.payload(c)
@@ -303,24 +297,6 @@ class Coordinator:
         """What a coordinator that took over in the middle of a round did not hear: nothing is held against it."""
         return Statement((0.0,) * self._terms.spec.steps_of(c.weight), c.weight)
 
-    async def _shown(self, round: int, peer: PeerId) -> wire.Share:
-        """The peer's opened payload, replicated at its neighbour, or here when the neighbour is away."""
-
-        async def ask(replica: PeerId) -> wire.Share:
-            request = wire.RevealRound(self._terms.id, round, replica)
-            data = await self._lines.ask(peer, wire.REVEAL, encode(request))
-            share = decode(data, wire.Shown, limits.CONTROL_BYTES).share
-            if share.replica != replica:  # it goes on to all members
-                raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
-            return share
-
-        try:
-            return await ask(self._replica_of(peer))
-        except NetworkError as error:
-            if error.code != REPLICA_AWAY:
-                raise
-            return await ask(self._key.public)
-
     def _share(self, contribution: Contribution) -> wire.Share:
         known = self._shares.get(contribution.peer)
         is_same = known is not None and known.contribution == contribution
@@ -331,11 +307,12 @@ class Coordinator:
         await self._lines.patiently(
             peer, lambda: self._audits.open(round, peer)
         )  # what the checks suspect is opened now, before it is gone
-        request = wire.MergeRound(self._terms.id, round, tuple(self._share(c) for c in accepted))
+        request = self._exchange.order(round, tuple(self._share(c) for c in accepted))
         data = await self._lines.ask(peer, wire.MERGE, encode(request))
         merged = decode(data, wire.Merged, limits.CONTROL_BYTES)
         if not is_root_signed(peer, merged.signature, self._terms.id, round, merged.root):
             raise VerificationError("FF-APP-056", "a root is not signed by the peer that sent it")
+        self._exchange.merged(round, peer, merged.moved)
         self._held[peer] = round + 1
         if round != self._state.round or peer in self._aside:
             self._back(peer)
@@ -380,7 +357,8 @@ class Coordinator:
             or now_round == spec.rounds
         ):
             self._archive.save_state(self._public, self._terms)
-        self._chronicle.closed(closed, accepted, self._promises)
+        told = self._exchange.told(closed.round)
+        self._chronicle.closed(closed, accepted, self._promises, told)
         self._promises, self._shares = {}, {}
         self._on_closed(self._public)
 

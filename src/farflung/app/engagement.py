@@ -18,7 +18,9 @@ from farflung.app.artefact import model_file, model_hash
 from farflung.app.audits import WORKER_GONE, Audits
 from farflung.app.coordinator import Coordinator
 from farflung.app.crew import RETURN_SECONDS, Crew
+from farflung.app.exchange import Exchange, Outlook
 from farflung.app.failing import as_failure, is_lost_line
+from farflung.app.fanning import Fanning
 from farflung.app.folder import RunFolder
 from farflung.app.hiring import (
     Asks,
@@ -90,11 +92,12 @@ class Requester:
         host: str = LOOPBACK,
         allow_remote: bool = False,
         machine: Credential | None = None,
+        outlook: Outlook | None = None,
     ) -> None:
         """`on_closed` hears after each round its public state, and what this process has sent and received so far.
 
         `host`, `port` and `allow_remote`: where it listens, as an Endpoint does; `machine`: what it proves there (None:
-        the account's own key).
+        the account's own key). `outlook`: what is said of the lines.
         """
         self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
         self._folder = folder
@@ -110,8 +113,11 @@ class Requester:
         self._asks: Asks | None = None
         self._stop_asked = False
         self.counter = Counter()
+        self._outlook = outlook or Outlook()
+        self._own = machine or key
+        self._fanning = Fanning(self._own, self.counter, self._shelf, self._disk)
         self.endpoint = Endpoint(
-            machine or key,
+            self._own,
             self._serve,
             self.counter,
             host=host,
@@ -131,6 +137,7 @@ class Requester:
         """Closes the network side, the checker and the log."""
         await self._crew.rest()
         self._inspection.close()
+        self._fanning.leave()
         await self.roads.close()
         await self.endpoint.close()
         self.log.close()
@@ -155,6 +162,8 @@ class Requester:
         """Members of the job fetch data, public state and payloads here, and leave replicas."""
         if not self._crew.is_member(connection.peer):
             raise PolicyError("FF-APP-042", "objects are served to the members of a lease only")
+        if method == wire.HELD:
+            return await self._fanning.answer(body)
         return self._shelf.serve(connection.peer, method, body)
 
     async def run(self, ledger: LedgerClient, directory: Connection, budget: Budget) -> Outcome:
@@ -303,6 +312,7 @@ class Requester:
             audits,
             self._inspection,
             self._crew.dial,
+            self._exchange(),
             self._journal,
             closed,
             self._crew.lost,
@@ -318,6 +328,11 @@ class Requester:
         finally:
             recording.cancel()
             await asyncio.gather(recording, audits.close(), return_exceptions=True)
+
+    def _exchange(self) -> Exchange:
+        keys, bound = self._crew.starter.lease_keys, Sync.of(self._terms.spec).bound(self._terms.layout)
+        held = (self._disk, self._fanning, keys, self._journal, self._outlook, bound)
+        return Exchange(self._own, self._terms.id, *held)
 
     def _audits(self) -> Audits:
         crew = self._crew

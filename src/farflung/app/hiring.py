@@ -196,6 +196,7 @@ class Starter:
         self.members: tuple[wire.Address, ...] = ()  # who may fetch and leave objects
         self.everybody: tuple[wire.Address, ...] = ()  # those that are out included: verifiers may need them
         self.verifiers: tuple[PeerId, ...] = ()
+        self.lease_keys: dict[PeerId, bytes] = {}  # what secrets of each member's lease are wrapped for
 
     async def member(
         self,
@@ -211,6 +212,7 @@ class Starter:
         started = await self._start(peer, seat, lease_key, self.members, supplies, replay)
         if started.root != root or started.round != supplies.snapshot_round + len(replay):
             raise VerificationError("FF-APP-064", "a provider holds another public state than the log")
+        self.lease_keys[peer] = lease_key
         self._warn(started.warning)
         seconds = asyncio.get_running_loop().time() - began
         told = Joined(peer=peer.hex(), round=started.round, replayed=started.replayed, seconds=seconds)

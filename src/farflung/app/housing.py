@@ -30,6 +30,7 @@ from farflung.net.io.listening import LOOPBACK
 LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
 SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
 LINE: Final = Home(up=20, down=100, rtt=40)  # what many homes have: Mbit/s, ms to the backbone and back
+FAST: Final = "10000/10000/0.1ms"  # within one machine
 SYMMETRIC: Final = 2  # providers whose router gives each connection a port of its own
 
 
@@ -53,6 +54,11 @@ class Loopback:
     def way(self, name: str) -> tuple[str, ...]:
         """What a process's command begins with, so that it is started where it belongs."""
         return ()
+
+    def line(self, name: str) -> str:
+        """What is known of a process's line before anything is measured, as plan.links reads it."""
+        home = self.homes.get(name)
+        return f"{home.up}/{home.down}/{home.rtt}ms" if home is not None else FAST
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:

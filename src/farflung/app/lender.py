@@ -92,6 +92,9 @@ class Lender:
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""
+        tenancy = self._tenancy
+        if method == wire.HELD and isinstance(tenancy, Tenancy) and tenancy.allows(connection.peer):
+            return await tenancy.fanning.answer(body)
         if method.startswith("object."):
             return self._serve(connection.peer, method, body)
         if method == wire.PROPOSE:
@@ -131,6 +134,9 @@ class Lender:
         if method == wire.MEMBERS:
             self._know(order(tenancy.job, body, wire.Members).members)
             tenancy.admit(frozenset(self._addresses) | {connection.peer})
+            return b""
+        if method == wire.ENTER and isinstance(tenancy, Tenancy):
+            await tenancy.fanning.follow(order(tenancy.job, body, wire.Enter), self._lease_key)
             return b""
         if method == wire.DROP and isinstance(tenancy, Tenancy):
             await tenancy.abandon(order(tenancy.job, body, wire.DropRound))
@@ -188,7 +194,8 @@ class Lender:
         if self._role is Role.AUDIT:
             return AuditTenancy(self._key, proposal.chain, proposal.terms, self._disk, self.dial, size)
         private = self._folder / "private"
-        return Tenancy(self._key, proposal.terms, self._disk, private, self.dial, size, cheat=self._cheat)
+        lent = (self._key, proposal.terms, self._disk, private, self.dial, size)
+        return Tenancy(*lent, cheat=self._cheat, own=self._credential, counter=self.counter)
 
     def _judge(self, proposer: PeerId, proposal: wire.Proposal) -> None:
         """The provider's policy: the right ledger, its price, a job that makes sense, memory that is there."""
@@ -240,7 +247,9 @@ class Lender:
                 case lease.Stop() | lease.Kill():
                     self._end_worker()
                 case lease.Ended():
-                    self._past = self._tenancy if isinstance(self._tenancy, Tenancy) else self._past
+                    if isinstance(self._tenancy, Tenancy):
+                        self._tenancy.fanning.leave()
+                        self._past = self._tenancy
                     self._tenancy = self._proposal = None
                 case lease.Answer():
                     pass  # the answer travels as the reply to the proposal

@@ -176,6 +176,8 @@ class LocalNetwork:
             "root": root,
             "ledger": ledger.config,
             "relay": relay.config if relay is not None else None,
+            "lines": {name: self.housing.line(name) for name in ("provider-0", REQUESTER, RELAY)},
+            "relayed": self.reached.hidden == self.spec.network.providers,
             "port": self.spec.network.port,
             "unit_price": self.unit_price,
             "stake": self.stake,

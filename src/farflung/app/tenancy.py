@@ -7,10 +7,13 @@ A provider that crashed anywhere in between therefore repeats the round or repea
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Final
 
 from farflung.app import objects
+from farflung.app.exchange import REPLICA_AWAY
+from farflung.app.fanning import Fanning
 from farflung.app.openings import Openings
 from farflung.app.private import Kept, Private, Result
 from farflung.app.vault import Vault
@@ -19,6 +22,7 @@ from farflung.app.wire import (
     DropRound,
     Merged,
     MergeRound,
+    Moved,
     OpenSegment,
     Promise,
     RevealRound,
@@ -47,6 +51,8 @@ from farflung.core.errors import (
 from farflung.core.ids import Hash, PeerId
 from farflung.job.cheats import HONEST
 from farflung.job.spec import Terms
+from farflung.net.certificates import Credential
+from farflung.net.counters import Counter
 from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import seal
@@ -55,7 +61,6 @@ from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.sync import Sync
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
-REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
 REPLICA_SECONDS: Final = 2.0  # a replica that is out of reach for so long is replaced
 
 NOT_HELD: Final = "FF-TRAIN-081"  # the worker's answer when it does not hold the states of a round
@@ -74,14 +79,17 @@ class Tenancy:
         dataset_bytes: int,
         sandbox: str = "",
         cheat: str = HONEST,
+        own: Credential | None = None,
+        counter: Counter | None = None,
     ) -> None:
-        """`folder` holds private state, sealed; `sandbox` names the worker's tier."""
+        """`folder` holds private state, sealed; `sandbox` names the worker's tier; `own`, `counter`: for groups."""
         self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
         self.sandbox, self._cheat = sandbox, cheat
         self._payload_bytes = Sync.of(terms.spec).bound(terms.layout)
         self._workplace = Workplace(key.public, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, self._payload_bytes)
+        self.fanning = Fanning(own or key, counter or Counter(), self.shelf, disk)
         self._openings = self._openings_under(b"")  # none, until the start
         self._merged: tuple[int, Merged] | None = None
         self._roots: dict[int, Hash] = {}  # of public states held, the newest two
@@ -254,13 +262,16 @@ class Tenancy:
         self._private.undo(round)
 
     async def reveal(self, request: RevealRound) -> Shown:
-        """Copies the payload to the replica, then opens the commitment."""
+        """Copies the payload to the replica, by the group if it can be, then opens the commitment."""
         result = self._result
         if result is None or result.round != request.round:
             raise PolicyError("FF-APP-035", f"nothing was committed for round {request.round}")
+        began, replica, manifest = time.monotonic(), request.replica, result.manifest
         try:
-            replica, manifest = request.replica, result.manifest
-            await objects.push(self._disk, manifest, replica, self._dial, Kind.SYNC, patience=REPLICA_SECONDS)
+            if not await self.fanning.give(request.fan, manifest, replica, self._dial):
+                await objects.push(
+                    self._disk, manifest, replica, self._dial, Kind.SYNC, patience=REPLICA_SECONDS
+                )
         except FarflungError as error:
             raise NetworkError(
                 REPLICA_AWAY, "the replica did not take the payload", cause=str(error)[:200]
@@ -269,7 +280,8 @@ class Tenancy:
         trace, tokens = result.trace, result.trace.statistics.tokens
         payload, held = trace.payload, result.manifest.id
         shown = Contribution(self._key.public, tokens, payload, held, nonce, trace.root, self.sandbox)
-        return Shown(Share(shown, result.manifest, request.replica))
+        moved = Moved(manifest.size, time.monotonic() - began)
+        return Shown(Share(shown, manifest, replica), moved)
 
     async def open(self, request: OpenSegment) -> SegmentOpened:
         """Opens the state before a segment of the round that is being closed, or repeats what was opened."""
@@ -306,12 +318,25 @@ class Tenancy:
         self._check_round(request.round)
         if not any(share.contribution.peer == self._key.public for share in request.shares):
             self._undo(request.round)
+        moved = await self._gather(request)
         state = await self._merge_shares(request.round, request.shares, Kind.SYNC)
         self._holds(request.round + 1, state.root)
         self._old += [(request.round, share.manifest.id) for share in request.shares]
-        merged = Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root))
+        self._old += [(request.round, taken) for taken in self.fanning.taken()]
+        merged = Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root), moved)
         self._merged = (request.round, merged)
         return merged
+
+    async def _gather(self, request: MergeRound) -> Moved:
+        """Brings the payloads here in the way of the round; what it does not bring, `_merge_shares` fetches."""
+        shares = [share for share in request.shares if share.manifest.size <= self._payload_bytes]
+        of = {s: (s.replica,) if request.from_replica else self._sources(s) for s in shares}
+        wanted = [(share.manifest, sources) for share, sources in of.items()]
+        return await self.fanning.collect(wanted, self._dial, is_fanned=request.is_fanned)
+
+    def _sources(self, share: Share) -> tuple[PeerId, ...]:
+        holders = (share.contribution.peer, share.replica, self._requester)
+        return tuple(dict.fromkeys(peer for peer in holders if peer != self._key.public))
 
     async def _merge_shares(self, round: int, shares: tuple[Share, ...], kind: Kind) -> messages.State:
         peers = {share.contribution.peer for share in shares}
@@ -323,9 +348,7 @@ class Tenancy:
             self._check_weight(round, c)
             if share.manifest.size > self._payload_bytes:
                 raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
-            payload = await self._workplace.bring(
-                share.manifest, (c.peer, share.replica, self._requester), kind
-            )
+            payload = await self._workplace.bring(share.manifest, self._sources(share), kind)
             if payload_hash(payload) != c.payload:
                 raise VerificationError(
                     "FF-APP-036", f"the payload of {c.peer[:4].hex()} is not the accepted one"
@@ -358,6 +381,7 @@ class Tenancy:
 
     def end(self) -> None:
         """Deletes what the job left on this disk; of another job that may be resumed here, objects only."""
+        self.fanning.leave()
         self._private.end()
         self.shelf.clear()
 

@@ -9,6 +9,7 @@ round.merge     MergeRound      Merged            the provider's root after the 
 audit.open      OpenSegment     SegmentOpened     the committed state before a drawn segment
 audit.reveal    RevealSegment   SegmentRevealed   what the peer claims came out, once a verifier has committed
 lease.members   Members         b""               who is in the job from now on
+fan.enter       Enter           b""               it is in the job's group at a relay (net.groups)
 lease.end       End             b""               the lease is over
 
 requester → verifier            answer
@@ -21,6 +22,7 @@ lease.end       End             b""               the lease is over
 
 verifier → provider: audit.open and audit.reveal, where the coordinator brought no answer; they give what lies on the
 provider's disk already. Members and verifiers fetch objects (app.objects) from each other and from the requester.
+Member → replica: fan.held, an object's id; the answer is 1 once it is here, empty if it does not come by the group.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from farflung.core.ids import Hash, PeerId, Signature
 from farflung.job.spec import Terms
 from farflung.ledger.tx import Role, SignedOffer, SignedVerdict
 from farflung.net.endpoints import DIRECT, Place
+from farflung.net.groups import SignedRoster
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution, Member
 from farflung.train.trace import Border, Leaf
@@ -46,6 +49,8 @@ REVEAL = "round.reveal"
 MERGE = "round.merge"
 DROP = "round.drop"
 END = "lease.end"
+ENTER = "fan.enter"
+HELD = "fan.held"
 MEMBERS = "lease.members"
 OPEN = "audit.open"
 UNVEIL = "audit.reveal"
@@ -158,26 +163,37 @@ class Promise(Wire, frozen=True):
     seconds: float
 
 
+class Moved(Wire, frozen=True):
+    """What a member's line carried for a round, and the seconds until it was where it belongs: as the member says."""
+
+    bytes: int = 0
+    seconds: float = 0.0
+
+
 class RevealRound(Wire, frozen=True):
-    """Put the payload into `replica`'s store, then show it."""
+    """Put the payload into `replica`'s store, then show it. `fan`: the epoch of the group to send it to; 0: to none."""
 
     job: Hash
     round: int
     replica: PeerId
+    fan: int = 0
 
 
 class Shown(Wire, frozen=True):
     """The opened commitment and the stored object."""
 
     share: Share
+    moved: Moved = Moved()
 
 
 class MergeRound(Wire, frozen=True):
-    """The accept set of a round."""
+    """The accept set of a round. `is_fanned`: payloads come by the group; `from_replica`: ask the replica first."""
 
     job: Hash
     round: int
     shares: tuple[Share, ...]
+    is_fanned: bool = False
+    from_replica: bool = False
 
 
 class Merged(Wire, frozen=True):
@@ -185,6 +201,7 @@ class Merged(Wire, frozen=True):
 
     root: Hash
     signature: Signature
+    moved: Moved = Moved()
 
 
 class OpenSegment(Wire, frozen=True):
@@ -271,6 +288,15 @@ class Members(Wire, frozen=True):
     members: tuple[Address, ...]
 
 
+class Enter(Wire, frozen=True):
+    """Join the job's group at the relay in `place`, or go on under this roster; its key, wrapped for the lease."""
+
+    job: Hash
+    place: Place
+    roster: SignedRoster
+    wrapped_key: bytes
+
+
 class End(Wire, frozen=True):
     """The lease is over: the worker may go, and what was stored for the job may be deleted."""
 
@@ -289,6 +315,7 @@ OrderT = TypeVar(
     AuditOrder,
     AuditReveal,
     Members,
+    Enter,
     End,
 )
 OpeningT = TypeVar("OpeningT", SegmentOpened, SegmentRevealed)

@@ -136,6 +136,9 @@ class RoundClosed(Event, frozen=True, tag="round"):
     seconds: float
     train_seconds: float
     sync_bytes: int
+    way: str = ""  # how payloads came to everybody; empty: not told
+    way_predicted: float = 0.0  # seconds of that, from what is known of the lines
+    way_taken: float = 0.0
 
 
 class Evaluated(Event, frozen=True, tag="evaluated"):

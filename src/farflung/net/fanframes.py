@@ -36,7 +36,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from farflung.core import limits
-from farflung.core.crypto import NS_GROUP_KEY, derive
+from farflung.core.crypto import NS_STREAM_KEY, derive
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import PeerId, short
 from farflung.net.groups import Roster
@@ -90,7 +90,7 @@ def read_head(data: bytes | bytearray | memoryview) -> Head:
 
 def _stream_key(key: bytes, head: Head) -> AESGCM:
     words = head.epoch.to_bytes(8, "big"), head.sender.to_bytes(2, "big"), head.stream.to_bytes(8, "big")
-    return AESGCM(derive(NS_GROUP_KEY, key, *words))
+    return AESGCM(derive(NS_STREAM_KEY, key, *words))
 
 
 def _nonce(head: Head) -> bytes:

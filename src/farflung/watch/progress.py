@@ -47,7 +47,7 @@ def network(t: Timeline, columns: int, is_over: bool) -> list[Row]:
     if not t.processes:
         return _not_yet("Network", "not started" if is_over else "waits for the plan …", columns)
     rows = block("Network", [plain(_up(t)), *_starting(t, is_over)], columns, rank=FACT)
-    cells = [plain(text) for text in (_homes(t), _tier(t), _hired(t))]
+    cells = [plain(text) for text in (_homes(t), _tier(t), _hired(t), _exchange(t))]
     return [*rows, *block("", cells, columns, rank=DETAIL)] if any(c.text for c in cells) else rows
 
 
@@ -108,6 +108,10 @@ def _tier(t: Timeline) -> str:
 
 def _homes(t: Timeline) -> str:
     return words.homes(t.housed) if t.housed is not None else ""
+
+
+def _exchange(t: Timeline) -> str:
+    return words.exchange(t.last_round) if t.last_round is not None else ""
 
 
 def _hired(t: Timeline) -> str:

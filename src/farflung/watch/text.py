@@ -200,7 +200,10 @@ def _round(event: events.RoundClosed, timeline: Timeline) -> list[str]:
         f"{event.peers} of {plan.peers} peers" if plan is not None and event.peers < plan.peers else "",
         f"{words.clock(left)} left" if left is not None else "",
     )
-    return say("Train", *parts, between="  ")
+    before = timeline.rounds.get(event.round - 1)
+    is_new = event.way and (before is None or before.way != event.way)
+    told = say("Train", words.exchange(event)) if is_new else []
+    return [*say("Train", *parts, between="  "), *told]
 
 
 def _result(event: events.Result, timeline: Timeline, run: str) -> list[str]:

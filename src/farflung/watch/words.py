@@ -187,6 +187,15 @@ def send_rate(t: Timeline) -> str:
     return f"sends {format_rate(8 * max(0, sent) / last.seconds)}"
 
 
+def exchange(event: events.RoundClosed) -> str:
+    """How a round's payloads came to everybody, and the seconds of it; empty where that is not known."""
+    if not event.way:
+        return ""
+    way, seconds = clean(event.way, 20), (event.way_predicted, event.way_taken)
+    predicted, taken = (f"{each:.2f} s" for each in seconds)
+    return f"exchange: {way}, {predicted} predicted, {taken} taken"
+
+
 def wait(waiting: Waiting, now: float, cores: int) -> str:
     """Whom the open round waits for and since when, or why all take their time."""
     count, late = waiting.members, waiting.late

@@ -13,8 +13,10 @@ from pathlib import Path
 from farflung.app import preparation
 from farflung.app.asking import resolve_again
 from farflung.app.engagement import Outcome, Requester
+from farflung.app.exchange import Outlook
 from farflung.app.folder import RunFolder
 from farflung.app.hiring import Budget
+from farflung.app.housing import RELAY, REQUESTER
 from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report, report_end, run_role
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.registry import Follower, credential_in
@@ -28,7 +30,9 @@ from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.block import Genesis
 from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
+from farflung.plan import links
 from farflung.train import snapshot
 from farflung.train.snapshot import PublicState
 
@@ -44,6 +48,16 @@ def budget_of(config: Report) -> Budget:
         dataset_bytes=int(config["dataset_bytes"]),
         answer=Seconds(float(config["answer_seconds"])),
     )
+
+
+def outlook_of(config: Report) -> Outlook:
+    """What the supervisor knows of the lines, and which relay serves the job's group."""
+    member, own, relay = (links.parse(config["lines"][name]) for name in ("provider-0", REQUESTER, RELAY))
+    place = config["relay"]
+    if place is None:
+        return Outlook(member, own)
+    at = Place(str(place["host"]), int(place["port"]), PeerId(bytes.fromhex(place["peer"])))
+    return Outlook(member, own, relay, at, bool(config["relayed"]))
 
 
 def tell_closed(_: PublicState, counter: Counter) -> None:
@@ -105,6 +119,7 @@ async def main(orders: Orders) -> None:
         host=config["host"],
         allow_remote=config["remote"],
         machine=credential_in(config, key),
+        outlook=outlook_of(config),
     )
     validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
 

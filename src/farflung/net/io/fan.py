@@ -92,6 +92,11 @@ class Fan:
         return self._meeting.roster.roster.epoch if self._meeting and self._socket else 0
 
     @property
+    def heard(self) -> float:
+        """When the last byte came, by the monotonic clock."""
+        return self._heard
+
+    @property
     def lost(self) -> int:
         """Messages of others that did not come whole, as far as that shows."""
         return self._opener.lost
@@ -135,6 +140,15 @@ class Fan:
         """Leaves the group."""
         await self._stop()
         self._meeting = None
+
+    def leave(self) -> None:
+        """As `close`, for who cannot wait: all is gone at the loop's next turn."""
+        staying, self._staying, self._meeting = self._staying, None, None
+        if staying is None:
+            self._drop()
+        else:
+            staying.add_done_callback(lambda _: self._drop())
+            staying.cancel()
 
     async def _stop(self) -> None:
         if self._staying is not None:

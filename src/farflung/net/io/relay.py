@@ -113,7 +113,7 @@ class RelayServer:
         self._circuit_rate, self._toll = circuit_rate, toll
         self._uplink = None if uplink is None else Uplink(uplink)
         self._spent = Spent()
-        rules = Rules(self._own.account, self._serves, self.keyring, self._spent, clock)
+        rules = Rules(self._own.account, self._gathers, self.keyring, self._spent, clock)
         self._hub = Hub(rules, self._moved, self.counter, self._uplink)
         self._door = FrontDoor(
             host,
@@ -226,6 +226,10 @@ class RelayServer:
 
     def _serves(self, peer: PeerId) -> bool:
         return self._admit is None or self._admit(peer)
+
+    def _gathers(self, peer: PeerId) -> bool:
+        """Groups carry no passes: a relay that asks for them gathers only whom its owner names."""
+        return self._serves(peer) and (self._admit is not None or self._toll is None)
 
     def _refuse(self, stranger: socket.socket, status: Status) -> bool:
         """Says why not; False, because the socket is not kept."""

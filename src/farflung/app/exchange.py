@@ -1,0 +1,263 @@
+"""How the payloads of a round come to everybody: the way is chosen before each round, and its seconds are compared.
+
+The coordinator's part. Members' lines are what they were seen to carry, before that what the network is said to have
+(`Outlook`). All here is told to people and enters no root: whichever way is chosen, the same payloads are merged.
+
+Taken are the slowest member's seconds from the order to reveal until its payload lies with a replica and here, and the
+slowest member's seconds until it has all payloads of the others; training, checks and merging are not in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from farflung.app import objects, wire
+from farflung.app.fanning import Fanning, invitation
+from farflung.app.journal import Emitter
+from farflung.app.lines import Lines
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_GROUP_KEY, SigningKey
+from farflung.core.errors import FarflungError, NetworkError, VerificationError
+from farflung.core.events import Warned
+from farflung.core.ids import Hash, PeerId
+from farflung.core.units import Seconds
+from farflung.net.certificates import Credential, credential_of
+from farflung.net.endpoints import Place
+from farflung.net.groups import sign_roster
+from farflung.net.io.fan import Meeting
+from farflung.net.messages import Kind
+from farflung.plan import exchange as plan
+from farflung.plan.exchange import Forecast, Party, Way
+from farflung.plan.links import Link
+from farflung.store.io.disk import Disk
+
+REPLICA_AWAY: Final = "FF-APP-038"  # the one failure of a reveal that is not the revealing peer's own
+HOME: Final = Link(20e6, 100e6, Seconds(0.04))  # of whom nobody says more
+TRIPS: Final = 4  # what took less than so many round trips tells of them, not of the line
+REMEMBERED: Final = 8  # transfers of which the fastest tells a line's rate
+MOST_SECONDS: Final = 1e6
+
+
+class Outlook(NamedTuple):
+    """What is said of the network before anything is measured. `place`: the relay that serves the job's group."""
+
+    member: Link = HOME
+    requester: Link = HOME
+    relay: Link | None = None
+    place: Place | None = None
+    is_relayed: bool = False
+
+
+class Told(NamedTuple):
+    """One round's exchange, for people; no way: nothing is known of it."""
+
+    way: str = ""
+    predicted: float = 0.0
+    taken: float = 0.0
+
+
+class _Course:
+    """One round's exchange."""
+
+    def __init__(self, round: int, forecast: Forecast, via: PeerId | None, epoch: int) -> None:
+        self.round, self.forecast, self.via, self.epoch = round, forecast, via, epoch
+        self.revealed: dict[PeerId, float] = {}
+        self.merged: dict[PeerId, float] = {}
+
+
+class Exchange:
+    """One job's, for as long as its coordinator runs."""
+
+    def __init__(
+        self,
+        own: SigningKey | Credential,
+        job: Hash,
+        disk: Disk,
+        fanning: Fanning,
+        lease_keys: Mapping[PeerId, bytes],
+        journal: Emitter,
+        outlook: Outlook,
+        payload_bytes: int,
+    ) -> None:
+        """`lease_keys`: what secrets of each member's lease are wrapped for, as it is now."""
+        self._own, self._job, self._disk, self._fanning = credential_of(own), job, disk, fanning
+        self._me = self._own.account
+        self._lease_keys, self._journal, self._outlook = lease_keys, journal, outlook
+        self._payload_bytes = payload_bytes
+        self._course: _Course | None = None
+        self._sizes: dict[PeerId, int] = {}
+        self._ups: dict[PeerId, deque[float]] = {}
+        self._downs: dict[PeerId, deque[float]] = {}
+        self._invited: dict[PeerId, int] = {}  # to the epoch that each has joined
+        self._members: frozenset[PeerId] = frozenset()
+        self._meeting: Meeting | None = None
+        self._gathering: asyncio.Task[None] | None = None
+        self._has_warned = False
+
+    # The group
+
+    def prepare(self, members: Sequence[PeerId], lines: Lines) -> None:
+        """Lets these, and nobody else, be in the group: a newer epoch with another key when they are not the same."""
+        wanted = frozenset(members)
+        is_under_way = self._gathering is not None and not self._gathering.done()
+        if self._outlook.place is None or len(wanted) >= limits.FAN_MEMBERS:
+            return
+        if wanted != self._members or self._meeting is None:
+            if self._gathering is not None:
+                self._gathering.cancel()
+            self._members, self._meeting = wanted, self._new_meeting(self._outlook.place, wanted)
+        elif is_under_way or self._has_joined(wanted):
+            return
+        self._gathering = asyncio.create_task(self._gather(self._meeting, lines))
+
+    def _new_meeting(self, place: Place, members: frozenset[PeerId]) -> Meeting:
+        """Epochs follow the clock, so that a coordinator that takes over makes a newer one without asking."""
+        known = 0 if self._meeting is None else self._meeting.roster.roster.epoch
+        epoch = max(known + 1, int(time.time() * 1000))
+        roster = sign_roster(self._own, self._job, epoch, (*members, self._me))
+        key = self._own.node.secret(NS_GROUP_KEY, encode(roster.roster))
+        return Meeting(place.relay, place.host, place.port, roster, key)
+
+    async def _gather(self, meeting: Meeting, lines: Lines) -> None:
+        try:
+            await self._fanning.enter(meeting)
+        except NetworkError as error:
+            if not self._has_warned:
+                self._warn(error.code, error.message, error.hint)
+            return
+        await asyncio.gather(*(self._invite(peer, meeting, lines) for peer in self._members))
+
+    async def _invite(self, peer: PeerId, meeting: Meeting, lines: Lines) -> None:
+        epoch = meeting.roster.roster.epoch
+        lease_key = self._lease_keys.get(peer)
+        if lease_key is None or self._invited.get(peer) == epoch:
+            return
+        try:
+            said = encode(invitation(self._job, meeting, lease_key))
+            await (await lines.dial(peer)).call(wire.ENTER, said)
+        except FarflungError:
+            return  # it takes part in the ordinary way; the next round asks it again
+        self._invited[peer] = epoch
+
+    def _has_joined(self, members: frozenset[PeerId]) -> bool:
+        epoch = self._fanning.epoch
+        return bool(epoch) and all(self._invited.get(peer) == epoch for peer in members)
+
+    def _is_spoilt(self) -> bool:
+        """Whether somebody between us and the others alters what they send: then that way is not taken any more."""
+        if self._fanning.refusals and not self._has_warned:
+            self._warn("FF-NET-133", "a group's frame is refused", "use another relay")
+        return self._fanning.refusals > 0
+
+    def _warn(self, code: str, message: str, hint: str) -> None:
+        self._has_warned = True
+        self._journal.emit(Warned(code=code, message=message, hint=hint))
+
+    def close(self) -> None:
+        """The coordinator ends."""
+        if self._gathering is not None:
+            self._gathering.cancel()
+
+    # The choice
+
+    def _choose(self, round: int, in_round: Sequence[PeerId]) -> _Course:
+        members = sorted(in_round)
+        is_fan = self._has_joined(frozenset(members)) and not self._is_spoilt()
+        known = plan.Round(
+            [Party(self._link(peer), self._sizes.get(peer, self._payload_bytes)) for peer in members],
+            self._outlook.requester,
+            self._outlook.relay,
+            self._outlook.is_relayed,
+        )
+        forecast = plan.choose(known, may_fan=is_fan)
+        via = None
+        if forecast.way is Way.PEER:
+            via = self._me if forecast.via < 0 else members[forecast.via]
+        return _Course(round, forecast, via, self._fanning.epoch if forecast.way is Way.FAN else 0)
+
+    def _link(self, peer: PeerId) -> Link:
+        said = self._outlook.member
+        up, down = (max(found.get(peer, ()), default=0.0) for found in (self._ups, self._downs))
+        return Link(up or said.up, down or said.down, said.round_trip)
+
+    def _weigh(self, found: dict[PeerId, deque[float]], peer: PeerId, moved: wire.Moved) -> float:
+        """Takes a member's word for what its line carried; its seconds, 0 if they are none."""
+        if not 0 <= moved.seconds < MOST_SECONDS or not 0 <= moved.bytes <= limits.DATA_BYTES:
+            return 0.0
+        if moved.bytes and moved.seconds > TRIPS * self._outlook.member.round_trip:
+            rates = found.setdefault(peer, deque(maxlen=REMEMBERED))
+            rates.append(8 * moved.bytes / moved.seconds)
+        return moved.seconds
+
+    # A round
+
+    async def reveal(self, round: int, peer: PeerId, in_round: Sequence[PeerId], lines: Lines) -> wire.Share:
+        """The peer's opened payload, replicated as the way wants it, or here when that replica is away."""
+        if self._course is None or self._course.round != round:
+            self._course = self._choose(round, in_round)
+        course = self._course
+        try:
+            return await self._ask(course, peer, self._replica(course, peer, in_round), lines)
+        except NetworkError as error:
+            if error.code != REPLICA_AWAY:
+                raise
+            return await self._ask(course, peer, self._me, lines)
+
+    def _replica(self, course: _Course, peer: PeerId, in_round: Sequence[PeerId]) -> PeerId:
+        if course.via is not None and course.via != peer:
+            return course.via
+        ring = sorted(in_round)
+        following = ring[(ring.index(peer) + 1) % len(ring)] if peer in ring else peer
+        return following if following != peer else self._me
+
+    async def _ask(self, course: _Course, peer: PeerId, replica: PeerId, lines: Lines) -> wire.Share:
+        request = wire.RevealRound(self._job, course.round, replica, course.epoch)
+        data = await lines.ask(peer, wire.REVEAL, encode(request))
+        shown = decode(data, wire.Shown, limits.CONTROL_BYTES)
+        if shown.share.replica != replica:  # it goes on to all members
+            raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
+        course.revealed[peer] = self._weigh(self._ups, peer, shown.moved)
+        return shown.share
+
+    async def bring(self, share: wire.Share, lines: Lines) -> None:
+        """An accepted payload into the own store: by the group, or from its maker and its replica."""
+        peer, course, began = share.contribution.peer, self._course, time.monotonic()
+        if course is not None and course.epoch:
+            await self._fanning.held(share.manifest.id)
+        sources = (share.replica, peer) if course is not None and course.via else (peer, share.replica)
+        others = tuple(p for p in sources if p != self._me)
+
+        async def fetch() -> None:
+            await objects.fetch(self._disk, share.manifest, others, lines.dial, Kind.SYNC, patience=0.0)
+
+        await lines.patiently(peer, fetch)
+        self._sizes[peer] = share.manifest.size
+        if course is not None:
+            course.revealed[peer] = course.revealed.get(peer, 0.0) + time.monotonic() - began
+
+    def order(self, round: int, shares: tuple[wire.Share, ...]) -> wire.MergeRound:
+        """What a member is told to merge, and how it gets it."""
+        course = self._course if self._course is not None and self._course.round == round else None
+        is_fan = course is not None and bool(course.epoch)
+        return wire.MergeRound(
+            self._job, round, shares, is_fan, course is not None and course.via is not None
+        )
+
+    def merged(self, round: int, peer: PeerId, moved: wire.Moved) -> None:
+        """A member has all payloads."""
+        seconds = self._weigh(self._downs, peer, moved)
+        if self._course is not None and self._course.round == round:
+            self._course.merged[peer] = seconds
+
+    def told(self, round: int) -> Told:
+        """What the exchange of a round was predicted to take, and took."""
+        course = self._course
+        if course is None or course.round != round or not course.revealed:
+            return Told()
+        taken = max(course.revealed.values()) + max(course.merged.values(), default=0.0)
+        return Told(course.forecast.way.value, course.forecast.seconds, taken)

@@ -1,0 +1,215 @@
+"""Whichever way payloads go, and whatever a relay does to them on it: the same payloads are merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from attack_run import Run
+from attack_world import BOUND, LAYOUT, MEMBERS, REQUESTER, SPEC
+
+from farflung.app import fanning, objects, wire
+from farflung.app.exchange import Outlook
+from farflung.core.crypto import local_key
+from farflung.core.events import RoundClosed, Warned
+from farflung.core.ids import Hash
+from farflung.core.units import Seconds
+from farflung.net.endpoints import Place
+from farflung.net.fanframes import HEAD_BYTES
+from farflung.net.io import fanout
+from farflung.net.io.relay import RelayServer
+from farflung.net.messages import Kind
+from farflung.plan.links import Link
+
+RELAY = local_key(18, "relay")
+SLOW = Link(1e5, 1e6, Seconds(0.01))  # the plan's word for it; loopback is as fast as it is
+FAST = Link(1e10, 1e10, Seconds(0.0001))
+
+
+class Told(Run):
+    """A run of honest members; where there is a group, nobody ends round 0 before it has met."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        for member in self.members:
+            train = member.tenancy.train
+
+            async def waiting(order: wire.TrainRound, train=train) -> wire.Promise:  # type: ignore[no-untyped-def]
+                for _ in range(500 if self.must_meet else 0):
+                    if all(one.tenancy.fanning.epoch for one in self.members):
+                        break
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.1 if self.must_meet else 0.0)
+                return await train(order)
+
+            member.tenancy.train = waiting  # type: ignore[method-assign]
+        self.must_meet = False
+
+    @property
+    def closed(self) -> list[RoundClosed]:
+        return [event for event in self.events if isinstance(event, RoundClosed)]
+
+    @property
+    def root(self) -> Hash:
+        return self.members[0].worker.state.root(LAYOUT)
+
+
+def run_of(folder: Path, outlook: Outlook, *, must_meet: bool = False) -> Told:
+    folder.mkdir()
+    run = Told(folder)
+    run.outlook, run.must_meet = outlook, must_meet
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await run.go()
+
+    asyncio.run(bounded())
+    assert not run.left
+    assert [event.peers for event in run.closed] == [len(MEMBERS)] * SPEC.rounds
+    return run
+
+
+@asynccontextmanager
+async def relayed() -> AsyncIterator[Outlook]:
+    server = RelayServer(RELAY)
+    host, port = await server.start()
+    try:
+        yield Outlook(SLOW, SLOW, FAST, Place(host, port, RELAY.public), True)
+    finally:
+        await server.close()
+
+
+def fanned(folder: Path) -> Told:
+    """A run whose payloads go through a relay that is in the same process."""
+    folder.mkdir()
+    run = Told(folder)
+    run.must_meet = True
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60), relayed() as outlook:
+            run.outlook = outlook
+            await run.go()
+
+    asyncio.run(bounded())
+    assert not run.left
+    assert [event.peers for event in run.closed] == [len(MEMBERS)] * SPEC.rounds
+    assert {event.way for event in run.closed} == {"fan-out"}
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    return run_of(tmp_path_factory.mktemp("plain") / "run", Outlook(SLOW, SLOW))
+
+
+def sent_by_group(run: Told) -> list[int]:
+    return [member.tenancy.fanning._fan._counter.sent[Kind.SYNC] for member in run.members]
+
+
+def carried(run: Told) -> int:
+    """Requests for payloads over ordinary connections, everywhere: what audits fetch is longer."""
+    parties = [run.home, *run.members]
+    return sum(party.asked.count(objects.PUT) for party in parties)
+
+
+def test_by_fan_out_each_member_sends_its_payload_once_and_the_result_is_the_same(
+    plain: Told, tmp_path: Path
+) -> None:
+    assert {event.way for event in plain.closed} == {"all-gather"}
+    run = fanned(tmp_path / "run")
+    assert run.root == plain.root
+    assert carried(run) == 0
+    assert carried(plain) > 0
+    for sent in sent_by_group(run):
+        assert SPEC.rounds * BOUND * 0.5 < sent < SPEC.rounds * (BOUND + 4000)
+    assert all(event.way_predicted > 0 and event.way_taken > 0 for event in run.closed)
+    assert not any(member.tenancy.fanning.refusals for member in run.members)
+
+
+def test_through_an_aggregating_peer_the_result_is_the_same(plain: Told, tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", Outlook(SLOW, FAST))
+    assert {event.way for event in run.closed} == {"aggregating peer"}
+    assert run.root == plain.root
+    assert not any(member.asked.count(objects.PUT) for member in run.members)
+    assert run.home.asked.count(objects.PUT) > 0
+
+
+Attack = Callable[[bytearray], list[bytearray]]
+
+
+def _flip(frame: bytearray) -> list[bytearray]:
+    frame[HEAD_BYTES + 3] ^= 1
+    return [frame]
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [_flip, lambda frame: []],
+    ids=["flips", "drops"],
+)
+def test_a_relay_that_spoils_everything_spoils_no_result(
+    plain: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Attack
+) -> None:
+    spread = fanout._Group._spread
+
+    def lie(self: fanout._Group, leg: fanout.Leg, frame: bytearray) -> None:
+        for each in attack(frame):
+            spread(self, leg, each)
+
+    monkeypatch.setattr(fanning, "QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(fanout._Group, "_spread", lie)
+    run = fanned_somehow(tmp_path / "run")
+    assert run.root == plain.root
+    if run.fanning.refusals:  # then that way is left
+        assert run.closed[-1].way != "fan-out"
+        assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-133"]
+
+
+def fanned_somehow(folder: Path) -> Told:
+    """As `fanned`, but members may have lost the group on the way."""
+    folder.mkdir()
+    run = Told(folder)
+    run.must_meet = True
+
+    async def bounded() -> None:
+        async with asyncio.timeout(90), relayed() as outlook:
+            run.outlook = outlook
+            await run.go()
+
+    asyncio.run(bounded())
+    assert not run.left
+    assert run.closed[0].way == "fan-out"
+    return run
+
+
+def test_without_its_relay_a_run_warns_once_and_goes_on(plain: Told, tmp_path: Path) -> None:
+    nobody = Place("127.0.0.1", 1, RELAY.public)
+    run = run_of(tmp_path / "run", Outlook(SLOW, SLOW, FAST, nobody, True))
+    assert {event.way for event in run.closed} == {"all-gather"}
+    assert run.root == plain.root
+    assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-131"]
+
+
+def test_what_a_member_says_of_its_line_moves_nothing_but_the_forecast(plain: Told, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = Told(folder)
+    run.outlook = Outlook(SLOW, SLOW)
+    run.eve.twists[wire.REVEAL] = lambda member, order, said: wire.Shown(
+        said.share, wire.Moved(-(1 << 40), 1e300)
+    )
+    run.eve.twists[wire.MERGE] = lambda member, order, said: wire.Merged(
+        said.root, said.signature, wire.Moved(1 << 60, 1e-300)
+    )
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await run.go()
+
+    asyncio.run(bounded())
+    assert run.root == plain.root
+    assert all(0 <= event.way_taken < 1e6 for event in run.closed)
+    assert REQUESTER.public not in {member.key.public for member in run.members}
