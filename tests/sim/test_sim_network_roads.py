@@ -1,30 +1,43 @@
 """Several paths to one peer in virtual time: a path that dies is left within seconds, and what can meet meets."""
 
 import asyncio
+import os
+import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from sim_net import PORT, PeerNode, RelayNode, World
 from sim_net_lines import Host, Line, Nat
 
+from farflung.app import objects
+from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.roads import Roads
 from farflung.net.paths import Way
+from farflung.net.streams import Kind
+from farflung.store.io.disk import Disk
+from farflung.store.objects import open_object, seal
 
 BACK_SECONDS = 5.0
-
-
-async def echo(connection: Connection, method: str, body: bytes) -> bytes:
-    return body
+IN_FLIGHT = 4  # chunks that were under way over a path when it died
 
 
 class Traveller(PeerNode):
     """A peer with roads, attached to all relays of its world."""
 
     def __init__(self, world: World, host: Host, relays: tuple[RelayNode, ...]) -> None:
-        super().__init__(world, host, echo, relays=relays)
+        super().__init__(world, host, self._answer, relays=relays)
+        self.shelf: objects.Shelf | None = None
+        self.served = 0
+
+    async def _answer(self, connection: Connection, method: str, body: bytes) -> bytes:
+        if self.shelf is None or not method.startswith("object."):
+            return body
+        self.served += 1
+        return self.shelf.serve(connection.peer, method, body)
 
     async def _begin(self) -> None:
         await super()._begin()
@@ -137,3 +150,36 @@ def test_a_home_whose_address_changes_is_met_again(seed: int) -> None:
         assert await a.ask(b) is not None
 
     journey(Nat.CONE, (Nat.CONE, Nat.SYMMETRIC)[seed % 2], main, seed)
+
+
+@pytest.mark.parametrize("silently", [False, True], ids=["killed", "dead"])
+def test_a_transfer_goes_on_over_the_second_relay_and_carries_no_chunk_twice(
+    silently: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _handle: None)
+    plain = random.Random(1).randbytes(8 * limits.MIB)
+    manifest, chunks = seal(bytes(32), plain)
+    disks = [Disk(tmp_path / name) for name in ("from", "to")]
+    disks[0].put(manifest, chunks)
+
+    async def main(world: World, a: Traveller, b: Traveller) -> None:
+        b.shelf = objects.Shelf(disks[0], limits.OBJECT_BYTES)
+        assert await longest_gap(world, a, b, 10.0) < 1.0
+
+        async def whole() -> None:
+            await objects.fetch(disks[1], manifest, (b.id,), a.roads.connection, Kind.SYNC, a.roads.ways)
+
+        started = world.now
+        fetching = asyncio.create_task(a.inside(whole))
+        await asyncio.sleep(1.0)
+        first = world.nodes[0]
+        first.host.is_on = not silently
+        await first.kill(silently=silently)
+        await fetching
+        line = len(plain) / b.host.line.up
+        assert world.now - started < line + BACK_SECONDS
+        assert b.served <= len(chunks) + IN_FLIGHT
+        here = [disks[1].chunk(manifest.id, index) for index in range(len(chunks))]
+        assert open_object(bytes(32), manifest, here) == plain
+
+    journey(Nat.SYMMETRIC, Nat.SYMMETRIC, main)
