@@ -1,0 +1,133 @@
+"""A relay that is paid, in virtual time: whatever breaks, what is billed was carried, and at most a window is not."""
+
+import asyncio
+import random
+
+import pytest
+from sim_net import PORT, PeerNode, RelayNode, World
+from sim_net_lines import Line, Nat
+
+from farflung.core.crypto import local_key
+from farflung.core.errors import NetworkError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.tolls import GIB, Pass, billed, sign_pass
+from farflung.net.io.connection import Connection
+from farflung.net.io.relay import RelayServer
+from farflung.net.io.tollgate import Claim, Funds, Tollgate
+from farflung.net.streams import Kind
+
+CHAIN, PAYER, QUOTA = Hash(bytes([9]) * 32), local_key(5, "payer"), 1 << 40
+WINDOW = 1_000_000
+LASTS = 40.0  # seconds
+
+
+async def brief(connection: Connection, method: str, body: bytes) -> bytes:
+    return body[:10]
+
+
+class PaidRelay(RelayNode):
+    """A relay whose ledger believes in one payer. `claims`: what it brings there."""
+
+    async def _begin(self) -> None:
+        self.claims: list[Claim] = []
+        self.gate = Tollgate(CHAIN, GIB, self._funds, self._settle, window=WINDOW)
+        self.server = RelayServer(
+            self.key,
+            host=self.host.ip,
+            port=PORT,
+            counter=self.counter,
+            allow_remote=True,
+            may_splice=False,
+            toll=self.gate,
+            clock=self.world.net.wall,
+        )
+        await self.server.start()
+
+    async def _funds(self, payer: PeerId) -> Funds | None:
+        return Funds(1, GIB, QUOTA) if payer == PAYER.public else None
+
+    async def _settle(self, payer: PeerId, claims: tuple[Claim, ...]) -> None:
+        self.claims += claims
+
+
+class Journey:
+    """A carries to B through the relay. `breaks`: what happens to one of them meanwhile."""
+
+    def __init__(self, seed: int, breaks: str) -> None:
+        self.random, self.breaks = random.Random(seed), breaks
+        self.world = World(seed)
+        self.relay = PaidRelay(self.world, self.world.host("relay", Line(delay=0.01)))
+        host = self.world.host("a", Line(up=1e6, delay=0.02, loss=0.01), Nat.SYMMETRIC)
+        self.a = PeerNode(self.world, host, brief)
+        host = self.world.host("b", Line(up=1e6, delay=0.03), Nat.CONE)
+        self.b = PeerNode(self.world, host, brief, relays=(self.relay,))
+        self.a.relays = (self.relay,)
+
+    async def begin(self, node: PeerNode) -> None:
+        """A new life, with the pass."""
+        await node.begin()
+        holders = tuple(sorted((self.a.id, self.b.id)))
+        now = 1_800_000_000
+        toll = Pass(CHAIN, PAYER.public, self.relay.id, 1, 1, holders, QUOTA, 0, now - 10, now + 600)
+
+        async def put() -> None:
+            node.endpoint.purse.put(sign_pass(PAYER, toll))
+
+        await node.inside(put)
+
+    async def carry(self) -> None:
+        """As much as goes through in the time."""
+        while self.world.now < LASTS:
+            try:
+                await self.a.inside(self._once)
+            except (NetworkError, OSError):
+                await asyncio.sleep(0.5)
+
+    async def _once(self) -> None:
+        connection = await self.a.dial(self.b)
+        body = bytes(self.random.choice((1000, 100_000, 800_000)))
+        await connection.call("a", body, kind=Kind.SYNC, timeout=8.0)
+
+    async def trouble(self) -> None:
+        for _ in range(2):
+            await asyncio.sleep(self.random.uniform(5.0, 20.0))
+            who = self.random.choice((self.a, self.b))
+            if self.breaks == "lines":
+                who.host.is_cut = True
+                await asyncio.sleep(self.random.choice((0.5, 3.0, 12.0)))
+                who.host.is_cut = False
+            elif self.breaks == "programs":
+                await who.kill()
+                await asyncio.sleep(1.0)
+                await self.begin(who)
+
+    async def main(self) -> None:
+        await self.relay.begin()
+        for node in (self.a, self.b):
+            await self.begin(node)
+        await asyncio.gather(self.a.attached(), self.b.attached())
+        await asyncio.gather(self.carry(), self.trouble())
+        await asyncio.sleep(60.0)
+        self.forwarded = self.relay.server.forwarded
+        await self.relay.inside(lambda: self.relay.gate.settle(PAYER.public))
+
+    def run(self) -> None:
+        self.world.run(self.main)
+        assert self.forwarded > 5 * WINDOW, "it carried too little to tell"
+        (claim,) = self.relay.claims
+        last = {each.receipt.party: (each.receipt.sent, each.receipt.received) for each in claim.receipts}
+        paid = billed(QUOTA, last)
+        assert paid <= self.forwarded
+        assert self.forwarded - paid <= 2 * WINDOW
+        if self.breaks == "nothing":
+            assert paid == self.forwarded
+
+
+@pytest.mark.parametrize("breaks", ["nothing", "lines", "programs"])
+def test_what_is_billed_was_carried_and_at_most_a_window_of_each_is_not(breaks: str) -> None:
+    for seed in range(1 if breaks == "nothing" else 2):
+        try:
+            Journey(seed, breaks).run()
+        except BaseException as error:
+            error.add_note(f"again: seed {seed}, {breaks}")
+            raise
