@@ -50,8 +50,8 @@ class Clock:
 class Readiness(Protocol):
     """Who knows the simulated sockets."""
 
-    def readiness(self, fd: int, asked: int) -> int:
-        """What of selectors.EVENT_READ | EVENT_WRITE is asked for and holds now."""
+    def ready(self, keys: dict[int, selectors.SelectorKey]) -> list[tuple[selectors.SelectorKey, int]]:
+        """The keys for which something of what they ask for holds now, and what."""
 
 
 class _Selector(selectors.BaseSelector):
@@ -95,12 +95,7 @@ class _Selector(selectors.BaseSelector):
         return ready
 
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
-        found = []
-        for fd, key in self._keys.items():
-            events = self._net.readiness(fd, key.events)
-            if events:
-                found.append((key, events))
-        return found
+        return self._net.ready(self._keys)
 
 
 class Loop(asyncio.SelectorEventLoop):

@@ -135,14 +135,20 @@ class Net:
         self.next_fd = 1 << 20
         self._flows: dict[str, int] = {}
 
-    def readiness(self, fd: int, asked: int) -> int:
-        """What the selector asks."""
-        sock, found = self.sockets.get(fd), 0
-        if sock is not None:
-            if asked & selectors.EVENT_READ and sock.is_readable:
-                found = selectors.EVENT_READ
-            if asked & selectors.EVENT_WRITE and sock.is_writable:
-                found |= selectors.EVENT_WRITE
+    def ready(self, keys: dict[int, selectors.SelectorKey]) -> list[tuple[selectors.SelectorKey, int]]:
+        """What the selector asks, at every turn of the loop: so it costs little."""
+        found, read, write = [], selectors.EVENT_READ, selectors.EVENT_WRITE
+        for fd, sock in self.sockets.items():
+            key = keys.get(fd)
+            if key is None:
+                continue
+            events = 0
+            if key.events & read and (sock.inbox or sock.has_end or sock.error or sock.waiting):
+                events = read
+            if key.events & write and sock.is_writable:
+                events |= write
+            if events:
+                found.append((key, events))
         return found
 
     def note(self, what: str) -> None:

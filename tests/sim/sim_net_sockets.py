@@ -43,25 +43,21 @@ class SimSocket:
         self._here: Address | None = None
         self._there: Address | None = None
         self._seen: Address | None = None  # by the other end, where it differs from `_here`
-        self._waiting: deque[SimSocket] | None = None  # of a listener
+        self.waiting: deque[SimSocket] | None = None  # of a listener
         self._backlog = 0
-        self._error = 0
+        self.error = 0
         self._is_calling = False
-        self._has_end = False
+        self.has_end = False
         self.is_gone = False
         self.options: dict[tuple[int, int], Any] = {}
 
     # What the selector asks
 
     @property
-    def is_readable(self) -> bool:
-        return bool(self.inbox or self._has_end or self._error or self._waiting)
-
-    @property
     def is_writable(self) -> bool:
         if self._is_calling:
             return False
-        return bool(self._error) or (self.out is not None and len(self.out.unsent) <= SEND_BUFFER // 2)
+        return bool(self.error) or (self.out is not None and len(self.out.unsent) <= SEND_BUFFER // 2)
 
     # socket.socket
 
@@ -84,7 +80,7 @@ class SimSocket:
     def getsockopt(self, level: int, option: int, size: int = 0) -> Any:
         self._check()
         if (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR):
-            error, self._error = self._error, 0
+            error, self.error = self.error, 0
             return error
         if (level, option) not in self.options:
             raise OSError(errno.ENOPROTOOPT, os.strerror(errno.ENOPROTOOPT))
@@ -104,14 +100,14 @@ class SimSocket:
         host = self.process.host
         if self._here[1] in host.listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        self._waiting, self._backlog = deque(), backlog
+        self.waiting, self._backlog = deque(), backlog
         host.listeners[self._here[1]] = self
 
     def accept(self) -> tuple[SimSocket, Address]:
         self._check()
-        if not self._waiting:
+        if not self.waiting:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        made = self._waiting.popleft()
+        made = self.waiting.popleft()
         return made, made.getpeername()
 
     def connect(self, address: Address) -> None:
@@ -146,8 +142,8 @@ class SimSocket:
 
     def send(self, data: Any, flags: int = 0) -> int:
         self._check()
-        if self._error:
-            raise OSError(self._error, os.strerror(self._error))
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
         if self.out is None or self.out.is_ended:
             raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
         piece = bytes(memoryview(data).cast("B")[: SEND_BUFFER - len(self.out.unsent)])
@@ -164,9 +160,9 @@ class SimSocket:
     def recv(self, size: int, flags: int = 0) -> bytes:
         self._check()
         if not self.inbox:
-            if self._error:
-                raise OSError(self._error, os.strerror(self._error))
-            if self._has_end:
+            if self.error:
+                raise OSError(self.error, os.strerror(self.error))
+            if self.has_end:
                 return b""
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         piece = bytes(self.inbox[:size])
@@ -202,7 +198,7 @@ class SimSocket:
             self.out.is_ended = True
             self.out.pump()
         if how in (socket.SHUT_RD, socket.SHUT_RDWR):
-            self._has_end = True
+            self.has_end = True
 
     def close(self) -> None:
         if self.is_gone:
@@ -232,13 +228,13 @@ class SimSocket:
     def take(self, data: bytes) -> None:
         """Bytes have come; none: the other end sends no more."""
         self.inbox += data
-        self._has_end = self._has_end or not data
+        self.has_end = self.has_end or not data
 
     def fail(self, error: int) -> None:
         """The connection is no more."""
         if self.is_gone:
             return
-        self._error = self._error or error
+        self.error = self.error or error
         self.process.broken += 1
         self._is_calling = False
         if self.out is not None:
@@ -277,7 +273,7 @@ class SimSocket:
                 del host.listeners[self._here[1]]
             if self._there is not None:
                 host.calling.pop((self._here[1], self._there), None)
-        for each in self._waiting or ():
+        for each in self.waiting or ():
             each.close()
 
     def _tell(self, error: int) -> None:
@@ -326,12 +322,12 @@ class SimSocket:
         if caller is not None and caller._is_calling:
             other = caller  # both have called each other
         elif listener is not None and listener._hears(self.process.host):
-            assert listener._waiting is not None
-            if len(listener._waiting) >= listener._backlog:
+            assert listener.waiting is not None
+            if len(listener.waiting) >= listener._backlog:
                 return
             other = type(self)(process=listener.process)
             other._here, other._there = (at[0], at[1]), seen
-            listener._waiting.append(other)
+            listener.waiting.append(other)
         else:
             net.note(f"{self.process.host.name}>{far.name} nobody")
             net.clock.after(delay, lambda: self.fail(errno.ECONNREFUSED))
