@@ -293,6 +293,11 @@ def test_a_carriers_nat_is_a_guess_and_says_so() -> None:
     assert "100.64.3.1" in found.details[0].text
 
 
+def test_a_black_hole_is_told_with_the_command_for_this_computers_device() -> None:
+    one = told(but(MET, is_stalled=True, passing=1280), local=local(device="wlan0"))["mtu"]
+    assert [detail.text for detail in one.details] == ["as root, ip link set wlan0 mtu 1280"]
+
+
 def test_one_vantage_point_does_not_tell_the_kind_of_a_nat() -> None:
     one = told(MET)["nat"]
     assert (one.state, one.fault) == (State.UNKNOWN, Fault.NONE)

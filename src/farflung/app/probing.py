@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import psutil
@@ -40,7 +39,6 @@ _FIRST_BYTES: Final = 8 * limits.KIB
 _PING_PAUSE: Final = 0.05
 _WARM: Final = 0.3  # of a transfer: it has not got going yet
 _ROUTE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}  # nobody's (RFC 5737, RFC 3849)
-_PROBING_FILE: Final = Path("/proc/sys/net/ipv4/tcp_mtu_probing")
 _NUMBER_BYTES: Final = 16
 
 
@@ -111,10 +109,16 @@ async def _all(asked: Asked, found: _Found, say: Callable[[str], None]) -> None:
 
 def _local(sending: float = 0.0) -> Local:
     kept = doctor_places.clock().is_kept
-    probing: int | None = None
-    with contextlib.suppress(OSError, ValueError):
-        probing = int(_PROBING_FILE.read_text("ascii"))
-    return Local(sys.platform, _from(socket.AF_INET), _from(socket.AF_INET6), kept, sending, probing)
+    four, six = _from(socket.AF_INET), _from(socket.AF_INET6)
+    return Local(sys.platform, four, six, kept, sending, _device(four or six))
+
+
+def _device(source: str) -> str:
+    """The network device that has this address; "" where none has."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if source in [each.address.split("%")[0] for each in addresses]:
+            return str(name)
+    return ""
 
 
 def _from(family: socket.AddressFamily) -> str:

@@ -255,7 +255,7 @@ def _black_hole(local: Local, one: RelaySeen, met: Sequence[RelaySeen]) -> Findi
     if local.system == "linux":
         steps = [
             "as root, sysctl -w net.ipv4.tcp_mtu_probing=1",
-            f"as root, ip link set DEVICE mtu {one.passing}",
+            f"as root, ip link set {local.device or 'DEVICE'} mtu {one.passing}",
         ]
     step = steps[0] if steps else f"set the network device's MTU to {max(one.passing, 576)}"
     details = tuple(Detail("or", each) for each in steps[1:])

@@ -131,7 +131,7 @@ class Local(msgspec.Struct, frozen=True):
     ipv6: str = ""
     is_kept: bool | None = None  # the kernel says that a time service keeps the clock; None: it does not say
     sending: float = 0.0  # bytes a second of all programs, while the lines were left alone
-    mtu_probing: int | None = None  # net.ipv4.tcp_mtu_probing
+    device: str = ""  # that has the first of these addresses
 
 
 class PeerSeen(msgspec.Struct, frozen=True):
