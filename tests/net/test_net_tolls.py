@@ -9,7 +9,9 @@ from net_tolls import NOW, PAYER, Funds, Ledger, paid, toll
 
 from farflung.core import limits, tolls
 from farflung.core.codec import encode
+from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
+from farflung.net.certificates import Credential, certify
 from farflung.net.io import knock, purse, tollgate
 from farflung.net.io.purse import RECEIPT
 from farflung.net.io.tollgate import RENEW, SETTLE
@@ -122,6 +124,30 @@ def test_many_windows_pass_while_both_sides_sign(monkeypatch: pytest.MonkeyPatch
             connection = await made.dial()
             for _ in range(24):
                 assert await connection.call("x", BULK) == BULK
+            (run_,) = made.gate._runs.values()
+            assert run_.books.billed > 5 << 20
+
+    run(test)
+
+
+def test_who_takes_a_new_node_key_goes_on_signing_on_old_connections_and_on_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 19)
+
+    async def test() -> None:
+        async with paid(window=1 << 20) as made:
+            connection = await made.dial()
+            for epoch in range(3):
+                for _ in range(8):
+                    assert await connection.call("x", BULK) == BULK
+                node = local_key(5, "new node", epoch)
+                made.a.renew(Credential(node, certify(A, node.public, epoch + 1)))
+                if epoch == 1:  # from here on the relay knows the newest key only
+                    to_relay = made.a.connection(R.public)
+                    assert to_relay is not None
+                    to_relay.close()
+                    await to_relay.closed()
             (run_,) = made.gate._runs.values()
             assert run_.books.billed > 5 << 20
 

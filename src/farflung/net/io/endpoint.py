@@ -173,6 +173,7 @@ class Endpoint:
             )
         old, self.credential, self._credentials = self._credentials, own, FileCredentials(own)
         old.close()
+        self.purse.renew(own)
 
     def recheck(self) -> int:
         """Ends the connections whose node key does not count any more; returns how many."""

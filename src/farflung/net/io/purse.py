@@ -49,9 +49,13 @@ class Purse:
     """The passes of one account."""
 
     def __init__(self, own: Credential, reach: Reach) -> None:
-        self._node, self._account, self._reach = own.node, own.account, reach
+        self._nodes, self._account, self._reach = [own.node], own.account, reach  # the newest node key first
         self._passes: dict[tuple[PeerId, PeerId, int, int], SignedPass] = {}
         self._lines: dict[tuple[PeerId, PeerId, int, int], _Line] = {}
+
+    def renew(self, own: Credential) -> None:
+        """From now on this node key signs; the one before still does where a connection was opened with it."""
+        self._nodes = [own.node, self._nodes[0]]
 
     def put(self, signed: SignedPass) -> None:
         """From now on this pass is shown. One that was signed earlier under the same serial is forgotten."""
@@ -156,9 +160,16 @@ class Purse:
     async def _show(self, line: _Line, receipt: Receipt) -> Receipt:
         """Signs and sends; the last receipt of ours that the relay has, or the one that was sent."""
         connection = await self._reach(receipt.relay, line.place)
-        answer = await connection.call(RECEIPT, encode(tolls.sign_receipt(self._node, receipt)))
+        nodes = self._nodes
+        for node in nodes:
+            try:
+                answer = await connection.call(RECEIPT, encode(tolls.sign_receipt(node, receipt)))
+                break
+            except RemoteError as error:
+                if error.code != "FF-NET-141" or node is nodes[-1]:
+                    raise
         last = decode(answer, SignedReceipt, _RECEIPT_MESSAGE)
-        is_ours = tolls.is_receipt_signed(last, self._node.public, self._account)
+        is_ours = tolls.is_receipt_signed(last, self._account, *(node.public for node in nodes))
         return last.receipt if is_ours else receipt
 
 
