@@ -22,14 +22,15 @@ from typing import Final
 import net_fanout
 import net_lines
 import net_processor
+import net_sharing
 from net_stage import Failed, Stage
 from reporting import Row, load, show
 
 from farflung.app.lab import Home, Laboratory, why_not
 from farflung.core.errors import FarflungError
 
-SLOW: Final = ("control", "table", "circuits")  # left out of --quick, unless asked for by name
-LINES: Final = net_lines.CASES | net_fanout.LINES
+SLOW: Final = ("control", "sharing", "table", "circuits")  # left out of --quick, unless asked for by name
+LINES: Final = net_lines.CASES | net_fanout.LINES | net_sharing.LINES
 PROCESSOR: Final = net_processor.CASES | net_fanout.PROCESSOR
 CASES: Final = (*LINES, *PROCESSOR)
 

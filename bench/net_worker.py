@@ -24,6 +24,7 @@ from farflung.app.roles.relay import allow_many_files
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.net.counters import Counter
+from farflung.net.io import tuning
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -116,7 +117,10 @@ async def receive(options: Options) -> None:
 
 
 async def send(options: Options) -> None:
+    tuning.WANTED = options.get("wanted", tuning.WANTED)
     endpoint = Endpoint(key("send"), _nothing, Counter())
+    if not options.get("paced", True):
+        endpoint.manners = None
     for _ in range(options["times"]):
         before = time.monotonic()
         via = key("relay").public if options.get("via") else None

@@ -4,14 +4,18 @@ As BBR's delivery-rate filter does it for one path (draft-ietf-ccwg-bbr, section
 connections over it together: only what was delivered while something waited to be sent says how fast the line is.
 
     SEEK --- a queue grows, or no growth in three round trips ---> DRAIN --- the queue is gone ---> KEEP
-    KEEP --- now and then, for one round trip ---> PROBE ---> WEIGH --- no more was delivered ---> KEEP
+    KEEP --- now and then, for one round trip ---> PROBE ---> WEIGH --- no more was delivered ---> KEEP, by DRAIN
                                                                     --- more was delivered -----> SEEK
+    KEEP --- a queue stays for a second ---> DRAIN --- it is still there: it is not ours ---> SHARE
+    SHARE --- no queue for a second: the others are done ---> SEEK
 
     SEEK   twice what was delivered: BBR's own start is 2.89 times, and fills the queue of a slow line before it stops
     DRAIN  half of the line, so that the queue which was found becomes empty
     KEEP   95 % of the line, headers counted: what waits is little, and the owner's own packets pass
     PROBE  1.25 times: more than the line, so that growth can be seen; a quarter of a round trip waits, for once
     WEIGH  95 % again, while what the probe sent is acknowledged
+    SHARE  half of the line: the owner, or somebody in the home, wants it too. Of a line that is not known yet, half of
+           what TCP gets beside them, found as in SEEK, without regard to a queue that others make
 
 A line that has become slower is forgotten after FORGET seconds in which it was asked for everything and gave less.
 Times are seconds, rates bytes of TCP payload a second.
@@ -31,15 +35,17 @@ SLOW: Final = 250_000.0  # SEEK never allows less
 LEAST: Final = 8_000.0  # a line is never thought slower
 PROBE_SECONDS: Final = 5.0  # of work between two probes
 FORGET: Final = 6.0  # of work: longer than a probe is away
-_SEEK, _PROBE, _DRAIN = 2.0, 1.25, 0.5  # gains
+_SEEK, _PROBE, _DRAIN, _SHARE = 2.0, 1.25, 0.5, 0.5  # gains
 _KEEP: Final = KEPT * 1500 / 1448  # a line is told in packets, and rates here count what they carry
 _GROWTH: Final = 1.25  # in a round trip; less is none
 _FLAT_ROUNDS: Final = 3
 _MORE: Final = 1.05  # what a probe must deliver to have found more
 _FULL: Final = 0.9  # of its ceiling: who delivers so much was bound by it
+_CYCLE: Final = 8  # round trips in which BBR, after its start, tries once for a quarter more
 _QUEUE_SECONDS: Final = 0.008  # that a queue takes at least, so that jitter is none
 _QUEUE_SHARE: Final = 0.125  # of the round trip
 _DRAIN_TRIPS: Final = 4.0
+_STAYS: Final = 1.0  # seconds: what a queue must stay, or be away, to mean something
 _SPAN: Final = 0.2  # seconds of one weighing in KEEP, at least
 _LONG: Final = 1.0  # no weighing waits for a longer round trip
 
@@ -52,6 +58,7 @@ class Phase(enum.Enum):
     KEEP = "keep"
     PROBE = "probe"
     WEIGH = "weigh"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +92,15 @@ class Line:
     lows: float = 0.0  # busy seconds since then
     flat: int = 0  # round trips without growth
     mark: float = 0.0  # the rate from which growth is counted
+    stays: float = 0.0  # busy seconds for which a queue was there (KEEP), or away (SHARE)
+    last: float = 0.0  # what was delivered at the last weighing
+    is_found: bool = False  # `rate` is the line's, and not only where SEEK has come to
+    has_others: bool = False  # SEEK goes on in spite of a queue, since others make it
 
 
 def known(rate: float) -> Line:
     """A line of which somebody has told the rate, or that was measured before."""
-    return Line(Phase.KEEP, max(LEAST, rate))
+    return Line(Phase.KEEP, max(LEAST, rate), is_found=True)
 
 
 def ceiling(line: Line, cap: float = math.inf) -> int:
@@ -100,7 +111,7 @@ def ceiling(line: Line, cap: float = math.inf) -> int:
 def _wish(line: Line) -> float:
     if line.phase is Phase.SEEK:
         return max(SLOW, _SEEK * line.rate) if line.rate else UNKNOWN
-    gain = {Phase.DRAIN: _DRAIN, Phase.PROBE: _PROBE}.get(line.phase, _KEEP)
+    gain = {Phase.DRAIN: _DRAIN, Phase.PROBE: _PROBE, Phase.SHARE: _SHARE}.get(line.phase, _KEEP)
     return gain * line.rate
 
 
@@ -114,11 +125,14 @@ def observe(line: Line, sample: Sample, cap: float = math.inf) -> Line:
         got=line.got + sample.delivered,
         span=line.span + sample.seconds,
     )
-    return _keep(line, sample, cap) if line.phase is Phase.KEEP else _STEPS[line.phase](line, sample)
+    return _STEPS[line.phase](line, sample, cap)
 
 
 def _enter(line: Line, phase: Phase) -> Line:
-    return replace(line, phase=phase, spent=0.0, got=0, span=0.0, flat=0, mark=line.rate)
+    last = line.last if line.phase is Phase.KEEP else 0.0  # of other phases it says nothing of the line
+    return replace(
+        line, phase=phase, spent=0.0, got=0, span=0.0, flat=0, mark=line.rate, stays=0.0, last=last
+    )
 
 
 def _confirmed(line: Line, rate: float) -> Line:
@@ -129,37 +143,55 @@ def _is_queued(sample: Sample) -> bool:
     return sample.queue > max(_QUEUE_SECONDS, _QUEUE_SHARE * (sample.trip - sample.queue))
 
 
-def _seek(line: Line, sample: Sample) -> Line:
+def _seek(line: Line, sample: Sample, cap: float) -> Line:
     line = _confirmed(line, sample.fastest)
-    if _is_queued(sample):
+    if _is_queued(sample) and not line.has_others:
         return replace(_enter(line, Phase.DRAIN), since_probe=0.0)
-    if line.span < sample.trip:
+    if line.span < sample.trip * (_CYCLE if line.has_others else 1):
         return line
     flat = 0 if line.rate >= _GROWTH * line.mark else line.flat + 1
     mark = line.rate if not flat else line.mark
     if flat >= _FLAT_ROUNDS:
-        return replace(_enter(line, Phase.DRAIN), since_probe=0.0)
+        after = Phase.SHARE if line.has_others else Phase.DRAIN
+        return replace(_enter(line, after), since_probe=0.0)
     return replace(line, flat=flat, mark=mark, got=0, span=0.0)
 
 
-def _drain(line: Line, sample: Sample) -> Line:
-    if _is_queued(sample) and line.spent <= _DRAIN_TRIPS * sample.trip:
+def _drain(line: Line, sample: Sample, cap: float) -> Line:
+    if not _is_queued(sample):  # it was ours: we were above the line
+        rate = max(LEAST, min(line.rate, line.last or line.rate))
+        return _enter(replace(line, rate=rate, is_found=True), Phase.KEEP)
+    if line.spent <= _DRAIN_TRIPS * sample.trip:
         return _confirmed(line, sample.fastest)  # as long as something waits, the line is full
-    return _enter(line, Phase.KEEP)
+    return _enter(line, Phase.SHARE) if line.is_found else replace(_enter(line, Phase.SEEK), has_others=True)
 
 
 def _keep(line: Line, sample: Sample, cap: float) -> Line:
     line = replace(line, since_probe=line.since_probe + sample.seconds, lows=line.lows + sample.seconds)
     if line.span >= max(_SPAN, min(_LONG, sample.trip)):
-        line = _weighed(line, line.got / line.span, cap)
+        line = _weighed(line, line.got / line.span, min(cap, _KEEP * line.rate))
+    line = replace(line, stays=line.stays + sample.seconds if _is_queued(sample) else 0.0)
+    if line.stays >= _STAYS:  # ours, if we are above the line; the next phase shows it
+        return _enter(line, Phase.DRAIN)
     if line.since_probe >= PROBE_SECONDS:
         return replace(_enter(line, Phase.PROBE), since_probe=0.0)
     return line
 
 
-def _weighed(line: Line, found: float, cap: float) -> Line:
-    line = replace(line, got=0, span=0.0)
-    if found >= _FULL * min(cap, _KEEP * line.rate):
+def _share(line: Line, sample: Sample, cap: float) -> Line:
+    line = replace(line, lows=line.lows + sample.seconds)
+    if line.span >= max(_SPAN, min(_LONG, sample.trip)):
+        line = _weighed(line, line.got / line.span, min(cap, _SHARE * line.rate))
+    line = replace(line, stays=0.0 if _is_queued(sample) else line.stays + sample.seconds)
+    if line.stays < _STAYS:
+        return line
+    line = replace(line, rate=max(LEAST, _SHARE * line.rate))  # or the line is slower, and the queue was ours
+    return replace(_enter(line, Phase.SEEK), is_found=False, has_others=False)
+
+
+def _weighed(line: Line, found: float, allowed: float) -> Line:
+    line = replace(line, got=0, span=0.0, last=found)
+    if found >= _FULL * allowed:
         return _confirmed(line, found)
     line = replace(line, low=max(line.low, found))
     if line.lows < FORGET:
@@ -167,23 +199,25 @@ def _weighed(line: Line, found: float, cap: float) -> Line:
     return replace(line, rate=max(LEAST, line.low), low=0.0, lows=0.0)
 
 
-def _probe(line: Line, sample: Sample) -> Line:
+def _probe(line: Line, sample: Sample, cap: float) -> Line:
     is_over = line.spent >= sample.trip - sample.queue or _is_queued(sample)
     return _enter(line, Phase.WEIGH) if is_over else line
 
 
-def _weigh(line: Line, sample: Sample) -> Line:
+def _weigh(line: Line, sample: Sample, cap: float) -> Line:
     if line.spent < min(_LONG, sample.trip):
         return line
     found = line.got / line.span
     if found > _MORE * line.rate:
         return _enter(_confirmed(line, found), Phase.SEEK)
-    return _enter(line, Phase.KEEP)
+    return _enter(line, Phase.DRAIN if _is_queued(sample) else Phase.KEEP)
 
 
 _STEPS: Final = {
     Phase.SEEK: _seek,
     Phase.DRAIN: _drain,
+    Phase.KEEP: _keep,
     Phase.PROBE: _probe,
     Phase.WEIGH: _weigh,
+    Phase.SHARE: _share,
 }
