@@ -135,3 +135,5 @@ LINES_KNOWN: Final = 16  # networks whose upload is remembered
 # Paths
 CANDIDATES: Final = 8  # addresses that one offer of a simultaneous open may name
 OFFER_BYTES: Final = KIB
+LAN_SERVICES: Final = 64  # heard by multicast DNS and remembered; the oldest makes room
+LAN_PLACES: Final = 4  # of one of them

@@ -1,0 +1,121 @@
+"""Two hosts of one home find each other by real multicast; what a stranger shouts there is a hint and bounded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from farflung.app.lab import Home, Laboratory
+from farflung.app.lab import why_not as no_laboratory
+from farflung.net.io.lan import is_candidate, why_not
+
+PEER = """
+import asyncio, json, sys
+from farflung.core.crypto import local_key
+from farflung.net.counters import Counter
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.lan import Lan
+
+role, host = sys.argv[1:3]
+A, B = local_key(9, "a"), local_key(9, "b")
+
+async def handle(connection, method, body):
+    return body
+
+async def found(lan, key, wanted=True):
+    async with asyncio.timeout(40):
+        while bool(places := await lan.places(key)) != wanted:
+            await asyncio.sleep(0.05)
+    return places
+
+async def main():
+    if role == "listen":
+        b = Endpoint(B, handle, Counter(), host=host, allow_remote=True)
+        _, port = await b.start()
+        lan = Lan(B.public, [host], port, [host])
+        await lan.start()
+        print(json.dumps({"port": port}), flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await lan.close()
+        await b.close()
+        return
+    lan = Lan(A.public, [host, "127.0.0.1"])
+    await lan.start()
+    (place,) = await found(lan, B.public)
+    a = Endpoint(A, handle, Counter())
+    connection = await a.dial(B.public, place.host, place.port)
+    print(json.dumps({"place": [place.host, place.port], "peer": connection.peer == B.public,
+        "us": [list(each) for each in await lan.places(A.public)]}), flush=True)
+    await found(lan, B.public, wanted=False)  # it has said good-bye
+    print(json.dumps({"gone": True}), flush=True)
+    await a.close()
+    await lan.close()
+
+asyncio.run(main())
+"""
+
+
+def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise AssertionError(process.communicate()[1])
+    facts: dict[str, Any] = json.loads(line)
+    return facts
+
+
+@pytest.mark.netns
+@pytest.mark.extra
+def test_two_hosts_of_one_home_find_each_other_without_anybody_else() -> None:
+    if why := no_laboratory() or why_not():
+        pytest.skip(why)
+    with Laboratory([Home(hosts=2)]) as laboratory:
+        started = []
+        try:
+            for who, role in (("h1.2", "listen"), ("h1", "find")):
+                command = [*laboratory.way(who), sys.executable, "-c", PEER, role, laboratory.address(who)]
+                started.append(
+                    subprocess.Popen(
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+            there, here = started
+            port = said(there)["port"]
+            assert said(here) == {"place": [laboratory.address("h1.2"), port], "peer": True, "us": []}
+            before = laboratory.counters(1)
+            assert there.stdin is not None
+            there.stdin.write("\n")
+            there.stdin.flush()
+            assert said(here) == {"gone": True}
+            assert laboratory.counters(1)[0].bytes == before[0].bytes  # nothing of it leaves the home
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("host", "may"),
+    [
+        ("192.168.1.7", True),
+        ("10.0.0.1", True),
+        ("169.254.3.4", True),
+        ("127.0.0.1", False),
+        ("0.0.0.0", False),
+        ("224.0.0.251", False),
+        ("8.8.8.8", False),
+        ("240.0.0.1", False),
+        ("fe80::1", False),
+        ("router.local", False),
+    ],
+)
+def test_a_hint_leads_nowhere_but_into_the_home(host: str, may: bool) -> None:
+    assert is_candidate(host) is may
