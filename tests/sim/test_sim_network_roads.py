@@ -183,3 +183,49 @@ def test_a_transfer_goes_on_over_the_second_relay_and_carries_no_chunk_twice(
         assert open_object(bytes(32), manifest, here) == plain
 
     journey(Nat.SYMMETRIC, Nat.SYMMETRIC, main)
+
+
+def wander(seed: int) -> None:
+    """Two homes of any kind while relays die, lines are cut and addresses change; then all is well again."""
+    chance = random.Random(seed)
+
+    async def main(world: World, a: Traveller, b: Traveller) -> None:
+        for _ in range(3):
+            asking = asyncio.create_task(longest_gap(world, a, b, 40.0))
+            await asyncio.sleep(chance.uniform(0.0, 10.0))
+            what = chance.choice(("relay", "cut", "part", "move"))
+            seconds = chance.choice((1.0, 8.0, 20.0))
+            relay, home = chance.choice(world.nodes[:2]), chance.choice((a, b))
+            if what == "relay":
+                relay.host.is_on = chance.random() < 0.5
+                await relay.kill(silently=not relay.host.is_on)
+                await asyncio.sleep(seconds)
+                relay.host.is_on = True
+                await relay.begin()
+                # one of two relays was always there
+                assert await asking < 2 * BACK_SECONDS
+            elif what == "move":
+                world.move(home.host)
+            else:
+                pair = frozenset((home.host.name, relay.host.name))
+                world.net.parted |= (
+                    {pair} if what == "part" else {frozenset((home.host.name, o)) for o in ALL}
+                )
+                await asyncio.sleep(seconds)
+                world.net.parted.clear()
+            await asking
+        assert await longest_gap(world, a, b, 20.0) < BACK_SECONDS
+
+    try:
+        journey(chance.choice(list(Nat)), chance.choice(list(Nat)), main, seed)
+    except BaseException as error:
+        error.add_note(f"again: wander({seed})")
+        raise
+
+
+ALL = ("relay1", "relay2", "a", "b")
+
+
+def test_whatever_breaks_on_the_way_two_homes_find_another_way() -> None:
+    for seed in range(6):
+        wander(seed)
