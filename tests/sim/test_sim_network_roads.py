@@ -22,6 +22,7 @@ from farflung.store.io.disk import Disk
 from farflung.store.objects import open_object, seal
 
 BACK_SECONDS = 5.0
+AGAIN_SECONDS = 25.0  # after a cut of 20 s: TCP's own pause, in which a relay cannot call an attached peer
 IN_FLIGHT = 4  # chunks that were under way over a path when it died
 
 
@@ -214,6 +215,7 @@ def wander(seed: int) -> None:
                 await asyncio.sleep(seconds)
                 world.net.parted.clear()
             await asking
+        assert await longest_gap(world, a, b, 40.0) < AGAIN_SECONDS
         assert await longest_gap(world, a, b, 20.0) < BACK_SECONDS
 
     try:
