@@ -129,10 +129,13 @@ def test_a_run_through_homes_ends_as_on_loopback_though_its_ledger_is_killed(tmp
     assert [event["name"] for event in told if event["event"] == "restarted"] == ["ledger"]
 
     by = result["bytes_by"]
-    assert by["relay"] > by["sync"] + by["join"] + by["audit"] > 0, "not all of it went through the relay"
+    assert by["relay"] > by["sync"] > 0, "two homes behind symmetric routers meet at the relay only"
     assert look.listeners == {"ledger", "relay", "requester"}, "somebody listens in a home"
     for name in homes["names"]:
-        assert {SERVERS.get(there, there) for there in look.talks[name]} == {"ledger", "relay"}, name
+        talks = {SERVERS.get(there, there) for there in look.talks[name]}
+        assert talks >= {"ledger", "relay"}, name
+        others = talks - {"ledger", "relay", "requester"}
+        assert all(there.startswith("198.18.") for there in others), "only routers of other homes are tried"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
