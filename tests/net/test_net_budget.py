@@ -191,6 +191,8 @@ def test_a_bucket_lets_no_more_through_than_its_rate(rate: float, pieces: list[i
         sent += size
         assert sent <= rate * (now + wait) + 0.1 * rate + 1e-6 * sent + 1
         now += wait
+    assert bucket.take(int(rate), now + 1e6) >= 0.85  # what was not used is not saved up
+    now += 1e6 + 2
     assert bucket.take(0, now) == pytest.approx(0.0, abs=1e-6)
     assert bucket.take(0, now - 5.0) == pytest.approx(0.0, abs=1e-6)
 
