@@ -16,15 +16,20 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_TICKET, SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.net import tickets, tls
+from farflung.net.certificates import credential_of
 from farflung.net.counters import Counter
+from farflung.net.identity import certificate
 from farflung.net.io import knock
+from farflung.net.io.attachment import ATTACH
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.messages import Kind
 from farflung.net.tickets import Purpose, SignedTicket, Status, Ticket
 
 HONEST, HIDDEN, HOSTILE, R = (local_key(7, name) for name in ("honest", "hidden", "hostile", "relay"))
 NOW = 1_800_000_000
+HOSTILE_CERTIFICATE = certificate(credential_of(HOSTILE))
 
 
 async def echo(connection: Connection, method: str, body: bytes) -> bytes:
@@ -69,11 +74,11 @@ def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def world(**options: object) -> AsyncIterator[World]:
+async def world(*, spare: bool = False, **options: object) -> AsyncIterator[World]:
     server = RelayServer(R, clock=lambda: NOW, **options)  # type: ignore[arg-type]
     await server.start()
     peer = Endpoint(HIDDEN, echo, Counter())
-    peer.attach(R.public, *server.address)
+    peer.attach(R.public, *server.address, spare=spare)
     await peer.attached()
     try:
         yield World(server, peer)
@@ -363,8 +368,9 @@ def test_a_key_that_is_not_admitted_neither_dials_nor_attaches() -> None:
         assert len(world.server._spent) == 0
         writer.close()
         stranger = Endpoint(HOSTILE, echo, Counter())
+        connection = await stranger.dial(R.public, *world.server.address)
         with pytest.raises(NetworkError, match="FF-NET-045"):
-            await stranger.dial(R.public, *world.server.address)
+            await connection.call(ATTACH, b"")
         await stranger.close()
 
     run(attack, admit=lambda peer: peer in (HONEST.public, HIDDEN.public))
@@ -438,3 +444,80 @@ def test_a_malicious_relay_that_summons_without_end_costs_the_peer_a_bounded_num
                 await asyncio.gather(*calls, return_exceptions=True)
 
     asyncio.run(test())
+
+
+async def pour(writer: asyncio.StreamWriter) -> None:
+    while True:
+        writer.write(bytes(4096))
+        await writer.drain()
+
+
+def spare_of(key: SigningKey, **fields: object) -> bytes:
+    return tickets.sign_ticket(key, ticket(purpose=Purpose.SPARE, peer=tickets.NOBODY, **fields))
+
+
+def test_a_strangers_spare_displaces_nobodys() -> None:
+    async def attack(world: World) -> None:
+        kept = world.server._spares._kept
+        await until(lambda: HIDDEN.public in kept)
+        mine = kept[HIDDEN.public]
+        in_its_name = spare_of(HOSTILE, presenter=HIDDEN.public)
+        for data, status in (
+            (in_its_name, Status.FORGED),
+            (spare_of(HOSTILE, presenter=HOSTILE.public), Status.ABSENT),  # it is not attached
+        ):
+            found, (_, writer) = await world.show(data)
+            assert found is status
+            writer.close()
+        assert kept == {HIDDEN.public: mine}
+
+    run(attack, spare=True)
+
+
+def test_a_replayed_spare_is_not_taken() -> None:
+    async def attack(world: World) -> None:
+        data = spare_of(HIDDEN, presenter=HIDDEN.public)
+        kept = world.server._spares._kept
+        reader, writer = await asyncio.open_connection(*world.server.address)
+        writer.write(data)
+        await until(lambda: HIDDEN.public in kept)
+        mine = kept[HIDDEN.public]
+        found, (_, second) = await world.show(data)
+        assert found is Status.REPLAYED
+        assert kept == {HIDDEN.public: mine}
+        second.close()
+        world.server._spares.drop(HIDDEN.public)
+        assert await reader.read() == b""
+        writer.close()
+
+    run(attack)
+
+
+@BOTH
+def test_a_ticket_with_bytes_behind_it_that_never_end_is_cut_off_by_the_peer(may_splice: bool) -> None:
+    """A relay keeps nothing of them; the peer takes no more of a stranger than a handshake may be long."""
+
+    async def attack(world: World) -> None:
+        _, writer = await asyncio.open_connection(*world.server.address)
+        # a record whose end never comes
+        writer.write(shown() + tls.hello(HOSTILE_CERTIFICATE) + b"\x16\x03\x01\x40\x00")
+        with pytest.raises(ConnectionError):
+            await pour(writer)
+        writer.close()
+        # of each, what fits into the kernel's and the relay's buffers came this far
+        assert world.peer.counter.received[Kind.CONTROL] < 1 << 20
+
+    run(attack, may_splice=may_splice, spare=True)
+
+
+def test_a_refused_ticket_with_bytes_behind_it_that_never_end_is_closed() -> None:
+    async def attack(world: World) -> None:
+        nobody = local_key(7, "nobody").public
+        reader, writer = await asyncio.open_connection(*world.server.address)
+        writer.write(shown(peer=nobody) + bytes(1000))
+        assert tickets.read_answer(await reader.readexactly(tickets.ANSWER_BYTES)) is Status.ABSENT
+        with pytest.raises(ConnectionError):
+            await pour(writer)
+        writer.close()
+
+    run(attack)

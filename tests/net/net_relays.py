@@ -30,12 +30,12 @@ async def relay(key: SigningKey = R, **options) -> AsyncIterator[RelayServer]:  
 
 
 @asynccontextmanager
-async def hidden(key: SigningKey, place: tuple[str, int] | None, handler=echo, **options):  # type: ignore[no-untyped-def]
+async def hidden(key: SigningKey, place: tuple[str, int] | None, handler=echo, *, spare=True, **options):  # type: ignore[no-untyped-def]
     """An endpoint that listens nowhere; attached to the relay at `place`, if there is one."""
     endpoint = Endpoint(key, handler, Counter(), **options)
     try:
         if place is not None:
-            endpoint.attach(R.public, *place)
+            endpoint.attach(R.public, *place, spare=spare)
             await endpoint.attached()
         yield endpoint
     finally:

@@ -279,8 +279,9 @@ def test_only_admitted_keys_stay() -> None:
         async with endpoint(A) as a, endpoint(C) as c:
             async with endpoint(B, admit=lambda peer: peer == A.public) as b:
                 address = await b.start()
+                refused = await c.dial(B.public, *address)
                 with pytest.raises(NetworkError, match="FF-NET-045"):
-                    await c.dial(B.public, *address)
+                    await refused.call("a", b"1")
                 assert (await a.dial(B.public, *address)).is_open
 
     run(test)

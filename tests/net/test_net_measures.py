@@ -160,7 +160,7 @@ def test_a_caller_whose_dial_is_refused_says_why() -> None:
             caller = Caller(A)
             with pytest.raises(NetworkError) as told:
                 await called(caller, server.address)
-            assert told.value.code == "FF-NET-046"
+            assert told.value.code == "FF-NET-045"
             await caller.close()
 
     run(test)

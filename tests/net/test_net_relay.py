@@ -188,7 +188,7 @@ def test_a_peer_that_does_not_come_is_given_up() -> None:
         async with (
             relay(circuit_seconds=0.05) as server,
             hidden(A, None) as a,
-            hidden(B, server.address) as b,
+            hidden(B, server.address, spare=False) as b,
         ):
             with socket.create_server(("127.0.0.1", 0)) as mute:
                 b._attachments[R.public].place = mute.getsockname()  # where nobody answers
@@ -205,7 +205,7 @@ def test_a_peer_admits_through_a_relay_whom_it_admits_at_all() -> None:
     async def test() -> None:
         async with relay() as server, hidden(A, None) as a, hidden(C, None) as c:
             only_a = lambda peer: peer in (A.public, R.public)  # noqa: E731
-            async with hidden(B, server.address, admit=only_a):
+            async with hidden(B, server.address, admit=only_a, spare=False):
                 with pytest.raises(NetworkError, match="FF-NET-073") as declined:
                     await c.dial(B.public, *server.address, relay=R.public)
                 assert declined.value.cause == "it declined"
@@ -226,8 +226,9 @@ def test_a_relay_that_lies_about_the_dialer_does_not_get_it_admitted() -> None:
                     return dial(msgspec.structs.replace(ticket, presenter=A.public), who, dialer)
 
                 server._dial = dial_as_a  # type: ignore[method-assign]
+                refused = await c.dial(B.public, *server.address, relay=R.public)
                 with pytest.raises(NetworkError, match="FF-NET-045"):
-                    await c.dial(B.public, *server.address, relay=R.public)
+                    await refused.call("a", b"1")
                 assert b.connection(C.public) is None
                 assert server.forwarded > 0  # it came as far as the handshake
 

@@ -103,6 +103,9 @@ CIRCUITS_PER_KEY: Final = 64  # dialled by one key
 CIRCUIT_BUFFER_BYTES: Final = 64 * KIB  # held by a relay for one direction of a circuit
 CIRCUIT_SECONDS: Final = 5.0  # for the wanted peer to come
 CIRCUIT_IDLE_SECONDS: Final = 300.0  # without a byte: more than two peers' own patience (IDLE_SECONDS)
+SPARE_SECONDS: Final = (
+    60.0  # then an attached peer renews its spare connection: many routers forget after minutes
+)
 REATTACH_SECONDS: Final = 1.0  # the longest pause before an attached peer tries its relay again
 
 # What a relay measures for whoever asks

@@ -38,6 +38,7 @@ MAGIC: Final = b"FFR1"
 HEAD_BYTES: Final = len(MAGIC) + 2
 ANSWER_BYTES: Final = len(MAGIC) + 1
 NONCE_BYTES: Final = 16
+NOBODY: Final = PeerId(bytes(ID_BYTES))
 _INTEGERS: Final = range(1 << 63)
 
 
@@ -46,6 +47,7 @@ class Purpose(enum.IntEnum):
 
     DIAL = 0  # to reach `peer`, which is attached to the relay
     ACCEPT = 1  # to be joined with `peer`, which asked for `circuit`
+    SPARE = 2  # to be joined with whoever dials the presenter next; `peer` is NOBODY
 
 
 class Status(enum.IntEnum):
@@ -73,8 +75,9 @@ class Status(enum.IntEnum):
 
 
 class Ticket(Wire, frozen=True):
-    """One use of one relay. `circuit` is 0 in a DIAL; `expires` counts seconds since 1970. `toll`: who pays, in a DIAL
-    through a relay that asks for it.
+    """One use of one relay. `circuit` is 0 but in an ACCEPT; `expires` counts seconds since 1970.
+
+    `toll`: who pays, in a DIAL through a relay that asks for it.
     """
 
     purpose: Purpose
@@ -162,7 +165,8 @@ def _is_well_formed(ticket: Ticket) -> bool:
         and len(set(keys)) == len(keys)
         and len(ticket.nonce) == NONCE_BYTES
         and ticket.circuit in _INTEGERS
-        and (ticket.circuit == 0) == (ticket.purpose is Purpose.DIAL)
+        and (ticket.circuit == 0) == (ticket.purpose is not Purpose.ACCEPT)
+        and (ticket.peer == NOBODY) == (ticket.purpose is Purpose.SPARE)
         and ticket.expires in _INTEGERS
         and (ticket.toll is None or ticket.purpose is Purpose.DIAL)
     )

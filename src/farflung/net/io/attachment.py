@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
 from farflung.core import limits
@@ -23,10 +23,15 @@ class Attachment:
     """A registration that outlives its connections. `place`: host and port of the relay."""
 
     def __init__(
-        self, relay: PeerId, place: tuple[str, int], dial: Callable[[], Awaitable[Connection]]
+        self,
+        relay: PeerId,
+        place: tuple[str, int],
+        dial: Callable[[], Awaitable[Connection]],
+        beside: Callable[[], Coroutine[None, None, None]] | None = None,
     ) -> None:
+        """`beside`: what goes on while the relay knows us; it is cancelled then."""
         self.relay, self.place = relay, place
-        self._dial = dial
+        self._dial, self._beside = dial, beside
         self._is_there = asyncio.Event()
         self._last: NetworkError | None = None
         self._task = asyncio.create_task(self._keep())
@@ -62,12 +67,21 @@ class Attachment:
                 await connection.call(ATTACH, b"")
                 pause = _FIRST_PAUSE
                 self._is_there.set()
-                await self._until_lost(connection)
+                await self._while_it_stands(connection)
             except NetworkError as error:
                 self._last = error
             self._is_there.clear()
             await asyncio.sleep(pause)
             pause = min(2 * pause, limits.REATTACH_SECONDS)
+
+    async def _while_it_stands(self, connection: Connection) -> None:
+        beside = [asyncio.create_task(self._beside())] if self._beside is not None else []
+        try:
+            await self._until_lost(connection)
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _until_lost(self, connection: Connection) -> None:
         """Returns when the connection is gone; raises NetworkError when the relay is silent.

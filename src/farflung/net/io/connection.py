@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from typing import Final, Protocol
+from typing import Final
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError
@@ -18,9 +18,9 @@ from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
 from farflung.net.frames import FrameReader
-from farflung.net.io.listening import again, stuck, was_lost
-from farflung.net.io.manners import Manners
+from farflung.net.io.listening import again, left, stuck
 from farflung.net.io.outlet import Outlet
+from farflung.net.io.owner import Owner
 from farflung.net.io.tuning import Tuned
 from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
@@ -31,29 +31,12 @@ _QUIET_LOOKS: Final = 3
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
 
 
-class Owner(Protocol):
-    """What a connection asks of its endpoint."""
-
-    buffer: bytearray  # for reading; used within one callback only
-    manners: Manners | None  # of all that this process sends to other machines; None: as fast as it goes
-
-    def has_place(self, peer: PeerId, kind: Kind) -> bool:
-        """Whether another request of this key may start."""
-
-    def work(self, connection: Connection, asked: Asked) -> None:
-        """Starts the handler of a request; it ends in `answer` or `refuse`."""
-
-    def proved(self, connection: Connection) -> None:
-        """The peer's key is proved; raises NetworkError to refuse it."""
-
-    def lost(self, connection: Connection) -> None:
-        """The connection is gone."""
-
-
 class Connection(asyncio.BufferedProtocol):
     """A proved peer, to call and to be called by. Made by an Endpoint; `peer` is known once it is open."""
 
-    def __init__(self, owner: Owner, session: Session, meter: Meter, *, idle_seconds: float) -> None:
+    def __init__(
+        self, owner: Owner[Connection], session: Session, meter: Meter, *, idle_seconds: float
+    ) -> None:
         self._owner, self._session, self._meter = owner, session, meter
         self._is_dialer = session.is_dialer
         self._streams = Streams(is_dialer=self._is_dialer)
@@ -62,15 +45,14 @@ class Connection(asyncio.BufferedProtocol):
         self._outlet: Outlet | None = None
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._waiting: tuple[deque[Asked], deque[Asked]] = (deque(), deque())  # control, bulk: not started
-        self._room = asyncio.Event()
-        self._gone = asyncio.Event()
+        self._room, self._gone = asyncio.Event(), asyncio.Event()
+        self._proved: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reason: NetworkError | None = None
         self._idle_seconds = idle_seconds
         self._quiet = 0  # looks of `_watch` since something came
         self._timers: list[asyncio.TimerHandle] = []
-        self.heard = self._loop.time()  # by the loop's clock: a byte came, or the kernel had room again
-        self._doubted = -1.0  # `heard` when somebody began to doubt
+        self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
         self.place, self.way = MEETING, Way.DIRECT  # over what it runs, as its endpoint says
         self.round_trip: float | None = None  # seconds, smoothed, where `roads` measures it
 
@@ -90,8 +72,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether calls may be made."""
-        return self._reason is None and self._session.is_ready and self._streams.is_welcome
+        """Whether calls may be made. The dialer's may be under way before it is welcome."""
+        return self._reason is None and self._session.is_ready
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether the peer has taken us in, or we it; also true of a connection that is gone."""
+        return self._streams.is_welcome or self._reason is not None
 
     @property
     def is_worn(self) -> bool:
@@ -104,8 +91,13 @@ class Connection(asyncio.BufferedProtocol):
         return self._meter.tally
 
     @property
+    def _refuser(self) -> PeerId | None:
+        """Who has not taken us in, though it proved its key."""
+        return None if self._streams.is_welcome else self._session.peer
+
+    @property
     def is_doubted(self) -> bool:
-        """Whether somebody waited in vain, and nothing came since: the next dial makes a new connection."""
+        """Whether somebody waited in vain, and nothing came since. The next dial makes a new connection."""
         return self.heard == self._doubted
 
     @property
@@ -187,6 +179,15 @@ class Connection(asyncio.BufferedProtocol):
 
     # For the endpoint and its desk
 
+    async def proved(self) -> None:
+        """Returns when the peer has proved its key. Raises what ended the connection before."""
+        await self._proved
+
+    def expect_welcome(self, seconds: float) -> None:
+        """Ends it unless the peer has taken us in by then."""
+        error = NetworkError("FF-NET-044", "the handshake was not finished", cause="no welcome")
+        self._loop.call_later(seconds, lambda: None if self.is_welcome else self.drop(error))
+
     async def opened(self) -> None:
         """Returns when the peer has taken us in. Raises what ended the connection before."""
         await self._opened
@@ -255,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the TCP connection is gone."""
-        self._end(was_lost(exc))
+        self._end(left(self._refuser, str(exc) if exc else "the peer closed it"))
         self._stop_timers()
         if self._outlet is not None:
             self._outlet.gone()
@@ -286,6 +287,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._session.is_ready and not was_ready:
             self._meter.settle()
             self._owner.proved(self)
+            self._proved.set_result(None)
             if not self._is_dialer:
                 self._streams.welcome()
                 self._opened.set_result(None)
@@ -296,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._happened(event)
         self._pump()
         if self._session.is_closed:
-            self.close()
+            self.close() if self._streams.is_welcome else self.drop(left(self._refuser, "it said good-bye"))
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, Asked):
@@ -368,9 +370,10 @@ class Connection(asyncio.BufferedProtocol):
         for call in calls.values():
             if not call.done():
                 call.set_exception(again(reason))
-        if not self._opened.done():
-            self._opened.set_exception(again(reason))
-            self._opened.exception()  # nobody has to wait for it
+        for milestone in (self._proved, self._opened):
+            if not milestone.done():
+                milestone.set_exception(again(reason))
+                milestone.exception()  # nobody has to wait for it
         self._room.set()
 
     def _watch(self) -> None:

@@ -31,9 +31,10 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
 from farflung.net.io.knock import knock, new_ticket
-from farflung.net.io.listening import cannot_listen, check_host, declined, turned_away
+from farflung.net.io.listening import cannot_listen, check_host, declined, too_slow, turned_away, unreachable
 from farflung.net.io.manners import Manners
 from farflung.net.io.purse import SIGN, Purse
+from farflung.net.io.spares import keep_spare
 from farflung.net.keyring import Keyring
 from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
@@ -120,6 +121,8 @@ class Endpoint:
         Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed before it was open (not admitted,
         full), 049 this endpoint is closed, 070 .. 073 what `knock` says of relays; ProtocolError FF-NET-001 .. 004
         when it is not `peer` who answers, 074.
+
+        A new one is proved to be the peer's; if that does not take us in, the first call raises FF-NET-045.
         """
         standing = None if fresh else self.connection(peer)
         if standing is not None:
@@ -143,11 +146,18 @@ class Endpoint:
                 return connection
         return None
 
-    def attach(self, relay: PeerId, host: str, port: int) -> None:
-        """Keeps this key reachable through the relay at host and port, until `close`, whatever becomes of the relay."""
+    def attach(self, relay: PeerId, host: str, port: int, *, spare: bool = True) -> None:
+        """Keeps this key reachable through the relay at host and port, until `close`, whatever becomes of the relay.
+
+        With a `spare` connection there whoever dials this key is joined at once (`spares`).
+        """
         self._check_not_closed()
         if relay not in self._attachments:
-            self._attachments[relay] = Attachment(relay, (host, port), lambda: self.dial(relay, host, port))
+            place, own = (host, port), lambda: self.credential
+            made = functools.partial(self._arriving, b"", Place(host, port, relay), Way.RELAY)
+            beside = functools.partial(keep_spare, own, self.counter, relay, place, made)
+            dial = functools.partial(self.dial, relay, host, port)
+            self._attachments[relay] = Attachment(relay, place, dial, beside if spare else None)
 
     async def attached(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it is turned into an error
         """Returns when all relays of `attach` know this key. Raises NetworkError FF-NET-077 after `timeout` seconds."""
@@ -220,14 +230,9 @@ class Endpoint:
         try:
             async with asyncio.timeout(self._handshake_seconds):
                 connection = await self._reach(place)
-                await connection.opened()
+                await connection.proved()
         except TimeoutError:
-            error = NetworkError(
-                "FF-NET-044",
-                f"{host}:{port} does not finish the handshake",
-                cause=f"not within {self._handshake_seconds} s",
-                hint="check the address, or try another peer",
-            )
+            error = too_slow(host, port, self._handshake_seconds)
             _drop(connection, error)
             raise error from None
         except NetworkError as lost:
@@ -235,6 +240,7 @@ class Endpoint:
         except BaseException:
             _drop(connection, NetworkError("FF-NET-046", "the dial was given up"))
             raise
+        connection.expect_welcome(self._handshake_seconds)
         return connection
 
     async def _reach(self, place: _Place) -> Connection:
@@ -248,16 +254,12 @@ class Endpoint:
             toll = self.purse.find(relay, peer)
             made = functools.partial(made, self.purse.tally(toll, relay, (host, port)))
             ticket = new_ticket(self.credential, Purpose.DIAL, relay, peer, toll=toll)
-            return await knock(self.credential, self.counter, ticket, (host, port), made)
+            own, early = self.credential, session.outgoing()
+            return await knock(own, self.counter, ticket, (host, port), made, early)
         try:
             _, connection = await loop.create_connection(made, host, port)
         except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
-            raise NetworkError(
-                "FF-NET-043",
-                f"cannot reach {short(peer)} at {host}:{port}",
-                cause=getattr(error, "strerror", None) or str(error)[:200],
-                hint="check that the peer is running and that the address is current",
-            ) from error
+            raise unreachable(peer, host, port, error) from error
         return connection
 
     def _trusts(self, identity: Identity) -> None:

@@ -46,10 +46,13 @@ _REFUSALS: Final = {
 
 
 class Knock(asyncio.BufferedProtocol):
-    """Shows a ticket and waits. When joined, the connection from `make` takes the transport over, at that very byte."""
+    """Shows a ticket, with what goes behind it, and waits.
 
-    def __init__(self, ticket: bytes, counter: Counter, make: Callable[[], Connection]) -> None:
-        self._ticket, self._make, self._meter = ticket, make, Meter(counter)
+    When joined, the connection from `make` takes the transport over, at that very byte.
+    """
+
+    def __init__(self, shown: bytes, counter: Counter, make: Callable[[], Connection]) -> None:
+        self._shown, self._make, self._meter = shown, make, Meter(counter)
         self._buffer, self._filled = bytearray(tickets.ANSWER_BYTES), 0
         self._transport: asyncio.Transport | None = None
         self._made: Connection | None = None
@@ -59,8 +62,8 @@ class Knock(asyncio.BufferedProtocol):
         """asyncio: the relay is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._meter.sent(Kind.CONTROL, len(self._ticket))
-        transport.write(self._ticket)
+        self._meter.sent(Kind.CONTROL, len(self._shown))
+        transport.write(self._shown)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: room for the rest of the answer, and not for a byte of what follows it."""
@@ -104,20 +107,17 @@ class Knock(asyncio.BufferedProtocol):
             self.answered.set_result(what)
 
 
-async def knock(
+async def visit(
     own: Credential,
     counter: Counter,
     ticket: Ticket,
     place: tuple[str, int],
     make: Callable[[], Connection],
-) -> Connection:
-    """A connection to `ticket.peer` through the relay at `place`; its handshake is not done yet.
-
-    `make` builds it once the relay has joined the two. Raises NetworkError FF-NET-070 nobody there, 071 the peer is
-    not attached, 072 refused, 073 the peer does not come; ProtocolError FF-NET-074 no relay of ours.
-    """
+    early: bytes = b"",
+) -> Knock:
+    """Shows a ticket to the relay at `place`, and the `early` bytes of a handshake behind it. Raises FF-NET-070."""
     host, port = place
-    shown = tickets.sign_ticket(own, ticket)
+    shown = tickets.sign_ticket(own, ticket) + early
     loop = asyncio.get_running_loop()
     try:
         _, visitor = await loop.create_connection(lambda: Knock(shown, counter, make), host, port)
@@ -128,6 +128,24 @@ async def knock(
             cause=getattr(error, "strerror", None) or str(error)[:200],
             hint="check that the relay is running and that the address is current",
         ) from error
+    return visitor
+
+
+async def knock(
+    own: Credential,
+    counter: Counter,
+    ticket: Ticket,
+    place: tuple[str, int],
+    make: Callable[[], Connection],
+    early: bytes = b"",
+) -> Connection:
+    """A connection to `ticket.peer` through the relay at `place`; its handshake is not done yet.
+
+    `make` builds it once the relay has joined the two; `early` is what it would say first, and leaves with the ticket.
+    Raises NetworkError FF-NET-070 nobody there, 071 the peer is not attached, 072 refused, 073 the peer does not come;
+    ProtocolError FF-NET-074 no relay of ours.
+    """
+    visitor = await visit(own, counter, ticket, place, make, early)
     try:
         found = await visitor.answered
     except BaseException:

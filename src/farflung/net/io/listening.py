@@ -61,10 +61,30 @@ def stuck(cause: str) -> NetworkError:
     return NetworkError("FF-NET-048", "the peer is stuck", cause=cause, hint="dial again, or another peer")
 
 
-def was_lost(error: Exception | None) -> NetworkError:
-    """FF-NET-046: the connection is gone, and we did not close it."""
-    cause = str(error) if error else "the peer closed it"
-    return NetworkError("FF-NET-046", "the connection was lost", cause=cause, hint="dial again")
+def left(refuser: PeerId | None, cause: str) -> NetworkError:
+    """FF-NET-046: the connection is gone, and we did not close it; FF-NET-045 if `refuser` had not taken us in."""
+    lost = NetworkError("FF-NET-046", "the connection was lost", cause=cause, hint="dial again")
+    return lost if refuser is None else turned_away(refuser, lost)
+
+
+def unreachable(peer: PeerId, host: str, port: int, error: Exception) -> NetworkError:
+    """FF-NET-043: nobody is there."""
+    return NetworkError(
+        "FF-NET-043",
+        f"cannot reach {short(peer)} at {host}:{port}",
+        cause=getattr(error, "strerror", None) or str(error)[:200],
+        hint="check that the peer is running and that the address is current",
+    )
+
+
+def too_slow(host: str, port: int, seconds: float) -> NetworkError:
+    """FF-NET-044: somebody is there and does not answer."""
+    return NetworkError(
+        "FF-NET-044",
+        f"{host}:{port} does not finish the handshake",
+        cause=f"not within {seconds} s",
+        hint="check the address, or try another peer",
+    )
 
 
 def again(error: NetworkError) -> NetworkError:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from dataclasses import dataclass
+from typing import Final
 
 from farflung.net.io.tuning import pace
 from farflung.net.shares import divide, wanted
+
+_SHARE_SECONDS: Final = 0.5  # between two looks: a few round trips
 
 
 @dataclass(slots=True)
@@ -55,6 +59,16 @@ class Uplink:
             sender.want = wanted(used, sender.share, self.rate, len(self._senders))
             sender.sent = 0
         self._divide()
+
+    async def keep(self) -> None:
+        """Looks for ever."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            await asyncio.sleep(_SHARE_SECONDS)
+            now = loop.time()
+            self.look(now - last)
+            last = now
 
     def _divide(self) -> None:
         shares = divide(self.rate, [sender.want for sender in self._senders.values()])

@@ -8,6 +8,7 @@ What an accepted socket is shows in its first four bytes:
     "FFG1"  a join: the socket belongs to a group (`groups`, `fanout`)
     "FFR1"  a ticket (`tickets`)    DIAL -> waiting --- the dialled peer shows ACCEPT for that circuit --> joined
                                              | it declines, is gone, or takes too long: a status, and the end
+                                    DIAL -> joined at once, where the dialled peer keeps a SPARE here (`spares`)
     else    closed
 
 A circuit, waiting or joined, is owned by who dialled it: limits.CIRCUITS_PER_KEY bounds those of one key, CIRCUITS all.
@@ -42,6 +43,7 @@ from farflung.net.io.fanout import Hub, Rules
 from farflung.net.io.frontdoor import FrontDoor, Greeter, exactly
 from farflung.net.io.measuring import Measures
 from farflung.net.io.pacing import Uplink
+from farflung.net.io.spares import Spares, part
 from farflung.net.io.tollgate import Tollgate
 from farflung.net.keyring import Keyring
 from farflung.net.messages import Kind, RemoteError
@@ -49,7 +51,6 @@ from farflung.net.metering import Books
 from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
 
 _LOOKS: Final = 3  # at all circuits, in their idle time
-_SHARE_SECONDS: Final = 0.5  # between two divisions of the uplink: a few round trips
 
 Method = Callable[[Connection, bytes], Awaitable[bytes]]  # who asks, and the body
 
@@ -98,9 +99,8 @@ class RelayServer:
         self.counter = counter or Counter()
         self.forwarded = 0
         self._own, self._admit, self._on_traffic = credential_of(own), admit, on_traffic
-        self._may_splice, self._clock = may_splice, clock
+        self._may_splice, self._clock, self.keyring = may_splice, clock, keyring or Keyring()
         self._circuit_seconds, self._idle_seconds = circuit_seconds, idle_seconds
-        self.keyring = keyring or Keyring()
         self._endpoint = Endpoint(
             self._own,
             self._handle,
@@ -123,6 +123,7 @@ class RelayServer:
             handshake_seconds=handshake_seconds,
         )
         self._methods: dict[str, Method] = {ATTACH: self._attach, **Measures(clock, self._uplink).methods()}
+        self._spares = Spares(time.monotonic, lambda who: self.keyring.counts(who, int(clock())))
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._attached: dict[PeerId, Connection] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -142,7 +143,7 @@ class RelayServer:
         if self._toll is not None:
             self._methods |= self._toll.serve(self._own.account, self._clock, self._attached.get)
         if self._uplink is not None:
-            self._begin(self._divide(self._uplink))
+            self._begin(self._uplink.keep())
         return place
 
     @property
@@ -178,6 +179,7 @@ class RelayServer:
             await self._toll.close()
         for waiting in self._waiting.values():
             waiting.socket.close()
+        self._spares.close()
         for circuit in list(self._circuits):
             circuit.close()
         self._hub.close()
@@ -200,18 +202,19 @@ class RelayServer:
         head = magic + await exactly(stranger, tickets.HEAD_BYTES - len(magic))
         size = tickets.read_head(head)
         if size is None:
-            return self._refuse(stranger, Status.MALFORMED)
+            return await self._refuse(stranger, Status.MALFORMED)
         body = await exactly(stranger, size)
         self.counter.received[Kind.CONTROL] += len(head) + size
         found = self._judge(body)
         if isinstance(found, Status):
-            return self._refuse(stranger, found)
+            return await self._refuse(stranger, found)
         identity = tickets.presenter_of(body)
         if found.purpose is Purpose.DIAL:
             refusal = await self._dial(found, identity, stranger)
         else:
-            refusal = self._join(found, identity, stranger)
-        return refusal is None or self._refuse(stranger, refusal)
+            act = self._join if found.purpose is Purpose.ACCEPT else self._spare
+            refusal = act(found, identity, stranger)
+        return refusal is None or await self._refuse(stranger, refusal)
 
     def _judge(self, body: bytes) -> Ticket | Status:
         now = int(self._clock())
@@ -231,10 +234,11 @@ class RelayServer:
         """Groups carry no passes: a relay that asks for them gathers only whom its owner names."""
         return self._serves(peer) and (self._admit is not None or self._toll is None)
 
-    def _refuse(self, stranger: socket.socket, status: Status) -> bool:
-        """Says why not; False, because the socket is not kept."""
+    async def _refuse(self, stranger: socket.socket, status: Status) -> bool:
+        """Says why not, and closes; False, because the socket is not kept."""
         with contextlib.suppress(OSError):
             self._say(stranger, status)
+        await part(stranger)
         return False
 
     def _say(self, to: socket.socket, status: Status) -> None:
@@ -261,9 +265,14 @@ class RelayServer:
         is_full = len(self._waiting) + len(self._circuits) >= limits.CIRCUITS
         if is_full or self._owned[ticket.presenter] >= limits.CIRCUITS_PER_KEY:
             return Status.FULL
-        number = 1 + secrets.randbelow((1 << 63) - 1)
-        self._waiting[number] = _Waiting(ticket.presenter, ticket.peer, dialer, identity, books)
+        waiting = _Waiting(ticket.presenter, ticket.peer, dialer, identity, books)
         self._owned[ticket.presenter] += 1
+        # under a pass both of them sign, so the peer has to be told of it
+        if books is None and (spare := self._spares.take(ticket.peer)) is not None:
+            self._connect(waiting, *spare)
+            return None
+        number = 1 + secrets.randbelow((1 << 63) - 1)
+        self._waiting[number] = waiting
         self._begin(self._summon(target, number))
         return None
 
@@ -283,14 +292,23 @@ class RelayServer:
             waiting = self._waiting.pop(number, None)
             if waiting is not None:
                 self._release(waiting.dialer)
-                self._refuse(waiting.socket, status)
-                waiting.socket.close()
+                await self._refuse(waiting.socket, status)
 
     def _join(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> Status | None:
         waiting = self._waiting.get(ticket.circuit)
         if waiting is None or (waiting.target, waiting.dialer) != (ticket.presenter, ticket.peer):
             return Status.UNKNOWN
         del self._waiting[ticket.circuit]
+        self._connect(waiting, comer, identity)
+        return None
+
+    def _spare(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> Status | None:
+        if ticket.presenter not in self._attached:
+            return Status.ABSENT
+        self._spares.keep(ticket.presenter, comer, identity)
+        return None
+
+    def _connect(self, waiting: _Waiting, comer: socket.socket, identity: Identity) -> None:
         circuit = Circuit(
             waiting.socket, comer, may_splice=self._may_splice, on_moved=self._carried, on_end=self._ended
         )
@@ -307,7 +325,6 @@ class RelayServer:
             circuit.close()
         else:
             circuit.start()
-        return None
 
     def _meter(self, circuit: Circuit, waiting: _Waiting) -> None:
         """Bounds its rate and opens its books, where it has such."""
@@ -353,15 +370,6 @@ class RelayServer:
             for circuit in list(self._circuits):
                 circuit.look()
 
-    async def _divide(self, uplink: Uplink) -> None:
-        loop = asyncio.get_running_loop()
-        last = loop.time()
-        while True:
-            await asyncio.sleep(_SHARE_SECONDS)
-            now = loop.time()
-            uplink.look(now - last)
-            last = now
-
     # Attached peers
 
     async def _handle(self, connection: Connection, method: str, body: bytes) -> bytes:
@@ -383,6 +391,7 @@ class RelayServer:
         await connection.closed()
         if self._attached.get(connection.peer) is connection:
             del self._attached[connection.peer]
+            self._spares.drop(connection.peer)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
