@@ -53,7 +53,7 @@ class World:
     async def __aenter__(self) -> World:
         for relay in self.relays:
             place = await relay.start()
-            self.away.attach(relay._key.public, *place)
+            self.away.attach(relay._own.account, *place)
         await self.away.attached()
         return self
 
@@ -78,7 +78,7 @@ class World:
         last: NetworkError | None = None
         for relay in self.relays:
             try:
-                return await self.home.dial(peer, *relay.address, relay=relay._key.public)
+                return await self.home.dial(peer, *relay.address, relay=relay._own.account)
             except NetworkError as error:
                 last = error
         assert last is not None
@@ -181,7 +181,7 @@ def test_chunks_are_asked_for_over_all_ways_and_each_once(tmp_path: Path) -> Non
             world.away._handler = answer
             first = await world.dial(AWAY.public)
             second_home = Endpoint(HOME, world.refuse, Counter())
-            address, key = world.relays[1].address, world.relays[1]._key.public
+            address, key = world.relays[1].address, world.relays[1]._own.account
             second = await second_home.dial(AWAY.public, *address, relay=key)
             ways = lambda peer: (first, second)  # noqa: E731
             await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN, ways)
