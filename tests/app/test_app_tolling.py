@@ -10,14 +10,22 @@ from pathlib import Path
 import pytest
 
 from farflung.app import tolling
+from farflung.app.cli.receipts import facts, words
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import RunError
+from farflung.core.money import format_credits
 from farflung.core.tolls import GIB, cost, sign_pass
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.store import Store
+from farflung.ledger.receipt_file import (
+    check_receipt_file,
+    party_receipts,
+    read_receipt_file,
+    write_receipt_file,
+)
 from farflung.ledger.rows import ChannelRow
 from farflung.ledger.state import total_money
 from farflung.ledger.tx import Passage
@@ -109,6 +117,15 @@ def test_a_relay_earns_what_it_carried_and_the_payer_gets_the_rest(tmp_path: Pat
         assert row.paid == cost(row.carried, PRICE) == await world.balance(RELAY) - RICH
         assert await world.balance(PAYER) == RICH - row.paid
         assert not row.is_open
+        for party, verb in ((RELAY, "earned"), (PAYER, "paid")):
+            proofs = party_receipts(world.chain, party.public)
+            file = read_receipt_file(write_receipt_file(GENESIS, party.public, proofs))
+            rows = check_receipt_file(file, GENESIS.chain)
+            assert any(
+                f"{verb} {format_credits(row.paid)}" in line for line in words(file, rows, is_known=True)
+            )
+            (told,) = facts(file, rows, GENESIS.chain)["channels"]
+            assert (told["carried"], told["paid"], told["held"]) == (row.carried, row.paid, 0)
 
     run(tmp_path, test)
 

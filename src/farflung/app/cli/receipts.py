@@ -12,11 +12,12 @@ import msgspec
 from farflung.core import limits
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
 from farflung.core.money import format_credits
+from farflung.core.units import format_bytes
 from farflung.ledger.receipt_file import MAGIC, ReceiptFile, check_receipt_file, read_receipt_file
-from farflung.ledger.rows import AccountRow, JobRow, JobState, LeaseRow, NodeRow, Row
+from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, JobState, LeaseRow, NodeRow, Row
 from farflung.ledger.tx import Role
 
-R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow)
+R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, ChannelRow)
 
 DOES = {Role.TRAIN: "trained", Role.AUDIT: "audited"}
 ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
@@ -92,6 +93,20 @@ def facts(held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None) -> dic
         "balance": _only(rows, AccountRow)[held.party].balance,
         "node": {"free": node.free, "locked": node.locked, "burnt": node.burnt} if node else None,
         "jobs": [_job_facts(job, leases.get(key)) for key, job in _only(rows, JobRow).items()],
+        "channels": [_channel_facts(row) for row in _only(rows, ChannelRow).values()],
+    }
+
+
+def _channel_facts(row: ChannelRow) -> dict[str, Any]:
+    return {
+        "payer": row.payer.hex(),
+        "relay": row.relay.hex(),
+        "opening": row.opening,
+        "price": row.price,
+        "carried": row.carried,
+        "paid": row.paid,
+        "held": row.held,
+        "open": row.is_open,
     }
 
 
@@ -127,6 +142,7 @@ def words(held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool) -> list[s
     lines = [f"Party    {held.party.hex()}"]
     for key, job in _only(rows, JobRow).items():
         lines += _job_words(held, job, leases.get(key))
+    lines += [_channel_words(held, row) for row in _only(rows, ChannelRow).values()]
     node = _only(rows, NodeRow).get(held.party)
     if node:
         lines.append(
@@ -143,6 +159,17 @@ def words(held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool) -> list[s
         *lines,
         "Result   all of this holds if you know the genesis hash above from elsewhere: the file names it itself",
     ]
+
+
+def _channel_words(held: ReceiptFile, row: ChannelRow) -> str:
+    """What a relay carried and earned the last time that the channel was opened."""
+    is_relay = row.relay == held.party
+    other, verb = (row.payer, "earned") if is_relay else (row.relay, "paid")
+    side = "carried for" if is_relay else "sent through relay"
+    return (
+        f"Channel  {side} {other.hex()}: {format_bytes(row.carried)}, {verb} {format_credits(row.paid)} credits,"
+        f" {format_credits(row.held)} left"
+    )
 
 
 def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None) -> list[str]:
