@@ -132,13 +132,9 @@ class RelayServer:
 
     def _greeters(self) -> dict[bytes, Greeter]:
         """Whom a stranger wants, by what it says first."""
-        ours: dict[bytes, Greeter] = {
-            tls.MAGIC: self._meet,
-            tickets.MAGIC: self._hear,
-            measures.FAMILY: self._name,
-        }
-        # a join shows no pass: a relay that is paid copies for nobody, and its members go the ordinary way
-        return ours if self._toll is not None else {**ours, groups.MAGIC: self._hub.hear}
+        hub: dict[bytes, Greeter] = {groups.MAGIC: self._hub.hear}
+        others = {} if self._toll is not None else hub  # a join shows no pass
+        return {tls.MAGIC: self._meet, tickets.MAGIC: self._hear, measures.FAMILY: self._name, **others}
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
