@@ -183,8 +183,8 @@ def test_chunks_are_asked_for_over_all_ways_and_each_once(tmp_path: Path) -> Non
             second_home = Endpoint(HOME, world.refuse, Counter())
             address, key = world.relays[1].address, world.relays[1]._own.account
             second = await second_home.dial(AWAY.public, *address, relay=key)
-            ways = lambda peer: (first, second)  # noqa: E731
-            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN, ways)
+            first.ways = lambda: (first, second)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
             assert stored(world.mine, manifest.id, len(chunks)) == chunks
             assert sorted(by_way.values())[0] >= 3
             assert by_way.total() <= len(chunks) + 2  # the end may ask twice

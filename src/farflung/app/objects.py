@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from farflung.app import transfer
-from farflung.app.transfer import PATIENCE_SECONDS, Transfer, Ways, told
+from farflung.app.transfer import PATIENCE_SECONDS, Transfer, told
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError
@@ -106,7 +106,6 @@ async def push(
     target: PeerId,
     dial: Dial,
     kind: Kind,
-    ways: Ways | None = None,
     patience: float = PATIENCE_SECONDS,
 ) -> None:
     """Puts an object into a peer's store; it is durable there on return. What is there already is not sent again.
@@ -129,7 +128,7 @@ async def push(
     if not manifest.chunks:
         await enter(await dial(target))
     plan = FetchPlan[Connection](manifest)
-    carrying = Transfer(plan, (target,), dial, carry, enter=enter, ways=ways, patience=patience)
+    carrying = Transfer(plan, (target,), dial, carry, enter=enter, patience=patience)
     await carrying.run()
     if not plan.is_complete:
         raise NetworkError(
@@ -147,7 +146,6 @@ async def fetch(
     sources: tuple[PeerId, ...],
     dial: Dial,
     kind: Kind,
-    ways: Ways | None = None,
     patience: float = PATIENCE_SECONDS,
 ) -> None:
     """Brings an object into the own store, over all ways to all sources that have it and are honest.
@@ -163,7 +161,7 @@ async def fetch(
         disk.write_chunk(manifest.id, index, data)
 
     plan = FetchPlan[Connection](manifest, have=disk.present(manifest.id))
-    carrying = Transfer(plan, sources, dial, carry, ways=ways, patience=patience)
+    carrying = Transfer(plan, sources, dial, carry, patience=patience)
     await carrying.run()
     if not plan.is_complete:
         raise _nobody_has(manifest, carrying.reasons)

@@ -29,9 +29,6 @@ _LONGEST_PAUSE: Final = 1.0
 _LOOK_SECONDS: Final = 0.25  # between two looks at ways from which nothing comes
 
 Dial = Callable[[PeerId], Awaitable[Connection]]
-Ways = Callable[
-    [PeerId], tuple[Connection, ...]
-]  # all that stand to a peer, over different paths; the best first
 Carry = Callable[[Connection, int], Awaitable[None]]  # one chunk, verified and stored at its end
 Enter = Callable[[Connection], Awaitable[Iterable[int]]]  # what is at the other end, before the first chunk
 
@@ -59,12 +56,11 @@ class Transfer:
         carry: Carry,
         *,
         enter: Enter | None = None,
-        ways: Ways | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         """`patience`: seconds in which a source may be out of reach."""
         self._plan, self._dial, self._carry, self._enter = plan, dial, carry, enter
-        self._ways, self._patience = ways, patience
+        self._patience = patience
         self._sources = {peer: _Source(peer) for peer in sources}
         self._of: dict[Connection, _Source] = {}
         self._errands: dict[asyncio.Task[None], tuple[Connection, int]] = {}
@@ -104,9 +100,9 @@ class Transfer:
         for source in self._sources.values():
             mine = [way for way, owner in self._of.items() if owner is source]
             usable = [way for way in mine if not self._plan.is_parked(way)]
-            if mine and self._ways is not None:
-                for way in self._ways(source.peer):
-                    self._offer(source, way)
+            for way in usable[:1]:
+                for beside in way.ways():
+                    self._offer(source, beside)
             if not usable and source.dialling is None and not source.is_lost:
                 source.dialling = asyncio.create_task(self._reach(source))
 

@@ -63,7 +63,7 @@ DATA_BYTES: Final = 8 << 30
 # Connections
 HANDSHAKE_BYTES: Final = 16 * KIB  # from a stranger, before its key is proved
 HALF_OPEN: Final = 64  # connections of one listener whose handshake is under way
-CONNECTIONS_PER_PEER: Final = 4  # accepted from one key; the oldest makes room
+CONNECTIONS_PER_PEER: Final = 12  # accepted from one key, the oldest makes room: three paths with their lanes
 CONNECTION_BYTES: Final = 64 << 30  # then a new connection, instead of new keys for the old one
 REQUEST_BYTES: Final = 64 * MIB  # bodies of requests under way on one connection, each way
 OUTGOING_BYTES: Final = 8 * MIB  # bodies queued on one connection and lane before callers wait

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from farflung.core import limits
@@ -49,11 +50,11 @@ class Connection(asyncio.BufferedProtocol):
         self._proved: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reason: NetworkError | None = None
-        self._idle_seconds = idle_seconds
-        self._quiet = 0  # looks of `_watch` since something came
+        self._idle_seconds, self._quiet = idle_seconds, 0  # looks of `_watch` since something came
         self._timers: list[asyncio.TimerHandle] = []
         self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
         self.place, self.way = MEETING, Way.DIRECT  # over what it runs, as its endpoint says
+        self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (roads)
         self.round_trip: float | None = None  # seconds, smoothed, where `roads` measures it
 
     # For users

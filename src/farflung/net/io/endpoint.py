@@ -45,7 +45,7 @@ from farflung.net.tls import Session
 _READ_BYTES = 256 * limits.KIB
 
 Admit = Callable[[PeerId], bool]
-_Place = tuple[PeerId, str, int, PeerId | None]  # a peer, its host and port, and the relay that listens there
+_Place = tuple[PeerId, str, int, PeerId | None, int]  # a peer, host and port, the relay there, `fresh`
 
 
 class Endpoint:
@@ -113,21 +113,20 @@ class Endpoint:
         return self._host, self._port
 
     async def dial(
-        self, peer: PeerId, host: str, port: int, *, relay: PeerId | None = None, fresh: bool = False
+        self, peer: PeerId, host: str, port: int, *, relay: PeerId | None = None, fresh: int = 0
     ) -> Connection:
         """An open connection to `peer`: one that stands, or a new one to this address; concurrent dials share it.
 
-        `fresh`: a new one in any case. With `relay`, host and port are that relay's, and `peer` is attached to it.
-        Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed before it was open (not admitted,
-        full), 049 this endpoint is closed, 070 .. 073 what `knock` says of relays; ProtocolError FF-NET-001 .. 004
-        when it is not `peer` who answers, 074.
-
+        `fresh`: if not 0, a new one that only dials of the same number share. With `relay`, host and port are that
+        relay's, and `peer` is attached to it. Raises NetworkError: FF-NET-043 nobody there, 044 too slow, 045 closed
+        before it was open (not admitted, full), 049 this endpoint is closed, 070 .. 073 what `knock` says of relays;
+        ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
         A new one is proved to be the peer's; if that does not take us in, the first call raises FF-NET-045.
         """
         standing = None if fresh else self.connection(peer)
         if standing is not None:
             return standing
-        place = (peer, host, port, None if relay == peer else relay)
+        place = (peer, host, port, None if relay == peer else relay, fresh)
         task = self._dials.get(place)
         if task is None:
             task = self._dials[place] = asyncio.create_task(self._dial(place))
@@ -141,10 +140,11 @@ class Endpoint:
 
     def connection(self, peer: PeerId) -> Connection | None:
         """A connection to `peer` that stands, whoever dialled it."""
-        for connection in self._open.get(peer, ()):
-            if connection.is_open and not (connection.is_worn or connection.is_doubted):
-                return connection
-        return None
+        return next(iter(self.connections(peer)), None)
+
+    def connections(self, peer: PeerId) -> tuple[Connection, ...]:
+        """All of them, the oldest first."""
+        return tuple(c for c in self._open.get(peer, ()) if c.is_open and not (c.is_worn or c.is_doubted))
 
     def attach(self, relay: PeerId, host: str, port: int, *, spare: bool = True) -> None:
         """Keeps this key reachable through the relay at host and port, until `close`, whatever becomes of the relay.
@@ -225,7 +225,7 @@ class Endpoint:
     # Dialling
 
     async def _dial(self, place: _Place) -> Connection:
-        peer, host, port, _ = place
+        peer, host, port, *_ = place
         connection: Connection | None = None
         try:
             async with asyncio.timeout(self._handshake_seconds):
@@ -244,7 +244,7 @@ class Endpoint:
         return connection
 
     async def _reach(self, place: _Place) -> Connection:
-        peer, host, port, relay = place
+        peer, host, port, relay, _ = place
         self._check_not_closed()
         loop = asyncio.get_running_loop()
         session = Session.client(self._credentials, peer, self._trusts)

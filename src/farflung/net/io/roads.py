@@ -2,7 +2,7 @@
 
     learn(peer, places)            where a peer is
     await connection(peer)         the best path for control: what stands, else a relay at once; better ones behind it
-    ways(peer)                     all open paths for bulk, the best first
+    ways(peer)                     all connections for bulk: over all open paths, several over each (`lanes`)
     moved(connection, n, seconds)  what a transfer has measured
 
 Round trips and silence are asked for by a small request, only over connections to other machines and only while they
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -25,6 +26,7 @@ from farflung.net import paths
 from farflung.net.endpoints import DIRECT, Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.lanes import Lanes
 from farflung.net.io.opening import Openings, cannot
 from farflung.net.io.tuning import losses
 from farflung.net.messages import Kind
@@ -85,6 +87,7 @@ class Roads:
         self._roads: dict[PeerId, _Road] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._openings: Openings | None = None
+        self._lanes = Lanes(endpoint, self._spawn)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def learn(self, peer: PeerId, places: Iterable[Place]) -> None:
@@ -113,12 +116,20 @@ class Roads:
         return found
 
     def ways(self, peer: PeerId) -> tuple[Connection, ...]:
-        """All open connections that share bulk, over different paths, the best first."""
+        """All open connections that share bulk, those of the best path first."""
         road = self._road(peer)
         road.wanted = self._now()
         self._feed(peer, road, paths.Wanted(is_bulk=True))
         lines = [road.lines[place] for place in road.state.ways(self._now()) if place in road.lines]
-        return tuple(line.connection for line in lines if _is_usable(line.connection))
+        firsts = [line.connection for line in lines if _is_usable(line.connection)]
+        return tuple(each for first in firsts for each in self._beside(first))
+
+    def _beside(self, first: Connection) -> tuple[Connection, ...]:
+        return self._lanes.of(first) if self._is_far(first) else (first,)
+
+    def _is_far(self, connection: Connection) -> bool:
+        """Whether the peer is on another machine."""
+        return connection.tuned is not None and (self._may_meet_here or not connection.tuned.is_local)
 
     def way(self, peer: PeerId) -> Way | None:
         """What control takes now."""
@@ -186,6 +197,7 @@ class Roads:
                 return
             self._spawn(self._bury(peer, old.connection))
         road.lines[place] = _Line(connection, connection.moved, self._now())
+        connection.ways = functools.partial(self.ways, peer)
         self._spawn(self._until_lost(peer, road, place, connection))
         self._feed(peer, road, paths.Opened(place, connection.way))
 
@@ -195,6 +207,10 @@ class Roads:
         if line is not None and line.connection is connection:
             del road.lines[place]
             self._feed(peer, road, paths.Lost(place))
+            for other in self._endpoint.connections(peer):  # a lane of the same path may stand
+                if (other.place, other.way) == (place, connection.way):
+                    self._join(peer, road, other)
+                    break
 
     async def _bury(self, peer: PeerId, connection: Connection) -> None:
         """Ends what stays silent though the peer answers elsewhere: a peer that was only busy speaks on both."""
@@ -254,9 +270,8 @@ class Roads:
     async def _meet(self, peer: PeerId, road: _Road) -> Connection:
         assert self._openings is not None
         for line in road.lines.values():
-            tuned, over = line.connection.tuned, line.connection
-            is_here = tuned is None or tuned.is_local
-            if over.way is Way.RELAY and _is_usable(over) and (self._may_meet_here or not is_here):
+            over = line.connection
+            if over.way is Way.RELAY and _is_usable(over) and self._is_far(over):
                 await self._trip(peer, road, line)
                 return await self._openings.open(over)
         raise cannot(peer, "no relay carries to another machine")
@@ -266,6 +281,7 @@ class Roads:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            self._lanes.look(self._now())
             for peer, road in list(self._roads.items()):
                 for line in list(road.lines.values()):
                     self._look(peer, road, line)
@@ -273,7 +289,7 @@ class Roads:
 
     def _look(self, peer: PeerId, road: _Road, line: _Line) -> None:
         connection, now = line.connection, self._now()
-        if connection.tuned is None or (connection.tuned.is_local and not self._may_meet_here):
+        if not self._is_far(connection):
             return
         moved, seconds, is_busy = connection.moved, now - line.at, connection.is_busy
         if line.silent is not None and connection.heard != line.silent:

@@ -1,0 +1,75 @@
+"""More connections over a path that carries bulk: TCP's start, and its recovery from loss, are each connection's own.
+
+Over 100 Mbit/s and 100 ms, 100 MB filled .88 and .85 of the line with one connection of bbr (0.5 and 2 % loss), and
+.94 and .91 with four; what was missing was lost in the first two seconds (docs/decisions/026-paths.md).
+
+Whoever can dial the path opens them, one after the first use for bulk, and closes them when they rest. They are bulk's
+alone: control, measuring and the choice of paths stay with the first connection of each path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from farflung.core.errors import FarflungError
+from farflung.core.ids import PeerId
+from farflung.net.endpoints import DIRECT, Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.paths import Way
+
+LANES: Final = 4  # connections of one path, the first among them
+REST_SECONDS: Final = 60.0  # after which an idle lane is closed, and a path that refused one is asked again
+
+_Path = tuple[PeerId, Place]
+
+
+class Lanes:
+    """The further connections of all paths of one endpoint. `spawn` runs a task until it ends or all ends."""
+
+    def __init__(self, endpoint: Endpoint, spawn: Callable[[Coroutine[None, None, None]], object]) -> None:
+        self._endpoint, self._spawn = endpoint, spawn
+        self._mine: list[Connection] = []  # dialled here
+        self._dialling: set[_Path] = set()
+        self._resting: dict[_Path, float] = {}  # until when no lane is tried
+
+    def of(self, first: Connection) -> tuple[Connection, ...]:
+        """All usable connections over the same path, `first` before them; those that are missing are dialled."""
+        path = (first.place, first.way)
+        others = (each for each in self._endpoint.connections(first.peer) if (each.place, each.way) == path)
+        there = [first, *(each for each in others if each is not first)]
+        if len(there) < LANES and first.place.port > 0 and first.way in (Way.DIRECT, Way.RELAY):
+            self._add((first.peer, first.place), LANES - len(there))
+        return tuple(there[:LANES])
+
+    def look(self, now: float) -> None:
+        """Closes lanes that rest. `now`: seconds of the loop's clock."""
+        for lane in list(self._mine):
+            if lane.is_open and not lane.is_busy and now - lane.heard >= REST_SECONDS:
+                lane.close()
+            if not lane.is_open:
+                self._mine.remove(lane)
+        self._resting = {path: until for path, until in self._resting.items() if until > now}
+
+    def _add(self, path: _Path, count: int) -> None:
+        if path not in self._dialling and path not in self._resting:
+            self._dialling.add(path)
+            self._spawn(self._dial(path, count))
+
+    async def _dial(self, path: _Path, count: int) -> None:
+        peer, place = path
+        relay = place.relay if place.relay != DIRECT else None
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(count):
+                    group.create_task(self._one(peer, place, relay, 2 + number))
+        except* FarflungError:
+            self._resting[path] = asyncio.get_running_loop().time() + REST_SECONDS
+        finally:
+            self._dialling.discard(path)
+
+    async def _one(self, peer: PeerId, place: Place, relay: PeerId | None, number: int) -> None:
+        lane = await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=number)
+        self._mine.append(lane)

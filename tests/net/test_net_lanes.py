@@ -1,0 +1,111 @@
+"""Several connections over one path, on loopback: who opens them, what becomes of them, and that control stays put."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from net_relays import A, B, echo, run, until
+
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
+from farflung.net.io import lanes
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.lanes import LANES
+from farflung.net.io.roads import Roads
+from farflung.net.messages import Kind
+from farflung.net.paths import Way
+
+
+@asynccontextmanager
+async def two(*, is_far: bool = True) -> AsyncIterator[tuple[Endpoint, Roads, Endpoint, Roads]]:
+    """A knows where B listens. `is_far`: they are taken for two machines."""
+    a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+    of_a, of_b = (Roads(each, may_meet=False, may_meet_here=is_far) for each in (a, b))
+    try:
+        of_a.learn(B.public, (Place(*await b.start()),))
+        of_b.learn(A.public, ())
+        yield a, of_a, b, of_b
+    finally:
+        for roads, endpoint in ((of_a, a), (of_b, b)):
+            await roads.close()
+            await endpoint.close()
+
+
+def test_bulk_gets_more_connections_over_the_path_and_control_keeps_its_own() -> None:
+    async def test() -> None:
+        async with two() as (a, roads, b, of_b):
+            first = await roads.connection(B.public)
+            assert len(a.connections(B.public)) == 1  # control alone needs no more
+            assert roads.ways(B.public) == (first,)
+            await until(lambda: len(roads.ways(B.public)) == LANES)
+            ways = roads.ways(B.public)
+            assert ways[0] is first
+            assert len(set(ways)) == LANES == len(a.connections(B.public))
+            for way in first.ways():
+                assert way.way is Way.DIRECT
+                assert await way.call("say", bytes(1 << 20), kind=Kind.SYNC) == bytes(1 << 20)
+            assert await roads.connection(B.public) is first
+            await until(lambda: len(b.connections(A.public)) == LANES)
+            await of_b.connection(A.public)
+            assert len(of_b.ways(A.public)) == LANES  # who was dialled uses them as well, and dials none
+
+    run(test)
+
+
+def test_a_lane_takes_over_when_the_first_connection_is_lost() -> None:
+    async def test() -> None:
+        async with two() as (a, roads, _, _):
+            first = await roads.connection(B.public)
+            await until(lambda: len(roads.ways(B.public)) == LANES)
+            others = set(roads.ways(B.public)) - {first}
+            first.close()
+            await first.closed()
+            await until(lambda: len(a.connections(B.public)) < LANES)
+            second = await roads.connection(B.public)
+            assert second in others
+            assert await second.call("say", b"on") == b"on"
+
+    run(test)
+
+
+def test_lanes_that_rest_are_closed_and_control_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with two() as (a, roads, _, _):
+            first = await roads.connection(B.public)
+            await until(lambda: len(roads.ways(B.public)) == LANES)
+            monkeypatch.setattr(lanes, "REST_SECONDS", 0.0)
+            await until(lambda: a.connections(B.public) == (first,))
+            assert await roads.connection(B.public) is first
+
+    run(test)
+
+
+def test_peers_on_one_machine_need_no_lanes() -> None:
+    async def test() -> None:
+        async with two(is_far=False) as (a, roads, _, _):
+            first = await roads.connection(B.public)
+            for _ in range(3):
+                assert roads.ways(B.public) == (first,)
+                assert await first.call("say", b"x") == b"x"
+            assert a.connections(B.public) == (first,)
+
+    run(test)
+
+
+def test_a_path_that_refuses_a_lane_rests() -> None:
+    async def test() -> None:
+        async with two() as (a, roads, b, _):
+            first = await roads.connection(B.public)
+            assert b._server is not None
+            b._server.close()
+            roads.ways(B.public)
+            await until(lambda: not roads._lanes._dialling)
+            assert roads._lanes._resting
+            assert roads.ways(B.public) == (first,)
+            assert not roads._lanes._dialling  # nobody dials again at once
+            assert await first.call("say", b"on") == b"on"
+            assert a.connections(B.public) == (first,)
+
+    run(test)
