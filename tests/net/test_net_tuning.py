@@ -20,7 +20,7 @@ from farflung.net.io import tuning
 from farflung.net.io.circuit import Circuit
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.pacing import Uplink
-from farflung.net.shares import connections, divide, kept_rate, wanted
+from farflung.net.shares import divide, kept_rate, wanted
 
 UNPACED = (1 << 32) - 1
 linux = pytest.mark.skipif(sys.platform != "linux", reason="these socket options are Linux's")
@@ -288,14 +288,3 @@ def test_many_quiet_ones_leave_seven_eighths_to_who_sends() -> None:
     rate, count = 2_375_000, 1024
     wants = [wanted(0, rate // count, rate, count)] * (count - 1) + [rate]
     assert divide(rate, wants)[-1] >= rate * 7 // 8
-
-
-def test_one_connection_is_enough_where_losses_do_not_hold_it_back() -> None:
-    assert [connections(name, is_local=False) for name in ("bbr", "bbr3", "cubic", "reno", "")] == [
-        1,
-        1,
-        4,
-        4,
-        4,
-    ]
-    assert connections("cubic", is_local=True) == 1

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from farflung.core import limits
-
 KEPT: Final = 0.95  # of a line, for its owner's sake: with TCP's and IP's headers it is 98 % of what goes out
 _QUIET: Final = 8  # all that send nothing keep one part in so many, together
 
@@ -27,15 +25,6 @@ def wanted(used: int, share: int, rate: int, count: int) -> int:
     if 4 * used >= 3 * share:
         return rate
     return max(2 * used, rate // (_QUIET * count))
-
-
-def connections(congestion: str, *, is_local: bool) -> int:
-    """How many connections one bulk transfer to a peer should use, by the congestion control that its socket got.
-
-    One of bbr fills a line that loses packets. Each of another kind is held back by its own losses, so as many as a
-    listener takes from one key carry as many times what one does.
-    """
-    return 1 if is_local or congestion.startswith("bbr") else limits.CONNECTIONS_PER_PEER
 
 
 def divide(rate: int, wants: Sequence[int]) -> list[int]:

@@ -11,7 +11,7 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError
@@ -368,13 +368,11 @@ class Connection(asyncio.BufferedProtocol):
         for queue in self._waiting:
             queue.clear()
         calls, self._calls = self._calls, {}
-        for call in calls.values():
-            if not call.done():
-                call.set_exception(again(reason))
-        for milestone in (self._proved, self._opened):
-            if not milestone.done():
-                milestone.set_exception(again(reason))
-                milestone.exception()  # nobody has to wait for it
+        waiting: tuple[asyncio.Future[Any], ...] = (*calls.values(), self._proved, self._opened)
+        for waited in waiting:
+            if not waited.done():
+                waited.set_exception(again(reason))
+                waited.exception()  # nobody has to wait for it
         self._room.set()
 
     def _watch(self) -> None:
