@@ -46,6 +46,16 @@ class Home:
             self.tick(is_busy=is_busy, share=share)
         return (self.sent - before) / seconds
 
+    def cut(self, seconds: float) -> None:
+        """Nothing comes through, what was on the way is lost, and the senders have more."""
+        self.way = deque([(0.0, 0.0)] * len(self.way))
+        sample = Sample(
+            0, TICK, uplink.ceiling(self.line), self.trip + self.waits / self.rate, self.waits / self.rate
+        )
+        for _ in range(round(seconds / TICK)):
+            self.line = uplink.observe(self.line, sample)
+        self.waits = 0.0
+
 
 rates = st.floats(4 * MBIT, 1000 * MBIT)
 trips = st.sampled_from([0.02, 0.04, 0.1, 0.2])
@@ -188,3 +198,44 @@ def test_a_line_that_others_fill_from_the_start_is_shared_at_half_of_what_tcp_ge
     beside(home, 20.0, 20 * MBIT)
     assert home.line.phase is Phase.SHARE
     assert 0.25 * 20 * MBIT < beside(home, 10.0, 20 * MBIT) < 0.56 * 20 * MBIT
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    rates,
+    trips,
+    st.floats(0.1, 8.0),
+    st.lists(st.tuples(st.floats(2.0, 20.0), st.floats(0.1, 6.0)), max_size=2),
+)
+def test_after_a_cut_a_line_is_what_it_was(
+    rate: float, trip: float, before: float, cuts: list[tuple[float, float]]
+) -> None:
+    home = Home(rate, trip, uplink.known(rate))
+    home.run(before)
+    for away, back in [*cuts, (10.0, 1.0)]:
+        allowed = uplink.ceiling(home.line)
+        home.cut(away)
+        assert uplink.ceiling(home.line) == allowed
+        home.run(2 * trip + 0.1)
+        assert uplink.ceiling(home.line) > 0.9 * rate
+        home.run(back)
+    assert home.line.rate == pytest.approx(rate, rel=0.05)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rates, trips, st.integers(1, 200), st.floats(2.0, 30.0))
+def test_a_line_that_is_cut_while_its_rate_is_looked_for_is_looked_at_further(
+    rate: float, trip: float, ticks: int, away: float
+) -> None:
+    home = Home(rate, trip)
+    for _ in range(ticks):
+        home.tick()
+    home.cut(away)
+    home.run(40 * trip + 2 + uplink.PROBE_SECONDS)
+    assert home.line.rate == pytest.approx(rate, rel=0.08)
+
+
+@given(st.floats(0.0, 60.0), trips)
+def test_the_lump_that_comes_first_after_a_cut_is_not_the_lines_rate(away: float, trip: float) -> None:
+    line = uplink.observe(uplink.known(1e6), Sample(0, 2.0 + away, 1e6, trip))
+    assert uplink.observe(line, Sample(1 << 30, TICK, 1e9, trip)).rate == 1e6

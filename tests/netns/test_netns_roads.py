@@ -77,7 +77,6 @@ class Resident(Spot):
 
     async def _begin(self) -> None:
         self.endpoint = Endpoint(self.key, echo, Counter())
-        self.endpoint.manners = None  # how fast a line is after it was cut is another matter
         self.roads = Roads(self.endpoint)
         for place in self.places:
             self.endpoint.attach(place.relay, place.host, place.port)

@@ -17,7 +17,8 @@ connections over it together: only what was delivered while something waited to 
     SHARE  half of the line: the owner, or somebody in the home, wants it too. Of a line that is not known yet, half of
            what TCP gets beside them, found as in SEEK, without regard to a queue that others make
 
-A line that has become slower is forgotten after FORGET seconds in which it was asked for everything and gave less.
+A line that has become slower is forgotten after FORGET seconds in which it was asked for everything and gave less. One
+that gives nothing at all is cut, and not slow: what is known of it stays, and is followed from where it was.
 Times are seconds, rates bytes of TCP payload a second.
 """
 
@@ -48,6 +49,7 @@ _DRAIN_TRIPS: Final = 4.0
 _STAYS: Final = 1.0  # seconds: what a queue must stay, or be away, to mean something
 _SPAN: Final = 0.2  # seconds of one weighing in KEEP, at least
 _LONG: Final = 1.0  # no weighing waits for a longer round trip
+_SILENCE: Final = 1.0  # seconds: in so many, a line of LEAST delivers five packets
 
 
 class Phase(enum.Enum):
@@ -96,6 +98,7 @@ class Line:
     last: float = 0.0  # what was delivered at the last weighing
     is_found: bool = False  # `rate` is the line's, and not only where SEEK has come to
     has_others: bool = False  # SEEK goes on in spite of a queue, since others make it
+    silent: float = 0.0  # busy seconds since something was delivered, not yet counted in any of the others
 
 
 def known(rate: float) -> Line:
@@ -118,7 +121,13 @@ def _wish(line: Line) -> float:
 def observe(line: Line, sample: Sample, cap: float = math.inf) -> Line:
     """The line after one more look. `cap`: what bounded the sender beside it."""
     if not sample.is_busy or sample.seconds <= 0:
-        return replace(line, got=0, span=0.0)
+        return replace(line, got=0, span=0.0, silent=0.0)
+    silent = line.silent + sample.seconds
+    if not sample.delivered:
+        return replace(line, silent=silent)
+    if is_cut(line.silent, sample.trip):
+        return _again(line)
+    sample, line = replace(sample, seconds=silent), replace(line, silent=0.0)
     line = replace(
         line,
         spent=line.spent + sample.seconds,
@@ -126,6 +135,17 @@ def observe(line: Line, sample: Sample, cap: float = math.inf) -> Line:
         span=line.span + sample.seconds,
     )
     return _STEPS[line.phase](line, sample, cap)
+
+
+def is_cut(silent: float, trip: float) -> bool:
+    """Whether so many seconds without anything delivered, while something waited, are no slow line's."""
+    return silent > max(_SILENCE, 2 * trip)
+
+
+def _again(line: Line) -> Line:
+    """The line was cut and is there again. What was being weighed, and what comes first in a lump, says nothing."""
+    phase = Phase.KEEP if line.phase in (Phase.PROBE, Phase.WEIGH) else line.phase
+    return replace(line, phase=phase, silent=0.0, got=0, span=0.0, low=0.0, lows=0.0, flat=0, stays=0.0)
 
 
 def _enter(line: Line, phase: Phase) -> Line:

@@ -52,6 +52,7 @@ class _Member:
     reading: Reading | None  # at the last look
     was_busy: bool = False
     held: int = UNSENT_BYTES  # bytes that the kernel may hold unsent
+    silent: float = 0.0  # seconds since something was delivered
 
 
 class Manners:
@@ -197,7 +198,10 @@ class Manners:
             asyncio.get_running_loop().run_in_executor(None, self._memory.keep, self._network, int(rate))
 
     def _sampled(self, seconds: float) -> Sample:
-        """What all sockets did since the last look. A socket that waits for its receiver, or for us, is not busy."""
+        """What all sockets did since the last look.
+
+        A socket that waits for its receiver, or for us, is not busy; one whose other end is gone says nothing at all.
+        """
         delivered, fastest = 0, 0.0
         trips: list[float] = []
         queues: list[float] = []
@@ -206,9 +210,12 @@ class Manners:
             member.reading = reading
             if reading is None or before is None:
                 continue
-            delivered += max(0, reading.delivered - before.delivered)
+            came = max(0, reading.delivered - before.delivered)
+            delivered += came
+            member.silent = 0.0 if came or not reading.has_unsent else member.silent + seconds
             bound = reading.receiver_bound - before.receiver_bound > _BOUND_SHARE * seconds
-            is_busy = reading.has_unsent and not bound
+            is_lost = uplink.is_cut(member.silent, reading.trip)
+            is_busy = reading.has_unsent and not bound and not is_lost
             if is_busy and member.was_busy:
                 fastest += reading.rate
                 trips.append(reading.trip)
