@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from farflung.app.cli import checking, netting
+from farflung.app.cli import checking, netting, placing
 from farflung.app.directory import LIST, Advertisement, Listing, advertise
 from farflung.app.probing_relay import Named
 from farflung.core.codec import encode
@@ -124,7 +124,7 @@ def ledger(handler: Handler, place: str = "", attached: SigningKey | None = None
     ],
 )
 def test_a_relay_is_named_by_its_place_and_perhaps_its_key(text: str, named: Named) -> None:
-    assert netting.place(text) == named
+    assert placing.place(text) == named
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_relay_is_named_by_its_place_and_perhaps_its_key(text: str, named: Nam
 )
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        netting.place(text)
+        placing.place(text)
 
 
 def test_flags_of_net_without_net_are_refused() -> None:

@@ -172,3 +172,16 @@ class LedgerClient:
 
     async def _is_registered(self) -> bool:
         return any(n.node == self._key.public and n.state == NodeState.ACTIVE for n in await self.nodes())
+
+
+async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: PeerId) -> Genesis:
+    """What the ledger of this validator began with, by its own word: whoever names its key trusts it.
+
+    Raises NetworkError when it cannot be reached, ProtocolError FF-APP-071 (wrong answer), FF-APP-144 (not its ledger).
+    """
+    said = queries.read_answer(await (await connect()).call(QUERY, encode(queries.AskGenesis())))
+    if not isinstance(said, queries.GenesisIs):
+        raise ProtocolError("FF-APP-071", f"the ledger answered {type(said).__name__}")
+    if validator not in said.genesis.validators:
+        raise ProtocolError("FF-APP-144", "what answers for the ledger is none of its validators")
+    return said.genesis

@@ -14,18 +14,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
 from farflung.app.ledger_client import LedgerClient
-from farflung.core import limits
+from farflung.core import limits, tolls
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
 from farflung.core.ids import PeerId
 from farflung.core.tolls import Pass, SignedPass, sign_pass
+from farflung.ledger.rows import ChannelRow
+from farflung.ledger.rules.relays import signers
 from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.tollgate import RENEW, SETTLE, Claim, Funds, Tollgate
@@ -35,8 +37,13 @@ _CLAIM_BYTES: Final = limits.TX_BYTES // 2  # of passages in one transaction
 _SETTLE_SECONDS: Final = 60.0
 
 
-def tollgate(ledger: LedgerClient, relay: PeerId, price: int) -> Tollgate:
-    """The money side of a relay whose account `ledger` signs for, at `price` micro-credits a GiB or more."""
+def tollgate(
+    ledger: LedgerClient, relay: PeerId, price: int, paid: Callable[[ChannelRow], None] = lambda _: None
+) -> Tollgate:
+    """The money side of a relay whose account `ledger` signs for, at `price` micro-credits a GiB or more.
+
+    `paid` is told of each channel when it is settled.
+    """
 
     async def funds(payer: PeerId) -> Funds | None:
         row = await ledger.channel(payer, relay)
@@ -44,12 +51,30 @@ def tollgate(ledger: LedgerClient, relay: PeerId, price: int) -> Tollgate:
             return None
         return Funds(row.opening, row.price, row.held, row.serial)
 
+    async def nodes(party: PeerId) -> tuple[PeerId, ...]:
+        return signers(await ledger.keys(party))
+
     async def settle(payer: PeerId, claims: tuple[Claim, ...]) -> None:
-        for part in _parts([Passage(claim.signed, claim.receipts) for claim in claims]):
+        parties = {signed.receipt.party for claim in claims for signed in claim.receipts}
+        known = {party: await nodes(party) for party in sorted(parties)}
+        for part in _parts([passage for claim in claims if (passage := _sound(claim, known)).receipts]):
             await ledger.submit(ChannelClaim(payer, tuple(part)))
         await ledger.submit(ChannelClose(payer))
+        row = await ledger.channel(payer, relay)
+        if row is not None:
+            paid(row)
 
-    return Tollgate(ledger.chain, price, funds, settle)
+    return Tollgate(ledger.chain, price, funds, settle, nodes=nodes)
+
+
+def _sound(claim: Claim, known: Mapping[PeerId, Sequence[PeerId]]) -> Passage:
+    """Without the receipts by keys that were withdrawn meanwhile: one of them would spoil the whole claim."""
+    kept = [
+        signed
+        for signed in claim.receipts
+        if tolls.is_receipt_signed(signed, signed.receipt.party, *known[signed.receipt.party])
+    ]
+    return Passage(claim.signed, tuple(kept))
 
 
 def _parts(passages: Sequence[Passage]) -> Iterable[list[Passage]]:

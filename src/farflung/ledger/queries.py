@@ -12,7 +12,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Block, Certificate, Header
+from farflung.ledger.block import Block, Certificate, Genesis, Header
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.results import Result
@@ -77,13 +77,28 @@ class AskKeys(Wire, frozen=True, tag="keys"):
     height: int = 0
 
 
+class AskGenesis(Wire, frozen=True, tag="genesis"):
+    """What the chain began with."""
+
+
 class Submit(Wire, frozen=True, tag="submit"):
     """Put these into a block."""
 
     txs: tuple[SignedTx, ...]
 
 
-Read = AskHead | AskAccount | AskNodes | AskJob | AskLeases | AskReceipt | AskBlocks | AskTx | AskKeys
+Read = (
+    AskHead
+    | AskAccount
+    | AskNodes
+    | AskJob
+    | AskLeases
+    | AskReceipt
+    | AskBlocks
+    | AskTx
+    | AskKeys
+    | AskGenesis
+)
 Query = Read | Submit
 
 
@@ -148,6 +163,12 @@ class KeysAre(Wire, frozen=True, tag="keys"):
     head: int
 
 
+class GenesisIs(Wire, frozen=True, tag="genesis"):
+    """The genesis: its hash is the chain's id."""
+
+    genesis: Genesis
+
+
 class Submitted(Wire, frozen=True, tag="submit"):
     """One result for each transaction handed in, in the same order."""
 
@@ -173,6 +194,7 @@ Answer = (
     | BlocksAre
     | TxIs
     | KeysAre
+    | GenesisIs
     | Submitted
     | Refused
 )
@@ -211,6 +233,8 @@ def answer(chain: Chain, query: Read) -> Answer:
             return TxIs(chain.find(tx))
         case AskKeys(height):
             return _keys(chain, height)
+        case AskGenesis():
+            return GenesisIs(chain.genesis)
 
 
 def _nodes(chain: Chain, start: int) -> NodesAre:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from farflung.app.cli import findings_shown, netting
+from farflung.app.cli import findings_shown, netting, placing
 from farflung.app.probing_relay import Named
 from farflung.core.ids import PeerId
 from farflung.core.units import format_seconds
@@ -93,7 +93,7 @@ def _facts(
 @click.option("--listen", type=netting.PORT, metavar="N", help="Let a relay try to reach this port.")
 @click.option("--peer", callback=netting.key, metavar="KEY", help="Look for this peer; needs --ledger.")
 @click.option(
-    "--ledger", callback=netting.ledger, metavar="HOST:PORT,KEY", help="Whose directory knows the peer."
+    "--ledger", callback=placing.ledger, metavar="HOST:PORT,KEY", help="Whose directory knows the peer."
 )
 @click.option(
     "--theirs",

@@ -16,6 +16,7 @@ import msgspec
 
 from farflung.app import probing
 from farflung.app.cli import findings_shown
+from farflung.app.cli.placing import place
 from farflung.app.cli.relaying import read_or_make_key
 from farflung.app.probing_relay import Named
 from farflung.core.crypto import SigningKey
@@ -31,18 +32,6 @@ MOST: Final = 8  # relays at a time
 MOST_BYTES: Final = MIB  # of another check's words
 PORT: Final = click.IntRange(1, 65535)
 _KEY: Final = re.compile(r"[0-9a-fA-F]{64}")
-_PLACE: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:,\[\]]{1,253})):(\d{1,5})(?:,([0-9a-fA-F]{64}))?")
-
-
-def place(text: str) -> Named:
-    """`HOST:PORT` or `HOST:PORT,KEY`; an IPv6 address in brackets. Raises click.BadParameter."""
-    match = _PLACE.fullmatch(text)
-    if match is None or not 0 < int(match[3]) < 1 << 16:
-        raise click.BadParameter(
-            f"{text!r} is not HOST:PORT or HOST:PORT,KEY, with a key of {2 * ID_BYTES} hex digits"
-        )
-    key = PeerId(bytes.fromhex(match[4])) if match[4] else None
-    return Named(match[1] or match[2], int(match[3]), key)
 
 
 def places(context: click.Context, option: click.Parameter, texts: tuple[str, ...]) -> tuple[Named, ...]:
@@ -59,16 +48,6 @@ def key(context: click.Context, option: click.Parameter, text: str | None) -> Pe
     if _KEY.fullmatch(text) is None:
         raise click.BadParameter(f"a key is {2 * ID_BYTES} hex digits")
     return PeerId(bytes.fromhex(text))
-
-
-def ledger(context: click.Context, option: click.Parameter, text: str | None) -> Named | None:
-    """A ledger's place, with its key. Raises click.BadParameter."""
-    if text is None:
-        return None
-    named = place(text)
-    if named.key is None:
-        raise click.BadParameter("a ledger is named with its key: HOST:PORT,KEY")
-    return named
 
 
 class Words(NamedTuple):

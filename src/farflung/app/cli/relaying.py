@@ -10,25 +10,31 @@ import signal
 import stat
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
 from farflung.app import thrift
+from farflung.app.cli import placing
+from farflung.app.probing_relay import Named
+from farflung.app.relay_desk import Desk
 from farflung.app.roles.relay import allow_many_files
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES
 from farflung.core.io.durable import write_atomic
+from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_rate
+from farflung.ledger.rows import ChannelRow
 from farflung.net.io.allowance import Allowance
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.tuning import CAN_PACE
 from farflung.net.shares import kept_rate
 
 PORT: Final = 4510
-_LEAST, _MOST = 0.1, 10_000.0  # Mbit/s of --uplink
+_RATE: Final = click.FloatRange(0.1, 10_000.0)  # Mbit/s
+_PRICE: Final = 10**12  # micro-credits a GiB, at most
 _LOOK_SECONDS: Final = 1.0  # between two looks at the month's volume
 _TEXT_BYTES: Final = 2 * ID_BYTES + 1  # hex digits and a line's end
 
@@ -85,12 +91,18 @@ def _say(as_json: bool, facts: dict[str, Any], text: list[str]) -> None:
     sys.stdout.flush()
 
 
+def _mbit(rate: float | None, option: str) -> int:
+    """Bytes a second; 0 where nothing was said. Raises click.BadParameter."""
+    if rate is not None and math.isnan(rate):  # which no range refuses
+        raise click.BadParameter("nan is no rate", param_hint=option)
+    return 0 if rate is None else int(rate * 1_000_000 / 8)
+
+
 def _sent_at_most(uplink: float | None) -> int | None:
     """Bytes a second for a line of `uplink` Mbit/s. Raises UsageError FF-APP-142 where no socket can be held to it."""
     if uplink is None:
         return None
-    if math.isnan(uplink):  # which no range refuses
-        raise click.BadParameter("nan is no rate", param_hint="'--uplink'")
+    _mbit(uplink, "'--uplink'")
     if not CAN_PACE:
         raise UsageError(
             "FF-APP-142",
@@ -101,41 +113,107 @@ def _sent_at_most(uplink: float | None) -> int | None:
     return kept_rate(uplink)
 
 
-async def _serve(
-    key: SigningKey, host: str, port: int, rate: int | None, month: Allowance | None, as_json: bool
-) -> None:
-    server = RelayServer(
-        key,
-        host=host,
-        port=port,
-        uplink=rate,
-        allow_remote=True,  # --host said so
-        admit=None if month is None else lambda _: month.spent() is None,
-        on_traffic=None if month is None else lambda size: month.add(size, size),
-    )
+class Words(NamedTuple):
+    """What a relay is told. `rate`, `circuit_rate`: bytes a second; `price`: micro-credits a GiB, None: for nothing."""
+
+    host: str
+    port: int
+    rate: int | None
+    circuit_rate: int
+    month: Allowance | None
+    ledger: Named | None
+    price: int | None
+
+
+class _Till:
+    """Says what was earned, when a channel is settled and at the end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self.carried = self.earned = 0
+
+    def paid(self, row: ChannelRow) -> None:
+        """A channel was settled."""
+        self.carried, self.earned = self.carried + row.carried, self.earned + row.paid
+        text = f"{format_credits(row.paid)} credits for {format_bytes(row.carried)}, from {row.payer.hex()}"
+        _say(
+            self._as_json,
+            {"payer": row.payer.hex(), "carried": row.carried, "paid": row.paid},
+            [f"earned {text}"],
+        )
+
+
+async def _serve(key: SigningKey, words: Words, as_json: bool) -> None:
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
-    host, port = await server.start()
-    kept = [] if rate is None else [f"sends at most {format_rate(8 * rate)} to other machines"]
-    if month is not None:
-        kept.append(f"{format_bytes(month.used)} of {format_bytes(month.limit)} used this month (UTC)")
+    till, ledger, month = _Till(as_json), words.ledger, words.month
+    desk = None
+    if ledger is not None and ledger.key is not None:
+        desk = Desk(key, ledger.key, (ledger.host, ledger.port), till.paid)
+    try:
+        toll = await desk.gate(words.price) if desk is not None and words.price is not None else None
+        server = RelayServer(
+            key,
+            host=words.host,
+            port=words.port,
+            uplink=words.rate,
+            circuit_rate=words.circuit_rate,
+            allow_remote=True,  # --host said so
+            admit=None if month is None else lambda _: month.spent() is None,
+            on_traffic=None if month is None else lambda size: month.add(size, size),
+            toll=toll,
+        )
+        _introduce(key, words, await server.start(), as_json)
+        if desk is not None:
+            desk.attend(server)
+        keeping = None if month is None else asyncio.create_task(_keep(month, server))
+        try:
+            await is_over.wait()
+        finally:
+            if keeping is not None:
+                keeping.cancel()
+            for error in await desk.settle() if desk is not None else ():
+                sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
+            await server.close()
+            if month is not None:
+                await month.close()
+    finally:
+        if desk is not None:
+            await desk.close()
+    facts = {} if toll is None else {"carried": till.carried, "earned": till.earned}
+    text = [f"forwarded {format_bytes(server.forwarded)}"]
+    if toll is not None:
+        text.append(f"earned {format_credits(till.earned)} credits for {format_bytes(till.carried)}, in all")
+    _say(as_json, {"forwarded": server.forwarded, **facts}, text)
+
+
+def _introduce(key: SigningKey, words: Words, place: tuple[str, int], as_json: bool) -> None:
+    """Where it is, and within which bounds it serves."""
+    host, port = place
+    kept = [] if words.rate is None else [f"sends at most {format_rate(8 * words.rate)} to other machines"]
+    if words.circuit_rate:
+        kept.append(f"each circuit at most {format_rate(8 * words.circuit_rate)} each way")
+    if words.month is not None:
+        kept.append(
+            f"{format_bytes(words.month.used)} of {format_bytes(words.month.limit)} used this month (UTC)"
+        )
+    if words.price is not None:
+        kept.append(f"for a pass only, at {format_credits(words.price)} credits a GiB or more")
+    facts: dict[str, Any] = {
+        "peer": key.public.hex(),
+        "host": host,
+        "port": port,
+        "bytes_per_second": words.rate,
+    }
+    if words.price is not None:
+        facts["price"] = words.price
     _say(
         as_json,
-        {"peer": key.public.hex(), "host": host, "port": port, "bytes_per_second": rate},
+        facts,
         [f"relay {key.public.hex()}", f"at    {host}:{port}", *kept, "Ctrl-C ends it."],
     )
-    keeping = None if month is None else asyncio.create_task(_keep(month, server))
-    try:
-        await is_over.wait()
-    finally:
-        if keeping is not None:
-            keeping.cancel()
-        await server.close()
-        if month is not None:
-            await month.close()
-    _say(as_json, {"forwarded": server.forwarded}, [f"forwarded {format_bytes(server.forwarded)}"])
 
 
 async def _keep(month: Allowance, server: RelayServer) -> None:
@@ -162,30 +240,41 @@ async def _keep(month: Allowance, server: RelayServer) -> None:
     default="relay.key",
     show_default=True,
     type=click.Path(path_type=Path),
-    help="The relay's key; made if missing.",
+    help="Made if missing.",
 )
 @click.option(
-    "--uplink",
-    type=click.FloatRange(_LEAST, _MOST),
-    metavar="MBIT",
-    help="Your line's upload in Mbit/s: 95 % of it is used. Without it, all that the line takes. Linux only.",
+    "--uplink", type=_RATE, metavar="MBIT", help="Your line's upload: 95 % of it is used. Linux only."
+)
+@click.option("--circuit-rate", type=_RATE, metavar="MBIT", help="At most so much for a circuit.")
+@click.option(
+    "--month", type=click.FloatRange(0.001, 1_000_000.0), metavar="GB", help="At most so much a month."
 )
 @click.option(
-    "--month",
-    type=click.FloatRange(0.001, 1_000_000.0),
-    metavar="GB",
-    help="At most so much in a calendar month (UTC), both ways; then no circuits until the next one.",
+    "--ledger", callback=placing.ledger, metavar="HOST:PORT,KEY", help="Whose withdrawn keys end here; pays."
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="JSON objects on stdout: the address, then what was forwarded."
-)
-def relay(host: str, port: int, path: Path, uplink: float | None, month: float | None, as_json: bool) -> None:
+@click.option("--price", type=click.IntRange(1, _PRICE), metavar="MICRO", help="Micro-credits a GiB.")
+@click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
+def relay(
+    host: str,
+    port: int,
+    path: Path,
+    uplink: float | None,
+    circuit_rate: float | None,
+    month: float | None,
+    ledger: Named | None,
+    price: int | None,
+    as_json: bool,
+) -> None:
     """Forward bytes between peers that cannot reach each other, until Ctrl-C.
 
-    Any key is served, within limits for each. The relay sees who talks with whom and how much; what they say is
-    encrypted between them. Other machines reach it only when --host names an address that they can reach.
+    Other machines reach it only when --host names an address that they can
+    reach. It sees who talks with whom and how much, but not what they say.
     """
+    if price is not None and ledger is None:
+        raise click.UsageError("--price needs --ledger")
     rate = _sent_at_most(uplink)
+    each = _mbit(circuit_rate, "'--circuit-rate'")
     allow_many_files()
     volume = thrift.allowance(thrift.read_thrift().month_gb if month is None else month)
-    asyncio.run(_serve(read_or_make_key(path), host, port, rate, volume, as_json))
+    words = Words(host, port, rate, each, volume, ledger, price)
+    asyncio.run(_serve(read_or_make_key(path), words, as_json))

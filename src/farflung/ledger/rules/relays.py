@@ -109,6 +109,10 @@ def _is_sound(draft: Draft, toll: Pass, signed: SignedReceipt) -> bool:
     """Whether a receipt counts under the pass, by the signature of its party or of a node key that is not revoked."""
     party = signed.receipt.party
     keys = draft.find(KeyRow, party) or KeyRow(party, party, party)
-    nodes = [keys.node] if keys.epoch >= keys.void else []
-    nodes += [keys.previous] if keys.previous_epoch >= keys.void else []
-    return tolls.is_of(signed.receipt, toll) and tolls.is_receipt_signed(signed, party, *nodes)
+    return tolls.is_of(signed.receipt, toll) and tolls.is_receipt_signed(signed, party, *signers(keys))
+
+
+def signers(keys: KeyRow) -> tuple[PeerId, ...]:
+    """The node keys, beside the account's own, by which an account's receipts count."""
+    nodes = (keys.node,) if keys.epoch >= keys.void else ()
+    return (*nodes, keys.previous) if keys.previous_epoch >= keys.void else nodes

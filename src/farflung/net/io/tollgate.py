@@ -19,6 +19,7 @@ from farflung.core.errors import FarflungError, NetworkError, PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.tolls import Pass, SignedPass, SignedReceipt
 from farflung.net import passes
+from farflung.net.certificates import Identity
 from farflung.net.io.connection import Connection
 from farflung.net.io.purse import RECEIPT, SIGN
 from farflung.net.metering import Books, Standing
@@ -106,13 +107,16 @@ class Tollgate:
         *,
         window: int = limits.RECEIPT_WINDOW,
         held_seconds: float = limits.HELD_SECONDS,
+        nodes: Callable[[PeerId], Awaitable[tuple[PeerId, ...]]] | None = None,
     ) -> None:
         """`price`: micro-credits a GiB, at least; `funds`: a payer's channel, or None; `settle`: claims and closes it.
 
-        `window`: bytes for which each party may be unsigned. Both raise FarflungError when the ledger is away.
+        `window`: bytes for which each party may be unsigned. `nodes`: an account's node keys whose receipts the ledger
+        takes (None: any certified one). All three raise FarflungError when the ledger is away.
         """
         self._chain, self._price, self._ask_funds, self._settle = chain, price, funds, settle
-        self._window, self._held_seconds = window, held_seconds
+        self._window, self._held_seconds, self._nodes = window, held_seconds, nodes
+        self._taken: set[PeerId] = set()  # node keys that the ledger knows
         self._books: dict[Name, Books] = {}
         self._payers: dict[PeerId, _Payer] = {}
         self._runs: dict[Carrier, _Run] = {}
@@ -288,12 +292,27 @@ class Tollgate:
         if books is None or not tolls.is_of(receipt, books.signed.toll):
             raise PolicyError("FF-NET-140", "the relay keeps no books for this receipt")
         who = connection.identity
-        if receipt.party != who.account or not tolls.is_receipt_signed(signed, who.account, who.node):
+        if receipt.party != who.account or not await self._is_sound(signed, who):
             raise PolicyError("FF-NET-141", "the receipt is not signed by its party")
         self._hear(connection)
         if books.sign(signed):
             self._resume(books)
         return encode(books.last(receipt.party) or signed)
+
+    async def _is_sound(self, signed: SignedReceipt, who: Identity) -> bool:
+        """By the account, or by a node key of its that the ledger knows, too: another one's receipt is never paid."""
+        if tolls.is_receipt_signed(signed, who.account):
+            return True
+        if not tolls.is_receipt_signed(signed, who.account, who.node):
+            return False
+        if self._nodes is not None and who.node not in self._taken:
+            with contextlib.suppress(FarflungError):  # the ledger is away: it is asked again at the next one
+                if who.node not in await self._nodes(who.account):
+                    return False
+                if len(self._taken) >= limits.PASSES:
+                    self._taken.clear()
+                self._taken.add(who.node)
+        return True
 
     def _hear(self, connection: Connection) -> None:
         party = connection.peer

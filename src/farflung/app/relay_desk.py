@@ -1,0 +1,111 @@
+"""What a relay for people has to do with a ledger: node keys that are withdrawn, and the money for what it carries."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from farflung.app.ledger_client import LedgerClient, genesis_from
+from farflung.app.registry import Follower
+from farflung.app.tolling import tollgate
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, PolicyError, UsageError
+from farflung.core.ids import PeerId
+from farflung.ledger.rows import ChannelRow
+from farflung.net.counters import Counter
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.relay import RelayServer
+from farflung.net.io.tollgate import Tollgate
+
+_CLAIM_FEES: Final = 2  # transactions of one settlement: the claim, and the end of the channel
+_LOOK_SECONDS: Final = 30.0  # between two looks for channels that end
+
+
+async def _serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
+    raise PolicyError("FF-APP-145", f"a relay's account does not serve {method[:40]!r}")
+
+
+class Desk:
+    """One relay's way to its ledger. `paid` is told of each channel when it is settled."""
+
+    def __init__(
+        self,
+        key: SigningKey,
+        validator: PeerId,
+        place: tuple[str, int],
+        paid: Callable[[ChannelRow], None] = lambda _: None,
+    ) -> None:
+        """`place`: host and port of the validator."""
+        self._key, self._validator, self._place, self._paid = key, validator, place, paid
+        self._endpoint = Endpoint(key, _serve_nothing, Counter())
+        self._ledger: LedgerClient | None = None
+        self._gate: Tollgate | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def _reach(self) -> Connection:
+        return await self._endpoint.dial(self._validator, *self._place)
+
+    async def gate(self, price: int) -> Tollgate:
+        """Asks for passes at `price` micro-credits a GiB or more.
+
+        Raises NetworkError (the ledger is away), ProtocolError FF-APP-144, UsageError FF-APP-143 (no money for fees).
+        """
+        genesis = await genesis_from(self._reach, self._validator)
+        ledger = LedgerClient(self._reach, self._key, genesis)
+        own = await ledger.account(self._key.public)
+        if own.balance < _CLAIM_FEES * genesis.params.fee_min:
+            raise UsageError(
+                "FF-APP-143",
+                f"the relay's account {self._key.public.hex()} cannot pay for its claims",
+                cause=f"it has {own.balance} micro-credits, and a transaction costs {genesis.params.fee_min}",
+                hint="send it a few fees of that ledger, or leave --price out",
+            )
+        self._ledger = ledger
+        self._gate = tollgate(ledger, self._key.public, price, self._paid)
+        return self._gate
+
+    def attend(self, server: RelayServer) -> None:
+        """Cuts off withdrawn node keys at this relay and claims from channels that end, until `close`."""
+        follower = Follower(self._reach, server.keyring, server.recheck)
+        self._tasks.append(asyncio.create_task(follower.stay()))
+        if self._gate is not None:
+            self._tasks.append(asyncio.create_task(self._collect()))
+
+    async def _collect(self) -> None:
+        """A channel that is over can be claimed from for some minutes; its payer may have gone without a word."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            with contextlib.suppress(FarflungError):
+                await self.collect()
+
+    async def collect(self) -> None:
+        """Claims from the channels whose time is over. Raises NetworkError when the ledger is away."""
+        assert self._ledger is not None
+        assert self._gate is not None
+        now = (await self._ledger.head()).header.time
+        for payer in self._gate.payers:
+            row = await self._ledger.channel(payer, self._key.public)
+            if row is not None and row.is_open and now >= row.expires:
+                await self._gate.settle(payer)
+
+    async def settle(self) -> list[FarflungError]:
+        """Claims all that is signed, because this relay ends: its books end with it. What did not succeed, and why."""
+        failed: list[FarflungError] = []
+        if self._gate is None:
+            return failed
+        for payer in self._gate.payers:
+            try:
+                await self._gate.settle(payer)
+            except FarflungError as error:
+                failed.append(error)
+        return failed
+
+    async def close(self) -> None:
+        """Follows no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._endpoint.close()
