@@ -23,6 +23,7 @@ import net_fanout
 import net_lines
 import net_processor
 import net_sharing
+import net_transfer
 from net_stage import Failed, Stage
 from reporting import Row, load, show
 
@@ -30,7 +31,7 @@ from farflung.app.lab import Home, Laboratory, why_not
 from farflung.core.errors import FarflungError
 
 SLOW: Final = ("control", "sharing", "table", "circuits")  # left out of --quick, unless asked for by name
-LINES: Final = net_lines.CASES | net_fanout.LINES | net_sharing.LINES
+LINES: Final = net_lines.CASES | net_fanout.LINES | net_sharing.LINES | net_transfer.LINES
 PROCESSOR: Final = net_processor.CASES | net_fanout.PROCESSOR
 CASES: Final = (*LINES, *PROCESSOR)
 
@@ -64,7 +65,7 @@ def over_lines(names: list[str], quick: bool, report: Report) -> None:
         wanted = LINES[name].homes(quick)
         numbers[name] = list(range(len(homes) + 1, len(homes) + len(wanted) + 1))
         homes += wanted
-    with Laboratory(homes) as laboratory:
+    with Laboratory(homes, len(net_transfer.RELAYS)) as laboratory:
         stage = Stage(laboratory, quick)
         for name in names:
             if reason := stage.amiss(numbers[name]):
