@@ -39,6 +39,7 @@ class Party:
         for place in self.places:
             self.endpoint.attach(place.relay, place.host, place.port)
         await self.endpoint.attached()
+        await until(lambda: all(each.is_there for each in self.endpoint._attachments.values()))
 
 
 @asynccontextmanager
@@ -64,6 +65,30 @@ async def two_relays(
 def relay_of(connection: Connection) -> bytes:
     assert connection.way is Way.RELAY
     return connection.place.relay
+
+
+def test_one_relay_that_knows_the_key_is_enough_and_the_others_are_tried_on() -> None:
+    async def test() -> None:
+        server, late = RelayServer(R1), RelayServer(R2)
+        await server.start()
+        host, port = await late.start()
+        await late.close()
+        endpoint = Endpoint(A, echo, Counter())
+        try:
+            endpoint.attach(R2.public, host, port)
+            with pytest.raises(NetworkError, match="FF-NET-077"):
+                await endpoint.attached(0.1)
+            endpoint.attach(R1.public, *server.address)
+            await endpoint.attached()
+            late = RelayServer(R2, port=port)
+            await late.start()
+            await until(lambda: endpoint._attachments[R2.public].is_there)
+        finally:
+            await endpoint.close()
+            await server.close()
+            await late.close()
+
+    run(test)
 
 
 def test_control_starts_on_the_first_relay_and_goes_on_over_the_second_when_that_dies() -> None:

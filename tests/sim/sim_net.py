@@ -229,6 +229,8 @@ class PeerNode(Node):
     async def attached(self) -> None:
         """Returns when all its relays know it."""
         await self.inside(self.endpoint.attached)
+        while not all(a.is_there for a in self.endpoint._attachments.values()):  # noqa: ASYNC110 - no event of its own
+            await asyncio.sleep(0.01)
 
     async def dial(self, peer: Node) -> Connection:
         """To where the peer listens, or through the first of its relays that works."""

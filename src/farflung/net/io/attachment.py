@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Final
 
 from farflung.core import limits
@@ -99,3 +99,21 @@ class Attachment:
                 except NetworkError:
                     connection.doubt()  # the next dial is a new one
                     raise
+
+
+async def first_there(attachments: Collection[Attachment], timeout: float | None) -> None:  # noqa: ASYNC109 - as `there`
+    """Returns when one of the relays knows us; the others go on. Raises what the first says when none does in time."""
+    waiting = [asyncio.create_task(each.there(timeout)) for each in attachments]
+    errors: list[NetworkError] = []
+    try:
+        for each in asyncio.as_completed(waiting):
+            try:
+                return await each
+            except NetworkError as error:
+                errors.append(error)
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    if errors:
+        raise errors[0]

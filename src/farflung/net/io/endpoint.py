@@ -26,7 +26,7 @@ from farflung.core.ids import PeerId, short
 from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import Counter, Meter
 from farflung.net.endpoints import DIRECT, Place
-from farflung.net.io.attachment import SUMMON, Attachment
+from farflung.net.io.attachment import SUMMON, Attachment, first_there
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
@@ -160,8 +160,8 @@ class Endpoint:
             self._attachments[relay] = Attachment(relay, place, dial, beside if spare else None)
 
     async def attached(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it is turned into an error
-        """Returns when all relays of `attach` know this key. Raises NetworkError FF-NET-077 after `timeout` seconds."""
-        await asyncio.gather(*(each.there(timeout) for each in self._attachments.values()))
+        """Returns when a relay of `attach` knows this key. Raises NetworkError FF-NET-077 after `timeout` seconds."""
+        await first_there(self._attachments.values(), timeout)
 
     async def adopt(self, accepted: socket.socket, first: bytes) -> None:
         """Takes a connection that another listener accepted, and of which it has read the `first` bytes."""
