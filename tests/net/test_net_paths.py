@@ -271,3 +271,20 @@ def test_two_paths_never_beat_each_other(
     a, b = relay(R1, one + 1, here, lost), replace(relay(MEETING, two + 1, there, missed), way=Way.OPENED)
     assert not (paths.beats(a, b) and paths.beats(b, a))
     assert not (paths.is_nearer(a, b) and paths.is_nearer(b, a))
+
+
+def test_whoever_waits_for_a_path_that_is_slow_has_one_more_tried_though_it_failed_lately() -> None:
+    play = Play(R1, R2, R3, may_meet=False)
+    assert play.dials(play.feed(Wanted())) == [R1]
+    play.feed(Failed(R1))
+    assert play.dials(play.feed(Wanted())) == [R2]
+    play.feed(Failed(R2))
+    assert play.dials(play.feed(Wanted())) == [R3]
+    assert play.dials(play.feed(Wanted(), after=paths.SLOW_SECONDS / 2)) == []
+    assert (
+        play.dials(play.feed(Tick(), after=paths.SLOW_SECONDS / 2)) == []
+    )  # nobody waits: its pause is not over
+    assert len(play.dials(play.feed(Wanted()))) == 1
+    assert play.dials(play.feed(Wanted())) == []
+    assert len(play.dials(play.feed(Wanted(), after=paths.SLOW_SECONDS))) == 1
+    assert {path.condition for path in play.state.paths} == {Condition.TRYING}

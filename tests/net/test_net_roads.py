@@ -15,6 +15,7 @@ from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
+from farflung.net.io import anew
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.opening import OFFER, Offer, targets
@@ -87,6 +88,37 @@ def test_one_relay_that_knows_the_key_is_enough_and_the_others_are_tried_on() ->
             await endpoint.close()
             await server.close()
             await late.close()
+
+    run(test)
+
+
+def test_a_dial_that_gets_no_answer_is_begun_anew_and_the_late_one_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        monkeypatch.setattr(anew, "ANEW_SECONDS", 0.01)
+        listener, dialer = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+        begun, is_late, late = list[int](), asyncio.Event(), list[Connection]()
+
+        async def dial(number: int) -> Connection:
+            begun.append(number)
+            if number == 1:
+                await is_late.wait()
+            connection = await dialer.dial(A.public, *listener.address, fresh=number)
+            if number == 1:
+                late.append(connection)
+            return connection
+
+        try:
+            await listener.start()
+            found = await anew.first_of(dial, (1, 101))
+            is_late.set()
+            await until(lambda: bool(late) and not late[0].is_open)
+            assert begun == [1, 101]
+            assert await found.call("say", b"one") == b"one"
+        finally:
+            await dialer.close()
+            await listener.close()
 
     run(test)
 

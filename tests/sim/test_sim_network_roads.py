@@ -22,8 +22,7 @@ from farflung.store.io.disk import Disk
 from farflung.store.objects import open_object, seal
 
 BACK_SECONDS = 5.0
-AGAIN_SECONDS = 25.0  # after a cut of 20 s: TCP's own pause, in which a relay cannot call an attached peer
-IN_FLIGHT = 4  # chunks that were under way over a path when it died
+IN_FLIGHT = 8  # chunks that were under way over the lanes of a path when it died
 
 
 class Traveller(PeerNode):
@@ -158,7 +157,7 @@ def test_a_transfer_goes_on_over_the_second_relay_and_carries_no_chunk_twice(
     silently: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
-    plain = random.Random(1).randbytes(8 * limits.MIB)
+    plain = random.Random(1).randbytes(16 * limits.MIB)
     manifest, chunks = seal(bytes(32), plain)
     disks = [Disk(tmp_path / name) for name in ("from", "to")]
     disks[0].put(manifest, chunks)
@@ -168,7 +167,7 @@ def test_a_transfer_goes_on_over_the_second_relay_and_carries_no_chunk_twice(
         assert await longest_gap(world, a, b, 10.0) < 1.0
 
         async def whole() -> None:
-            await objects.fetch(disks[1], manifest, (b.id,), a.roads.connection, Kind.SYNC, a.roads.ways)
+            await objects.fetch(disks[1], manifest, (b.id,), a.roads.connection, Kind.SYNC)
 
         started = world.now
         fetching = asyncio.create_task(a.inside(whole))
@@ -203,10 +202,10 @@ def wander(seed: int) -> None:
                 await asyncio.sleep(seconds)
                 relay.host.is_on = True
                 await relay.begin()
-                # one of two relays was always there
-                assert await asking < 2 * BACK_SECONDS
+                assert await asking < 2 * BACK_SECONDS  # one of two relays was always there
             elif what == "move":
                 world.move(home.host)
+                assert await asking < 2 * BACK_SECONDS
             else:
                 pair = frozenset((home.host.name, relay.host.name))
                 world.net.parted |= (
@@ -214,9 +213,8 @@ def wander(seed: int) -> None:
                 )
                 await asyncio.sleep(seconds)
                 world.net.parted.clear()
-            await asking
-        assert await longest_gap(world, a, b, 40.0) < AGAIN_SECONDS
-        assert await longest_gap(world, a, b, 20.0) < BACK_SECONDS
+                assert await asking < seconds + BACK_SECONDS
+        assert await longest_gap(world, a, b, 40.0) < BACK_SECONDS
 
     try:
         journey(chance.choice(list(Nat)), chance.choice(list(Nat)), main, seed)
@@ -229,5 +227,5 @@ ALL = ("relay1", "relay2", "a", "b")
 
 
 def test_whatever_breaks_on_the_way_two_homes_find_another_way() -> None:
-    for seed in range(6):
+    for seed in (*range(6), 85, 95):
         wander(seed)

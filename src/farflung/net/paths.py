@@ -32,7 +32,7 @@ PROBE_SECONDS: Final = 30.0  # between two probes of one path
 STRIPE_SECONDS: Final = 10.0  # for which a doubtful path shares bulk with all others
 FIRST_PAUSE: Final = 5.0
 LAST_PAUSE: Final = 600.0
-SLOW_SECONDS: Final = 2.0  # for which one path is tried alone while nothing stands
+SLOW_SECONDS: Final = 2.0  # while nothing stands, until one more path is tried
 STEADY_SECONDS: Final = 60.0  # a path that stood so long may be tried again at once
 _NEW: Final = 0.25  # weight of a new measurement
 
@@ -371,9 +371,9 @@ def _try(state: State, now: float, *, is_wanted: bool) -> tuple[State, list[Effe
     chosen: list[Path] = []
     if not any(path.is_open for path in busy):
         busy = [path for path in busy if path.place != MEETING]  # over what should it be agreed on?
-        is_slow = len(busy) == 1 and now - busy[0].since >= SLOW_SECONDS
+        is_slow = bool(busy) and now - max(path.since for path in busy) >= SLOW_SECONDS
         if is_slow or (is_wanted and not busy):
-            chosen = _first(state, ripe, is_first=not busy)
+            chosen = _first(state, ripe, is_wanted=is_wanted)
     else:
         is_met = any(path.is_open and path.way is not Way.RELAY for path in busy)
         chosen = [p for p in ripe if not p.is_relayed and not (is_met and p.place == MEETING)]
@@ -387,12 +387,12 @@ def _try(state: State, now: float, *, is_wanted: bool) -> tuple[State, list[Effe
     return msgspec.structs.replace(state, paths=paths), [Dial(path.place) for path in chosen]
 
 
-def _first(state: State, ripe: list[Path], *, is_first: bool) -> list[Path]:
+def _first(state: State, ripe: list[Path], *, is_wanted: bool) -> list[Path]:
     """What to try while nothing stands: relays before others; whoever wants the peer now waits for no pause."""
     left = [p for p in state.paths if p.place.port and p.condition is not Condition.TRYING]
     places = choose([p for p in left if p.is_relayed], len(left)) + [p for p in left if not p.is_relayed]
     fresh = [p for p in places if p in ripe and not p.is_silent]
-    return (fresh or (sorted(places, key=lambda p: p.since) if is_first else []))[:1]
+    return (fresh or (sorted(places, key=lambda p: p.since) if is_wanted else []))[:1]
 
 
 def _is_over(path: Path, now: float) -> bool:

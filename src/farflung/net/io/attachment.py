@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from typing import Final
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final
 
 from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId, short
+from farflung.net.io.anew import first_of
 from farflung.net.io.connection import Connection
 
 ATTACH: Final = "relay.attach"  # peer to relay: from now on I can be reached over this connection
 SUMMON: Final = "relay.circuit"  # relay to peer: a `tickets.Summons`
 _LOOK_SECONDS: Final = 2.0  # between looks whether a relay on another machine is still there
-_ANSWER_SECONDS: Final = 3.0
+_ANSWER_SECONDS: Final = 3.0  # for which a relay on another machine may think
+_DIALS: Final = range(3)
 _FIRST_PAUSE: Final = 0.1  # seconds; doubled up to limits.REATTACH_SECONDS
 
 
@@ -26,10 +28,13 @@ class Attachment:
         self,
         relay: PeerId,
         place: tuple[str, int],
-        dial: Callable[[], Awaitable[Connection]],
+        dial: Callable[[int], Coroutine[Any, Any, Connection]],
         beside: Callable[[], Coroutine[None, None, None]] | None = None,
     ) -> None:
-        """`beside`: what goes on while the relay knows us; it is cancelled then."""
+        """`dial`: 0 for a connection that others may share, else for a new one.
+
+        `beside`: what goes on while the relay knows us; it is cancelled then.
+        """
         self.relay, self.place = relay, place
         self._dial, self._beside = dial, beside
         self._is_there = asyncio.Event()
@@ -63,8 +68,8 @@ class Attachment:
         pause = _FIRST_PAUSE
         while True:
             try:
-                connection = await self._dial()
-                await connection.call(ATTACH, b"")
+                connection = await first_of(self._dial, _DIALS)
+                await _tell(connection)
                 pause = _FIRST_PAUSE
                 self._is_there.set()
                 await self._while_it_stands(connection)
@@ -88,17 +93,28 @@ class Attachment:
 
         A line that was given another address says nothing, and nobody could call before the silence is noticed.
         """
-        is_local = connection.tuned is None or connection.tuned.is_local
         while connection.is_open:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if is_local else _LOOK_SECONDS):
+                async with asyncio.timeout(None if _is_local(connection) else _LOOK_SECONDS):
                     await connection.closed()
-            if connection.is_open and not is_local:
-                try:
-                    await connection.call(ATTACH, b"", timeout=_ANSWER_SECONDS)
-                except NetworkError:
-                    connection.doubt()  # the next dial is a new one
-                    raise
+            if connection.is_open:
+                await _tell(connection)
+
+
+async def _tell(connection: Connection) -> None:
+    """Registers; of a relay on another machine an answer is expected soon, for the line may be cut."""
+    if _is_local(connection):
+        await connection.call(ATTACH, b"")
+        return
+    try:
+        await connection.call(ATTACH, b"", timeout=_ANSWER_SECONDS)
+    except NetworkError:
+        connection.doubt()  # the next dial is a new one
+        raise
+
+
+def _is_local(connection: Connection) -> bool:
+    return connection.tuned is None or connection.tuned.is_local
 
 
 async def first_there(attachments: Collection[Attachment], timeout: float | None) -> None:  # noqa: ASYNC109 - as `there`

@@ -156,7 +156,7 @@ class Endpoint:
             place, own = (host, port), lambda: self.credential
             made = functools.partial(self._arriving, b"", Place(host, port, relay), Way.RELAY)
             beside = functools.partial(keep_spare, own, self.counter, relay, place, made)
-            dial = functools.partial(self.dial, relay, host, port)
+            dial = lambda fresh: self.dial(relay, host, port, fresh=fresh)  # noqa: E731
             self._attachments[relay] = Attachment(relay, place, dial, beside if spare else None)
 
     async def attached(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it is turned into an error

@@ -24,6 +24,7 @@ from farflung.core.errors import FarflungError, NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.net import paths
 from farflung.net.endpoints import DIRECT, Place
+from farflung.net.io.anew import first_of
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.lanes import Lanes
@@ -40,6 +41,7 @@ GRACE_SECONDS: Final = 1.0  # in which a silent connection may still speak when 
 TRIP_SECONDS: Final = 5.0  # between two measurements of one round trip
 USED_SECONDS: Final = 30.0  # for which a peer counts as in use
 _BULK_BYTES: Final = 128 * limits.KIB  # moved in one tick, to tell goodput
+_DIALS: Final = (1, 101)  # numbers of new connections that no lane has
 _BURST, _IN_FLIGHT = 16, 4  # messages of limits.FRAME_BYTES
 
 
@@ -265,7 +267,11 @@ class Roads:
 
     async def _reach(self, peer: PeerId, place: Place) -> Connection:
         relay = place.relay if place.relay != DIRECT else None
-        return await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=True)
+
+        async def dial(number: int) -> Connection:
+            return await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=number)
+
+        return await first_of(dial, _DIALS)
 
     async def _meet(self, peer: PeerId, road: _Road) -> Connection:
         assert self._openings is not None
