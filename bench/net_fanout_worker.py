@@ -22,8 +22,10 @@ from net_worker import GRACE, Options, begin, key, say
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import Hash, PeerId
 from farflung.net import groups
+from farflung.net.certificates import credential_of
 from farflung.net.counters import Counter
-from farflung.net.io.fan import Fan, Hearer, Meeting
+from farflung.net.io.fan import Alone, Fan, Hearer, Meeting
+from farflung.net.io.manners import Manners
 
 NAME: Final = Hash(b"a group of the benchmark".ljust(32, b"."))
 SECRET: Final = bytes(range(32))
@@ -60,7 +62,7 @@ class _Round(Hearer):
 
 async def member(options: Options) -> None:
     heard = _Round(options["count"] - 1)
-    fan = Fan(key("fan", options["index"]), Counter(), heard)
+    fan = Fan(Alone(credential_of(key("fan", options["index"])), Counter(), Manners()), heard)
     await fan.enter(_meeting(options))
     say(joined=True)
     start = await asyncio.to_thread(begin, Path(options["go"]), time.monotonic() + 2 * GRACE)
@@ -81,7 +83,7 @@ async def member(options: Options) -> None:
 
 
 async def flood(options: Options) -> None:
-    fan = Fan(_keys(options["count"])[0], Counter(), Hearer())
+    fan = Fan(Alone(credential_of(_keys(options["count"])[0]), Counter()), Hearer())
     await fan.enter(_meeting(options))
     piece, left = os.urandom(1 << 20), options["bytes"]
     while left > 0:

@@ -44,8 +44,10 @@ from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.events import AnyEvent, AuditConcluded, Left, RoundClosed
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
+from farflung.net.certificates import credential_of
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
+from farflung.net.io.fan import Alone
 from farflung.train import rounds
 from farflung.train.roundlog import (
     Accepted,
@@ -234,7 +236,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.home = Party(REQUESTER, folder / "home")
         self.outlook = Outlook()
-        self.fanning = Fanning(REQUESTER, Counter(), self.home.shelf, self.home.disk)
+        self.fanning = Fanning(Alone(credential_of(REQUESTER), Counter()), self.home.shelf, self.home.disk)
         self.honest = [Member(key, folder / str(i)) for i, key in enumerate(HONEST)]
         self.eve = Hostile(EVE, folder / "eve")
         self.members: list[Member] = [*self.honest, self.eve]

@@ -10,10 +10,10 @@ from net_relays import R, relay, until
 from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import FarflungError
 from farflung.core.ids import Hash, PeerId
-from farflung.net.certificates import Credential
+from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import Counter
 from farflung.net.groups import SignedRoster, sign_roster
-from farflung.net.io.fan import Fan, Hearer, Meeting
+from farflung.net.io.fan import Alone, Fan, Hearer, Meeting
 from farflung.net.io.relay import RelayServer
 
 OWNER = local_key(17, "owner")
@@ -41,10 +41,11 @@ class Member(Hearer):
 
     def __init__(self, key: SigningKey | Credential) -> None:
         self.key, self.counter = key, Counter()
+        self.station = Alone(credential_of(key), self.counter)
         self.heard: list[tuple[PeerId, bytes]] = []
         self.gaps = 0
         self.errors: list[FarflungError] = []
-        self.fan = Fan(key, self.counter, self)
+        self.fan = Fan(self.station, self)
 
     def message(self, sender: PeerId, data: bytes) -> None:
         self.heard.append((sender, data))

@@ -115,7 +115,6 @@ class Requester:
         self.counter = Counter()
         self._outlook = outlook or Outlook()
         self._own = machine or key
-        self._fanning = Fanning(self._own, self.counter, self._shelf, self._disk)
         self.endpoint = Endpoint(
             self._own,
             self._serve,
@@ -125,6 +124,7 @@ class Requester:
             allow_remote=allow_remote,
             manners=thrift.manners(),
         )
+        self._fanning = Fanning(self.endpoint, self._shelf, self._disk)
         self.roads = Roads(self.endpoint)
         self._crew = Crew(key.public, terms, self._job_key, self.roads, self._supplies, journal)
 

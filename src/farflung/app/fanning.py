@@ -18,14 +18,12 @@ from farflung.app import objects, wire
 from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.crypto import NS_GROUP_KEY, SigningKey, digest
+from farflung.core.crypto import NS_GROUP_KEY, digest
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import Hash, PeerId
-from farflung.net.certificates import Credential
-from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.groups import Roster
-from farflung.net.io.fan import Fan, Hearer, Meeting
+from farflung.net.io.fan import Fan, Hearer, Meeting, Station
 from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest
@@ -40,10 +38,8 @@ _LOOK_SECONDS: Final = 0.25
 class Fanning(Hearer):
     """One node's. `refusals`: frames that were altered, repeated or forged on their way."""
 
-    def __init__(
-        self, own: SigningKey | Credential, counter: Counter, shelf: objects.Shelf, disk: Disk
-    ) -> None:
-        self._fan = Fan(own, counter, self)
+    def __init__(self, station: Station, shelf: objects.Shelf, disk: Disk) -> None:
+        self._fan = Fan(station, self)
         self._shelf, self._disk = shelf, disk
         self._taken: list[Hash] = []
         self._changed = asyncio.Event()

@@ -195,7 +195,7 @@ class Lender:
             return AuditTenancy(self._key, proposal.chain, proposal.terms, self._disk, self.dial, size)
         private = self._folder / "private"
         lent = (self._key, proposal.terms, self._disk, private, self.dial, size)
-        return Tenancy(*lent, cheat=self._cheat, own=self._credential, counter=self.counter)
+        return Tenancy(*lent, cheat=self._cheat, station=self.endpoint)
 
     def _judge(self, proposer: PeerId, proposal: wire.Proposal) -> None:
         """The provider's policy: the right ledger, its price, a job that makes sense, memory that is there."""

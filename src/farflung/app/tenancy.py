@@ -51,8 +51,9 @@ from farflung.core.errors import (
 from farflung.core.ids import Hash, PeerId
 from farflung.job.cheats import HONEST
 from farflung.job.spec import Terms
-from farflung.net.certificates import Credential
+from farflung.net.certificates import credential_of
 from farflung.net.counters import Counter
+from farflung.net.io.fan import Alone, Station
 from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import seal
@@ -79,17 +80,16 @@ class Tenancy:
         dataset_bytes: int,
         sandbox: str = "",
         cheat: str = HONEST,
-        own: Credential | None = None,
-        counter: Counter | None = None,
+        station: Station | None = None,
     ) -> None:
-        """`folder` holds private state, sealed; `sandbox` names the worker's tier; `own`, `counter`: for groups."""
+        """`folder` holds private state, sealed; `sandbox` names the worker's tier; `station` speaks to groups."""
         self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
         self.sandbox, self._cheat = sandbox, cheat
         self._payload_bytes = Sync.of(terms.spec).bound(terms.layout)
         self._workplace = Workplace(key.public, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, self._payload_bytes)
-        self.fanning = Fanning(own or key, counter or Counter(), self.shelf, disk)
+        self.fanning = Fanning(station or Alone(credential_of(key), Counter()), self.shelf, disk)
         self._openings = self._openings_under(b"")  # none, until the start
         self._merged: tuple[int, Merged] | None = None
         self._roots: dict[int, Hash] = {}  # of public states held, the newest two

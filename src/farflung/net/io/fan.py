@@ -12,20 +12,21 @@ import secrets
 import socket
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from farflung.core import limits
 from farflung.core.codec import encode
-from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError, VerificationError
 from farflung.core.ids import PeerId, short
 from farflung.net import groups
-from farflung.net.certificates import Credential, credential_of
+from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, Opener, Sealer, read_head
 from farflung.net.groups import Join, SignedRoster, Welcome
 from farflung.net.io.frontdoor import exactly
+from farflung.net.io.manners import Manners
 from farflung.net.io.tuning import tune
+from farflung.net.io.valve import Valve
 from farflung.net.messages import Kind
 
 PING_SECONDS: Final = limits.IDLE_SECONDS / 3
@@ -56,6 +57,23 @@ class Meeting:
     key: bytes
 
 
+class Station(Protocol):
+    """What a member speaks from: an Endpoint, or `Alone`. Asked anew at each join, since a node key is renewed."""
+
+    credential: Credential
+    counter: Counter
+    manners: Manners | None  # of all that this process sends to other machines; None: as fast as it goes
+
+
+@dataclass(slots=True)
+class Alone:
+    """A process that has no endpoint."""
+
+    credential: Credential
+    counter: Counter
+    manners: Manners | None = None
+
+
 class Hearer:
     """What a member of a group hears. All methods are called from the event loop and must not raise."""
 
@@ -72,14 +90,14 @@ class Hearer:
 class Fan:
     """A member. `enter` first; `close` last."""
 
-    def __init__(
-        self, own: SigningKey | Credential, counter: Counter, hearer: Hearer, kind: Kind = Kind.SYNC
-    ) -> None:
-        """Bytes are counted in `counter` under `kind`."""
-        self._own, self._counter, self._hearer, self._kind = credential_of(own), counter, hearer, kind
-        self._opener = Opener(self._own.account)
+    def __init__(self, station: Station, hearer: Hearer, kind: Kind = Kind.SYNC) -> None:
+        """Bytes are counted in the station's counter under `kind`."""
+        self._station, self._counter, self._hearer, self._kind = station, station.counter, hearer, kind
+        self._account = station.credential.account
+        self._opener = Opener(self._account)
         self._meeting: Meeting | None = None
         self._socket: socket.socket | None = None
+        self._valve: Valve | None = None  # of the socket
         self._sealer: Sealer | None = None
         self._sending = asyncio.Lock()
         self._counts: asyncio.Future[int] | None = None  # the epoch that the relay confirms
@@ -107,7 +125,7 @@ class Fan:
         is_here = self._socket is not None and known is not None and known.relay == meeting.relay
         if is_here and known is not None and known.roster.roster == roster:
             return
-        if self._own.account not in roster.members:
+        if self._account not in roster.members:
             raise _refused(meeting.relay, _REFUSALS[Welcome.OUTSIDE])
         self._opener.enter(roster, meeting.key, time.monotonic())
         if not is_here:
@@ -128,11 +146,12 @@ class Fan:
     async def send(self, message: bytes) -> None:
         """Sends up to limits.BULK_BYTES to all others; returns when the kernel has it.
 
-        Raises NetworkError FF-NET-135 when there is no connection.
+        Raises NetworkError FF-NET-135 when there is no connection, FF-NET-150 when the month's volume is used up.
         """
         async with self._sending:
-            if self._sealer is None:
+            if self._sealer is None or self._valve is None:
                 raise _lost()
+            self._valve.check(self._kind)
             for frame in self._sealer.seal(message):
                 await self._write(frame, self._kind)
 
@@ -162,48 +181,60 @@ class Fan:
         if self._counts is not None and not self._counts.done():
             self._counts.set_exception(_lost())
             self._counts.exception()  # nobody may be waiting
-        if self._socket is not None:
+        if self._socket is not None and self._valve is not None:
+            self._valve.close()
             self._socket.close()
-            self._socket = None
+            self._socket = self._valve = None
 
     def _draw(self, meeting: Meeting) -> None:
         """A stream of its own, so that no counter comes twice whatever was sent before."""
         roster = meeting.roster.roster
-        self._sealer = Sealer(roster, meeting.key, self._own.account, secrets.randbits(64))
+        self._sealer = Sealer(roster, meeting.key, self._account, secrets.randbits(64))
 
     async def _join(self, meeting: Meeting) -> None:
-        now = int(time.time())
+        now, own = int(time.time()), self._station.credential
         nonce = secrets.token_bytes(groups.NONCE_BYTES)
         ends = now + limits.TICKET_SECONDS // 2
-        join = Join(meeting.relay, meeting.roster.roster.group, self._own.account, nonce, ends)
-        shown = groups.sign_join(self._own, join, meeting.roster)
+        join = Join(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends)
+        shown = groups.sign_join(own, join, meeting.roster)
         sock = await _dial(meeting)
+        tune(sock)
+        valve = Valve(sock, self._station.manners)
         try:
-            tune(sock)
-            async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
-                await asyncio.get_running_loop().sock_sendall(sock, shown)
-                word = await exactly(sock, groups.ANSWER_BYTES)
-        except (OSError, EOFError) as error:  # TimeoutError is an OSError
-            sock.close()
-            raise _refused(meeting.relay, "it does not answer") from error
+            word = await self._show(meeting, sock, shown)
         except BaseException:
+            valve.close()
             sock.close()
             raise
+        valve.sent(len(shown))
+        valve.received(len(word))
         self._counter.sent[Kind.CONTROL] += len(shown)
         self._counter.received[Kind.CONTROL] += len(word)
         status = groups.read_answer(word)
         if status is not Welcome.JOINED:
+            valve.close()
             sock.close()
             raise _refused(meeting.relay, "it has no groups" if status is None else _REFUSALS[status])
-        self._socket, self._heard = sock, time.monotonic()
+        self._socket, self._valve, self._heard = sock, valve, time.monotonic()
         self._draw(meeting)
+
+    @staticmethod
+    async def _show(meeting: Meeting, sock: socket.socket, shown: bytes) -> bytes:
+        """The relay's answer to a join. Raises NetworkError FF-NET-130."""
+        try:
+            async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
+                await asyncio.get_running_loop().sock_sendall(sock, shown)
+                return await exactly(sock, groups.ANSWER_BYTES)
+        except (OSError, EOFError) as error:  # TimeoutError is an OSError
+            raise _refused(meeting.relay, "it does not answer") from error
 
     async def _write(self, data: bytes, kind: Kind) -> None:
         """Raises NetworkError FF-NET-135. A frame that was begun is written to its end, or the connection is over."""
-        sock = self._socket
-        if sock is None:
+        sock, valve = self._socket, self._valve
+        if sock is None or valve is None:
             raise _lost()
         try:
+            await valve.may_send()
             await asyncio.get_running_loop().sock_sendall(sock, data)
         except BaseException as error:
             if sock is self._socket:
@@ -211,6 +242,7 @@ class Fan:
             if isinstance(error, OSError):
                 raise _lost() from error
             raise
+        valve.sent(len(data))
         self._counter.sent[kind] += len(data)
 
     @staticmethod
@@ -222,11 +254,11 @@ class Fan:
     async def _stay(self) -> None:
         """Reads, and joins again after a loss, until it is cancelled."""
         while True:
-            sock = self._socket
-            if sock is not None:
+            sock, valve = self._socket, self._valve
+            if sock is not None and valve is not None:
                 pinging = asyncio.create_task(self._ping(sock))
                 try:
-                    await self._listen(sock)
+                    await self._listen(sock, valve)
                 except (OSError, EOFError):
                     pass
                 except ProtocolError as error:
@@ -250,14 +282,16 @@ class Fan:
                 async with self._sending:
                     await self._write(Head(0, FrameKind.PING).encode(), Kind.CONTROL)
 
-    async def _listen(self, sock: socket.socket) -> None:
+    async def _listen(self, sock: socket.socket, valve: Valve) -> None:
         """Takes frames. Raises OSError, EOFError, ProtocolError FF-NET-132."""
         loop, buffer = asyncio.get_running_loop(), bytearray(_BUFFER_BYTES)
         view, start, end = memoryview(buffer), 0, 0
         while True:
+            await valve.may_read()
             size = await loop.sock_recv_into(sock, view[end:])
             if not size:
                 raise EOFError
+            valve.received(size)
             end += size
             self._heard = time.monotonic()
             while (after := self._whole(view[start:end])) is not None:

@@ -12,7 +12,7 @@ import math
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from farflung.core import limits
 from farflung.net import uplink
@@ -43,11 +43,24 @@ class Caps:
     down: int = 0
 
 
+class Source(Protocol):
+    """What a connection is read from, as asyncio's transports are."""
+
+    def pause_reading(self) -> None:
+        """Nothing is read from now on."""
+
+    def resume_reading(self) -> None:
+        """It is read again."""
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+
+
 @dataclass(slots=True)
 class _Member:
     """One connection to another home."""
 
-    transport: asyncio.Transport
+    source: Source
     wake: Callable[[], None]
     reading: Reading | None  # at the last look
     was_busy: bool = False
@@ -89,11 +102,11 @@ class Manners:
         if self.allowance is not None and kind.is_bulk and sock in self._members:
             self.allowance.check()
 
-    def open(self, sock: socket.socket, transport: asyncio.Transport, wake: Callable[[], None]) -> None:
+    def open(self, sock: socket.socket, source: Source, wake: Callable[[], None]) -> None:
         """A connection stands; nothing if its other end is on this machine or in this home. `wake`: it may send on."""
         if not is_near(sock):
             self._remember(sock)
-            self._members[sock] = member = _Member(transport, wake, read(sock))
+            self._members[sock] = member = _Member(source, wake, read(sock))
             self._uplink.open(sock)
             if member.reading is not None:
                 _hold(sock, member, 0.0)
@@ -142,7 +155,7 @@ class Manners:
                 self._paused = True
                 loop.call_later(wait, self._read_on)
             for member in self._members.values():
-                member.transport.pause_reading()
+                member.source.pause_reading()
 
     def _release(self) -> None:
         assert self._out is not None
@@ -162,8 +175,8 @@ class Manners:
             return
         self._paused = False
         for member in self._members.values():
-            if not member.transport.is_closing():
-                member.transport.resume_reading()
+            if not member.source.is_closing():
+                member.source.resume_reading()
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
