@@ -4,7 +4,6 @@ import asyncio
 import random
 import socket
 import time
-from pathlib import Path
 
 import pytest
 from net_groups import MEMBERS, NAME, OWNER, Member, gathered, group, heard, key_of, meeting, roster
@@ -17,12 +16,8 @@ from farflung.net import groups
 from farflung.net.certificates import Credential, certify, credential_of
 from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head
 from farflung.net.groups import Join, Welcome, sign_roster
-from farflung.net.io import manners as manners_module
-from farflung.net.io.allowance import Allowance
 from farflung.net.io.fan import Fan
-from farflung.net.io.manners import Caps, Manners
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.valve import Valve
 from farflung.net.keyring import Registered
 from farflung.net.messages import Kind
 
@@ -378,87 +373,5 @@ def test_a_node_key_stands_for_its_account_until_it_is_revoked() -> None:
             assert await join(server, joining(MEMBERS[1], revoked)) is Welcome.VOID
             stolen = Credential(node, certify(local_key(17, "else"), node.public, 1))
             assert await join(server, joining(stolen, presenter=account.public)) is Welcome.FORGED
-
-    run(test)
-
-
-def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_month(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(manners_module, "is_near", lambda _sock: False)
-
-    async def test() -> None:
-        month = Allowance(tmp_path / "month.book", 1_000_000)
-        async with relay() as server, gathered(server.address, keys=MEMBERS[1:]) as others:
-            mine = Member(MEMBERS[0])
-            line = mine.station.manners = Manners(allowance=month)
-            try:
-                await mine.fan.enter(meeting(server.address))
-                assert list(line._members) == list(line._uplink._senders) == [mine.fan._socket]
-                await mine.fan.send(body(400_000))
-                await heard(others, 1)
-                assert month.used >= 400_000
-                await others[0].fan.send(body(700_000))
-                await heard([mine], 1)
-                assert mine.counter.sent[Kind.SYNC] >= 400_000
-                assert mine.counter.received[Kind.SYNC] >= 700_000
-                with pytest.raises(NetworkError, match="FF-NET-150"):
-                    await mine.fan.send(b"more")
-            finally:
-                await mine.fan.close()
-            assert not line._members
-            assert not line._uplink._senders
-        await month.close()
-
-    run(test)
-
-
-@pytest.mark.parametrize("caps", [Caps(up=1_000_000), Caps(down=1_000_000)])
-def test_an_owners_cap_holds_for_a_group_where_the_kernel_cannot_pace(
-    caps: Caps, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manners_module, "is_near", lambda _sock: False)
-    monkeypatch.setattr(manners_module.tuning, "CAN_PACE", False)
-
-    async def test() -> None:
-        async with relay() as server, gathered(server.address, keys=MEMBERS[1:]) as others:
-            mine = Member(MEMBERS[0])
-            mine.station.manners = Manners(caps)
-            waits = []
-            for name in ("may_read", "may_send"):
-                wait = getattr(Valve, name)
-
-                async def noted(valve: Valve, wait: object = wait) -> None:
-                    before = time.monotonic()
-                    await wait(valve)  # type: ignore[operator]
-                    waits.append(time.monotonic() - before)
-
-                monkeypatch.setattr(Valve, name, noted)
-            try:
-                await mine.fan.enter(meeting(server.address))
-                await (mine if caps.up else others[0]).fan.send(body(1_000_000))
-                await heard(others if caps.up else [mine], 1)
-                assert sum(waits) > 0.1  # a second's bytes
-            finally:
-                await mine.fan.close()
-
-    run(test)
-
-
-def test_a_member_joins_again_with_the_key_that_it_has_then() -> None:
-    async def test() -> None:
-        account, keys = MEMBERS[0], [local_key(17, "node", n) for n in range(2)]
-        first, second = (Credential(key, certify(account, key.public, n)) for n, key in enumerate(keys, 1))
-        async with relay() as server:
-            mine = Member(first)
-            try:
-                await mine.fan.enter(meeting(server.address))
-                mine.station.credential = second
-                legs(server)[account.public].close()
-                await until(lambda: mine.gaps > 0)
-                await until(lambda: bool(server._hub.groups) and account.public in legs(server))
-                assert legs(server)[account.public].who == second.identity
-            finally:
-                await mine.fan.close()
 
     run(test)

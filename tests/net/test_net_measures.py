@@ -15,6 +15,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.net import measures
+from farflung.net.io import manners, tuning
 from farflung.net.io.caller import Caller
 from farflung.net.io.connection import Connection
 from farflung.net.io.measuring import connects
@@ -196,3 +197,22 @@ def test_one_address_is_tried_a_few_times_a_minute_whatever_keys_ask() -> None:
     assert tried == [True] * limits.MEASURE_REACHES + [False] * (len(KEYS) - limits.MEASURE_REACHES)
     assert not allowance.reach(KEYS[0], "192.0.2.2", 2.0)
     assert allowance.reach(KEYS[0], "192.0.2.2", 61.0)
+
+
+@pytest.mark.skipif(not tuning.CAN_PACE, reason="this system cannot pace")
+def test_a_relays_own_answers_have_one_pacer_and_that_is_its_uplink(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manners, "is_near", lambda _sock: False)
+
+    async def test() -> None:
+        async with relay() as server:
+            caller = Caller(A)
+            connection = await called(caller, server.address)
+            assert await connection.call(measures.SOURCE, encode(50_000), kind=Kind.JOIN) == bytes(50_000)
+            theirs = server.endpoint.connection(A.public)
+            assert theirs is not None
+            assert theirs.tcp is not None
+            pace = theirs.tcp.getsockopt(socket.SOL_SOCKET, tuning._MAX_PACING_RATE)
+            assert pace == -1  # none: this relay was told no uplink
+            await caller.close()
+
+    run(test)

@@ -96,8 +96,7 @@ class RelayServer:
         node keys count (None: all that are certified). `circuit_rate`: bytes a second that one circuit may forward each
         way (0: no bound). `toll`: asks for passes (None: carries for nothing).
         """
-        self.counter = counter or Counter()
-        self.forwarded = 0
+        self.counter, self.forwarded = counter or Counter(), 0
         self._own, self._admit, self._on_traffic = credential_of(own), admit, on_traffic
         self._may_splice, self._clock, self.keyring = may_splice, clock, keyring or Keyring()
         self._circuit_seconds, self._idle_seconds = circuit_seconds, idle_seconds
@@ -110,6 +109,7 @@ class RelayServer:
             keyring=self.keyring,
             clock=clock,
         )
+        self._endpoint.manners = None  # a socket has one pacer: the relay's uplink, or none
         self._circuit_rate, self._toll = circuit_rate, toll
         self._uplink = None if uplink is None else Uplink(uplink)
         self._spent = Spent()
