@@ -38,7 +38,7 @@ NIL = Hash(bytes(32))
 DAMNED = (EVE.public, False)  # out, and may not come back
 
 
-async def _a_few_times(ask: Callable[[], Awaitable[Any]]) -> Any:
+async def _a_few_times(ask: Callable[[], Awaitable[Any]], _seconds: float) -> Any:
     """A verifier's patience, in tries: a slow machine must not make the honest look guilty."""
     for _ in range(3):
         with contextlib.suppress(NetworkError, VerificationError):

@@ -267,6 +267,32 @@ def test_a_dead_relay_accuses_only_a_peer_that_alone_has_chosen_it(
     against(attack)
 
 
+def test_the_time_of_a_debt_follows_the_jobs_sizes_and_not_what_a_peer_says(
+    against: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An opening counts as the largest state there is, a state as what it is; a larger one is withheld at once."""
+    sizes: list[int] = []
+    allowance = owing.allowance
+    monkeypatch.setattr(owing, "allowance", lambda size: sizes.append(size) or allowance(size))
+
+    async def attack(scene: Audited, order: wire.AuditOrder) -> None:
+        assert (await scene.run(order)).blind is not None
+        assert order.opened is not None
+        assert sizes == [order.opened.state.size]
+        scene.provider._tenancy._held.clear()  # type: ignore[union-attr]
+        sizes.clear()
+        assert (await scene.run(replace(order, opened=None))).blind is not None
+        largest = scene.provider._tenancy._largest_state()  # type: ignore[union-attr]
+        assert sizes == [largest, order.opened.state.size]
+        assert order.opened.state.size <= largest
+        sizes.clear()
+        endless = replace(order.opened, state=replace(order.opened.state, size=1 << 40))
+        await scene.withheld(replace(order, opened=endless))
+        assert max(sizes) == largest
+
+    against(attack)
+
+
 def test_a_peer_whose_address_nobody_has_told_is_not_accused(against: Any) -> None:
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
         known = dict(scene.provider._addresses)

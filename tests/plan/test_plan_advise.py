@@ -37,6 +37,7 @@ from farflung.plan.time import (
     answer_seconds,
     duration,
     evaluated_tokens,
+    served_seconds,
     step_seconds,
     train_flop,
 )
@@ -373,9 +374,10 @@ def test_a_verifier_is_waited_for_as_long_as_the_work_of_a_round_may_take_it() -
     slow = msgspec.structs.replace(MACHINE, flops_per_core=1e7)
     of_15_steps, at_most = train_flop(job, LAYOUT) / job.rounds, 4  # in one of 4 segments
     segment = of_15_steps * at_most / 15 / (1e7 * EFFICIENCY)
-    assert answer_seconds(job, LAYOUT, slow) == pytest.approx(ANSWER_TIMES * segment)
+    served = served_seconds(job, LAYOUT)
+    assert answer_seconds(job, LAYOUT, slow) == pytest.approx(ANSWER_TIMES * segment + served)
     longer = msgspec.structs.replace(job, audit=AuditSpec(1, 0.25, 1))
-    assert answer_seconds(longer, LAYOUT, slow) == pytest.approx(ANSWER_TIMES * segment * 15 / 4)
+    assert answer_seconds(longer, LAYOUT, slow) == pytest.approx(ANSWER_TIMES * segment * 15 / 4 + served)
     assert advise(job, LAYOUT, 1000, slow).answer == answer_seconds(job, LAYOUT, slow)
 
 

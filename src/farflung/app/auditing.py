@@ -282,13 +282,12 @@ class AuditTenancy:
             data = await (await self._debts.reach(peer)).call(method, body, timeout=None)
             return wire.read_opening(data, kind)
 
-        return await self._debts.paid(peer, ask)
+        # it seals two states or three before it answers, and their sizes are not known here yet
+        return await self._debts.paid(peer, ask, self._largest_state())
 
     async def _from_peer(self, manifest: Manifest, peer: PeerId) -> bytes:
         """A state that the peer had committed to; raises WithheldError."""
-        spec = self._terms.spec
-        vectors = 2 + len(VECTORS[spec.optimizer.name]) + int(Sync.of(spec).is_offset)
-        if manifest.size > 4 * self._terms.layout.size * vectors + limits.KIB:
+        if manifest.size > self._largest_state():
             raise WithheldError(
                 "FF-APP-088", "a committed state is withheld", cause="it is larger than any state"
             )
@@ -297,7 +296,13 @@ class AuditTenancy:
             await self._debts.reach(peer)
             return await self._fetch(manifest, peer)
 
-        return await self._debts.paid(peer, ask)
+        return await self._debts.paid(peer, ask, manifest.size)
+
+    def _largest_state(self) -> int:
+        """Bytes of a state at a border of a segment."""
+        spec = self._terms.spec
+        vectors = 2 + len(VECTORS[spec.optimizer.name]) + int(Sync.of(spec).is_offset)
+        return 4 * self._terms.layout.size * vectors + limits.KIB
 
     async def _fetch(self, manifest: Manifest, source: PeerId) -> bytes:
         self._fetched.add(manifest.id)

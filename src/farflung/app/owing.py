@@ -1,5 +1,9 @@
 """What a peer owes a verifier: asked for until its time is over, and whether that is the peer's doing or the line's.
 
+The time follows what has to be moved, at limits.OWED_RATE: a home with a slow uplink and a large model is no cheater.
+How many bytes that are the job's layout bounds, and the rate is the same for all: no peer wins time by what it says of
+its line or how slowly it sends, and limits.OWED_SECONDS is the most.
+
 A verifier that cannot reach anybody accuses nobody. So before it says that something is withheld it asks the
 requester for a sign of life, and looks at who else is behind the relay that does not answer.
 """
@@ -11,13 +15,14 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from farflung.app import objects, wire
+from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, NetworkError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
 
-WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had committed to
+WITHHOLD_SECONDS: Final = 30.0  # within which a peer must serve what it had committed to, were it nothing
 PATIENCE_SECONDS: Final = 0.3  # between tries: a peer that died is back within seconds, and owes what it owed
 PROBE_SECONDS: Final = 10.0  # within which the requester answers a verifier that doubts its own line
 RELAY_GONE: Final = "FF-NET-070"
@@ -53,11 +58,14 @@ class Debts:
         self._is_relay_gone = False
         return connection
 
-    async def paid(self, peer: PeerId, ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
-        """What a peer owes. Raises WithheldError, or NetworkError FF-APP-098 when that may not be the peer's doing."""
+    async def paid(self, peer: PeerId, ask: Callable[[], Awaitable[AnswerT]], size: int) -> AnswerT:
+        """What a peer owes: `size` bytes to be sealed or moved, by the job's layout at most.
+
+        Raises WithheldError, or NetworkError FF-APP-098 when that may not be the peer's doing.
+        """
         self._is_relay_gone = False
         try:
-            return await patiently(ask)
+            return await patiently(ask, allowance(size))
         except WithheldError:
             # A relay that only this peer chose is its own affair.
             mine = self._relays.get(peer, frozenset())
@@ -77,11 +85,16 @@ class Debts:
             raise _offline(f"the requester does not answer either: {error}"[:300]) from None
 
 
-async def patiently(ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
-    """What a peer owes, asked again until its time is over. A line that broke or an agent that restarts is no lie."""
+def allowance(size: int) -> float:
+    """Seconds within which a peer must serve `size` bytes. Neither what it says of its line nor its pace has a part."""
+    return min(WITHHOLD_SECONDS + size / limits.OWED_RATE, limits.OWED_SECONDS)
+
+
+async def patiently(ask: Callable[[], Awaitable[AnswerT]], seconds: float) -> AnswerT:
+    """What a peer owes, asked until its `seconds` are over. A line that broke or an agent that restarts is no lie."""
     last: BaseException | None = None
     try:
-        async with asyncio.timeout(WITHHOLD_SECONDS):
+        async with asyncio.timeout(seconds):
             while True:
                 try:
                     return await ask()
@@ -89,7 +102,7 @@ async def patiently(ask: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
                     last = error
                 await asyncio.sleep(PATIENCE_SECONDS)
     except TimeoutError:
-        cause = f"within {WITHHOLD_SECONDS:.0f} s: {last}"[:300]
+        cause = f"within {seconds:.0f} s: {last}"[:300]
         raise WithheldError("FF-APP-088", "a committed state is withheld", cause=cause) from None
 
 

@@ -13,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from farflung.core import limits
 from farflung.core.layout import Layout
 from farflung.core.units import Flop, Seconds
 from farflung.job.spec import JobSpec
 from farflung.plan import audits
 from farflung.plan.machine import Machine
+from farflung.plan.states import FLOAT, carried_vectors, inner_vectors
 from farflung.plan.traffic import Traffic
 
 EFFICIENCY: Final = 0.6  # of the sgemm rate, reached by forward, backward and optimizer on one core
@@ -42,6 +44,7 @@ DECODE_BYTE: Final = 2e-8  # core-seconds to seal, send, fetch, open and decode 
 
 
 ANSWER_LEAST: Final = 180.0  # seconds for an answer of a verifier: states on their way, a worker that starts
+SERVED_MOST: Final = 3.0 * limits.OWED_SECONDS
 ANSWER_TIMES: Final = (
     4  # times the seconds of the training: slower machines, and cores that others use as well
 )
@@ -140,11 +143,18 @@ def answer_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
     """Within which a verifier answers, before the next one is asked.
 
     At worst it trains a round's longest segment of every member again, one after the other: ANSWER_TIMES what one core
-    of this machine takes for that. What a verifier says of its own machine has no part in it.
+    of this machine takes for that, and peers serve it states as slowly as they may. What a verifier says of its own
+    machine has no part in it.
     """
     tokens = spec.network.providers * audits.longest(spec)
     trained = 3.0 * forward_flop(spec, layout) * tokens / (machine.flops_per_core * EFFICIENCY)
-    return Seconds(max(ANSWER_LEAST, ANSWER_TIMES * trained))
+    return Seconds(max(ANSWER_LEAST, ANSWER_TIMES * trained + min(served_seconds(spec, layout), SERVED_MOST)))
+
+
+def served_seconds(spec: JobSpec, layout: Layout) -> Seconds:
+    """What a peer may take for what it owes in one half of an audit: a state that is sealed, and two that are moved."""
+    vectors = 1 + inner_vectors(spec) + carried_vectors(spec.sync)
+    return Seconds(3.0 * FLOAT * layout.size * vectors / limits.OWED_RATE)
 
 
 def duration(spec: JobSpec, layout: Layout, traffic: Traffic, machine: Machine) -> Duration:
