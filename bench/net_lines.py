@@ -216,9 +216,10 @@ def uplink(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         spans = [(run.began, run.began + run.seconds) for run in seen]
         busy = [trip for when, trip in trips if any(first <= when < last for first, last in spans)]
         rise, middle = ((found - quiet) * 1000 for found in (percentile(busy, 0.95), median(busy)))
+        pace = "TCP alone decides" if name == PLAIN else "paced below the measured line, without a cap"
         against = (
             f"{quiet * 1000:.0f} ms without load; median rise {middle:.0f}; {len(busy)} pings during "
-            f"{listed(rates(seen), 1)} Mbit/s; the endpoint has no cap, TCP alone decides"
+            f"{listed(rates(seen), 1)} Mbit/s; {pace}"
         )
         row = f"uplink 20/100, {name}: a ping rises by, 95th percentile"
         if goal is None:
