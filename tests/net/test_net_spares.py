@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 
 import pytest
@@ -11,8 +12,10 @@ from net_relays import A, B, C, R, echo, hidden, relay, run, until
 from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.net.certificates import bare
+from farflung.net.counters import Counter
 from farflung.net.io import spares as spares_
 from farflung.net.io.connection import Connection
+from farflung.net.io.knock import Knock
 from farflung.net.io.spares import Spares
 from farflung.net.streams import Streams
 
@@ -206,5 +209,23 @@ def test_round_trips_from_a_dial_to_the_first_answer_through_a_relay() -> None:
             await connection.closed()
             wire.close()
             await asyncio.sleep(0.2)
+
+    run(test)
+
+
+def test_a_dial_that_was_given_up_while_tcp_connected_leaves_no_error_behind() -> None:
+    """Its socket is closed without an answer, and nobody is left to hear of it."""
+
+    async def test() -> None:
+        left: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: left.append(context))
+        given_up = Knock(b"ticket", Counter(), lambda: pytest.fail("nobody was joined"))
+        given_up.connection_lost(None)
+        assert given_up.answered.done()
+        del given_up
+        gc.collect()
+        await asyncio.sleep(0)
+        assert left == []
 
     run(test)

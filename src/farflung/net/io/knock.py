@@ -57,6 +57,7 @@ class Knock(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._made: Connection | None = None
         self.answered: asyncio.Future[Connection | Status] = asyncio.get_running_loop().create_future()
+        self.answered.add_done_callback(_heard)  # who dialled may have given up while TCP still connected
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the relay is there."""
@@ -105,6 +106,12 @@ class Knock(asyncio.BufferedProtocol):
             self.answered.set_exception(what)
         else:
             self.answered.set_result(what)
+
+
+def _heard(answered: asyncio.Future[Connection | Status]) -> None:
+    """Takes note of an error that nobody waits for any more."""
+    if not answered.cancelled():
+        answered.exception()
 
 
 async def visit(

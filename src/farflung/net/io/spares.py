@@ -23,7 +23,7 @@ from farflung.net.certificates import Credential, Identity
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.knock import Knock, new_ticket, visit
-from farflung.net.tickets import NOBODY, Purpose, Status
+from farflung.net.tickets import NOBODY, Purpose
 
 _PAUSE_SECONDS: Final = 1.0  # after a spare that broke
 _PART_SECONDS: Final = 1.0
@@ -106,7 +106,6 @@ async def keep_spare(
             try:
                 ticket = new_ticket(own(), Purpose.SPARE, relay, NOBODY)
                 held.append(await visit(own(), counter, ticket, place, make))
-                held[-1].answered.add_done_callback(_hear)
             except NetworkError:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
@@ -117,12 +116,6 @@ async def keep_spare(
         for one in held:
             if not _is_joined(one):
                 one.give_up()
-
-
-def _hear(answered: asyncio.Future[Connection | Status]) -> None:
-    """Nobody else may look at one that broke."""
-    if not answered.cancelled():
-        answered.exception()
 
 
 def _is_joined(spare: Knock) -> bool:
