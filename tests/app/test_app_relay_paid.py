@@ -138,6 +138,11 @@ class World:
     async def dial(self) -> Connection:
         return await self.alice.dial(BOB.public, *self.place, relay=self.key.public)
 
+    async def send(self) -> None:
+        """Bytes there and back, for which Alice has signed; Bob signs when the relay asks."""
+        assert await (await self.dial()).call("x", BULK) == BULK
+        await self.alice.purse.sign(self.key.public)
+
     async def channel(self) -> ChannelRow:
         row = await self.client(PAYER).channel(PAYER.public, self.key.public)
         assert row is not None
@@ -164,7 +169,7 @@ def test_a_relay_with_a_price_carries_for_a_pass_only_and_is_paid_when_the_payer
             await world.dial()
         payer = await world.open_channel()
         await world.register()
-        assert await (await world.dial()).call("x", BULK) == BULK
+        await world.send()
         await payer.settle()
         row = await world.channel()
         assert not row.is_open
@@ -186,8 +191,7 @@ def test_a_relay_that_ends_claims_what_is_signed(tmp_path: Path) -> None:
         await world.start("--price", str(PRICE))
         await world.open_channel()
         await world.register()
-        connection = await world.dial()
-        assert await connection.call("x", BULK) == BULK
+        await world.send()
         paid, last = await world.end()
         row = await world.channel()
         assert (row.is_open, row.paid) == (False, last["earned"])
@@ -203,6 +207,8 @@ def test_a_receipt_by_a_node_key_that_the_ledger_does_not_know_is_not_taken(tmp_
         await world.start("--price", str(PRICE))
         payer = await world.open_channel()
         assert await (await world.dial()).call("x", BULK) == BULK
+        with pytest.raises(NetworkError, match="FF-NET-141"):
+            await world.alice.purse.sign(world.key.public)
         await payer.settle()
         assert (await world.channel()).paid == 0
         await world.end()
@@ -215,8 +221,7 @@ def test_a_receipt_by_a_key_that_is_withdrawn_meanwhile_spoils_no_claim(tmp_path
         await world.start("--price", str(PRICE))
         payer = await world.open_channel()
         await world.register()
-        assert await (await world.dial()).call("x", BULK) == BULK
-        await world.alice.purse.sign(world.key.public)
+        await world.send()
         await world.client(ALICE).submit(KeyRevoke(1))
         await payer.settle()
         assert not (await world.channel()).is_open
@@ -235,7 +240,7 @@ def test_a_relay_claims_from_a_channel_that_is_over(tmp_path: Path) -> None:
             await world.meet(await server.start())
             await world.register()
             await world.open_channel((await world.client(PAYER).head()).header.time + 3 * LOGICAL_MS)
-            assert await (await world.dial()).call("x", BULK) == BULK
+            await world.send()
             await desk.collect()
             assert (await world.channel()).is_open
             for _ in range(3):  # blocks, and with them time

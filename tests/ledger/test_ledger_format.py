@@ -53,6 +53,7 @@ def test_wire_structs_have_known_bytes():
         q.AskBlocks(4),
         q.AskTx(JOB),
         q.AskKeys(),
+        q.AskGenesis(),
     )
     answers = tuple(q.answer(chain, query) for query in queries)
     results = (
@@ -63,8 +64,8 @@ def test_wire_structs_have_known_bytes():
     )
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
-        "e42f0cf47df7630e",
-        "16ab38c8428fd15d",
+        "f669d98e8f4e2ee7",
+        "2b67b066e25b6dda",
         "4429b40a06318ce4",
         "71bfb5cfa52ae10b",
     ]
