@@ -5,9 +5,10 @@
 Lines are those of `farflung.app.lab` (root, iproute2, nftables): a laboratory is built, one home of each kind is
 measured by its own self-check, and what does not agree leaves out the cases that need it, with the reason on stderr.
 Both systems send as many bytes between the same homes in the same run, until the last byte is there or the time is
-over; ours encrypted and through its own Connection, plain TCP as one connection of cubic, set and read back, and not
-encrypted. Rates are payload given to the receiving program, from the first byte sent. Medians of 3 runs; `--quick`: of
-one, and of transfers so short that slow start counts.
+over; ours encrypted and through its own Connection (full runs of `direct` and `relay`: over all that bulk takes in a
+job), plain TCP as one connection of cubic, set and read back, and not encrypted. Rates are payload given to the
+receiving program, from the first byte sent. Medians of 3 runs; `--quick`: of one, and of transfers so short that slow
+start counts.
 """
 
 from __future__ import annotations

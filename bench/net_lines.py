@@ -61,6 +61,12 @@ def conditions(loss: float, trip: float, burst: float = 1.0) -> str:
     return f"loss {loss * 100:g} %{bursts}, {trip:g} ms"
 
 
+def _ways(seen: list[Transfer]) -> str:
+    """Over how many connections bulk went, as jobs do it."""
+    most = max(run.facts["ways"] for run in seen)
+    return "one connection" if most == 1 else f"bulk over {most} connections of one path"
+
+
 def compared(name: str, ours: list[Transfer], plain: list[Transfer], goal: float | None) -> Row:
     """How many times plain TCP's rate, of the same run."""
     if not median(rates(plain)):
@@ -68,7 +74,7 @@ def compared(name: str, ours: list[Transfer], plain: list[Transfer], goal: float
     ratio = median(rates(ours)) / median(rates(plain))
     against = (
         f"{PLAIN}, one connection, not encrypted, {plain[0].bytes / MB:.0f} MB in {plain[0].seconds:.1f} s: "
-        f"{listed(rates(plain), 2)} Mbit/s; ours by {ours[0].facts['congestion']}, encrypted: "
+        f"{listed(rates(plain), 2)} Mbit/s; ours by {ours[0].facts['congestion']}, encrypted, {_ways(ours)}: "
         f"{listed(rates(ours), 2)}"
     )
     row = f"{name}: against {PLAIN}"
@@ -82,7 +88,7 @@ def filled(name: str, ours: list[Transfer], rate: float, goal: float | None) -> 
     line = payload(rate)
     against = (
         f"{line:.1f} Mbit/s of TCP payload in a line of {rate:g}; {ours[0].bytes / MB:.0f} MB in "
-        f"{ours[0].seconds:.1f} s by {ours[0].facts['congestion']}; {listed(rates(ours), 1)} Mbit/s"
+        f"{ours[0].seconds:.1f} s by {ours[0].facts['congestion']}, {_ways(ours)}; {listed(rates(ours), 1)} Mbit/s"
     )
     row, share = f"{name}: goodput", median(rates(ours)) / line
     return (
@@ -105,7 +111,9 @@ def direct(stage: Stage, numbers: list[int]) -> Iterator[Row]:
     """Farflung's own connection, and plain TCP between the same homes."""
     for at, loss in enumerate(_direct_losses(stage.quick)):
         one, two = f"h{numbers[2 * at]}", f"h{numbers[2 * at + 1]}"
-        ours, plain = (act(one, two, *size(stage.quick)) for act in (stage.ours, stage.plain))
+        # a quick run is over before more connections have found their rates
+        ours = stage.ours(one, two, *size(stage.quick), lanes=not stage.quick)
+        plain = stage.plain(one, two, *size(stage.quick))
         name = f"direct, {conditions(loss, TRIP)}"
         yield filled(name, ours, FAST, 0.90)
         yield compared(name, ours, plain, DIRECT[loss])
@@ -179,7 +187,7 @@ def relay(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         amount = (24 if stage.quick else 64 if loss else 128) * PIECE
         seconds = 5.0 if stage.quick else 8.0 if loss else 16.0
         one, two, open_one = (f"h{number}" for number in numbers[3 * at : 3 * at + 3])
-        ours = stage.relayed(one, two, amount, seconds)
+        ours = stage.relayed(one, two, amount, seconds, lanes=not stage.quick)
         plain = stage.plain(one, open_one, amount, seconds)
         name = f"relay, {conditions(loss, TRIP, burst)}"
         yield filled(name, ours, FAST, RELAYED[loss, burst])

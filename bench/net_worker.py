@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +25,12 @@ from farflung.app.roles.relay import allow_many_files
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.net.counters import Counter
+from farflung.net.endpoints import DIRECT, Place
 from farflung.net.io import tuning
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.roads import Roads
 from farflung.net.streams import Kind
 
 SEED: Final = 6
@@ -123,37 +126,72 @@ async def send(options: Options) -> None:
         endpoint.manners = None
     for _ in range(options["times"]):
         before = time.monotonic()
-        via = key("relay").public if options.get("via") else None
-        connection = await endpoint.dial(key("receive").public, *place(options), relay=via)
+        connection, roads = await _reached(endpoint, options)
         await connection.call("ask", b"first")
         setup = time.monotonic() - before
         quiet = [await _asked(connection) for _ in range(QUIET)]
         facts = await _transfer(connection, options) if options["bytes"] else {}
         tuned = connection.tuned
         say(setup=setup, quiet=quiet, congestion="" if tuned is None else tuned.congestion, **facts)
-        connection.close()
-        await connection.closed()
+        if roads is not None:
+            await roads.close()
+        for each in endpoint.connections(connection.peer):
+            each.close()
+            await each.closed()
     await endpoint.close()
+
+
+async def _reached(endpoint: Endpoint, options: Options) -> tuple[Connection, Roads | None]:
+    """The receiver; as a job does it where bulk may take several connections (`lanes`)."""
+    peer, via = key("receive").public, key("relay").public if options.get("via") else None
+    if not options.get("lanes"):
+        return await endpoint.dial(peer, *place(options), relay=via), None
+    roads = Roads(endpoint, may_meet=False)
+    roads.learn(peer, [Place(*place(options), via or DIRECT)])
+    return await roads.connection(peer), roads
 
 
 async def _transfer(connection: Connection, options: Options) -> Options:
     """Sends until the last byte or the deadline; meanwhile asks now and then, where `asking` is set."""
-    began, cpu, sent = time.monotonic(), time.process_time(), 0
+    began, cpu = time.monotonic(), time.process_time()
     head = {"bytes": options["bytes"], "seconds": options["seconds"], "began": began}
     await connection.tell("begin", json.dumps(head).encode(), kind=Kind.SYNC)
     trips: list[tuple[float, float]] = []
     asking = asyncio.create_task(_keep_asking(connection, trips)) if options.get("asking") else None
-    body, end = bytes(PIECE), began + options["seconds"]
+    left, under_way = iter(range(options["bytes"] // PIECE)), dict[Connection, asyncio.Task[None]]()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout_at(end):
-            while sent < options["bytes"]:
-                await connection.tell("put", body, kind=Kind.SYNC)
-                sent += PIECE
-            await connection.call("ask", b"last", kind=Kind.SYNC, timeout=None)  # behind all of them
+        async with asyncio.timeout_at(began + options["seconds"]):
+            if options.get("lanes"):
+                await _over_all(connection, left, under_way)
+            else:
+                await _over(connection, left)
     if asking is not None:
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    return {"trips": trips, "cpu": time.process_time() - cpu}
+    return {"trips": trips, "cpu": time.process_time() - cpu, "ways": max(1, len(under_way))}
+
+
+async def _over(connection: Connection, left: Iterator[int]) -> None:
+    """Takes a piece as often as there is room for one, until none is left and all are there."""
+    for _ in left:
+        await connection.tell("put", bytes(PIECE), kind=Kind.SYNC)
+    await connection.call("ask", b"last", kind=Kind.SYNC, timeout=None)  # behind all of them
+
+
+async def _over_all(
+    connection: Connection, left: Iterator[int], under_way: dict[Connection, asyncio.Task[None]]
+) -> None:
+    """The same over all connections that share bulk, also those that come later: they are `under_way`."""
+    try:
+        while not under_way or not all(task.done() for task in under_way.values()):
+            for way in connection.ways():
+                if way not in under_way:
+                    under_way[way] = asyncio.create_task(_over(way, left))
+            await asyncio.wait(under_way.values(), timeout=PAUSE)
+        await asyncio.gather(*under_way.values())
+    finally:
+        for task in under_way.values():
+            task.cancel()
 
 
 async def _keep_asking(connection: Connection, trips: list[tuple[float, float]]) -> None:
