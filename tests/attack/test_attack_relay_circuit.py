@@ -216,7 +216,7 @@ def test_garbage_behind_joined_ends_the_dial(said: bytes, code: str) -> None:
         (b"FFR2\x00", "FF-NET-074"),
         (b"FFN1\x00", "FF-NET-074"),
         (bytes([22, 3, 3, 0, 0]), "FF-NET-074"),
-        (b"FFR1", "FF-NET-044"),
+        (b"FFR1", "FF-NET-074"),  # the peer's own first byte is taken for the status
         (tickets.answer(Status.SILENT), "FF-NET-073"),
     ],
 )

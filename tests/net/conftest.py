@@ -8,4 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("net_relays", "net_groups")
+helpers = ("net_relays", "net_groups", "net_tolls")
+pytest.register_assert_rewrite(
+    *(each for each in helpers if each not in sys.modules)
+)  # tests/attack uses them, too

@@ -189,6 +189,7 @@ def test_what_the_kernel_refuses_is_not_counted_as_sent() -> None:
 
     async def main() -> None:
         connection = await begun(a, b)
+        await connection.call("a", b"")
         (sock,) = (each for each in a.process.sockets.values() if each.out is not None)
         sock.fail(errno.ECONNRESET)
         with pytest.raises(NetworkError, match="FF-NET-046"):

@@ -51,8 +51,8 @@ class Knock(asyncio.BufferedProtocol):
     When joined, the connection from `make` takes the transport over, at that very byte.
     """
 
-    def __init__(self, shown: bytes, counter: Counter, make: Callable[[], Connection]) -> None:
-        self._shown, self._make, self._meter = shown, make, Meter(counter)
+    def __init__(self, ticket: bytes, early: bytes, counter: Counter, make: Callable[[], Connection]) -> None:
+        self._ticket, self._early, self._make, self._meter = ticket, early, make, Meter(counter)
         self._buffer, self._filled = bytearray(tickets.ANSWER_BYTES), 0
         self._transport: asyncio.Transport | None = None
         self._made: Connection | None = None
@@ -63,8 +63,8 @@ class Knock(asyncio.BufferedProtocol):
         """asyncio: the relay is there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._meter.sent(Kind.CONTROL, len(self._shown))
-        transport.write(self._shown)
+        self._meter.sent(Kind.CONTROL, len(self._ticket) + len(self._early))
+        transport.write(self._ticket + self._early)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """asyncio: room for the rest of the answer, and not for a byte of what follows it."""
@@ -83,6 +83,8 @@ class Knock(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         self._made = self._make()
+        if self._made.tally is not None:
+            self._made.tally.sent(len(self._early))  # the relay carries it, and not the ticket
         self._transport.set_protocol(self._made)
         self._made.connection_made(self._transport)
         self._settle(self._made)
@@ -124,10 +126,10 @@ async def visit(
 ) -> Knock:
     """Shows a ticket to the relay at `place`, and the `early` bytes of a handshake behind it. Raises FF-NET-070."""
     host, port = place
-    shown = tickets.sign_ticket(own, ticket) + early
+    signed = tickets.sign_ticket(own, ticket)
     loop = asyncio.get_running_loop()
     try:
-        _, visitor = await loop.create_connection(lambda: Knock(shown, counter, make), host, port)
+        _, visitor = await loop.create_connection(lambda: Knock(signed, early, counter, make), host, port)
     except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
         raise NetworkError(
             "FF-NET-070",
