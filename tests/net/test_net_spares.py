@@ -220,7 +220,7 @@ def test_a_dial_that_was_given_up_while_tcp_connected_leaves_no_error_behind() -
         left: list[object] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _loop, context: left.append(context))
-        given_up = Knock(b"ticket", Counter(), lambda: pytest.fail("nobody was joined"))
+        given_up = Knock(b"ticket", b"", Counter(), lambda: pytest.fail("nobody was joined"))
         given_up.connection_lost(None)
         assert given_up.answered.done()
         del given_up
