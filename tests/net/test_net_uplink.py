@@ -61,7 +61,7 @@ rates = st.floats(4 * MBIT, 1000 * MBIT)
 trips = st.sampled_from([0.02, 0.04, 0.1, 0.2])
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(rates, trips)
 def test_the_rate_of_a_line_is_found_and_95_percent_of_it_used(rate: float, trip: float) -> None:
     home = Home(rate, trip)
@@ -73,7 +73,7 @@ def test_the_rate_of_a_line_is_found_and_95_percent_of_it_used(rate: float, trip
     assert home.most < 0.5 * trip + 0.06  # of a probe, for a moment
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(rates, trips, st.integers(1, 1 << 34))
 def test_idle_time_and_what_comes_in_it_say_nothing_of_a_line(rate: float, trip: float, size: int) -> None:
     line = uplink.known(rate)
@@ -83,7 +83,7 @@ def test_idle_time_and_what_comes_in_it_say_nothing_of_a_line(rate: float, trip:
     assert (uplink.ceiling(line), line.rate, line.phase) == (before, rate, Phase.KEEP)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(rates, trips)
 def test_a_known_line_is_never_filled_by_a_fresh_connection(rate: float, trip: float) -> None:
     home = Home(rate, trip, uplink.known(rate))
@@ -91,7 +91,7 @@ def test_a_known_line_is_never_filled_by_a_fresh_connection(rate: float, trip: f
     assert home.most == pytest.approx(0.0, abs=TICK)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.floats(20 * MBIT, 100 * MBIT), trips, st.floats(0.2, 0.7))
 def test_a_line_that_became_slower_is_noticed(rate: float, trip: float, part: float) -> None:
     home = Home(rate, trip, uplink.known(rate))
@@ -106,7 +106,7 @@ def test_a_line_that_became_slower_is_noticed(rate: float, trip: float, part: fl
     assert used > 0.6
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.floats(1 * MBIT, 50 * MBIT), trips, st.floats(2.0, 20.0))
 def test_a_line_that_became_faster_is_noticed_at_the_next_probe(
     rate: float, trip: float, times: float
@@ -138,14 +138,14 @@ def test_a_line_is_given_half_as_long_as_something_waits() -> None:
     assert line.phase is Phase.KEEP
 
 
-def test_a_probe_takes_one_round_trip_in_some_seconds() -> None:
+def test_a_probe_ends_as_soon_as_a_queue_grows() -> None:
     home = Home(8 * MBIT, 0.1, uplink.known(8 * MBIT))
     seen = []
     for _ in range(round(30 / TICK)):
         home.tick()
         seen.append(home.line.phase)
     share = seen.count(Phase.PROBE) / len(seen)
-    assert 0.005 < share < 0.04
+    assert 0.005 < share < 0.06
     assert Phase.SEEK not in seen
 
 
@@ -178,7 +178,7 @@ def beside(home: Home, seconds: float, rate: float) -> float:
     return sent / seconds
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(st.floats(2 * MBIT, 100 * MBIT), trips)
 def test_half_of_a_line_is_left_to_others_who_want_it_and_taken_again_when_they_are_done(
     rate: float, trip: float
@@ -217,7 +217,7 @@ def test_after_a_cut_a_line_is_what_it_was(
         home.cut(away)
         assert uplink.ceiling(home.line) == allowed
         home.run(2 * trip + 0.1)
-        assert uplink.ceiling(home.line) > 0.9 * rate
+        assert home.line.rate > 0.9 * rate
         home.run(back)
     assert home.line.rate == pytest.approx(rate, rel=0.05)
 

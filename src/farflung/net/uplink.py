@@ -3,8 +3,8 @@
 As BBR's delivery-rate filter does it for one path (draft-ietf-ccwg-bbr, sections 4.1 and 5.3), for a line and for all
 connections over it together: only what was delivered while something waited to be sent says how fast the line is.
 
-    SEEK --- a queue grows, or no growth in three round trips ---> DRAIN --- the queue is gone ---> KEEP
-    KEEP --- now and then, for one round trip ---> PROBE ---> WEIGH --- no more was delivered ---> KEEP, by DRAIN
+    SEEK --- a queue grows ---> DRAIN --- the queue is gone ---> KEEP
+    KEEP --- now and then ---> PROBE ---> WEIGH --- no more was delivered ---> KEEP, by DRAIN
                                                                     --- more was delivered -----> SEEK
     KEEP --- a queue stays for a second ---> DRAIN --- it is still there: it is not ours ---> SHARE
     SHARE --- no queue for a second: the others are done ---> SEEK
@@ -12,13 +12,14 @@ connections over it together: only what was delivered while something waited to 
     SEEK   twice what was delivered: BBR's own start is 2.89 times, and fills the queue of a slow line before it stops
     DRAIN  half of the line, so that the queue which was found becomes empty
     KEEP   95 % of the line, headers counted: what waits is little, and the owner's own packets pass
-    PROBE  1.25 times: more than the line, so that growth can be seen; a quarter of a round trip waits, for once
+    PROBE  1.25 times, until a queue grows, or for eight round trips: so long BBR takes to try more by itself
     WEIGH  95 % again, while what the probe sent is acknowledged
     SHARE  half of the line: the owner, or somebody in the home, wants it too. Of a line that is not known yet, half of
            what TCP gets beside them, found as in SEEK, without regard to a queue that others make
 
-A line that has become slower is forgotten after FORGET seconds in which it was asked for everything and gave less. One
-that gives nothing at all is cut, and not slow: what is known of it stays, and is followed from where it was.
+A line that has become slower is forgotten after FORGET seconds with a queue, in which it gave less than was asked.
+Without a queue it is packet loss that holds a sender back, and less speed would make that worse. A line that gives
+nothing at all is cut, and not slow: what is known of it stays, and is followed from where it was.
 Times are seconds, rates bytes of TCP payload a second.
 """
 
@@ -31,15 +32,18 @@ from typing import Final
 
 from farflung.net.shares import KEPT
 
+SLOW: Final = 250_000.0  # SEEK never allows less of a line that is known
 UNKNOWN: Final = 1_000_000.0  # a line of which nothing is known begins here: 8 Mbit/s
-SLOW: Final = 250_000.0  # SEEK never allows less
 LEAST: Final = 8_000.0  # a line is never thought slower
-PROBE_SECONDS: Final = 5.0  # of work between two probes
+PROBE_SECONDS: Final = 3.0  # of work between two probes
 FORGET: Final = 6.0  # of work: longer than a probe is away
 _SEEK, _PROBE, _DRAIN, _SHARE = 2.0, 1.25, 0.5, 0.5  # gains
 _KEEP: Final = KEPT * 1500 / 1448  # a line is told in packets, and rates here count what they carry
 _GROWTH: Final = 1.25  # in a round trip; less is none
 _FLAT_ROUNDS: Final = 3
+_LOOKS: Final = (
+    3  # that see a queue before one is believed, while the rate is that of TCP's own first round trips
+)
 _MORE: Final = 1.05  # what a probe must deliver to have found more
 _FULL: Final = 0.9  # of its ceiling: who delivers so much was bound by it
 _CYCLE: Final = 8  # round trips in which BBR, after its start, tries once for a quarter more
@@ -91,8 +95,10 @@ class Line:
     span: float = 0.0
     since_probe: float = 0.0  # busy seconds
     low: float = 0.0  # the most that was delivered since `rate` was last confirmed
-    lows: float = 0.0  # busy seconds since then
+    lows: float = 0.0  # busy seconds since then, with a queue all the time
+    floor: float = UNKNOWN  # of what SEEK allows: TCP's own first round trips deliver little on any line
     flat: int = 0  # round trips without growth
+    queued: int = 0  # looks in a row that saw a queue (SEEK)
     mark: float = 0.0  # the rate from which growth is counted
     stays: float = 0.0  # busy seconds for which a queue was there (KEEP), or away (SHARE)
     last: float = 0.0  # what was delivered at the last weighing
@@ -113,7 +119,7 @@ def ceiling(line: Line, cap: float = math.inf) -> int:
 
 def _wish(line: Line) -> float:
     if line.phase is Phase.SEEK:
-        return max(SLOW, _SEEK * line.rate) if line.rate else UNKNOWN
+        return max(line.floor, _SEEK * line.rate)
     gain = {Phase.DRAIN: _DRAIN, Phase.PROBE: _PROBE, Phase.SHARE: _SHARE}.get(line.phase, _KEEP)
     return gain * line.rate
 
@@ -150,9 +156,8 @@ def _again(line: Line) -> Line:
 
 def _enter(line: Line, phase: Phase) -> Line:
     last = line.last if line.phase is Phase.KEEP else 0.0  # of other phases it says nothing of the line
-    return replace(
-        line, phase=phase, spent=0.0, got=0, span=0.0, flat=0, mark=line.rate, stays=0.0, last=last
-    )
+    line = replace(line, phase=phase, spent=0.0, got=0, span=0.0, floor=SLOW)
+    return replace(line, flat=0, queued=0, mark=line.rate, stays=0.0, last=last)
 
 
 def _confirmed(line: Line, rate: float) -> Line:
@@ -165,16 +170,23 @@ def _is_queued(sample: Sample) -> bool:
 
 def _seek(line: Line, sample: Sample, cap: float) -> Line:
     line = _confirmed(line, sample.fastest)
-    if _is_queued(sample) and not line.has_others:
+    line = replace(line, queued=line.queued + 1 if _is_queued(sample) else 0)
+    if line.queued >= (1 if _is_under_way(line) else _LOOKS) and not line.has_others:
         return replace(_enter(line, Phase.DRAIN), since_probe=0.0)
     if line.span < sample.trip * (_CYCLE if line.has_others else 1):
         return line
     flat = 0 if line.rate >= _GROWTH * line.mark else line.flat + 1
     mark = line.rate if not flat else line.mark
-    if flat >= _FLAT_ROUNDS:
-        after = Phase.SHARE if line.has_others else Phase.DRAIN
-        return replace(_enter(line, after), since_probe=0.0)
+    if (
+        flat >= _FLAT_ROUNDS and line.has_others
+    ):  # alone, only a queue says that this is the line, and not our losses
+        return replace(_enter(line, Phase.SHARE), since_probe=0.0)
     return replace(line, flat=flat, mark=mark, got=0, span=0.0)
+
+
+def _is_under_way(line: Line) -> bool:
+    """Whether SEEK is beyond its floor, where delayed acknowledgements of few packets look like a queue."""
+    return _SEEK * line.rate > line.floor
 
 
 def _drain(line: Line, sample: Sample, cap: float) -> Line:
@@ -187,7 +199,7 @@ def _drain(line: Line, sample: Sample, cap: float) -> Line:
 
 
 def _keep(line: Line, sample: Sample, cap: float) -> Line:
-    line = replace(line, since_probe=line.since_probe + sample.seconds, lows=line.lows + sample.seconds)
+    line = _queued_for(replace(line, since_probe=line.since_probe + sample.seconds), sample)
     if line.span >= max(_SPAN, min(_LONG, sample.trip)):
         line = _weighed(line, line.got / line.span, min(cap, _KEEP * line.rate))
     line = replace(line, stays=line.stays + sample.seconds if _is_queued(sample) else 0.0)
@@ -199,7 +211,7 @@ def _keep(line: Line, sample: Sample, cap: float) -> Line:
 
 
 def _share(line: Line, sample: Sample, cap: float) -> Line:
-    line = replace(line, lows=line.lows + sample.seconds)
+    line = _queued_for(line, sample)
     if line.span >= max(_SPAN, min(_LONG, sample.trip)):
         line = _weighed(line, line.got / line.span, min(cap, _SHARE * line.rate))
     line = replace(line, stays=0.0 if _is_queued(sample) else line.stays + sample.seconds)
@@ -207,6 +219,15 @@ def _share(line: Line, sample: Sample, cap: float) -> Line:
         return line
     line = replace(line, rate=max(LEAST, _SHARE * line.rate))  # or the line is slower, and the queue was ours
     return replace(_enter(line, Phase.SEEK), is_found=False, has_others=False)
+
+
+def _queued_for(line: Line, sample: Sample) -> Line:
+    """How long a queue has stood. Who delivers less than it may without one is held back by losses, not by the line."""
+    return (
+        replace(line, lows=line.lows + sample.seconds)
+        if _is_queued(sample)
+        else replace(line, low=0.0, lows=0.0)
+    )
 
 
 def _weighed(line: Line, found: float, allowed: float) -> Line:
@@ -220,7 +241,7 @@ def _weighed(line: Line, found: float, allowed: float) -> Line:
 
 
 def _probe(line: Line, sample: Sample, cap: float) -> Line:
-    is_over = line.spent >= sample.trip - sample.queue or _is_queued(sample)
+    is_over = line.spent >= _CYCLE * (sample.trip - sample.queue) or _is_queued(sample)
     return _enter(line, Phase.WEIGH) if is_over else line
 
 
