@@ -1,6 +1,7 @@
 import asyncio
 import datetime
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,25 +162,26 @@ def test_a_book_that_is_damaged_or_removed_meanwhile_is_written_anew(tmp_path: P
     asyncio.run(test())
 
 
-def _count(path: str, times: int) -> None:
-    async def main() -> None:
-        one = Allowance(Path(path), GB, clock=lambda: NOVEMBER)
-        for _ in range(times):
-            one.add(1448, 0)
-            await one.close()
+COUNTING = """
+import asyncio, sys
+from pathlib import Path
+from farflung.net.io.allowance import Allowance
 
-    asyncio.run(main())
+async def main():
+    one = Allowance(Path(sys.argv[1]), int(sys.argv[2]), clock=lambda: float(sys.argv[3]))
+    for _ in range(20):
+        one.add(1448, 0)
+        await one.close()
+
+asyncio.run(main())
+"""
 
 
 def test_processes_of_one_user_share_a_book(tmp_path: Path) -> None:
     path = tmp_path / "month.book"
-    context = multiprocessing.get_context("spawn")
-    both = [context.Process(target=_count, args=(str(path), 20)) for _ in range(2)]
-    for one in both:
-        one.start()
-    for one in both:
-        one.join(60)
-        assert one.exitcode == 0
+    command = [sys.executable, "-c", COUNTING, str(path), str(GB), str(NOVEMBER)]
+    both = [subprocess.Popen(command) for _ in range(2)]
+    assert [one.wait(60) for one in both] == [0, 0]
     assert Allowance(path, GB, clock=lambda: NOVEMBER).used == 40 * 1500
 
 
