@@ -99,10 +99,11 @@ async def main():
     assert await connection.call("a", data, kind=Kind.SYNC) == data
     tuned = dataclasses.astuple(connection.tuned)
     await a.close()
-    done = CliRunner().invoke(checking.check, ["--net"])
-    say(tuned=tuned, status=done.exit_code, check=done.stdout)
+    return tuned
 
-asyncio.run(main())
+tuned = asyncio.run(main())
+done = CliRunner().invoke(checking.check, ["--net"])
+say(tuned=tuned, status=done.exit_code, check=done.stdout)
 """
 
 
@@ -207,9 +208,9 @@ def test_who_may_not_choose_keeps_the_connection_and_is_told_what_root_can_do() 
             with started(here, NOBODY, str(said(listener)["port"]), refused[0]) as nobody:
                 facts = said(nobody)
     assert facts["tuned"] == ["reno", False, 1]  # EPERM, and the namespace's own choice
-    assert facts["status"] == 0
-    text = str(facts["check"])
-    assert text.startswith("slow     congestion reno for connections to other computers")
+    assert facts["status"] == 1  # a namespace with one wire has no way out
+    text = " ".join(str(facts["check"]).split())  # as wide as it may be
+    assert "slow congestion reno for connections to other computers" in text
     every = " ".join([*allowed, refused[0]])
-    assert f'try        as root, sysctl -w net.ipv4.tcp_allowed_congestion_control="{every}"\n' in text
-    assert f"line       net.ipv4.tcp_allowed_congestion_control = {every}\n" in text
+    assert f'try as root, sysctl -w net.ipv4.tcp_allowed_congestion_control="{every}" ' in text
+    assert f"line net.ipv4.tcp_allowed_congestion_control = {every} " in text
