@@ -27,6 +27,7 @@ from farflung.net.shares import KEPT
 from farflung.net.uplink import Line, Phase, Sample
 
 LOOK_SECONDS: Final = 0.02
+_UNBOUND: Final = 1 << 40  # bytes a second: more than any line
 _SHARE_SECONDS: Final = 0.5  # between two divisions: a few round trips
 _SEEKING_SECONDS: Final = 0.1  # the same while the rate grows
 _BOUND_SHARE: Final = 0.2  # of the time: a receiver that takes no more for so long says nothing of our line
@@ -77,13 +78,18 @@ class Manners:
         *,
         allowance: Allowance | None = None,
         memory: LineMemory | None = None,
+        follows: bool = True,
     ) -> None:
-        """`allowance`: of a month (None: no bound). `memory` knows lines of earlier processes (None: nothing)."""
+        """`allowance`: of a month (None: no bound). `memory` knows lines of earlier processes (None: nothing).
+
+        `follows`: what is sent stays below the measured rate of the line, and not only below the cap.
+        """
         caps = caps or Caps()
         self.line, self.allowance = Line(), allowance
         self._memory, self._network, self._kept = memory, "", 0.0
         self._cap = KEPT * caps.up if caps.up else math.inf  # rates here count what packets carry
-        self._uplink = Uplink(uplink.ceiling(self.line, self._cap))
+        self._follows = follows
+        self._uplink = Uplink(self._ceiling())
         self._members: dict[socket.socket, _Member] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked = self._divided = 0.0
@@ -96,6 +102,11 @@ class Manners:
     def rate(self) -> int:
         """Bytes a second that all of them together may send now."""
         return self._uplink.rate
+
+    def _ceiling(self) -> int:
+        return (
+            uplink.ceiling(self.line, self._cap) if self._follows else max(1, int(min(self._cap, _UNBOUND)))
+        )
 
     def check(self, sock: socket.socket, kind: Kind) -> None:
         """Raises NetworkError FF-NET-150 for bulk to another home when the month's volume is used up."""
@@ -184,7 +195,7 @@ class Manners:
         sample = self._sampled(now - self._looked)
         self._looked = now
         self.line = uplink.observe(self.line, sample, self._cap)
-        self._uplink.limit(uplink.ceiling(self.line, self._cap))
+        self._uplink.limit(self._ceiling())
         pause = _SEEKING_SECONDS if self.line.phase is Phase.SEEK else _SHARE_SECONDS
         if now - self._divided >= pause:
             self._uplink.look(now - self._divided)
@@ -200,7 +211,7 @@ class Manners:
             self._network = network_of(sock)
             if (rate := self._memory.rate(self._network)) is not None:
                 self.line, self._kept = uplink.known(rate), rate
-                self._uplink.limit(uplink.ceiling(self.line, self._cap))
+                self._uplink.limit(self._ceiling())
 
     def _keep(self) -> None:
         """Writes the line's rate down when it has become another one."""
