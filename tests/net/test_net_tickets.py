@@ -11,7 +11,8 @@ from farflung.core.crypto import NS_ENDPOINT, NS_TICKET, local_key
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.core.tolls import Pass, sign_pass
 from farflung.net import tickets
-from farflung.net.tickets import Purpose, SignedTicket, Spent, Status, Ticket, judge, sign_ticket
+from farflung.net.certificates import bare
+from farflung.net.tickets import Presented, Purpose, SignedTicket, Spent, Status, Ticket, judge, sign_ticket
 
 A, B, R = (local_key(6, name) for name in ("a", "b", "relay"))
 NOW = 1_800_000_000
@@ -35,7 +36,7 @@ def test_a_ticket_comes_back_and_its_head_says_how_long_it_is() -> None:
     assert (
         tickets.read_head(data[: tickets.HEAD_BYTES]) == len(data) - tickets.HEAD_BYTES <= limits.TICKET_BYTES
     )
-    assert judge(data[tickets.HEAD_BYTES :], R.public, NOW) == DIAL
+    assert judge(data[tickets.HEAD_BYTES :], R.public, NOW) == Presented(DIAL, bare(A.public))
 
 
 def test_the_largest_ticket_fits() -> None:
@@ -45,7 +46,7 @@ def test_the_largest_ticket_fits() -> None:
 
 
 def test_only_who_dials_shows_a_pass() -> None:
-    assert judge(signed(changed(toll=PAID)), R.public, NOW) == changed(toll=PAID)
+    assert judge(signed(changed(toll=PAID)), R.public, NOW) == Presented(changed(toll=PAID), bare(A.public))
     accept = changed(purpose=Purpose.ACCEPT, circuit=1, toll=PAID)
     assert judge(signed(accept), R.public, NOW) is Status.MALFORMED
 
@@ -92,9 +93,9 @@ def test_a_ticket_that_breaks_a_rule_is_refused_for_it(fields: dict[str, object]
 
 
 def test_a_ticket_lasts_to_its_last_second() -> None:
-    assert judge(signed(DIAL), R.public, NOW + 59) == DIAL
+    assert judge(signed(DIAL), R.public, NOW + 59) == Presented(DIAL, bare(A.public))
     assert judge(signed(DIAL), R.public, NOW + 60) is Status.STALE
-    assert judge(signed(DIAL), R.public, NOW + 60 - limits.TICKET_SECONDS) == DIAL
+    assert judge(signed(DIAL), R.public, NOW + 60 - limits.TICKET_SECONDS) == Presented(DIAL, bare(A.public))
     assert judge(signed(DIAL), R.public, NOW + 59 - limits.TICKET_SECONDS) is Status.STALE
 
 

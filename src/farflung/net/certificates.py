@@ -85,6 +85,18 @@ def check_certificate(certificate: NodeCertificate) -> Identity:
     return Identity(key.account, key.node, key.epoch, key.begins, key.expires)
 
 
+def signer_of(
+    account: PeerId, certificate: NodeCertificate | None, signature: bytes, namespace: str, message: bytes
+) -> Identity | None:
+    """Who signed what is said in the account's name; None: nobody whom the account certified. Says nothing of time."""
+    try:
+        who = bare(account) if certificate is None else check_certificate(certificate)
+    except ProtocolError:
+        return None
+    is_own = who.account == account
+    return who if is_own and is_signed(who.node, signature, namespace, message) else None
+
+
 def _check_values(key: NodeKey) -> None:
     if len(key.account) != ID_BYTES or len(key.node) != ID_BYTES:
         raise _malformed("a key has 32 bytes")

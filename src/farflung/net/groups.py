@@ -23,17 +23,10 @@ from typing import Final, NamedTuple, TypeVar
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_FAN_JOIN, NS_GROUP, NS_ROSTER, SigningKey, digest, is_signed
+from farflung.core.crypto import NS_FAN_JOIN, NS_GROUP, NS_ROSTER, SigningKey, digest
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
-from farflung.net.certificates import (
-    Credential,
-    Identity,
-    NodeCertificate,
-    bare,
-    check_certificate,
-    credential_of,
-)
+from farflung.net.certificates import Credential, Identity, NodeCertificate, credential_of, signer_of
 
 MAGIC: Final = b"FFG1"
 HEAD_BYTES: Final = len(MAGIC) + 2
@@ -129,19 +122,9 @@ def owner_of(signed: SignedRoster) -> Identity | None:
         and all(len(member) == ID_BYTES for member in members)
         and all(one < other for one, other in itertools.pairwise(members))
     )
-    who = _signer(roster.owner, signed.certificate) if is_well_formed else None
-    if who is None or not is_signed(who.node, signed.signature, NS_ROSTER, encode(roster)):
+    if not is_well_formed:
         return None
-    return who
-
-
-def _signer(account: PeerId, certificate: NodeCertificate | None) -> Identity | None:
-    """With which key an account signs; None: the certificate is not the account's."""
-    try:
-        who = bare(account) if certificate is None else check_certificate(certificate)
-    except ProtocolError:
-        return None
-    return who if who.account == account else None
+    return signer_of(roster.owner, signed.certificate, signed.signature, NS_ROSTER, encode(roster))
 
 
 def sign_join(own: SigningKey | Credential, join: Join, roster: SignedRoster) -> bytes:
@@ -177,10 +160,8 @@ def judge(body: bytes, relay: PeerId, now: int) -> Admitted | Welcome:
         return Welcome.ELSEWHERE
     if not now < join.expires <= now + limits.TICKET_SECONDS:
         return Welcome.STALE
-    who = _signer(join.presenter, signed.certificate)
-    if who is None or not is_signed(who.node, signed.signature, NS_FAN_JOIN, encode(join)):
-        return Welcome.FORGED
-    if owner_of(signed.roster) is None:
+    who = signer_of(join.presenter, signed.certificate, signed.signature, NS_FAN_JOIN, encode(join))
+    if who is None or owner_of(signed.roster) is None:
         return Welcome.FORGED
     return Admitted(join, signed.roster, who) if join.presenter in roster.members else Welcome.OUTSIDE
 

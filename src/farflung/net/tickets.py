@@ -17,22 +17,15 @@ from __future__ import annotations
 import enum
 import heapq
 from collections import Counter
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_TICKET, SigningKey, is_signed
+from farflung.core.crypto import NS_TICKET, SigningKey
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, PeerId, Signature
 from farflung.core.tolls import SignedPass
-from farflung.net.certificates import (
-    Credential,
-    Identity,
-    NodeCertificate,
-    bare,
-    check_certificate,
-    credential_of,
-)
+from farflung.net.certificates import Credential, Identity, NodeCertificate, credential_of, signer_of
 
 MAGIC: Final = b"FFR1"
 HEAD_BYTES: Final = len(MAGIC) + 2
@@ -124,7 +117,14 @@ def read_head(head: bytes) -> int | None:
     return size if is_ours else None
 
 
-def judge(body: bytes, relay: PeerId, now: int) -> Ticket | Status:
+class Presented(NamedTuple):
+    """A ticket that was let pass, and who showed it."""
+
+    ticket: Ticket
+    who: Identity
+
+
+def judge(body: bytes, relay: PeerId, now: int) -> Presented | Status:
     """The ticket, if it is for this relay, of this minute and signed by its presenter; else why not."""
     try:
         signed = decode(body, SignedTicket, limits.TICKET_BYTES)
@@ -137,25 +137,8 @@ def judge(body: bytes, relay: PeerId, now: int) -> Ticket | Status:
         return Status.ELSEWHERE
     if not now < ticket.expires <= now + limits.TICKET_SECONDS:
         return Status.STALE
-    try:
-        who = _presenter(signed)
-    except ProtocolError:
-        return Status.FORGED
-    is_own = who.account == ticket.presenter
-    if not is_own or not is_signed(who.node, signed.signature, NS_TICKET, encode(ticket)):
-        return Status.FORGED
-    return ticket
-
-
-def presenter_of(body: bytes) -> Identity:
-    """Who shows the ticket, with which node key; only of a body that `judge` let pass, and of any time."""
-    return _presenter(decode(body, SignedTicket, limits.TICKET_BYTES))
-
-
-def _presenter(signed: SignedTicket) -> Identity:
-    if signed.certificate is None:
-        return bare(signed.ticket.presenter)
-    return check_certificate(signed.certificate)
+    who = signer_of(ticket.presenter, signed.certificate, signed.signature, NS_TICKET, encode(ticket))
+    return Status.FORGED if who is None else Presented(ticket, who)
 
 
 def _is_well_formed(ticket: Ticket) -> bool:

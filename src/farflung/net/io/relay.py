@@ -48,7 +48,7 @@ from farflung.net.io.tollgate import Tollgate
 from farflung.net.keyring import Keyring
 from farflung.net.messages import Kind, RemoteError
 from farflung.net.metering import Books
-from farflung.net.tickets import Purpose, Spent, Status, Summons, Ticket
+from farflung.net.tickets import Presented, Purpose, Spent, Status, Summons, Ticket
 
 _LOOKS: Final = 3  # at all circuits, in their idle time
 
@@ -209,24 +209,24 @@ class RelayServer:
         found = self._judge(body)
         if isinstance(found, Status):
             return await self._refuse(stranger, found)
-        identity = tickets.presenter_of(body)
-        if found.purpose is Purpose.DIAL:
-            refusal = await self._dial(found, identity, stranger)
+        ticket, identity = found
+        if ticket.purpose is Purpose.DIAL:
+            refusal = await self._dial(ticket, identity, stranger)
         else:
-            act = self._join if found.purpose is Purpose.ACCEPT else self._spare
-            refusal = act(found, identity, stranger)
+            act = self._join if ticket.purpose is Purpose.ACCEPT else self._spare
+            refusal = act(ticket, identity, stranger)
         return refusal is None or await self._refuse(stranger, refusal)
 
-    def _judge(self, body: bytes) -> Ticket | Status:
+    def _judge(self, body: bytes) -> Presented | Status:
         now = int(self._clock())
-        ticket = tickets.judge(body, self._own.account, now)
-        if isinstance(ticket, Status):
-            return ticket
-        if not self._serves(ticket.presenter):
+        found = tickets.judge(body, self._own.account, now)
+        if isinstance(found, Status):
+            return found
+        if not self._serves(found.ticket.presenter):
             return Status.BARRED
-        if not self.keyring.counts(tickets.presenter_of(body), now):
+        if not self.keyring.counts(found.who, now):
             return Status.VOID
-        return self._spent.spend(ticket, now) or ticket
+        return self._spent.spend(found.ticket, now) or found
 
     def _serves(self, peer: PeerId) -> bool:
         return self._admit is None or self._admit(peer)
