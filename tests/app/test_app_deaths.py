@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from app_trees import Ended, Event, Farflung, outcome
@@ -68,6 +73,55 @@ def test_ledger_relay_verifier_and_requester_may_die_and_nobody_sees_it_in_the_r
     providers = {event["peer"] for event in told(ended, "process") if event["role"] == "provider"}
     assert not providers & {event["peer"] for event in told(ended, "left")}
     assert farflung("verify-run", result["run"]).code == 0
+
+
+def test_a_run_goes_on_by_the_other_relay_when_one_is_killed_and_cannot_come_back(
+    farflung: Farflung, undisturbed: Event
+) -> None:
+    process = farflung.start(*JOB)
+    assert process.stdout is not None
+    lines, relays = list[str](), dict[str, int]()
+    with socket.socket() as taken:
+        for line in process.stdout:
+            lines.append(line.strip())
+            event: Event = json.loads(line)
+            if event["event"] == "process" and event["role"] == "relay":
+                relays[event["name"]] = event["pid"]
+            if event["event"] == "round" and event["round"] == 0:
+                _take_over(relays["relay"], taken)
+                break
+        ended = farflung.finish(process)
+    ended = Ended(ended.code, lines + ended.lines, ended.errors)
+    assert sorted(relays) == ["relay", "relay-2"]
+    assert outcome(ended.result) == outcome(undisturbed)
+    assert not told(ended, "left")
+    assert not told(ended, "restarted")
+    sent = [event["relay"] for event in told(ended, "traffic") if event["process"] == "relay-2"]
+    assert sent[-1] > 0
+
+
+def _take_over(pid: int, taken: socket.socket) -> None:
+    """Kills a process and holds its port, where everybody is turned away from now on."""
+    mine = {os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")}
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    (port,) = [
+        int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine
+    ]
+    os.kill(pid, signal.SIGKILL)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for _ in range(500):
+        with suppress(OSError):
+            taken.bind(("127.0.0.1", port))
+            break
+        time.sleep(0.01)
+    taken.listen()
+    threading.Thread(target=_turn_away, args=(taken,), daemon=True).start()
+
+
+def _turn_away(taken: socket.socket) -> None:
+    with suppress(OSError):  # it is closed
+        while True:
+            taken.accept()[0].close()
 
 
 def test_a_provider_that_is_killed_is_lost_on_evidence_and_comes_back(farflung: Farflung) -> None:

@@ -24,15 +24,16 @@ def spec_of(providers: int = 5, verifiers: int = 2, hidden: int = 2) -> JobSpec:
 
 def told(network: local.LocalNetwork) -> dict[str, dict[str, Any]]:
     """What each process of a network is given, by its name."""
-    ledger, relay = (
-        local.Place(k.public, "198.19.1.2", 1) for k in (network.keys.validator, network.keys.relay)
-    )
-    given = {"ledger": network.ledger("/l"), "relay": network.relay()}
-    given["requester"] = network.requester("/r", ledger, relay)
+    ledger = local.Place(network.keys.validator.public, "198.19.1.2", 1)
+    relays = [local.Place(key, "198.19.1.2", 1) for key in network.relays.values()]
+    given = {"ledger": network.ledger("/l")} | {
+        name: network.relay(i) for i, name in enumerate(network.relays)
+    }
+    given["requester"] = network.requester("/r", ledger, relays)
     for i in range(network.spec.network.providers):
-        given[f"provider-{i}"] = network.provider(i, "/p", ledger, relay, 1)
+        given[f"provider-{i}"] = network.provider(i, "/p", ledger, relays, 1)
     for i in range(network.spec.verifiers):
-        given[f"verifier-{i}"] = network.verifier(i, "/v", ledger, relay, 1)
+        given[f"verifier-{i}"] = network.verifier(i, "/v", ledger, relays, 1)
     return given
 
 
@@ -51,25 +52,28 @@ def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat
 
 
 def test_in_homes_everybody_stays_at_the_relay_and_only_servers_listen() -> None:
-    network = local.LocalNetwork(spec_of(), housing=Homes(homes_of(spec_of())))
+    network = local.LocalNetwork(spec_of(), housing=Homes(homes_of(spec_of()), 2), relays=2)
     given = told(network)
+    servers = {*SERVERS, "relay-2"}
     for name, config in given.items():
-        if name in SERVERS:
+        if name in servers:
             assert config["host"].startswith("198.19."), name
             assert config["remote"] is True
         else:
-            assert [relay["host"] for relay in config["relays"]] == ["198.19.1.2"], name
+            assert [relay["host"] for relay in config["relays"]] == ["198.19.1.2"] * 2, name
             assert "remote" not in config
             assert "host" not in config
-    assert len({given[name]["host"] for name in SERVERS}) == len(SERVERS)
+    assert len({given[name]["host"] for name in servers}) == len(servers) == 4
 
 
 def test_on_loopback_nobody_listens_anywhere_else() -> None:
-    given = told(local.LocalNetwork(spec_of()))
-    assert [given[name]["host"] for name in SERVERS] == ["127.0.0.1"] * 3
+    given = told(local.LocalNetwork(spec_of(), relays=2))
+    servers = [*SERVERS, "relay-2"]
+    assert [given[name]["host"] for name in servers] == ["127.0.0.1"] * 4
     assert not any(config.get("remote") for config in given.values())
-    reached = [name for name, config in given.items() if name not in SERVERS and config["relays"]]
+    reached = [name for name, config in given.items() if name.startswith("provider") and config["relays"]]
     assert reached == ["provider-0", "provider-1"]
+    assert given["requester"]["relays"] == given["provider-0"]["relays"]
 
 
 def test_a_job_does_not_know_of_homes() -> None:
@@ -77,16 +81,16 @@ def test_a_job_does_not_know_of_homes() -> None:
     plain, housed_network = local.LocalNetwork(spec), local.LocalNetwork(spec, housing=Homes(homes_of(spec)))
     assert encode(housed_network.spec) == encode(plain.spec) == encode(spec)
     assert encode(housed_network.genesis) == encode(plain.genesis)
-    assert not plain.has_relay
-    assert housed_network.has_relay
+    assert not plain.relays
+    assert list(housed_network.relays) == ["relay"]
     assert (plain.reached.hidden, housed_network.reached.hidden) == (0, 5)
 
 
 def test_each_process_is_started_in_a_place_of_its_own() -> None:
     homes = homes_of(spec_of())
-    housing = Homes(homes)
-    ways = {name: housing.way(name) for name in (*SERVERS, *homes)}
-    assert len(set(ways.values())) == len(ways) == 3 + 5 + 2
+    housing = Homes(homes, 3)
+    ways = {name: housing.way(name) for name in (*SERVERS, "relay-2", "relay-3", *homes)}
+    assert len(set(ways.values())) == len(ways) == 3 + 2 + 5 + 2
     assert ways["provider-0"][-1].endswith("-h1")
     assert ways["verifier-1"][-1].endswith("-h7")
     assert {Loopback().way(name) for name in ways} == {()}
@@ -104,9 +108,9 @@ def test_a_run_says_of_its_homes_what_they_are() -> None:
 def test_without_root_homes_are_refused_and_loopback_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PolicyError) as refused:
-        housing_of(spec_of(), in_homes=True)
+        housing_of(spec_of(), 2, in_homes=True)
     assert (refused.value.code, refused.value.cause) == ("FF-APP-135", "needs root on Linux")
-    assert not housing_of(spec_of(), in_homes=False).homes
+    assert not housing_of(spec_of(), 2, in_homes=False).homes
 
 
 def test_a_machine_that_cannot_make_homes_says_so_and_begins_nothing(farflung: Farflung) -> None:
@@ -120,4 +124,6 @@ def test_a_machine_that_cannot_make_homes_says_so_and_begins_nothing(farflung: F
 def test_a_run_remembers_that_it_was_in_homes() -> None:
     _, identity = asking.resolve(None, "tiny", {})
     assert identity.lab is False
+    assert identity.relays == 2
     assert "lab" not in identity.text  # it is no part of the job
+    assert "relays" not in identity.text

@@ -39,7 +39,7 @@ class Watcher:
         self.told: list[AnyEvent] = []
         self.ends: list[tuple[str, str, str]] = []
         self.back: list[int] = []
-        self.wanted = True
+        self.wanted, self.spare = True, False
         self.came = asyncio.Event()
 
     def heard(self, child: Child, said: Report) -> None:
@@ -49,6 +49,9 @@ class Watcher:
         self.ends.append((name, why, failure.code if failure is not None else ""))
         is_crash = failure is None or failure.code == keeping.PORT_TAKEN
         return self.wanted and is_crash
+
+    def may_miss(self, name: str, why: str) -> bool:
+        return self.spare
 
     async def revived(self, child: Child) -> None:
         self.back.append(child.pid)
@@ -129,6 +132,22 @@ def test_a_killed_process_is_started_again_in_its_place(kept: Any) -> None:
 def test_an_order_that_a_process_dies_over_is_carried_out_by_the_next(kept: Any) -> None:
     async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
         assert (await ask(keeper, "die once"))["number"] == 2
+
+    kept(body)
+
+
+def test_a_process_that_cannot_be_kept_is_given_up_where_the_run_goes_on_without_it(kept: Any) -> None:
+    async def body(keeper: Keeper, watcher: Watcher, post: Post) -> None:
+        watcher.spare = True
+
+        async def deaths() -> None:
+            for _ in range(keeping.RESTARTS):
+                await next_life(keeper, watcher)
+            keeper.tell("thing", {"do": "die"})
+            while not keeper.is_given_up("thing"):
+                await post.change()
+
+        await keeper.guard(deaths())
 
     kept(body)
 

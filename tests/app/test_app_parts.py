@@ -111,25 +111,28 @@ def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
         spec = asking.resolve(f"seed = {seed}", "local", {})[0].spec
         network = local.LocalNetwork(spec, "skip")
         ledger = local.Place(network.keys.validator.public, "127.0.0.1", 1)
-        told = [network.provider(i, "/p", ledger, None, 1)["cheat"] for i in range(spec.network.providers)]
+        told = [network.provider(i, "/p", ledger, [], 1)["cheat"] for i in range(spec.network.providers)]
         assert told.count("skip") == 1
         assert told.index("skip") == local.cheater_of(spec)
         drawn.add(told.index("skip"))
-        others = [network.ledger("/l"), network.relay(), network.requester("/r", ledger, None)]
+        others = [network.ledger("/l"), network.relay(0), network.requester("/r", ledger, [])]
         others.append(network.node("verifier-0", network.keys.verifiers[0], "/v", ledger, 1))
         assert not any("cheat" in config for config in others)
     assert drawn == set(range(5))
 
 
-def test_the_first_providers_are_told_of_the_relay_and_the_others_are_not() -> None:
+def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> None:
     spec = asking.resolve("[network]\nhidden = 2", "local", {})[0].spec
-    network = local.LocalNetwork(spec)
-    ledger, relay = (
-        local.Place(k.public, "127.0.0.1", 1) for k in (network.keys.validator, network.keys.relay)
+    network = local.LocalNetwork(spec, relays=2)
+    ledger, *relays = (
+        local.Place(key, "127.0.0.1", 1) for key in (network.keys.validator.public, *network.relays.values())
     )
-    told = [network.provider(i, "/p", ledger, relay, 1)["relays"] for i in range(spec.network.providers)]
-    assert told == [[relay.config], [relay.config], [], [], []]
-    assert len(network.relay()["allow"]) == 1 + 5 + 2
+    told = [network.provider(i, "/p", ledger, relays, 1)["relays"] for i in range(spec.network.providers)]
+    both = [relay.config for relay in relays]
+    assert told == [both, both, [], [], []]
+    assert both[0]["peer"] != both[1]["peer"]
+    for index in range(2):
+        assert len(network.relay(index)["allow"]) == 1 + 5 + 2
     unaudited = asking.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
     assert local.LocalNetwork(unaudited).keys.verifiers == []
 
@@ -138,9 +141,9 @@ def test_each_machine_proves_a_node_key_that_its_account_certified() -> None:
     spec = asking.resolve("", "local", {})[0].spec
     network = local.LocalNetwork(spec)
     ledger = local.Place(network.keys.validator.public, "127.0.0.1", 1)
-    given = [network.requester("/r", ledger, None)]
-    given += [network.provider(i, "/p", ledger, None, 1) for i in range(spec.network.providers)]
-    given += [network.verifier(i, "/v", ledger, None, 1) for i in range(spec.verifiers)]
+    given = [network.requester("/r", ledger, [])]
+    given += [network.provider(i, "/p", ledger, [], 1) for i in range(spec.network.providers)]
+    given += [network.verifier(i, "/v", ledger, [], 1) for i in range(spec.verifiers)]
     accounts = [SigningKey(bytes.fromhex(config["key"])) for config in given]
     proved = [credential_in(config, account) for config, account in zip(given, accounts, strict=True)]
     assert [each.account for each in proved] == [account.public for account in accounts]
@@ -148,7 +151,7 @@ def test_each_machine_proves_a_node_key_that_its_account_certified() -> None:
     keys = {each.node.public for each in proved}
     assert len(keys) == len(given)
     assert not keys & {account.public for account in accounts}
-    assert network.relay(ledger)["ledger"] == ledger.config
+    assert network.relay(0, ledger)["ledger"] == ledger.config
 
 
 def test_runs_are_found_by_name_path_or_as_the_newest(tmp_path: Path) -> None:

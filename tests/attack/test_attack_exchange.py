@@ -15,7 +15,7 @@ from farflung.app import fanning, objects, wire
 from farflung.app.exchange import Outlook
 from farflung.core.crypto import local_key
 from farflung.core.events import RoundClosed, Warned
-from farflung.core.ids import Hash
+from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
 from farflung.net.endpoints import Place
 from farflung.net.fanframes import HEAD_BYTES
@@ -73,23 +73,24 @@ def run_of(folder: Path, outlook: Outlook, *, must_meet: bool = False) -> Told:
 
 
 @asynccontextmanager
-async def relayed() -> AsyncIterator[Outlook]:
+async def relayed(*before: Place) -> AsyncIterator[Outlook]:
+    """What is known where there is a relay, and others `before` it."""
     server = RelayServer(RELAY)
     host, port = await server.start()
     try:
-        yield Outlook(SLOW, SLOW, FAST, Place(host, port, RELAY.public), True)
+        yield Outlook(SLOW, SLOW, FAST, (*before, Place(host, port, RELAY.public)), True)
     finally:
         await server.close()
 
 
-def fanned(folder: Path) -> Told:
-    """A run whose payloads go through a relay that is in the same process."""
+def fanned(folder: Path, *before: Place) -> Told:
+    """A run whose payloads go through a relay that is in the same process; those `before` it are gone."""
     folder.mkdir()
     run = Told(folder)
     run.must_meet = True
 
     async def bounded() -> None:
-        async with asyncio.timeout(60), relayed() as outlook:
+        async with asyncio.timeout(60), relayed(*before) as outlook:
             run.outlook = outlook
             await run.go()
 
@@ -188,10 +189,16 @@ def fanned_somehow(folder: Path) -> Told:
 
 def test_without_its_relay_a_run_warns_once_and_goes_on(plain: Told, tmp_path: Path) -> None:
     nobody = Place("127.0.0.1", 1, RELAY.public)
-    run = run_of(tmp_path / "run", Outlook(SLOW, SLOW, FAST, nobody, True))
+    run = run_of(tmp_path / "run", Outlook(SLOW, SLOW, FAST, (nobody,), True))
     assert "fan-out" not in {event.way for event in run.closed}
     assert run.root == plain.root
     assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-131"]
+
+
+def test_a_group_whose_relay_is_gone_meets_at_the_next_one(plain: Told, tmp_path: Path) -> None:
+    run = fanned(tmp_path / "run", Place("127.0.0.1", 1, PeerId(bytes(31) + b"x")))
+    assert run.root == plain.root
+    assert not [event for event in run.events if isinstance(event, Warned)]
 
 
 def test_what_a_member_says_of_its_line_moves_nothing_but_the_forecast(plain: Told, tmp_path: Path) -> None:

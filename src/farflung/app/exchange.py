@@ -44,12 +44,12 @@ MOST_SECONDS: Final = 1e6
 
 
 class Outlook(NamedTuple):
-    """What is said of the network before anything is measured. `place`: the relay that serves the job's group."""
+    """What is said of the network before anything is measured. `places`: the relays that may serve the job's group."""
 
     member: Link = HOME
     requester: Link = HOME
     relay: Link | None = None
-    place: Place | None = None
+    places: tuple[Place, ...] = ()
     is_relayed: bool = False
 
 
@@ -96,6 +96,7 @@ class Exchange:
         self._invited: dict[PeerId, int] = {}  # to the epoch that each has joined
         self._members: frozenset[PeerId] = frozenset()
         self._meeting: Meeting | None = None
+        self._places = deque(outlook.places)  # the first is where the group meets
         self._gathering: asyncio.Task[None] | None = None
         self._has_warned = False
 
@@ -105,12 +106,12 @@ class Exchange:
         """Lets these, and nobody else, be in the group: a newer epoch with another key when they are not the same."""
         wanted = frozenset(members)
         is_under_way = self._gathering is not None and not self._gathering.done()
-        if self._outlook.place is None or len(wanted) >= limits.FAN_MEMBERS:
+        if not self._places or len(wanted) >= limits.FAN_MEMBERS:
             return
         if wanted != self._members or self._meeting is None:
             if self._gathering is not None:
                 self._gathering.cancel()
-            self._members, self._meeting = wanted, self._new_meeting(self._outlook.place, wanted)
+            self._members, self._meeting = wanted, self._new_meeting(self._places[0], wanted)
         elif is_under_way or self._has_joined(wanted):
             return
         self._gathering = asyncio.create_task(self._gather(self._meeting, lines))
@@ -124,12 +125,17 @@ class Exchange:
         return Meeting(place.relay, place.host, place.port, roster, key)
 
     async def _gather(self, meeting: Meeting, lines: Lines) -> None:
-        try:
-            await self._fanning.enter(meeting)
-        except NetworkError as error:
-            if not self._has_warned:
-                self._warn(error.code, error.message, error.hint)
-            return
+        for left in reversed(range(len(self._places))):
+            try:
+                await self._fanning.enter(meeting)
+                break
+            except NetworkError as error:
+                if not left:
+                    if not self._has_warned:
+                        self._warn(error.code, error.message, error.hint)
+                    return
+                self._places.rotate(-1)
+                self._meeting = meeting = self._new_meeting(self._places[0], self._members)
         await asyncio.gather(*(self._invite(peer, meeting, lines) for peer in self._members))
 
     async def _invite(self, peer: PeerId, meeting: Meeting, lines: Lines) -> None:

@@ -30,6 +30,7 @@ class Identity(msgspec.Struct, frozen=True):
     cheat: str = "none"  # what one of the local providers does instead of its work (job.cheats)
     baseline: bool = False  # whether one machine is trained on the same tokens, to compare with
     lab: bool = False  # whether providers and verifiers are in simulated homes (app.housing)
+    relays: int = 2  # how many there are for those who cannot be reached, 1 to app.housing.MOST_RELAYS
 
 
 class RunFolder:

@@ -1,14 +1,14 @@
 """Where the processes of a run are: all on this computer's loopback, or each in a place of the laboratory (app.lab).
 
-    supervisor, requester: s3    relay: s2    ledger: s1
-                            |          |         |
-                            +------ backbone ----+
+    supervisor, requester: s3    relay: s2    relay-2: s4    ledger: s1
+                            |          |             |           |
+                            +----------+- backbone --+-----------+
                                |        |     |
                               line     line  line ...
                                |        |     |
                             router   router router   of a home of its own for each provider and each verifier
 
-Only the servers can be reached, so everybody in a home is reached through the relay alone. Pipes do not know of
+Only the servers can be reached, so everybody in a home is reached through a relay alone. Pipes do not know of
 namespaces: the supervisor talks with its processes as ever. It is where the requester is, in whose name it asks the
 ledger at the end. The job does not know of all this, so its result is the same.
 """
@@ -28,10 +28,16 @@ from farflung.job.spec import JobSpec
 from farflung.net.io.listening import LOOPBACK
 
 LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
+MOST_RELAYS: Final = 4
 SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
 LINE: Final = Home(up=20, down=100, rtt=40)  # what many homes have: Mbit/s, ms to the backbone and back
 FAST: Final = "10000/10000/0.1ms"  # within one machine
 SYMMETRIC: Final = 2  # providers whose router gives each connection a port of its own
+
+
+def relay_names(count: int) -> tuple[str, ...]:
+    """What the relays of a run are called."""
+    return (RELAY, *(f"{RELAY}-{number}" for number in range(2, count + 1)))
 
 
 def homes_of(spec: JobSpec) -> dict[str, Home]:
@@ -69,15 +75,18 @@ class Loopback:
 class Homes(Loopback):
     """Providers and verifiers are in homes of the laboratory, all others are servers."""
 
-    def __init__(self, homes: Mapping[str, Home]) -> None:
+    def __init__(self, homes: Mapping[str, Home], relays: int = 1) -> None:
         """`homes`: by the name of who lives there. Nothing is made before `open`."""
         self.homes = homes
-        self._laboratory = Laboratory(list(homes.values()), len(SERVERS))
-        self._places = {**SERVERS, **{name: f"h{number}" for number, name in enumerate(homes, 1)}}
+        more = {name: f"s{number}" for number, name in enumerate(relay_names(relays)[1:], len(SERVERS) + 1)}
+        self._servers = {**SERVERS, **more}
+        self._laboratory = Laboratory(list(homes.values()), len(self._servers))
+        self._places = {**self._servers, **{name: f"h{number}" for number, name in enumerate(homes, 1)}}
 
     def host(self, name: str) -> str:
         """A server's own address; nobody in a home can be reached."""
-        return self._laboratory.address(SERVERS[name]) if name in SERVERS else LOOPBACK
+        place = self._servers.get(name)
+        return LOOPBACK if place is None else self._laboratory.address(place)
 
     def way(self, name: str) -> tuple[str, ...]:
         """Through the door of its place, also when it is started again."""
@@ -89,11 +98,11 @@ class Homes(Loopback):
 
         Raises RunError FF-LAB-004 where the system refuses.
         """
-        with self._laboratory, self._laboratory.inside(SERVERS[REQUESTER]):
+        with self._laboratory, self._laboratory.inside(self._servers[REQUESTER]):
             yield
 
 
-def housing_of(spec: JobSpec, *, in_homes: bool) -> Loopback:
+def housing_of(spec: JobSpec, relays: int, *, in_homes: bool) -> Loopback:
     """Where the processes of a job's network are. Raises PolicyError FF-APP-135 where homes cannot be made."""
     if in_homes and (why := why_not()):
         raise PolicyError(
@@ -102,7 +111,7 @@ def housing_of(spec: JobSpec, *, in_homes: bool) -> Loopback:
             cause=why,
             hint="as root on Linux with iproute2 and nftables; a run without --lab has the same result",
         )
-    return Homes(homes_of(spec)) if in_homes else Loopback()
+    return Homes(homes_of(spec), relays) if in_homes else Loopback()
 
 
 def housed(homes: Mapping[str, Home]) -> Housed | None:

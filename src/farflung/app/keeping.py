@@ -37,6 +37,9 @@ class Owner(Protocol):
     def died(self, name: str, why: str, failure: FarflungError | None) -> bool:
         """A process ended, with `failure` when it said why: whether to start it again. May raise: the run ends."""
 
+    def may_miss(self, name: str, why: str) -> bool:
+        """A process cannot be kept: whether all goes on without it."""
+
     async def revived(self, child: Child) -> None:
         """A process that died is ready again: brings it back to where it was."""
 
@@ -181,7 +184,13 @@ class Keeper:
         if not self._owner.died(post.name, why, child.failure):
             post.fill(None, give_up=True)
             return False
-        _count(post, why)
+        try:
+            _count(post, why)
+        except RunError as error:
+            if not self._owner.may_miss(post.name, error.cause):
+                raise
+            post.fill(None, give_up=True)
+            return False
         fresh = await self._start(post)
         post.fill(fresh)
         try:

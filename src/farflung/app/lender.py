@@ -17,6 +17,7 @@ from farflung.app.auditing import AuditTenancy
 from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.mooring import places_of
 from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
@@ -337,11 +338,11 @@ class Lender:
         """Listens, or where nobody can reach this machine stays at relays; where to find it, for the directory."""
         if not relays:
             return (Place(*await self.endpoint.start()),)
-        found = [Place(str(r["host"]), int(r["port"]), PeerId(bytes.fromhex(r["peer"]))) for r in relays]
+        found = places_of(relays)
         for place in found:
             self.endpoint.attach(place.relay, place.host, place.port)
         await self.endpoint.attached()
-        return tuple(found)
+        return found
 
     def presence(
         self, places: tuple[Place, ...], reach_ledger: Callable[[], Awaitable[Connection]]

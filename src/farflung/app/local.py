@@ -1,4 +1,4 @@
-"""A whole network on this computer: a validator, a relay, verifiers, providers with a worker each, and the requester.
+"""A whole network on this computer: a validator, relays, verifiers, providers with a worker each, and the requester.
 
 Nothing in it is a stand-in: separate processes, real sockets, real signatures. It differs from a network of
 strangers in one thing only: keys come from the run's seed and ledger time is counted, not read, so that two runs
@@ -7,9 +7,11 @@ with one seed give the same bits (docs/architecture, law 4). Such keys are unsaf
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
-from farflung.app.housing import LEDGER, RELAY, REQUESTER, Loopback
+from farflung.app.housing import LEDGER, RELAY, REQUESTER, Loopback, relay_names
 from farflung.app.leash import Report
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_LOCAL_KEY, SigningKey, digest, local_key
@@ -58,11 +60,11 @@ def machine_of(account: SigningKey) -> Credential:
 class Keys:
     """Everybody's account; a machine proves the node key that belongs to it (`machine_of`)."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, relays: int = 1) -> None:
         seed = spec.seed
         self.requester = local_key(seed, "requester")
         self.validator = local_key(seed, "validator")
-        self.relay = local_key(seed, "relay")
+        self.relays = [local_key(seed, "relay", i) for i in range(relays)]
         self.verifiers = [local_key(seed, "verifier", i) for i in range(spec.verifiers)]
         self.providers = [local_key(seed, "provider", i) for i in range(spec.network.providers)]
 
@@ -80,7 +82,7 @@ class Keys:
 
     @property
     def guests(self) -> list[PeerId]:
-        """All that the relay serves."""
+        """All that the relays serve."""
         return [self.requester.public, *self.nodes]
 
 
@@ -94,17 +96,20 @@ class Place:
 class LocalNetwork:
     """What each process of a local network is given when it starts (see app.leash: keys included)."""
 
-    def __init__(self, spec: JobSpec, cheat: str = HONEST, housing: Loopback | None = None) -> None:
-        """`housing`: where its processes are; None: on loopback."""
+    def __init__(
+        self, spec: JobSpec, cheat: str = HONEST, housing: Loopback | None = None, relays: int = 1
+    ) -> None:
+        """`housing`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one."""
         self.housing = housing or Loopback()
-        self.spec, self.keys, self.genesis = spec, Keys(spec), genesis_of(spec)
+        self.spec, self.keys, self.genesis = spec, Keys(spec, relays), genesis_of(spec)
         self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
         self._cheat = cheat
 
     @property
-    def has_relay(self) -> bool:
-        """Whether anybody is reached through a relay only."""
-        return self.reached.hidden > 0
+    def relays(self) -> dict[str, PeerId]:
+        """The relays by name; none where nobody needs one."""
+        keys = self.keys.relays if self.reached.hidden else []
+        return {name: key.public for name, key in zip(relay_names(len(keys)), keys, strict=False)}
 
     @property
     def reached(self) -> JobSpec:
@@ -130,10 +135,11 @@ class LocalNetwork:
         base = {**self._base(LEDGER, self.keys.validator), **self._listening(LEDGER)}
         return {**base, "folder": folder, "local": True}
 
-    def relay(self, ledger: Place | None = None) -> Report:
-        """The relay's configuration: whom it serves, and where it hears of node keys that are withdrawn."""
-        allow = [peer.hex() for peer in self.keys.guests]
-        base = {"name": RELAY, "key": self.keys.relay.seed.hex(), "port": 0, **self._listening(RELAY)}
+    def relay(self, index: int, ledger: Place | None = None) -> Report:
+        """A relay's configuration: whom it serves, and where it hears of node keys that are withdrawn."""
+        allow, key = [peer.hex() for peer in self.keys.guests], self.keys.relays[index]
+        name = relay_names(index + 1)[index]
+        base = {"name": name, "key": key.seed.hex(), "port": 0, **self._listening(name)}
         return {**base, "allow": allow, "ledger": ledger.config if ledger is not None else None}
 
     def node(self, name: str, key: SigningKey, folder: str, ledger: Place, flops: int) -> Report:
@@ -149,25 +155,23 @@ class LocalNetwork:
             "flops": flops,
         }
 
-    def provider(self, index: int, folder: str, ledger: Place, relay: Place | None, flops: int) -> Report:
-        """A provider's configuration: the first ones listen at the relay only, and one may cheat."""
-        hidden = relay is not None and index < self.reached.hidden
+    def provider(self, index: int, folder: str, ledger: Place, relays: Sequence[Place], flops: int) -> Report:
+        """A provider's configuration: the first ones are reached at relays only, and one may cheat."""
         return {
             **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
-            "relays": [relay.config] if relay is not None and hidden else [],
+            "relays": [relay.config for relay in relays] if index < self.reached.hidden else [],
             "cheat": self._cheat if index == cheater_of(self.spec) else HONEST,
         }
 
-    def verifier(self, index: int, folder: str, ledger: Place, relay: Place | None, flops: int) -> Report:
-        """A verifier's configuration: one in a home stays at the relay."""
+    def verifier(self, index: int, folder: str, ledger: Place, relays: Sequence[Place], flops: int) -> Report:
+        """A verifier's configuration: one in a home stays at relays."""
         name = f"verifier-{index}"
-        hidden = relay is not None and name in self.housing.homes
         return {
             **self.node(name, self.keys.verifiers[index], folder, ledger, flops),
-            "relays": [relay.config] if relay is not None and hidden else [],
+            "relays": [relay.config for relay in relays] if name in self.housing.homes else [],
         }
 
-    def requester(self, root: str, ledger: Place, relay: Place | None) -> Report:
+    def requester(self, root: str, ledger: Place, relays: Sequence[Place]) -> Report:
         """The requester's configuration, but for what the plan says."""
         return {
             **self._base(REQUESTER, self.keys.requester),
@@ -175,7 +179,7 @@ class LocalNetwork:
             **self._listening(REQUESTER),
             "root": root,
             "ledger": ledger.config,
-            "relay": relay.config if relay is not None else None,
+            "relays": [relay.config for relay in relays],
             "lines": {name: self.housing.line(name) for name in ("provider-0", REQUESTER, RELAY)},
             "relayed": self.reached.hidden == self.spec.network.providers,
             "port": self.spec.network.port,

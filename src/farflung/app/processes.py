@@ -1,6 +1,6 @@
 """The processes of a run: starts them in order, hears them, brings back those that die, and ends them.
 
-Ledger and relay first, then verifiers and providers at once; these register in turn, so that the ledger is
+Ledger and relays first, then verifiers and providers at once; these register in turn, so that the ledger is
 reproducible. The requester comes last, when the job's terms are fixed. What each of them is given is in app.local.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from farflung.app.folder import RunFolder
-from farflung.app.housing import LEDGER, RELAY, REQUESTER
+from farflung.app.housing import LEDGER, REQUESTER
 from farflung.app.journal import Journal
 from farflung.app.keeping import PORT_TAKEN, Keeper, Post
 from farflung.app.leash import Child, Report
@@ -50,7 +50,7 @@ class Processes:
         self._own_worker: WorkerProcess | None = None
         self._starting: asyncio.Task[None] | None = None
         self._ledger: Place | None = None
-        self._relay: Place | None = None
+        self._relays: list[Place] = []
         self._outcome: asyncio.Future[Report] | None = None
         self._stop_asked = False
         self._sent: dict[str, dict[str, int]] = {}  # by processes that live, so far
@@ -58,9 +58,9 @@ class Processes:
         keys = network.keys
         self._providers = {f"provider-{i}": key.public for i, key in enumerate(keys.providers)}
         self._verifiers = {f"verifier-{i}": key.public for i, key in enumerate(keys.verifiers)}
-        known = {LEDGER: keys.validator, RELAY: keys.relay, REQUESTER: keys.requester}
+        known = {LEDGER: keys.validator, REQUESTER: keys.requester}
         self._peers: dict[str, PeerId] = {name: key.public for name, key in known.items()}
-        self._peers |= self._providers | self._verifiers
+        self._peers |= network.relays | self._providers | self._verifiers
         self.guard = self._keeper.guard
 
     @property
@@ -89,17 +89,18 @@ class Processes:
         ledger = self._ledger = await self._first(
             self._post(LEDGER, "validator", network.ledger(str(folder.ledger)), folder.ledger / "process.log")
         )
-        if network.has_relay:
-            post = self._post(RELAY, "relay", network.relay(ledger), folder.root / "relay.log")
-            self._relay = await self._first(post)
+        for index, name in enumerate(network.relays):
+            config = network.relay(index, ledger)
+            await self._keeper.launch(self._post(name, "relay", config, folder.root / f"{name}.log"))
+        self._relays = [await self._place(name) for name in network.relays]
         flops = int(sgemm_flops())
         for index, name in enumerate(self._providers):
             place = _made(folder.provider(index))
-            config = network.provider(index, str(place), ledger, self._relay, flops)
+            config = network.provider(index, str(place), ledger, self._relays, flops)
             await self._keeper.launch(self._post(name, "provider", config, place / "process.log"))
         for index, name in enumerate(self._verifiers):
             place = _made(folder.verifier(index))
-            config = network.verifier(index, str(place), ledger, self._relay, flops)
+            config = network.verifier(index, str(place), ledger, self._relays, flops)
             await self._keeper.launch(self._post(name, "verifier", config, place / "process.log"))
         for name in self._nodes:
             self._announce_child(await self._keeper.ready(name))
@@ -115,10 +116,14 @@ class Processes:
 
     async def _first(self, post: Post) -> Place:
         await self._keeper.launch(post)
-        child = await self._keeper.ready(post.name)
+        return await self._place(post.name)
+
+    async def _place(self, name: str) -> Place:
+        """Where a launched process listens, once it is ready."""
+        child = await self._keeper.ready(name)
         self._announce_child(child)
         ready = child.first.result()
-        return Place(self._peers[post.name], str(ready["host"]), int(ready["port"]))
+        return Place(self._peers[name], str(ready["host"]), int(ready["port"]))
 
     # The requester
 
@@ -126,7 +131,7 @@ class Processes:
         """Starts the requester's process and waits until it tells how the job ended; then it is ended."""
         assert self._ledger is not None
         self._outcome = asyncio.get_running_loop().create_future()
-        config = {**self._network.requester(str(self._folder.root), self._ledger, self._relay), **plan}
+        config = {**self._network.requester(str(self._folder.root), self._ledger, self._relays), **plan}
         post = self._post(REQUESTER, "requester", config, self._folder.root / "requester.log")
         await self._first(post)
         if self._stop_asked:
@@ -175,7 +180,18 @@ class Processes:
         if name == REQUESTER and self._outcome is not None and self._outcome.done():
             return False  # its work is done
         if failure is not None and not is_crash:
+            if self.may_miss(name, why):
+                return False
             raise failure if name == REQUESTER else _ended(name, why)
+        return True
+
+    def may_miss(self, name: str, why: str) -> bool:
+        """Whether the run goes on without this process: it is a relay, and another one is there."""
+        relays = self._network.relays
+        if name not in relays or all(self._keeper.is_given_up(other) for other in relays if other != name):
+            return False
+        said = f"{name} is not started again: {why}"
+        self._journal.emit(Warned(code="FF-APP-200", message=said, hint="nothing: another relay is there"))
         return True
 
     async def revived(self, child: Child) -> None:

@@ -73,10 +73,10 @@ class Run:
     ) -> None:
         self._folder, self._identity, self._resolved = folder, identity, resolved
         self._spec = resolved.spec
-        self._housing = housing_of(self._spec, in_homes=identity.lab)
+        self._housing = housing_of(self._spec, identity.relays, in_homes=identity.lab)
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        self._network = LocalNetwork(self._spec, identity.cheat, self._housing)
+        self._network = LocalNetwork(self._spec, identity.cheat, self._housing, identity.relays)
         self._processes = Processes(folder, self._network, self._journal, self._hear)
         self._scorer: Scorer | None = None
         self._main: asyncio.Task[Any] | None = None

@@ -12,6 +12,7 @@ from farflung.app import asking, folder, preparation, running
 from farflung.app.cli import linking
 from farflung.app.cli.completing import job_files, keys_to_set, presets, run_names
 from farflung.app.cli.showing import watcher
+from farflung.app.housing import MOST_RELAYS
 from farflung.app.journal import read_timeline
 from farflung.core.errors import UsageError
 from farflung.core.events import to_json
@@ -44,7 +45,7 @@ _PRESET = click.option(
     default="local",
     show_default=True,
     shell_complete=presets,
-    help="What unnamed values start from.",
+    help="Base of unnamed values.",
 )
 _SET = click.option(
     "--set",
@@ -81,6 +82,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
     is_flag=True,
     help="Through simulated homes. Linux, as root.",
 )
+@click.option(
+    "--relays",
+    type=click.IntRange(1, MOST_RELAYS),
+    default=2,
+    metavar="N",
+    help="For peers behind routers. Default: 2.",
+)
 @_JSON
 def run(
     job: Path | None,
@@ -92,16 +100,17 @@ def run(
     cheat: str | None,
     baseline: bool | None,
     lab: bool,
+    relays: int,
     as_json: bool,
 ) -> None:
-    """Train a job on a network of processes on this computer, and settle it.
+    """Train a job on a network on this computer, and settle it in test credits.
 
-    JOB is a TOML file; without it, a small GPT learns Python's own standard library. It spends test credits only.
+    JOB is a TOML file; without it, a small GPT learns Python's own library.
     """
     resolved, identity = asking.resolve(
         job, preset, _flags(settings, seed, rounds), cheat=cheat, baseline=baseline
     )
-    identity = msgspec.structs.replace(identity, lab=lab)
+    identity = msgspec.structs.replace(identity, lab=lab, relays=relays)
     root = asking.new_root(out, resolved.spec.name)
     with watcher(as_json, root) as see:
         running.start(root, resolved, identity, [see])

@@ -19,6 +19,7 @@ from farflung.app.hiring import Budget
 from farflung.app.housing import RELAY, REQUESTER
 from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report, report_end, run_role
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.mooring import places_of
 from farflung.app.registry import Follower, credential_in
 from farflung.core import limits
 from farflung.core.codec import decode
@@ -30,7 +31,6 @@ from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.block import Genesis
 from farflung.net.counters import Counter
-from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.plan import links
 from farflung.train import snapshot
@@ -51,13 +51,10 @@ def budget_of(config: Report) -> Budget:
 
 
 def outlook_of(config: Report) -> Outlook:
-    """What the supervisor knows of the lines, and which relay serves the job's group."""
+    """What the supervisor knows of the lines, and which relays may serve the job's group."""
     member, own, relay = (links.parse(config["lines"][name]) for name in ("provider-0", REQUESTER, RELAY))
-    place = config["relay"]
-    if place is None:
-        return Outlook(member, own)
-    at = Place(str(place["host"]), int(place["port"]), PeerId(bytes.fromhex(place["peer"])))
-    return Outlook(member, own, relay, at, bool(config["relayed"]))
+    found = places_of(config["relays"])
+    return Outlook(member, own, relay, found, bool(config["relayed"])) if found else Outlook(member, own)
 
 
 def tell_closed(_: PublicState, counter: Counter) -> None:
