@@ -13,7 +13,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.net.certificates import Credential, credential_of
 from farflung.net.counters import Counter
 from farflung.net.groups import SignedRoster, sign_roster
-from farflung.net.io.fan import Alone, Fan, Hearer, Meeting
+from farflung.net.io.fan import Alone, Fan, Hearer, Meeting, Station
 from farflung.net.io.relay import RelayServer
 
 OWNER = local_key(17, "owner")
@@ -39,9 +39,10 @@ def meeting(place: tuple[str, int], signed: SignedRoster | None = None, key: byt
 class Member(Hearer):
     """A member that keeps all it hears."""
 
-    def __init__(self, key: SigningKey | Credential) -> None:
-        self.key, self.counter = key, Counter()
-        self.station = Alone(credential_of(key), self.counter)
+    def __init__(self, key: SigningKey | Credential, station: Station | None = None) -> None:
+        self.key = key
+        self.station = station or Alone(credential_of(key), Counter())
+        self.counter = self.station.counter
         self.heard: list[tuple[PeerId, bytes]] = []
         self.gaps = 0
         self.errors: list[FarflungError] = []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
-from net_relays import A, B, R, echo, hidden, relay
+from net_groups import Member, meeting, roster
+from net_relays import A, B, R, echo, hidden, relay, until
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
@@ -70,3 +71,27 @@ async def paid(
             for each in shown or (toll(),):
                 a.purse.put(each)
             yield Paid(server, gate, ledger, a, b, now)
+
+
+@asynccontextmanager
+async def paid_group(
+    *keys: SigningKey,
+    window: int = limits.RECEIPT_WINDOW,
+    held: float = 30.0,
+    is_signing: bool = True,
+) -> AsyncIterator[tuple[Paid, list[Member]]]:
+    """As `paid`, and a group of the payer in which these are members under one pass."""
+    signed = toll(*keys)
+    async with paid(window=window, held=held) as made, AsyncExitStack() as stack:
+        members = []
+        for key in keys:
+            station = await stack.enter_async_context(hidden(key, None))
+            station.purse.put(signed)
+            members.append(Member(key, station))
+            stack.push_async_callback(members[-1].fan.close)
+        place = meeting(made.server.address, roster(members=keys, owner=PAYER))
+        for member in members:
+            await member.fan.enter(place)
+        if is_signing:
+            await until(lambda: all(key.public in made.gate._voices for key in keys))
+        yield made, members

@@ -9,8 +9,9 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_FAN_JOIN, NS_ROSTER, NS_TICKET, SigningKey, local_key
 from farflung.core.ids import Hash, PeerId, Signature
+from farflung.core.tolls import Pass, sign_pass
 from farflung.net import groups
-from farflung.net.certificates import bare
+from farflung.net.certificates import Credential, bare, certify
 from farflung.net.groups import (
     Admitted,
     Join,
@@ -45,8 +46,12 @@ def test_a_join_comes_back_with_its_roster() -> None:
 
 def test_the_largest_group_fits_into_a_join() -> None:
     many = tuple(PeerId(bytes([n, *bytes(30), 1])) for n in range(limits.FAN_MEMBERS - 1))
-    roster = sign_roster(OWNER, NAME, (1 << 63) - 1, (*many, A.public))
-    found = judged(roster=roster)
+    credential, most = Credential(B, certify(A, B.public, 1)), (1 << 63) - 1
+    roster = sign_roster(OWNER, NAME, most, (*many, A.public))
+    keys, numbers = many[: limits.PASS_HOLDERS], (limits.PASS_BYTES, most, most, most)
+    toll = Pass(Hash(bytes(32)), OWNER.public, R.public, most, most, keys, *numbers)
+    join = changed(toll=sign_pass(OWNER, toll))
+    found = groups.judge(sign_join(credential, join, roster)[groups.HEAD_BYTES :], R.public, NOW)
     assert isinstance(found, Admitted)
     assert len(found.roster.roster.members) == limits.FAN_MEMBERS
 

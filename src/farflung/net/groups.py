@@ -26,6 +26,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_FAN_JOIN, NS_GROUP, NS_ROSTER, SigningKey, digest
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
+from farflung.core.tolls import SignedPass
 from farflung.net.certificates import Credential, Identity, NodeCertificate, credential_of, signer_of
 
 MAGIC: Final = b"FFG1"
@@ -51,6 +52,13 @@ class Welcome(enum.IntEnum):
     OUTSIDE = 8  # the member is not in the roster
     OUTDATED = 9  # the relay has heard of a newer roster, or of another one of the same epoch
     VOID = 10  # the member's node key, or the owner's, does not count: over, replaced or revoked
+    UNPAID = 11  # the relay copies for a pass only, and none was shown
+    NO_HOLDER = 12  # the pass is not for this member
+    LAPSED = 13  # the pass is over, not yet begun, or longer than any may be
+    USED_UP = 14  # the pass's bytes, or its payer's channel
+    UNFUNDED = 15  # the payer has no open channel with the relay, or one at a lower price
+    OWING = 16  # the member's receipts for what was carried are missing
+    MISMATCHED = 17  # the pass is not the group owner's, or another one than the group runs under
 
 
 class Roster(Wire, frozen=True):
@@ -76,13 +84,17 @@ class SignedRoster(Wire, frozen=True):
 
 
 class Join(Wire, frozen=True):
-    """One member's wish to be connected. `expires` counts seconds since 1970."""
+    """One member's wish to be connected. `expires` counts seconds since 1970.
+
+    `toll`: the owner's pass that this member counts and signs under, at a relay that asks for one.
+    """
 
     relay: PeerId
     group: Hash
     presenter: PeerId
     nonce: bytes
     expires: int
+    toll: SignedPass | None = None
 
 
 class SignedJoin(Wire, frozen=True):

@@ -25,6 +25,7 @@ from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, Opener, Sealer, 
 from farflung.net.groups import Join, SignedRoster, Welcome
 from farflung.net.io.frontdoor import exactly
 from farflung.net.io.manners import Manners
+from farflung.net.io.purse import Fare, Purse
 from farflung.net.io.tuning import tune
 from farflung.net.io.valve import Valve
 from farflung.net.messages import Kind
@@ -43,6 +44,13 @@ _REFUSALS: Final = {
     Welcome.OUTSIDE: "we are not in the group's roster",
     Welcome.OUTDATED: "it has heard of a newer roster",
     Welcome.VOID: "a node key does not count any more",
+    Welcome.UNPAID: "it copies for a pass of the group's owner only",
+    Welcome.NO_HOLDER: "the pass is not for our key",
+    Welcome.LAPSED: "our pass is not of this quarter of an hour",
+    Welcome.USED_UP: "our pass or its payer's channel is used up",
+    Welcome.UNFUNDED: "the payer has no channel with it that pays its price",
+    Welcome.OWING: "our receipts for what it carried are missing",
+    Welcome.MISMATCHED: "the pass is not the one that the group runs under",
 }
 
 
@@ -64,6 +72,10 @@ class Station(Protocol):
     counter: Counter
     manners: Manners | None  # of all that this process sends to other machines; None: as fast as it goes
 
+    @property
+    def purse(self) -> Purse | None:
+        """The passes that it may show; None: it can go to relays that ask for none."""
+
 
 @dataclass(slots=True)
 class Alone:
@@ -72,6 +84,7 @@ class Alone:
     credential: Credential
     counter: Counter
     manners: Manners | None = None
+    purse: Purse | None = None
 
 
 class Hearer:
@@ -98,6 +111,7 @@ class Fan:
         self._meeting: Meeting | None = None
         self._socket: socket.socket | None = None
         self._valve: Valve | None = None  # of the socket
+        self._fare: Fare | None = None  # what it costs, at a relay that is paid
         self._sealer: Sealer | None = None
         self._sending = asyncio.Lock()
         self._counts: asyncio.Future[int] | None = None  # the epoch that the relay confirms
@@ -154,6 +168,8 @@ class Fan:
             self._valve.check(self._kind)
             for frame in self._sealer.seal(message):
                 await self._write(frame, self._kind)
+                if self._fare is not None:
+                    self._fare.sent(len(frame))
 
     async def close(self) -> None:
         """Leaves the group."""
@@ -185,6 +201,9 @@ class Fan:
             self._valve.close()
             self._socket.close()
             self._socket = self._valve = None
+        if self._fare is not None:
+            self._fare.end()
+            self._fare = None
 
     def _draw(self, meeting: Meeting) -> None:
         """A stream of its own, so that no counter comes twice whatever was sent before."""
@@ -195,7 +214,9 @@ class Fan:
         now, own = int(time.time()), self._station.credential
         nonce = secrets.token_bytes(groups.NONCE_BYTES)
         ends = now + limits.TICKET_SECONDS // 2
-        join = Join(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends)
+        place = (meeting.host, meeting.port)
+        fare = Fare(self._station.purse, meeting.roster.roster.owner, meeting.relay, place)
+        join = Join(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends, fare.toll)
         shown = groups.sign_join(own, join, meeting.roster)
         sock = await _dial(meeting)
         tune(sock)
@@ -216,6 +237,8 @@ class Fan:
             sock.close()
             raise _refused(meeting.relay, "it has no groups" if status is None else _REFUSALS[status])
         self._socket, self._valve, self._heard = sock, valve, time.monotonic()
+        self._fare = fare
+        fare.begin()
         self._draw(meeting)
 
     @staticmethod
@@ -312,6 +335,8 @@ class Fan:
         self._counter.received[self._kind if is_data else Kind.CONTROL] += size
         match head.kind:
             case FrameKind.DATA:
+                if self._fare is not None:
+                    self._fare.received(size)
                 self._open(view[:HEAD_BYTES], view[HEAD_BYTES:size])
             case FrameKind.GAP:
                 self._hearer.gap()

@@ -31,8 +31,10 @@ from farflung.net.groups import Admitted, Roster, SignedRoster, Welcome
 from farflung.net.io.frontdoor import exactly
 from farflung.net.io.leg import Leg, Shared
 from farflung.net.io.pacing import Uplink
+from farflung.net.io.tollgate import Tollgate
 from farflung.net.keyring import Keyring
 from farflung.net.messages import Kind
+from farflung.net.metering import Books
 from farflung.net.tickets import Spent, Status
 
 LOOK_SECONDS: Final = 0.5
@@ -45,6 +47,7 @@ class _Group:
 
     def __init__(self, hub: Hub, id: Hash) -> None:
         self._hub, self.id = hub, id
+        self.books: Books | None = None  # that all its members are carried under, at a relay that is paid
         self.roster: Roster | None = None
         self._before: Roster | None = None
         self.legs: dict[PeerId, Leg] = {}
@@ -77,6 +80,8 @@ class _Group:
         match head.kind:
             case FrameKind.DATA:
                 if self._may_send(leg, head):
+                    if self._hub.toll is not None:
+                        self._hub.toll.taken(leg, leg.member, len(frame))
                     self._spread(leg, frame)
             case FrameKind.PING:
                 self.own(leg, Head(0, FrameKind.PING))
@@ -165,9 +170,19 @@ class _Group:
         """A member took `size` bytes."""
         self._hub.moved(leg.socket, size)
 
+    def took(self, leg: Leg, shared: Shared) -> None:
+        """A member has the whole of a frame; the relay's own words cost nothing."""
+        if self._hub.toll is not None and len(shared.data) > HEAD_BYTES:
+            self._hub.toll.copied(leg, leg.member, len(shared.data))
+        self.done(shared)
+
+    def released(self, leg: Leg) -> None:
+        """A member that was held goes on."""
+        leg.read(should=not self.is_full)
+
     def left(self, leg: Leg) -> None:
         """A connection was cut."""
-        self._hub.closed(leg.socket)
+        self._hub.closed(leg)
         if self.legs.get(leg.member) is leg:
             del self.legs[leg.member]
         if not self.legs:
@@ -182,6 +197,7 @@ class Rules(NamedTuple):
     keyring: Keyring  # which node keys count
     spent: Spent  # the nonces of joins
     clock: Callable[[], float]  # seconds since 1970
+    toll: Tollgate | None = None  # asks for passes; None: copies for nothing
 
 
 class Hub:
@@ -195,7 +211,7 @@ class Hub:
         uplink: Uplink | None,
     ) -> None:
         """`on_moved` hears what the sockets took; `counter` counts what the relay itself says and hears."""
-        self._rules = rules
+        self._rules, self.toll = rules, rules.toll
         self.moved, self._counter, self._uplink = on_moved, counter, uplink
         self.held = 0
         self.groups: dict[Hash, _Group] = {}
@@ -210,7 +226,7 @@ class Hub:
             body = await exactly(stranger, size)
             self._counter.received[Kind.CONTROL] += len(head) + size
             found = self._judge(body)
-            status = found if isinstance(found, Welcome) else self._join(found, stranger)
+            status = found if isinstance(found, Welcome) else await self._admit(found, stranger)
         if status is not Welcome.JOINED:
             with contextlib.suppress(OSError):
                 self._say(stranger, status)
@@ -246,11 +262,25 @@ class Hub:
             case _:
                 return Welcome.FULL
 
-    def _join(self, found: Admitted, sock: socket.socket) -> Welcome:
+    async def _admit(self, found: Admitted, sock: socket.socket) -> Welcome:
+        """Asks for the owner's pass where the relay is paid: whoever lets others in pays for all of them."""
+        if self.toll is None:
+            return self._join(found, sock, None)
+        shown = found.join.toll
+        if shown is not None and shown.toll.payer != found.roster.roster.owner:
+            return Welcome.MISMATCHED
+        books = await self.toll.admit(shown, found.join.presenter)
+        return Welcome[books.name] if isinstance(books, Status) else self._join(found, sock, books)
+
+    def _join(self, found: Admitted, sock: socket.socket, books: Books | None) -> Welcome:
         roster, id = found.roster.roster, found.join.group
         group = self.groups.get(id) or _Group(self, id)
         if groups.is_newer(group.roster, roster) is None:
             return Welcome.OUTDATED
+        if group.books is not None and group.books is not books:
+            return (
+                Welcome.MISMATCHED
+            )  # what one signs under this pass would not answer what others sign under that
         is_new = id not in self.groups
         is_full = len(self.groups) >= limits.FAN_GROUPS
         if is_new and (is_full or self._by_owner[roster.owner] >= limits.FAN_GROUPS_PER_OWNER):
@@ -260,7 +290,9 @@ class Hub:
         if id not in self.groups:  # it is new, or those that have left were all it had
             self.groups[id] = group
             self._by_owner[roster.owner] += 1
-        leg = Leg(group, found.who, sock)
+        leg, group.books = Leg(group, found.who, sock), books
+        if self.toll is not None and books is not None:
+            self.toll.opened(leg, books, leg.member)
         if self._uplink is not None and not leg.tuned.is_local:
             self._uplink.open(sock)
         group.add(leg)
@@ -272,10 +304,12 @@ class Hub:
         if to.send(word) < len(word):
             raise ConnectionError("the socket took half of five bytes")
 
-    def closed(self, sock: socket.socket) -> None:
-        """A member's connection needs no share of the line any more."""
+    def closed(self, leg: Leg) -> None:
+        """A member's connection needs no share of the line any more, and costs nothing."""
         if self._uplink is not None:
-            self._uplink.close(sock)
+            self._uplink.close(leg.socket)
+        if self.toll is not None:
+            self.toll.ended(leg)
 
     def empty(self, group: _Group) -> None:
         """Nobody is in it."""

@@ -46,6 +46,12 @@ class Circle(Protocol):
     def moved(self, leg: Leg, size: int) -> None:
         """A member took `size` bytes."""
 
+    def took(self, leg: Leg, shared: Shared) -> None:
+        """A member has the whole of a frame."""
+
+    def released(self, leg: Leg) -> None:
+        """A member that was held goes on."""
+
     def left(self, leg: Leg) -> None:
         """A connection was cut."""
 
@@ -62,7 +68,7 @@ class Leg:
         self.waiting = 0  # bytes in the queue
         self._lost = 0  # frames that it will be told of
         self.is_skipped = False
-        self.is_writing = self._is_reading = self.is_closed = False
+        self.is_writing = self._is_reading = self.is_closed = self._is_held = False
         self._frame, self._filled = bytearray(HEAD_BYTES), 0
         self._head: Head | None = None
         self.heard = self.took = self._loop.time()
@@ -75,7 +81,8 @@ class Leg:
     # What it sends
 
     def read(self, *, should: bool) -> None:
-        """Whether it is listened to."""
+        """Whether it is listened to; never while it is held."""
+        should = should and not self._is_held
         if should != self._is_reading and not self.is_closed:
             self._is_reading = should
             self.heard = self._loop.time()
@@ -139,7 +146,7 @@ class Leg:
     def flush(self) -> None:
         """Gives the kernel what it takes."""
         try:
-            while self._queue and not self.is_closed:
+            while self._queue and not (self.is_closed or self._is_held):
                 self._send()
         except (BlockingIOError, InterruptedError):
             self._write(should=True)
@@ -158,7 +165,7 @@ class Leg:
         size += self._offset
         while self._queue and size >= len(self._queue[0].data):
             size -= len(self._queue[0].data)
-            self._group.done(self._queue.popleft())
+            self._group.took(self, self._queue.popleft())
         self._offset = size
         if self.is_skipped and not self._queue:
             self.is_skipped = False
@@ -179,6 +186,18 @@ class Leg:
         if not self._queue:
             self._tell_gap()
         self.is_skipped = True
+
+    def hold(self, why: str) -> None:
+        """Takes nothing from it and gives it nothing, as if it stood still, until `release`."""
+        self._is_held = True
+        self.read(should=False)
+        self._write(should=False)
+
+    def release(self, why: str) -> None:
+        """Goes on."""
+        self._is_held = False
+        self._group.released(self)
+        self.flush()
 
     def _write(self, *, should: bool) -> None:
         if should != self.is_writing and not self.is_closed:

@@ -72,6 +72,13 @@ class Purse:
         fit = [s for s in self._passes.values() if s.toll.relay == relay and both <= set(s.toll.holders)]
         return max(fit, key=lambda signed: (signed.toll.expires, signed.toll.serial), default=None)
 
+    def find_of(self, payer: PeerId, relay: PeerId) -> SignedPass | None:
+        """The pass to show at this relay for what this payer owns: the one that ends last."""
+        mine = [s.toll for s in self._passes.values() if (s.toll.payer, s.toll.relay) == (payer, relay)]
+        fit = [toll for toll in mine if self._account in toll.holders]
+        last = max(fit, key=lambda toll: (toll.expires, toll.serial), default=None)
+        return self._passes[_name(last)] if last is not None else None
+
     def tally(self, signed: SignedPass | None, relay: PeerId, place: tuple[str, int]) -> Tally | None:
         """Where a connection through `relay` counts under this pass; None: under none, or it is none of ours."""
         if signed is None or signed.toll.relay != relay or self._account not in signed.toll.holders:
@@ -171,6 +178,41 @@ class Purse:
         last = decode(answer, SignedReceipt, _RECEIPT_MESSAGE)
         is_ours = tolls.is_receipt_signed(last, self._account, *(node.public for node in nodes))
         return last.receipt if is_ours else receipt
+
+
+class Fare:
+    """What one member's connection to a group counts under the pass that it was joined with.
+
+    Whole DATA frames count, both ways, as the relay counts them: its own words cost nothing.
+    """
+
+    def __init__(self, purse: Purse | None, payer: PeerId, relay: PeerId, place: tuple[str, int]) -> None:
+        """`payer`: the group's owner. Without a purse, or a pass in it, nothing is shown and nothing counts."""
+        self._purse, self._relay, self._place = purse, relay, place
+        self.toll = purse.find_of(payer, relay) if purse is not None else None
+        self._tally: Tally | None = None
+
+    def begin(self) -> None:
+        """The relay has let us in."""
+        if self._purse is not None:
+            self._tally = self._purse.tally(self.toll, self._relay, self._place)
+            self._purse.opened(self._tally)
+
+    def sent(self, size: int) -> None:
+        """The kernel took a frame of `size` bytes."""
+        if self._tally is not None:
+            self._tally.sent(size)
+
+    def received(self, size: int) -> None:
+        """A frame of `size` bytes came."""
+        if self._tally is not None:
+            self._tally.received(size)
+
+    def end(self) -> None:
+        """The connection is gone."""
+        if self._purse is not None:
+            self._purse.ended(self._tally)
+        self._tally = None
 
 
 def _name(toll: Pass) -> tuple[PeerId, PeerId, int, int]:

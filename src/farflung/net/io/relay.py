@@ -113,7 +113,7 @@ class RelayServer:
         self._circuit_rate, self._toll = circuit_rate, toll
         self._uplink = None if uplink is None else Uplink(uplink)
         self._spent = Spent()
-        rules = Rules(self._own.account, self._gathers, self.keyring, self._spent, clock)
+        rules = Rules(self._own.account, self._serves, self.keyring, self._spent, clock, toll)
         self._hub = Hub(rules, self._moved, self.counter, self._uplink)
         self._door = FrontDoor(
             host,
@@ -132,9 +132,12 @@ class RelayServer:
 
     def _greeters(self) -> dict[bytes, Greeter]:
         """Whom a stranger wants, by what it says first."""
-        hub: dict[bytes, Greeter] = {groups.MAGIC: self._hub.hear}
-        others = {} if self._toll is not None else hub  # a join shows no pass
-        return {tls.MAGIC: self._meet, tickets.MAGIC: self._hear, measures.FAMILY: self._name, **others}
+        return {
+            tls.MAGIC: self._meet,
+            tickets.MAGIC: self._hear,
+            groups.MAGIC: self._hub.hear,
+            measures.FAMILY: self._name,
+        }
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
@@ -230,10 +233,6 @@ class RelayServer:
 
     def _serves(self, peer: PeerId) -> bool:
         return self._admit is None or self._admit(peer)
-
-    def _gathers(self, peer: PeerId) -> bool:
-        """Groups carry no passes: a relay that asks for them gathers only whom its owner names."""
-        return self._serves(peer) and (self._admit is not None or self._toll is None)
 
     async def _refuse(self, stranger: socket.socket, status: Status) -> bool:
         """Says why not, and closes; False, because the socket is not kept."""
