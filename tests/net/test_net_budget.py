@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from farflung.core import limits
@@ -22,6 +22,8 @@ DAY = 86_400
 GB = budget.GIGABYTE
 
 
+# The first draw of a session looks through all modules that are loaded, which takes a busy machine seconds.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.datetimes(datetime.datetime(1, 1, 1), datetime.datetime(9999, 12, 31)))
 def test_months_are_those_of_the_calendar(when: datetime.datetime) -> None:
     month = budget.month_of((when - datetime.datetime(1970, 1, 1)).total_seconds())
