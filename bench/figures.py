@@ -44,6 +44,16 @@ def rows(timeline: Timeline, result: Result) -> list[tuple[str, str, str]]:
             f"{format_bytes(ring)}, a bf16 ring all-reduce for the same steps (computed): {ring / agreed:.0f} times",
         )
     )
+    exchanged = [c for c in timeline.compared if c.quantity == "sync"]
+    if exchanged:
+        most = (
+            f", at most {format_bytes(exchanged[0].most)} if rounds choose otherwise"
+            if exchanged[0].most
+            else ""
+        )
+        foreseen = f" by {timeline.plan.way}" if timeline.plan is not None and timeline.plan.way else ""
+        planned = f"planned {format_bytes(exchanged[0].planned)}{foreseen}{most}"
+        table.append(("of it payloads", format_bytes(by.sync), planned))
     sent = f"join {format_bytes(by.join)}, audits {format_bytes(by.audit)}, relayed {format_bytes(by.relay)}"
     table.append(("all bytes sent", format_bytes(result.bytes_sent), f"of it {sent}"))
     for peer, caught in timeline.caught.items():

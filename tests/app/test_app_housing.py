@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from farflung.app.lab import Nat
 from farflung.core.codec import encode
 from farflung.core.errors import PolicyError
 from farflung.job.spec import JobSpec, NetworkSpec
+from farflung.plan import links
 
 
 def spec_of(providers: int = 5, verifiers: int = 2, hidden: int = 2) -> JobSpec:
@@ -103,6 +105,21 @@ def test_a_run_says_of_its_homes_what_they_are() -> None:
     assert said.routers == ("symmetric", "symmetric", "port_restricted", "port_restricted")
     assert (said.up, said.down, said.rtt) == (LINE.up, LINE.down, LINE.rtt)
     assert housed({}) is None
+
+
+def test_a_plan_reckons_with_the_laboratorys_lines_and_with_what_the_owner_allows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    homes = Homes(homes_of(spec_of()))
+    assert homes.network.is_apart
+    assert homes.network.member == links.parse("20/100/40ms") == links.parse(homes.line("verifier-1"))
+    assert links.parse(homes.line("requester")) == homes.network.requester == links.parse(homes.line("relay"))
+    monkeypatch.setenv("FARFLUNG_UP_MBIT", "5")
+    assert homes.network.member == links.parse("5/100/40ms")
+    assert "the caps in network.toml" in homes.network.told
+    assert Loopback().network.member == links.parse(Loopback().line("provider-0"))
+    assert not Loopback().network.is_apart
 
 
 def test_without_root_homes_are_refused_and_loopback_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

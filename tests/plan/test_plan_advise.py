@@ -27,6 +27,7 @@ from farflung.plan.advise import advise, describe_sync
 from farflung.plan.compare import Measured, compare, is_off, ratio
 from farflung.plan.machine import Machine
 from farflung.plan.memory import AGENT, SHARED, memory
+from farflung.plan.network import Network
 from farflung.plan.price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.time import (
     ANSWER_LEAST,
@@ -42,6 +43,7 @@ from farflung.plan.time import (
     train_flop,
 )
 from farflung.plan.traffic import PUSH, on_wire, ring_bytes, traffic
+from farflung.watch import foretold
 
 LAYOUT = Layout.of({"a.weight": (128, 512), "b.weight": (512, 128), "c.bias": (128,)})
 MACHINE = Machine(cores=2, flops_per_core=1e11, memory_bytes=16 << 30)
@@ -76,7 +78,8 @@ def spec(**changes: object) -> JobSpec:
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))
 @settings(max_examples=40, deadline=None)
 def test_each_of_n_payloads_is_sent_n_times_a_round(members: int, rounds: int) -> None:
-    sent = traffic(spec(rounds=rounds, network=NetworkSpec(providers=members)), LAYOUT, 10_000, Fixed())
+    job, pairs = spec(rounds=rounds, network=NetworkSpec(providers=members)), Network(can_copy=False)
+    sent = traffic(job, LAYOUT, 10_000, Fixed(), pairs)
     pushed_and_fetched = members * (1 + (members - 1))
     assert sent.sync_round == pushed_and_fetched * on_wire(1001) + members * PUSH
     assert sent.sync == rounds * sent.sync_round
@@ -391,7 +394,9 @@ def test_the_plan_event_holds_the_plan() -> None:
     plan = advise(spec(data=DataSpec(path="x")), LAYOUT, 12_000_000, MACHINE)
     event = plan.event("/runs/1")
     assert event.parameters == LAYOUT.size
-    assert event.sync_bytes == plan.traffic.sync
+    assert event.sync_bytes == plan.traffic.sync < event.sync_most == plan.traffic.sync_most
+    assert (event.way, event.up_round) == ("fan-out", plan.traffic.up_round)
+    assert "100 Mbit/s a process is assumed" in event.lines
     assert event.ring_bytes == ring_bytes(LAYOUT.size, 360, 5)
     assert (event.tokens, event.price, event.escrow) == (
         24 * ROUND,
@@ -413,6 +418,20 @@ def test_comparison_flags_what_lies_outside_the_band() -> None:
     assert ratio(rows[0]) == 1.0
     below = compare(plan, Measured(sync_bytes=planned * 79 // 100))[0]
     assert is_off(below)
+
+
+def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() -> None:
+    plan = advise(spec(), LAYOUT, 12_000_000, MACHINE)
+    most = plan.traffic.sync_most
+    (otherwise,), (beyond,) = (compare(plan, Measured(sync_bytes=size)) for size in (most, most + 1))
+    assert otherwise.most == most > 1.25 * otherwise.planned
+    assert (is_off(otherwise), is_off(beyond)) == (False, True)
+    assert foretold.compared(otherwise).startswith("sync: planned ")
+    assert ", at most " in foretold.compared(otherwise)
+    bare = advise(
+        spec(network=NetworkSpec(hidden=0)), LAYOUT, 12_000_000, MACHINE
+    )  # no relay: nothing to choose
+    assert compare(bare, Measured(sync_bytes=1))[0].most == 0
 
 
 def test_all_kinds_of_bytes_are_compared_and_what_a_job_has_not_is_left_out() -> None:

@@ -15,6 +15,7 @@ from farflung.core.layout import Layout
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, OptimizerSpec, SyncSpec
 from farflung.plan import audits
+from farflung.plan.network import Network
 from farflung.plan.price import expected_audits
 from farflung.plan.states import codec_of
 from farflung.plan.traffic import Traffic, all_relayed, on_wire, snapshot_bytes, traffic
@@ -49,8 +50,11 @@ def spec(**changes: object) -> JobSpec:
     )
 
 
+PAIRS = Network(can_copy=False)  # as measured: payloads go from pair to pair
+
+
 def planned(job: JobSpec) -> Traffic:
-    return traffic(job, LAYOUT, 10_000, Fixed())
+    return traffic(job, LAYOUT, 10_000, Fixed(), PAIRS)
 
 
 # The draw
@@ -258,7 +262,7 @@ RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audite
 def model_of(run: Run) -> tuple[Layout, Traffic]:
     job, data, *_ = run
     layout = Layout.of(gpt_shapes(job.model))
-    return layout, traffic(job, layout, data, codec_of(job.sync))
+    return layout, traffic(job, layout, data, codec_of(job.sync), PAIRS)
 
 
 @pytest.fixture

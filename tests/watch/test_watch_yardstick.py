@@ -61,6 +61,27 @@ def story(rounds: int = 1) -> list[AnyEvent]:
     ]
 
 
+def test_a_payload_that_a_relay_copied_was_sent_once_and_counts_once() -> None:
+    once = [
+        msgspec.structs.replace(e, way="fan-out") if isinstance(e, events.RoundClosed) else e for e in story()
+    ]
+    less = [
+        msgspec.structs.replace(e, sync=PAYLOAD) if isinstance(e, events.Traffic) and e.sync else e
+        for e in once
+    ]
+    pairs, copied = yardstick.each(told(*story())), yardstick.each(told(*less))
+    assert pairs is not None
+    assert copied is not None
+    assert copied.papers == pytest.approx(pairs.papers)  # it is the same payload, however it went
+
+
+def test_a_plan_promises_no_more_than_what_it_takes_at_most() -> None:
+    plan = msgspec.structs.replace(PLAN, sync_bytes=1_000_000, sync_most=4_000_000, way="fan-out")
+    own, ring = yardstick.traffic(plan)
+    assert own == "at most 4 MB to agree, 1 MB by fan-out"
+    assert f"{RING / 4_000_000:,.0f} times" in ring
+
+
 @pytest.mark.parametrize("rounds", [1, 7])
 def test_the_metric_is_a_providers_bytes_a_step_against_what_a_ring_moves_each_way(rounds: int) -> None:
     found = yardstick.each(told(*story(rounds)))

@@ -16,22 +16,28 @@ ledger at the end. The job does not know of all this, so its result is the same.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from farflung.app import thrift
 from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.core.errors import PolicyError
 from farflung.core.events import Housed
+from farflung.core.units import Seconds
 from farflung.job.spec import JobSpec
 from farflung.net.io.listening import LOOPBACK
+from farflung.plan.links import Link
+from farflung.plan.network import HERE, Network
 
 LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
 MOST_RELAYS: Final = 4
 SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
 LINE: Final = Home(up=20, down=100, rtt=40)  # what many homes have: Mbit/s, ms to the backbone and back
-FAST: Final = "10000/10000/0.1ms"  # within one machine
+BUILD: Final = Seconds(0.15)  # a home's namespaces, routers and line
+MBIT: Final = 1e6
 SYMMETRIC: Final = 2  # providers whose router gives each connection a port of its own
 
 
@@ -61,10 +67,16 @@ class Loopback:
         """What a process's command begins with, so that it is started where it belongs."""
         return ()
 
+    @property
+    def network(self) -> Network:
+        """What is known of the lines before anything is measured."""
+        return HERE
+
     def line(self, name: str) -> str:
-        """What is known of a process's line before anything is measured, as plan.links reads it."""
-        home = self.homes.get(name)
-        return f"{home.up}/{home.down}/{home.rtt}ms" if home is not None else FAST
+        """The line of one process, as plan.links reads it."""
+        known = self.network
+        link = {REQUESTER: known.requester, RELAY: known.relay}.get(name, known.member)
+        return f"{link.up / MBIT:.6f}/{link.down / MBIT:.6f}/{1e3 * link.round_trip:.6f}ms"
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -82,6 +94,18 @@ class Homes(Loopback):
         self._servers = {**SERVERS, **more}
         self._laboratory = Laboratory(list(homes.values()), len(self._servers))
         self._places = {**self._servers, **{name: f"h{number}" for number, name in enumerate(homes, 1)}}
+
+    @property
+    def network(self) -> Network:
+        """The laboratory's lines, or what the owner allows on them; servers are on its backbone."""
+        caps = thrift.read_thrift()
+        up, down = (
+            min(cap or math.inf, rate) for cap, rate in ((caps.up_mbit, LINE.up), (caps.down_mbit, LINE.down))
+        )
+        is_less = (up, down) != (LINE.up, LINE.down)
+        link = Link(up * MBIT, down * MBIT, Seconds(LINE.rtt / 1e3))
+        told = f"{link}: the laboratory's homes{', and the caps in network.toml' if is_less else ''}"
+        return Network(link, is_apart=True, told=told, building=Seconds(BUILD * len(self.homes)))
 
     def host(self, name: str) -> str:
         """A server's own address; nobody in a home can be reached."""

@@ -184,9 +184,8 @@ class Run:
                 await self._processes.stop()
 
     def _show_plan(self, layout: Layout) -> None:
-        self._plan = advise(
-            self._network.reached, layout, self._folder.dataset_file.stat().st_size, machine()
-        )
+        size = self._folder.dataset_file.stat().st_size
+        self._plan = advise(self._network.reached, layout, size, machine(), self._housing.network)
         if self._housing.homes:  # nobody reaches into a home, a verifier's either
             self._plan = msgspec.structs.replace(self._plan, traffic=all_relayed(self._plan.traffic))
         if self._journal.timeline.plan is None:

@@ -51,9 +51,12 @@ class Planned(Event, frozen=True, tag="plan"):
     data_bytes: int
     sync: str
     cores: int = 0  # of this computer, which all local workers share; 0: not told
-    baseline_seconds: float = (
-        0.0  # that one machine will take on the same tokens, after the run; 0: none will
-    )
+    baseline_seconds: float = 0.0  # that one machine will take on the same tokens; 0: none will
+    sync_most: int = 0  # if rounds choose another way than the one that is foreseen; 0: not told
+    way: str = ""  # how a round's payloads go, as far as it is foreseen
+    up_round: int = 0  # of these, up the line of the member that sends most
+    down_round: int = 0
+    lines: str = ""  # which lines the plan reckons with
 
 
 class ProcessStarted(Event, frozen=True, tag="process"):
@@ -112,10 +115,7 @@ class Arrived(Event, frozen=True, tag="arrived"):
 
 
 class PassedOver(Event, frozen=True, tag="passed-over"):
-    """A phase of a round was closed without a member, `seconds` after the round was opened: it was too slow.
-
-    It is not gone: it takes part in the next round.
-    """
+    """A phase was closed `seconds` after its round was opened, without a member: it takes part in the next round."""
 
     round: int
     peer: str
@@ -164,9 +164,7 @@ class Resumed(Event, frozen=True, tag="resumed"):
 
 
 class Traffic(Event, frozen=True, tag="traffic"):
-    """Bytes that one process has sent so far in this session, counted at its sockets, by kind; and what it received to
-    agree (sync and control).
-    """
+    """Bytes that one process sent so far in this session, at its sockets, by kind; and received to agree."""
 
     session: int
     process: str
@@ -271,6 +269,7 @@ class Compared(Event, frozen=True, tag="compared"):
     unit: str
     planned: float
     measured: float
+    most: float = 0.0  # planned at most; 0: there is no such bound
 
 
 class Baseline(Event, frozen=True, tag="baseline"):

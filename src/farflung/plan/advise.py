@@ -13,6 +13,7 @@ from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
 from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.machine import Machine
 from farflung.plan.memory import Memory, memory
+from farflung.plan.network import HERE, Network
 from farflung.plan.price import Price, price
 from farflung.plan.states import EXACT_BITS, codec_of
 from farflung.plan.time import Duration, alone_seconds, answer_seconds, duration
@@ -35,6 +36,7 @@ class Plan(msgspec.Struct, frozen=True):
     cores: int
     alone: Seconds  # that one machine takes to train on all members' tokens
     answer: Seconds  # within which a verifier answers
+    lines: str  # which lines this reckons with
 
     def event(self, run: str, at: float = 0.0, *, baseline: bool = False) -> Planned:
         """The plan of run folder `run` as an event; `memory_bytes` is one worker's peak.
@@ -53,6 +55,11 @@ class Plan(msgspec.Struct, frozen=True):
             peers=spec.network.providers,
             tokens=self.tokens,
             sync_bytes=self.traffic.sync,
+            sync_most=self.traffic.sync_most,
+            way=self.traffic.forecast.way.value,
+            up_round=self.traffic.up_round,
+            down_round=self.traffic.down_round,
+            lines=self.lines,
             ring_bytes=self.traffic.ring,
             memory_bytes=self.memory.worker,
             seconds=self.duration.total,
@@ -90,9 +97,11 @@ def describe_codec(sync: SyncSpec) -> str:
     return f"{sync.codec}{density} {bits}{transform}"
 
 
-def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) -> Plan:
+def advise(
+    spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine, network: Network = HERE
+) -> Plan:
     """Plans a local run; raises PolicyError FF-PLAN-001 (budget) or FF-PLAN-002 (memory)."""
-    sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds))
+    sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
     need = memory(spec, layout, dataset_bytes)
     _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)
@@ -103,7 +112,8 @@ def advise(spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine) 
         data_bytes=Bytes(dataset_bytes),
         traffic=sent,
         memory=need,
-        duration=duration(spec, layout, sent, machine),
+        duration=duration(spec, layout, sent, machine, network),
+        lines=network.told,
         price=cost,
         cores=machine.cores,
         alone=alone_seconds(spec, layout, machine),

@@ -30,6 +30,7 @@ class Measured(msgspec.Struct, frozen=True):
 def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, ...]:
     """One event per measured quantity, in a fixed order; none for audits or a relay that are neither planned nor there.
 
+    Where rounds may choose another way than the plan foresees, the plan's word is what it says at most.
     The plan of audits is what the draw brings on the average: a single run may lie beside it by luck alone.
     """
     rows = (
@@ -42,8 +43,18 @@ def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, 
         ("time", "s", plan.duration.total, measured.seconds),
         ("price", "micro-credits", plan.price.price, measured.paid),
     )
+    sent = plan.traffic
+    bounds = {"sync": (sent.sync, sent.sync_most), "relay": (sent.relay, sent.relay_most)}
+    most = {name: bound for name, (planned, bound) in bounds.items() if bound > planned}
     return tuple(
-        Compared(at=at, quantity=name, unit=unit, planned=float(planned), measured=float(value))
+        Compared(
+            at=at,
+            quantity=name,
+            unit=unit,
+            planned=float(planned),
+            measured=float(value),
+            most=float(most.get(name, 0)),
+        )
         for name, unit, planned, value in rows
         if value is not None and (planned or value or name not in OPTIONAL)
     )
@@ -57,6 +68,6 @@ def ratio(row: Compared) -> float | None:
 
 
 def is_off(row: Compared) -> bool:
-    """Whether the measured value lies outside 0.8 to 1.25 of the plan."""
+    """Whether the measured value lies outside 0.8 to 1.25 of the plan; above, also beyond what is planned at most."""
     share = ratio(row)
-    return share is None or not LOW <= share <= HIGH
+    return share is None or share < LOW or (share > HIGH and row.measured > row.most)

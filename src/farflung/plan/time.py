@@ -19,8 +19,10 @@ from farflung.core.units import Flop, Seconds
 from farflung.job.spec import JobSpec
 from farflung.plan import audits
 from farflung.plan.machine import Machine
+from farflung.plan.network import HERE, Network
 from farflung.plan.states import FLOAT, carried_vectors, inner_vectors
 from farflung.plan.traffic import Traffic
+from farflung.plan.waiting import waits
 
 EFFICIENCY: Final = 0.6  # of the sgemm rate, reached by forward, backward and optimizer on one core
 START_NODE: Final = 2.5  # core-seconds to start one node: its agent, and a worker that imports torch
@@ -59,11 +61,12 @@ class Duration(msgspec.Struct, frozen=True):
     audit: Seconds  # that audits add to training, and the wait for the last ones
     evaluate: Seconds
     sync: Seconds
+    lines: Seconds = Seconds(0.0)  # for which lines are waited for, beyond all that (plan.waiting)
 
     @property
     def total(self) -> Seconds:
         """The whole run, from command to result."""
-        return Seconds(self.start + self.compute + self.audit + self.evaluate + self.sync)
+        return Seconds(self.start + self.compute + self.audit + self.evaluate + self.sync + self.lines)
 
 
 def forward_flop(spec: JobSpec, layout: Layout) -> Flop:
@@ -157,8 +160,13 @@ def served_seconds(spec: JobSpec, layout: Layout) -> Seconds:
     return Seconds(3.0 * FLOAT * layout.size * vectors / limits.OWED_RATE)
 
 
-def duration(spec: JobSpec, layout: Layout, traffic: Traffic, machine: Machine) -> Duration:
-    """Seconds on one machine that runs all members as single-threaded processes, time-shared over its cores."""
+def duration(
+    spec: JobSpec, layout: Layout, traffic: Traffic, machine: Machine, network: Network = HERE
+) -> Duration:
+    """Seconds on one machine that runs all members as single-threaded processes, time-shared over its cores.
+
+    `network`: the lines between them, which are waited for where members are apart.
+    """
     members, cores = spec.network.providers, max(1, machine.cores)
     rate = machine.flops_per_core * EFFICIENCY
     shared = min(members, cores)
@@ -168,11 +176,17 @@ def duration(spec: JobSpec, layout: Layout, traffic: Traffic, machine: Machine) 
     beside = max(0.0, (work + audited) / cores - work / shared)
     merge = (members + 1) * layout.size * (members * PART_ELEMENT + MERGE_ELEMENT)
     touched = traffic.sync_round * DECODE_BYTE
+    sync = spec.rounds * (ROUND_LATENCY + (merge + touched) / shared)
+    opened = audits.moved(spec, audits.expected(spec), lambda vectors: FLOAT * layout.size * vectors)
+    one = 3.0 * forward_flop(spec, layout) * spec.round_tokens / spec.segments / rate
+    waited = waits(spec, network, traffic, opened / count if count else 0.0, one)
+    within = (work / shared + beside + sync + waited.exchange) / spec.rounds
     return Duration(
         flop=flop,
         start=Seconds(start_seconds(spec, layout, machine)),
         compute=Seconds(work / shared),
         audit=Seconds(beside + (audited / count if count else 0.0)),
         evaluate=Seconds(forward_flop(spec, layout) * evaluated_tokens(spec) / rate),
-        sync=Seconds(spec.rounds * (ROUND_LATENCY + (merge + touched) / shared)),
+        sync=Seconds(sync),
+        lines=Seconds(waited.start + waited.exchange + waited.beyond(within)),
     )

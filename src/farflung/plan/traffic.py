@@ -2,8 +2,9 @@
 
 With N providers, V verifiers, and p, d and s the bytes at the socket of a payload, the data set and the public state:
 
-    sync     rounds x N x N p: a member pushes its payload to one replica, N - 2 members and the
-             requester fetch it
+    sync     rounds x N x N p where payloads go from pair to pair (a member pushes its payload to one replica, N - 2
+             members and the requester fetch it) or by way of one peer, rounds x N p where the relay copies them:
+             as the exchange chooses from the lines (plan.network); `sync_most` if it chooses otherwise
     join     N (d + s) + V d: verifiers get public states with their audits
     audit    what verifiers fetch of states (plan.audits), and s for each verifier that has work in a round
     control  orders, promises, shares, Merkle paths, verdicts and the ledger: rounds, audits, and the start
@@ -25,6 +26,8 @@ from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
 from farflung.plan import audits
+from farflung.plan.exchange import Forecast, Way
+from farflung.plan.network import HERE, Network, foreseen, moved
 from farflung.plan.states import (
     FLOAT,
     Expecting,
@@ -40,6 +43,8 @@ TLS_OVERHEAD: Final = 22  # its header, content type and tag
 SEAL_OVERHEAD: Final = 16  # AES-256-GCM tag of one stored chunk
 FRAME_HEAD: Final = 10  # of each frame of net.frames, one for 64 KiB
 ASK_CHUNK: Final = 86  # the request for a stored chunk
+FAN_HEAD: Final = 44  # of each frame of a group (net.fanframes), and its tag
+FAN_PUSH: Final = 700  # manifest, begin and finish to a group, and a replica's word that it holds the object
 PUSH: Final = 350  # what a push takes beyond a fetch: manifest, begin, finish, and three answers
 
 # Bytes of control messages with frame and TLS record; hashes and keys take 34, signatures 66. Fitted to runs of 2 to 7
@@ -66,14 +71,26 @@ class Traffic(msgspec.Struct, frozen=True):
     """Bytes that all processes of a run send together, by kind; `ring` is the yardstick, never sent."""
 
     payload: Bytes  # one payload, modelled; the mean where rounds differ
+    forecast: Forecast  # how a round's payloads go
+    up_round: Bytes  # that the busiest member's line carries of them
+    down_round: Bytes
     sync_round: Bytes
+    sync_relayed: Bytes  # of all rounds: what the relay sends of it
+    sync_most: Bytes  # of all rounds, whatever they choose
     control_round: Bytes
+    state: Bytes  # one public state
     sync: Bytes
     join: Bytes
     control: Bytes
     audit: Bytes
     relay: Bytes  # sent by the relay for others: ciphertext that is counted above once already
     ring: Bytes
+
+    @property
+    def relay_most(self) -> Bytes:
+        """What the relay sends if it copies all payloads."""
+        copied = self.sync_most if self.relay else 0
+        return Bytes(self.relay - self.sync_relayed + max(self.sync_relayed, copied))
 
     @property
     def total(self) -> Bytes:
@@ -115,12 +132,18 @@ def control_bytes(members: int, steps: int = 0) -> Bytes:
     return Bytes(members * (MEMBER_ROUND + steps * LOSS + members * SHARE) + LEDGER_ROUND)
 
 
-def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Expecting) -> Traffic:
+def traffic(
+    spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Expecting, network: Network = HERE
+) -> Traffic:
     """The run's bytes by kind; audits as the draw brings them on the average to honest members."""
     members, drawn = spec.network.providers, audits.expected(spec)
     verifiers = spec.verifiers
     payload = math.ceil(payload_bytes(spec.sync, layout, codec))
-    sync_round = members * (members * on_wire(payload) + PUSH)
+    forecast = foreseen(spec, network, payload)
+    each = _fanned(payload) if forecast.way is Way.FAN else on_wire(payload)
+    goes = moved(members, spec.hidden, forecast)
+    push = 0 if forecast.way is Way.FAN else PUSH
+    sync_round = round(goes.sent * each) + members * push
     data, state = on_wire(dataset_bytes), on_wire(snapshot_bytes(spec, layout))
     from_peers = audits.moved(spec, drawn, lambda vectors: on_wire(FLOAT * layout.size * vectors))
     control_round = control_bytes(members, spec.sync.steps)
@@ -129,18 +152,30 @@ def traffic(spec: JobSpec, layout: Layout, dataset_bytes: int, codec: Expecting)
         + drawn.count * _audit_control(spec, layout)
         + _start_control(spec, layout, verifiers)
     )
-    relayed = spec.rounds * sync_round, members * (data + state), from_peers
+    sync_relayed = Bytes(round(spec.rounds * goes.relayed * (sync_round / goes.sent)))
+    most = round(goes.most * on_wire(payload)) + members * PUSH
     return Traffic(
         payload=Bytes(payload),
+        forecast=forecast,
+        up_round=Bytes(round(goes.up * each)),
+        down_round=Bytes(round(goes.down * each)),
         sync_round=Bytes(sync_round),
+        sync_relayed=sync_relayed,
+        sync_most=Bytes(spec.rounds * max(most, sync_round)),
         control_round=control_round,
+        state=Bytes(state),
         sync=Bytes(spec.rounds * sync_round),
         join=Bytes(members * (data + state) + verifiers * data),
         control=Bytes(round(control)),
         audit=Bytes(round(from_peers + drawn.asked * state)),
-        relay=_relayed(spec, *relayed),
+        relay=_relayed(spec, sync_relayed, members * (data + state) + from_peers),
         ring=ring_bytes(layout.size, spec.steps, members),
     )
+
+
+def _fanned(size: int) -> int:
+    """Bytes at its maker's socket to send a stored object of `size` bytes to a group."""
+    return size + FAN_HEAD * -(-size // limits.FAN_FRAME_BYTES) + FAN_PUSH
 
 
 def _audit_control(spec: JobSpec, layout: Layout) -> int:
@@ -169,17 +204,11 @@ def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
 
 def all_relayed(sent: Traffic) -> Traffic:
     """The same, where every member and every verifier is reached through the relay only: all but control passes it."""
-    return msgspec.structs.replace(sent, relay=Bytes(sent.sync + sent.join + sent.audit))
+    return msgspec.structs.replace(sent, relay=Bytes(sent.sync_relayed + sent.join + sent.audit))
 
 
-def _relayed(spec: JobSpec, sync: int, join: int, from_peers: float) -> Bytes:
-    """Bytes of the h hidden of N members that pass the relay.
-
-    All of their data, public state and opened states: requester and verifiers dial them there. Of N x N payloads a
-    round: theirs with the requester (h) and among each other (h (h - 1)); of the 2 h (N - h) with members that listen,
-    half, because the first to dial makes the connection, and a hidden member dials such a peer directly.
+def _relayed(spec: JobSpec, sync: int, others: float) -> Bytes:
+    """Bytes of the h hidden of N members that pass the relay: of payloads as they go (plan.network), and all of their
+    data, public state and opened states, because requester and verifiers dial them there.
     """
-    members = spec.network.providers
-    hidden = spec.hidden
-    payloads = hidden + hidden * (hidden - 1) + hidden * (members - hidden)
-    return Bytes(round(sync * payloads / members**2 + (join + from_peers) * hidden / members))
+    return Bytes(round(sync + others * spec.hidden / spec.network.providers))

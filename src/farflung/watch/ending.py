@@ -8,7 +8,7 @@ from farflung.core.events import Caught
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.plan.compare import is_off
-from farflung.watch import words, yardstick
+from farflung.watch import foretold, words, yardstick
 from farflung.watch.fold import Timeline
 from farflung.watch.progress import DETAIL, FACT, MORE, STORY
 from farflung.watch.rows import WIDE, Row, Span, Style, block, plain
@@ -186,13 +186,13 @@ def _against_plan(t: Timeline, columns: int, verbose: bool) -> list[Row]:
     if not t.compared:
         return []
     if not verbose:
-        off = words.off_plan(t.compared)
+        off = foretold.off_plan(t.compared)
         if off:
             return block("", [Span(f"not as planned: {off}", Style.CARE)], columns, rank=FACT)
         return block("", [Span("all within 0.8 to 1.25 of the plan", Style.GOOD)], columns, rank=DETAIL)
     width = CELL if columns >= WIDE else 0
     cells = [
-        Span(f"{words.against(row):<{width}}", Style.CARE if is_off(row) else Style.PLAIN)
+        Span(f"{foretold.against(row):<{width}}", Style.CARE if is_off(row) else Style.PLAIN)
         for row in t.compared
     ]
     return block("Measured", cells, columns, rank=STORY)

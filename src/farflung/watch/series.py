@@ -193,7 +193,10 @@ class Money(Struct, frozen=True):
 
 
 class PlanRow(Struct, frozen=True):
-    """Planned and measured. `ratio` is None where nothing was planned; `off`: outside 0.8 to 1.25."""
+    """Planned and measured. `ratio` is None where nothing was planned; `off`: outside 0.8 to 1.25, and above `most`.
+
+    `most`: planned at most; 0: there is no such bound.
+    """
 
     quantity: str
     unit: str
@@ -201,6 +204,7 @@ class PlanRow(Struct, frozen=True):
     measured: float
     ratio: float | None
     off: bool
+    most: float = 0.0
 
 
 def losses(t: Timeline) -> Losses:
@@ -334,7 +338,7 @@ def money(t: Timeline) -> Money:
 def planned(t: Timeline) -> tuple[PlanRow, ...]:
     """Plan against measured, in the order in which it was compared."""
     return tuple(
-        PlanRow(row.quantity, row.unit, row.planned, row.measured, ratio(row), is_off(row))
+        PlanRow(row.quantity, row.unit, row.planned, row.measured, ratio(row), is_off(row), row.most)
         for row in t.compared
     )
 

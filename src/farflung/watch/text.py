@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import words, yardstick
+from farflung.watch import foretold, words, yardstick
 from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
@@ -61,7 +61,7 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
         case events.Settled():
             return say("Settle", words.settled(event, timeline))
         case events.Compared():
-            return say("Result", words.compared(event))
+            return say("Result", foretold.compared(event))
         case events.Repeated():
             return say("Result", words.repeated(event))
         case events.Warned():
@@ -93,6 +93,7 @@ def _planned(event: events.Planned) -> list[str]:
         *say("Plan", words.shape(event), words.schedule(event)),
         *say("Plan", *words.agreement(event)),
         *say("Plan", *yardstick.traffic(event)),
+        *say("Plan", *foretold.lines_of(event)),
         *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
         *say("Plan", words.price(event)),
     ]

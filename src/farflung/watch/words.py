@@ -15,7 +15,6 @@ from farflung.core import events
 from farflung.core.events import BytesBy
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
-from farflung.plan.compare import is_off, ratio
 from farflung.watch.fold import Timeline, Waiting
 
 HOLDS: Final = "holds"  # the finding of an audit of honest work
@@ -357,36 +356,6 @@ def repeated(event: events.Repeated) -> str:
     if not event.differs:
         return f"same as last time: {name}"
     return f"not as last time ({name}): {clean(', '.join(event.differs), 60)} differ"
-
-
-def compared(row: events.Compared) -> str:
-    """One planned quantity against the measured one, with the ratio."""
-    planned, measured = amount(row.planned, row.unit), amount(row.measured, row.unit)
-    share = ratio(row)
-    told = f"{share:.2f} of the plan" if share is not None else "not planned"
-    return f"{clean(row.quantity, 20)}: planned {planned}, measured {measured} ({told})"
-
-
-def against(row: events.Compared) -> str:
-    """The same, short: `sync 49.7 MB of 56.7 MB: 0.88 x`."""
-    share = ratio(row)
-    told = f"{share:.2f} x" if share is not None else "not planned"
-    if row.unit == "micro-credits":
-        measured, planned = format_credits(round(row.measured)), format_credits(round(row.planned))
-    else:
-        measured, planned = amount(row.measured, row.unit), amount(row.planned, row.unit)
-    return f"{clean(row.quantity, 14)} {measured} of {planned}: {told}"
-
-
-def off_plan(rows: Sequence[events.Compared]) -> str:
-    """What came out otherwise than planned by more than a quarter, as multiples of the plan; empty: nothing did."""
-    told = []
-    for row in rows:
-        if is_off(row):
-            share = ratio(row)
-            name = clean(row.quantity, 20)
-            told.append(f"{name} {share:.2f} x" if share is not None else f"{name} not planned")
-    return f"{', '.join(told)} the plan" if told else ""
 
 
 def failed(event: events.Failed) -> str:

@@ -4,7 +4,7 @@
 encryption and framing, against a ring all-reduce of every gradient in bf16 among as many peers, which is computed and
 never run: 2 (N - 1) / N x 2 bytes a parameter each way. *As papers count*: one float32 gradient a step over one
 payload, one way, which leaves out that N - 1 payloads come back; a payload is here what its N copies took at the
-sockets, divided by N.
+sockets, divided by N; in a round whose payloads a relay copied, what they took once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 from farflung.core import events
 from farflung.core.units import format_bytes, format_multiple
 from farflung.watch.fold import Timeline
-from farflung.watch.words import times
+from farflung.watch.words import clean, times
 
 PROVIDER: Final = "provider"
+ONCE: Final = "fan-out"  # the way on which a payload leaves its maker once
 FLOAT: Final = 4
 
 
@@ -35,9 +36,13 @@ class Each(NamedTuple):
 
 
 def traffic(plan: events.Planned) -> tuple[str, str]:
-    """The bytes to agree, and the yardstick beside them: computed, never run."""
-    ring = _ring(plan.ring_bytes, plan.sync_bytes)
-    return f"{format_bytes(plan.sync_bytes)} to agree", ring
+    """The bytes to agree, at most and by the way that is foreseen, and the yardstick: computed, never run."""
+    most = max(plan.sync_bytes, plan.sync_most)
+    ring = _ring(plan.ring_bytes, most)
+    if most == plan.sync_bytes:
+        return f"{format_bytes(plan.sync_bytes)} to agree", ring
+    foreseen = f"{format_bytes(plan.sync_bytes)} by {clean(plan.way, 30)}"
+    return f"at most {format_bytes(most)} to agree, {foreseen}", ring
 
 
 def sent_ring(result: events.Result) -> tuple[str, str]:
@@ -62,7 +67,9 @@ def each(t: Timeline) -> Each | None:
     if plan is None or min(steps, plan.peers, plan.steps, plan.parameters, plan.ring_bytes, up, down) <= 0:
         return None
     shares = plan.peers * steps
-    copies = plan.peers * len(t.rounds) * plan.peers  # of payloads, that were sent
+    copies = sum(
+        plan.peers * (1 if r.way == ONCE else plan.peers) for r in t.rounds.values()
+    )  # that were sent
     payload = t.sent.sync / copies
     papers = FLOAT * plan.parameters * plan.steps / plan.rounds / payload if payload > 0 else 0.0
     return Each(up / shares, down / shares, plan.ring_bytes / (plan.peers * plan.steps), papers)
