@@ -61,3 +61,17 @@ def test_a_months_volume_is_kept_in_the_users_own_folder(
     assert made.allowance.path == tmp_path / "farflung" / "month.book"
     assert made.allowance.limit == 2 * GIGABYTE
     assert made.rate <= 1_000_000
+
+
+def test_the_lan_is_looked_at_unless_the_owner_says_no(tmp_path: Path) -> None:
+    environment = written(tmp_path, "[network]\nlan = false\nup_mbit = 3\n")
+    assert thrift.read_thrift({"XDG_CONFIG_HOME": str(tmp_path / "none")}).lan
+    assert thrift.read_thrift(environment) == Thrift(up_mbit=3, lan=False)
+    assert thrift.read_thrift({**environment, "FARFLUNG_LAN": "1"}).lan
+
+
+@pytest.mark.parametrize("value", ["2", '"no"', "[true]", "0.5"])
+def test_a_switch_is_true_or_false(tmp_path: Path, value: str) -> None:
+    with pytest.raises(UsageError, match=r"network\.toml: lan") as caught:
+        thrift.read_thrift(written(tmp_path, f"[network]\nlan = {value}\n"))
+    assert (caught.value.code, "neither true nor false" in caught.value.cause) == ("FF-APP-198", True)

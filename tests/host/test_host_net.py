@@ -89,6 +89,12 @@ def test_a_good_line_is_ok_everywhere() -> None:
     assert "both sides can open" in found["nat"].measured
 
 
+def test_why_peers_on_the_lan_are_not_looked_for_is_a_note_and_no_fault() -> None:
+    found = told(MET, local=local(lan="the library zeroconf is not installed"))["lan"]
+    assert (found.state, found.cause, found.fault) == (State.NOTE, "", Fault.NONE)
+    assert found.measured.endswith("not looked for: the library zeroconf is not installed")
+
+
 SILENT = {**AWAY, "way": Way.SILENT, "words": "no answer within 3 s"}
 # (name of the line, relays, other facts, fault, side, a word of the step)
 CASES: dict[str, tuple[str, list[RelaySeen], dict[str, Any], Fault, Side, str]] = {

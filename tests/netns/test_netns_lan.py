@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from farflung.app.lab import Home, Laboratory
+from farflung.app.lab import Home, Laboratory, Nat
 from farflung.app.lab import why_not as no_laboratory
 from farflung.net.io.lan import is_candidate, why_not
 
@@ -28,7 +28,7 @@ async def handle(connection, method, body):
 
 async def found(lan, key, wanted=True):
     async with asyncio.timeout(40):
-        while bool(places := await lan.places(key)) != wanted:
+        while bool(places := lan.places(key)) != wanted:
             await asyncio.sleep(0.05)
     return places
 
@@ -49,7 +49,7 @@ async def main():
     a = Endpoint(A, handle, Counter())
     connection = await a.dial(B.public, place.host, place.port)
     print(json.dumps({"place": [place.host, place.port], "peer": connection.peer == B.public,
-        "us": [list(each) for each in await lan.places(A.public)]}), flush=True)
+        "us": [list(each) for each in lan.places(A.public)]}), flush=True)
     await found(lan, B.public, wanted=False)  # it has said good-bye
     print(json.dumps({"gone": True}), flush=True)
     await a.close()
@@ -119,3 +119,92 @@ def test_two_hosts_of_one_home_find_each_other_without_anybody_else() -> None:
 )
 def test_a_hint_leads_nowhere_but_into_the_home(host: str, may: bool) -> None:
     assert is_candidate(host) is may
+
+
+NODE = """
+import asyncio, json, sys
+from farflung.app.neighbours import station
+from farflung.core.crypto import local_key
+from farflung.net.certificates import Credential
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
+from farflung.net.io.manners import Manners
+from farflung.net.io.relay import RelayServer
+from farflung.net.paths import Way
+
+role, host, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+A, B, R = (local_key(9, name) for name in ("a", "b", "relay"))
+
+async def echo(connection, method, body):
+    return body
+
+def say(**facts):
+    print(json.dumps(facts), flush=True)
+
+async def relay():
+    server = RelayServer(R, host=host, port=0, allow_remote=True)
+    say(port=(await server.start())[1])
+    await asyncio.to_thread(sys.stdin.readline)
+    await server.close()
+
+async def node():
+    config = {"relays": [{"host": host, "port": port, "peer": R.public.hex()}], "port": 0}
+    key = A if role == "find" else B
+    endpoint, roads = station(config, Credential(key), echo, Counter(), Manners())
+    endpoint.attach(R.public, host, port)
+    await endpoint.attached()
+    await roads.settle()
+    say(up=True)
+    if role == "stay":
+        await asyncio.to_thread(sys.stdin.readline)
+    else:
+        place = Place(host, port, R.public)  # all that its record names
+        roads.learn(B.public, [place])
+        first = await roads.connection(B.public)
+        async with asyncio.timeout(60):
+            while not (near := [each for each in roads.ways(B.public) if each.place.host.startswith("192.168.")]):
+                await asyncio.sleep(0.1)
+                roads.learn(B.public, [place])  # as for each request
+        said = (await near[0].call("x", b"hello")).decode()
+        say(way=near[0].way, host=near[0].place.host, said=said, first=first.way)
+    await roads.close()
+    await endpoint.close()
+
+asyncio.run(relay() if role == "relay" else node())
+"""
+
+
+@pytest.mark.netns
+@pytest.mark.extra
+def test_two_nodes_of_one_home_meet_on_its_lan_though_their_records_name_a_relay_alone() -> None:
+    if why := no_laboratory() or why_not():
+        pytest.skip(why)
+    with Laboratory([Home(hosts=2, nat=Nat.SYMMETRIC)]) as laboratory:
+        started: list[subprocess.Popen[str]] = []
+
+        def start(who: str, role: str, port: int) -> subprocess.Popen[str]:
+            command = [
+                *laboratory.way(who),
+                sys.executable,
+                "-c",
+                NODE,
+                role,
+                laboratory.address("s1"),
+                str(port),
+            ]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            started.append(subprocess.Popen(command, text=True, **pipes))
+            return started[-1]
+
+        try:
+            port = said(start("s1", "relay", 0))["port"]
+            assert said(start("h1.2", "stay", port)) == {"up": True}
+            finder = start("h1", "find", port)
+            assert said(finder) == {"up": True}
+            found = said(finder)
+            assert (found["way"], found["host"]) == ("lan", laboratory.address("h1.2"))
+            assert (found["said"], found["first"]) == ("hello", "relay")
+        finally:
+            for process in started:
+                process.kill()
+                process.communicate()

@@ -18,6 +18,7 @@ from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.mooring import places_of
+from farflung.app.neighbours import station
 from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
@@ -43,8 +44,6 @@ from farflung.market.offer import caps_hash
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
-from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.roads import Roads
 from farflung.plan.memory import memory
 from farflung.store.io.disk import Disk
 from farflung.train.io.pipe import WorkerPipe
@@ -87,9 +86,8 @@ class Lender:
         self._facts = capabilities(self._folder, int(config["flops"]))
         self.counter = Counter()
         self._credential, manners = credential_in(config, key), thrift.manners(self._folder)
-        port = int(config["port"])
-        self.endpoint = Endpoint(self._credential, self.handle, self.counter, port=port, manners=manners)
-        self.roads = Roads(self.endpoint)
+        lent = config, self._credential, self.handle, self.counter, manners
+        self.endpoint, self.roads = station(*lent)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""
@@ -342,6 +340,7 @@ class Lender:
         for place in found:
             self.endpoint.attach(place.relay, place.host, place.port)
         await self.endpoint.attached()
+        await self.roads.settle()
         return found
 
     def presence(

@@ -16,7 +16,7 @@ from typing import Final
 
 import psutil
 
-from farflung.app import probing_peer
+from farflung.app import probing_peer, thrift
 from farflung.app.probing_relay import Named, RelayProbe, shared_port
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -28,6 +28,7 @@ from farflung.host.netseen import Local, NetSeen, PeerSeen, Rate, Reach
 from farflung.net import measures
 from farflung.net.io.caller import Caller
 from farflung.net.io.connection import Connection
+from farflung.net.io.lan import why_not
 from farflung.net.messages import Kind
 
 SECONDS: Final = 28.0  # for all; with the start of Python the check stays below 30 s
@@ -110,7 +111,8 @@ async def _all(asked: Asked, found: _Found, say: Callable[[str], None]) -> None:
 def _local(sending: float = 0.0) -> Local:
     kept = doctor_places.clock().is_kept
     four, six = _from(socket.AF_INET), _from(socket.AF_INET6)
-    return Local(sys.platform, four, six, kept, sending, _device(four or six))
+    lan = why_not() if thrift.read_thrift().lan else "lan = false in network.toml, or FARFLUNG_LAN"
+    return Local(sys.platform, four, six, kept, sending, _device(four or six), lan)
 
 
 def _device(source: str) -> str:

@@ -1,7 +1,7 @@
 """What the owner of a line allows farflung on it: rates and a month's volume, for all processes of one user.
 
-Read from `[network]` of network.toml in the user's configuration folder, and from FARFLUNG_UP_MBIT, FARFLUNG_DOWN_MBIT
-and FARFLUNG_MONTH_GB, which win. It belongs to a line and not to a job, so no job file can change it.
+Read from `[network]` of network.toml in the user's configuration folder, and from FARFLUNG_UP_MBIT, FARFLUNG_DOWN_MBIT,
+FARFLUNG_MONTH_GB and FARFLUNG_LAN, which win. It belongs to a line and not to a job, so no job file can change it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from farflung.net.io.manners import Caps, Manners
 from farflung.net.io.memory import LineMemory
 
 KEYS: Final = {"up_mbit": 10_000.0, "down_mbit": 10_000.0, "month_gb": 1_000_000.0}  # and the most of each
+LAN: Final = "lan"
+SWITCHES: Final = {"true": True, "false": False, "1": True, "0": False}
 LINES: Final = "lines.book"
+_LAN_VARIABLE: Final = "FARFLUNG_LAN"
 _MBIT: Final = 125_000  # bytes a second
 
 
 @dataclass(frozen=True, slots=True)
 class Thrift:
-    """What is allowed: Mbit/s up and down on the line, GB a month both ways together. 0: no bound."""
+    """What is allowed: Mbit/s up and down on the line, GB a month both ways together (0: no bound), and the LAN."""
 
     up_mbit: float = 0.0
     down_mbit: float = 0.0
     month_gb: float = 0.0
+    lan: bool = True  # whether nodes look for peers on the LAN, and say there that they are here
 
 
 def _folder(variable: str, otherwise: str, environment: Mapping[str, str]) -> Path:
@@ -65,18 +69,28 @@ def read_thrift(environment: Mapping[str, str] = os.environ) -> Thrift:
     network = table.pop("network", {})
     if table or not isinstance(network, dict):
         raise _wrong(str(path), "it has one table, [network]")
+    lan = _switch(network.pop(LAN, True), f"{path}: {LAN}")
     for key, value in network.items():
         said[key] = _checked(key, value, f"{path}: {key}")
     for key in KEYS:
         variable = f"FARFLUNG_{key.upper()}"
         if variable in environment:
             said[key] = _checked(key, environment[variable], variable)
-    return Thrift(**said)
+    if _LAN_VARIABLE in environment:
+        lan = _switch(environment[_LAN_VARIABLE], _LAN_VARIABLE)
+    return Thrift(**said, lan=lan)
+
+
+def _switch(value: Any, origin: str) -> bool:
+    said = str(value).lower() if isinstance(value, bool | str) else ""
+    if said not in SWITCHES:
+        raise _wrong(origin, f"{value!r} is neither true nor false")
+    return SWITCHES[said]
 
 
 def _checked(key: str, value: Any, origin: str) -> float:
     if key not in KEYS:
-        near = difflib.get_close_matches(key, KEYS, 1)
+        near = difflib.get_close_matches(key, [*KEYS, LAN], 1)
         raise _wrong(origin, f"there is no such key{f'; did you mean {near[0]}?' if near else ''}")
     try:
         number = float(value) if not isinstance(value, bool) else -1.0
@@ -92,7 +106,7 @@ def _wrong(origin: str, cause: str) -> UsageError:
         "FF-APP-198",
         f"no bound for the line: {origin}",
         cause=cause,
-        hint="[network] has up_mbit, down_mbit and month_gb, each a number; 0: no bound",
+        hint="[network] has up_mbit, down_mbit and month_gb, each a number, 0: no bound; and lan = true or false",
     )
 
 

@@ -47,6 +47,14 @@ def addresses(local: Local, relays: Sequence[RelaySeen]) -> list[Finding]:
     return [_family(4, local.ipv4, local, relays), _family(6, local.ipv6, local, relays)]
 
 
+def lan(local: Local) -> Finding:
+    """Whether a node here looks for peers on its LAN; it does well without."""
+    if local.lan:
+        return Finding("lan", State.NOTE, f"peers on this LAN are not looked for: {local.lan}")
+    said = "a node here finds peers on its LAN, and tells the LAN its key and port (lan = false ends that)"
+    return Finding("lan", State.OK, said)
+
+
 def _family(version: int, source: str, local: Local, relays: Sequence[RelaySeen]) -> Finding:
     name, fault = f"ipv{version}", Fault.NO_IPV4 if version == 4 else Fault.NO_IPV6
     needed = [one.place for one in relays if one.families == (version,) and one.address]

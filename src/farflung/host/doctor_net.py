@@ -26,5 +26,6 @@ def examine(seen: NetSeen) -> list[Finding]:
         *lines.rates(seen.local, seen.relays),
         lines.reach(seen.reach, seen.relays),
         lines.udp(seen.relays),
+        lines.lan(seen.local),
     ]
     return found + doctor_peers.examine(seen)

@@ -132,6 +132,7 @@ class Local(msgspec.Struct, frozen=True):
     is_kept: bool | None = None  # the kernel says that a time service keeps the clock; None: it does not say
     sending: float = 0.0  # bytes a second of all programs, while the lines were left alone
     device: str = ""  # that has the first of these addresses
+    lan: str = ""  # why a node here would not look for peers on its LAN; empty: it would
 
 
 class PeerSeen(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import ipaddress
 import secrets
 import socket
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from farflung.core import limits
@@ -38,13 +38,20 @@ class Lan:
     """What is known of the LAN. `own` is announced at `port` and these addresses, if any are given."""
 
     def __init__(
-        self, own: PeerId, interfaces: Sequence[str], port: int = 0, hosts: Sequence[str] = ()
+        self,
+        own: PeerId,
+        interfaces: Sequence[str],
+        port: int = 0,
+        hosts: Sequence[str] = (),
+        *,
+        on_heard: Callable[[PeerId], None] = lambda _: None,
     ) -> None:
         """`interfaces`: this machine's addresses to speak from, none of them loopback.
 
         `hosts`: IPv4 addresses at which `own` listens, by the user's leave; none: it only listens for others.
+        `on_heard`: the places of this key have changed.
         """
-        self._own, self._port = own, port
+        self._own, self._port, self._on_heard = own, port, on_heard
         self._interfaces = [each for each in interfaces if not ipaddress.ip_address(each).is_loopback]
         self._hosts = [each for each in hosts if not ipaddress.ip_address(each).is_loopback]
         self._places: OrderedDict[str, tuple[PeerId, tuple[Place, ...]]] = OrderedDict()  # by service
@@ -78,7 +85,7 @@ class Lan:
             )
             await self._zeroconf.async_register_service(self._info)
 
-    async def places(self, peer: PeerId) -> tuple[Place, ...]:
+    def places(self, peer: PeerId) -> tuple[Place, ...]:
         """Where `peer` may be on this LAN: hints, the newest first, at most limits.LAN_PLACES."""
         found = [place for key, places in reversed(self._places.values()) if key == peer for place in places]
         return tuple(dict.fromkeys(found))[: limits.LAN_PLACES]
@@ -97,7 +104,9 @@ class Lan:
     def _heard(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
         """zeroconf, in our loop: a service came, changed or went."""
         if state_change.name == "Removed":
-            self._places.pop(name, None)
+            gone = self._places.pop(name, None)
+            if gone is not None:
+                self._on_heard(gone[0])
         elif (
             name not in self._asking and len(self._asking) < _ASKED_AT_ONCE and len(name) <= limits.HOST_BYTES
         ):
@@ -121,6 +130,7 @@ class Lan:
         )
         while len(self._places) > limits.LAN_SERVICES:
             self._places.popitem(last=False)
+        self._on_heard(PeerId(key))
 
 
 def is_candidate(host: str) -> bool:

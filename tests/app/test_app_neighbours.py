@@ -1,0 +1,92 @@
+"""When a node looks at its LAN, and that what the LAN says comes before what a record names, and goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from farflung.app import neighbours
+from farflung.app.neighbours import Neighbourhood, lan_address, own_address, station
+from farflung.core.crypto import local_key
+from farflung.core.ids import PeerId
+from farflung.net.certificates import Credential
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.lan import Lan
+from farflung.net.io.listening import LOOPBACK
+from farflung.net.io.manners import Manners
+
+FAR = {"host": "relay.example", "port": 4510, "peer": "00" * 32}
+HERE = {"host": LOOPBACK, "port": 4510, "peer": "00" * 32}
+RELAYED, NEAR = Place("relay.example", 4510, PeerId(b"r" * 32)), Place("192.168.1.7", 4000)
+PEER = local_key(3, "peer").public
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A computer with the extra, in a home."""
+    monkeypatch.setattr(neighbours, "why_not", lambda: "")
+    monkeypatch.setattr(neighbours, "own_address", lambda host, port: "192.168.1.4")
+    monkeypatch.delenv("FARFLUNG_LAN", raising=False)
+
+
+async def _serve(_: Connection, method: str, body: bytes) -> bytes:
+    return body
+
+
+def test_a_node_in_a_home_is_on_its_lan_and_one_on_loopback_is_not() -> None:
+    assert lan_address([FAR]) == lan_address([HERE, FAR]) == "192.168.1.4"
+    assert lan_address([HERE]) == lan_address([{**HERE, "host": "localhost"}]) == lan_address([]) == ""
+
+
+def test_without_the_extra_or_by_the_owners_word_nothing_listens_on_the_lan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FARFLUNG_LAN", "0")
+    assert lan_address([FAR]) == ""
+    monkeypatch.delenv("FARFLUNG_LAN")
+    monkeypatch.setattr(neighbours, "why_not", lambda: "the library zeroconf is not installed")
+    assert lan_address([FAR]) == ""
+
+
+@pytest.mark.parametrize("address", ["", "8.8.8.8", "127.0.0.1"])
+def test_only_an_address_of_a_homes_own_is_announced(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(neighbours, "own_address", lambda host, port: address)
+    assert lan_address([FAR]) == ""
+
+
+def test_the_own_address_is_that_of_the_way_there() -> None:
+    assert own_address(LOOPBACK, 9) == LOOPBACK
+    assert own_address("no such name.invalid", 9) == ""
+
+
+def test_what_the_lan_says_is_tried_first_and_forgotten_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Place] = []
+    monkeypatch.setattr(Lan, "places", lambda _self, peer: tuple(said) if peer == PEER else ())
+
+    async def story() -> None:
+        own = Credential(local_key(3, "own"))
+        config = {"relays": [HERE], "port": 0}
+        endpoint, roads = station(config, own, _serve, Counter(), Manners())
+        assert isinstance(roads, Neighbourhood)
+        await roads.settle()  # on loopback: nothing listens, nothing is announced
+        roads.learn(PEER, [RELAYED])
+        known = roads._roads[PEER]
+        assert known.state.paths[0].place == RELAYED
+        roads._lan = Lan(own.account, [])
+        said.append(NEAR)
+        roads._heard(PEER)
+        assert [path.place for path in known.state.paths][:2] == [NEAR, RELAYED]
+        roads.learn(PEER, [RELAYED])  # told once more where it is: the LAN still counts
+        assert [path.place for path in known.state.paths][:2] == [NEAR, RELAYED]
+        said.clear()
+        roads._heard(PEER)
+        assert NEAR not in [path.place for path in known.state.paths]
+        roads._heard(local_key(3, "stranger").public)
+        assert list(roads._roads) == [PEER]  # who is of no interest is not kept
+        await roads.close()
+        await endpoint.close()
+
+    asyncio.run(story())
