@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from net_lines import FAST, SLOW, Case
 from net_processor import LIMIT, LOCAL, gigabits
-from net_stage import MB, Failed, Stage, Worker, listed, median, payload
+from net_stage import MB, PLAIN, Failed, Stage, Worker, listed, median, payload
 from reporting import Row, at_least, at_most, told
 
 from farflung.app.lab import Home
@@ -20,6 +20,7 @@ ROUND: Final = 1.2  # times what the slowest line needs for what it has to carry
 COPIED: Final = 3.0  # Gbit/s out of one core
 ONCE: Final = 1.1  # payloads that a home sends: what headers, acknowledgements and joins take is in it
 START, PERIOD = 0.5, 4.0  # seconds from the sign to the first round, and from one round to the next
+PLAIN_ROUNDS: Final = 8  # whose bytes plain TCP carries to compare
 MEMBERS: Final = 8  # of the group over loopback
 
 
@@ -47,6 +48,28 @@ def lines(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         f"bytes of IP packets up each line in {rounds} rounds, acknowledgements included: {listed(shares)}"
     )
     yield at_most(f"{name}: each uplink carries its payload", max(shares), "times", ONCE, against)
+    yield _carried(stage, numbers)
+
+
+def _carried(stage: Stage, numbers: list[int]) -> Row:
+    """What the laboratory itself has the processor for: as much as in a few rounds, without anything of ours."""
+    size, seconds = PLAIN_ROUNDS * (len(numbers) - 1) * MB, 30.0
+    host = stage.laboratory.address("s1")
+    options = {"count": len(numbers), "bytes": size, "seconds": seconds, "congestion": PLAIN}
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(stage.worker("s1", "net_plain", "serve", host=host, **options))
+        place = {"host": host, "port": server.line()["port"]}
+        takers = [stack.enter_context(stage.worker(f"h{n}", "net_plain", "fetch", **place)) for n in numbers]
+        found = [taker.line(seconds) for taker in takers]
+    spent = max(facts["began"] + facts["seconds"] for facts in found) - min(facts["began"] for facts in found)
+    share = size * 8 / 1e6 / spent / payload(FAST)
+    against = (
+        f"{size / MB:.0f} MB to each of {len(numbers)} homes at once in {spent:.2f} s by one connection of {PLAIN} "
+        "each, not encrypted, slow start included: what is missing to 1 the machine has no processor for"
+    )
+    return told(
+        f"fan-out, {len(numbers)} homes: plain TCP to all of them fills", share, "of the lines", against
+    )
 
 
 def _rounds(stage: Stage, numbers: list[int], rounds: int, size: int) -> tuple[list[list[float]], list[int]]:

@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from net_worker import PAUSE, Options, key, place, say
@@ -107,6 +108,25 @@ def _given(connection: socket.socket, options: Options) -> float:
         connection.settimeout(max(1e-3, end + 1 - time.monotonic()))
         connection.recv(1)
     return spent
+
+
+def serve(options: Options) -> None:
+    """Sends to `count` homes at once, as soon as all of them have come."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server((options["host"], 0)))
+        say(port=server.getsockname()[1])
+        made = [stack.enter_context(server.accept()[0]) for _ in range(options["count"])]
+        for connection in made:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options["congestion"].encode())
+        with ThreadPoolExecutor(len(made)) as pool:
+            list(pool.map(lambda connection: _given(connection, options), made))
+    say(sent=len(made))
+
+
+def fetch(options: Options) -> None:
+    """Comes for what `serve` sends."""
+    with socket.create_connection(place(options)) as connection:
+        _taken(connection)
 
 
 def _context(side: int, own: SigningKey) -> ssl.SSLContext:
@@ -226,7 +246,7 @@ async def crowd(options: Options) -> None:
 
 ROLES: Final = {
     "take": take, "give": give, "sealed-take": sealed_take, "sealed-give": sealed_give, "meet": meet,
-    "flood": flood, "crowd": crowd,
+    "flood": flood, "crowd": crowd, "serve": serve, "fetch": fetch,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from farflung.net.streams import Kind
 
 SEED: Final = 6
 PIECE: Final = 1 << 20  # bytes of one bulk message
+_ZEROS: Final = bytes(PIECE)
 SMALL: Final = 1 << 16  # of one in a mesh, whose circuits are slow
 QUIET: Final = 8  # calls before the transfer begins
 PAUSE: Final = 0.05  # seconds between two calls during it
@@ -174,7 +175,7 @@ async def _transfer(connection: Connection, options: Options) -> Options:
 async def _over(connection: Connection, left: Iterator[int]) -> None:
     """Takes a piece as often as there is room for one, until none is left and all are there."""
     for _ in left:
-        await connection.tell("put", bytes(PIECE), kind=Kind.SYNC)
+        await connection.tell("put", _ZEROS, kind=Kind.SYNC)
     await connection.call("ask", b"last", kind=Kind.SYNC, timeout=None)  # behind all of them
 
 

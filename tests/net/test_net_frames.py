@@ -70,3 +70,20 @@ def test_the_largest_frame_passes_and_a_fragment_fills_whole_records() -> None:
     frame = Frame(Type.DATA, 1, bytes(limits.FRAME_BYTES))
     assert FrameReader().feed(encode(frame)) == [frame]
     assert len(encode(Frame(Type.DATA, 1, bytes(FRAGMENT_BYTES)))) == limits.FRAME_BYTES
+
+
+@pytest.mark.parametrize("size", [1, 100, 9_000, 16 * 1024, 100_000])
+def test_a_large_frame_is_the_same_however_it_arrives_and_holds_no_more_than_twice_its_bytes(
+    size: int,
+) -> None:
+    body = bytes(range(256)) * (limits.FRAME_BYTES // 256)
+    sent = [Frame(Type.REQUEST, 1, body, is_last=False), Frame(Type.DATA, 1, body), Frame(Type.DATA, 1, b"x")]
+    data = b"".join(map(encode, sent))
+    reader = FrameReader()
+    got = [frame for at in range(0, len(data), size) for frame in reader.feed(bytes(data[at : at + size]))]
+    assert [b"".join((frame.body, *frame.rest)) for frame in got] == [frame.body for frame in sent]
+    assert [frame.size for frame in got] == [frame.size for frame in sent]
+    pieces = got[1].body, *got[1].rest
+    held = sum(len(x.obj) if isinstance(x, memoryview) else len(x) for x in pieces)
+    assert held <= 2 * len(body) or size > limits.FRAME_BYTES
+    assert len(pieces) <= 2 * -(-len(body) // 8192) + 1

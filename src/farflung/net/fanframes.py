@@ -88,6 +88,12 @@ def read_head(data: bytes | bytearray | memoryview) -> Head:
     return Head(size, FrameKind(kind), flags, *numbers)
 
 
+def missing_of(view: memoryview) -> int:
+    """Bytes to the end of the frame, or of its head, that begins `view`. Raises ProtocolError FF-NET-132."""
+    size = HEAD_BYTES if len(view) < HEAD_BYTES else HEAD_BYTES + read_head(view).size
+    return size - len(view)
+
+
 def _stream_key(key: bytes, head: Head) -> AESGCM:
     words = head.epoch.to_bytes(8, "big"), head.sender.to_bytes(2, "big"), head.stream.to_bytes(8, "big")
     return AESGCM(derive(NS_STREAM_KEY, key, *words))

@@ -21,6 +21,10 @@ FRAGMENT_BYTES: Final = (
     limits.FRAME_BYTES - HEAD_BYTES
 )  # what senders use: a whole frame fills four TLS records
 FIN: Final = 1
+Piece = bytes | bytearray | memoryview
+_PIECE_BYTES: Final = (
+    8 * limits.KIB
+)  # a piece of half a TLS record or more is kept as it came, with its record
 
 
 class Type(enum.IntEnum):
@@ -41,22 +45,24 @@ SIGNALS: Final = frozenset({Type.WELCOME, Type.PING, Type.PONG})
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame; `body` is at most limits.FRAME_BYTES long."""
+    """One frame; `body`, and `rest` behind it where it is in pieces, are at most limits.FRAME_BYTES long."""
 
     type: Type
     stream: int
-    body: bytes = b""
+    body: Piece = b""
     is_last: bool = True
+    rest: tuple[Piece, ...] = ()
 
     @property
     def size(self) -> int:
         """Length of the encoding."""
-        return HEAD_BYTES + len(self.body)
+        return HEAD_BYTES + len(self.body) + sum(map(len, self.rest))
 
 
 def encode(frame: Frame) -> bytes:
     """The bytes of one frame."""
-    return _HEAD.pack(frame.type, FIN * frame.is_last, frame.stream, len(frame.body)) + frame.body
+    head = _HEAD.pack(frame.type, FIN * frame.is_last, frame.stream, frame.size - HEAD_BYTES)
+    return b"".join((head, frame.body, *frame.rest))
 
 
 def _broken(cause: str) -> ProtocolError:
@@ -65,8 +71,8 @@ def _broken(cause: str) -> ProtocolError:
     )
 
 
-def _head(data: bytes | bytearray, at: int) -> tuple[Type, bool, int, int]:
-    number, flags, stream, length = _HEAD.unpack_from(data, at)
+def _head(data: bytes) -> tuple[Type, bool, int, int]:
+    number, flags, stream, length = _HEAD.unpack(data)
     if not Type.WELCOME <= number <= Type.DATA:
         raise _broken(f"type {number} is unknown")
     if flags not in (0, FIN):
@@ -82,41 +88,88 @@ def _head(data: bytes | bytearray, at: int) -> tuple[Type, bool, int, int]:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, however it arrives. Holds less than two frames."""
+    """Cuts a byte stream into frames, however it arrives. Holds less than two frames, in twice their memory at most."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._begun = b""  # of a head that is not whole
+        self._open: _Open | None = None
         self._is_broken = False
 
     @property
     def pending(self) -> int:
         """Bytes of a frame that is not complete."""
-        return len(self._buffer)
+        return len(self._begun) + (0 if self._open is None else HEAD_BYTES + self._open.size)
 
-    def feed(self, data: bytes | memoryview) -> list[Frame]:
+    def feed(self, *data: bytes) -> list[Frame]:
         """The frames completed by `data`; raises ProtocolError FF-NET-010, and then for ever."""
         if self._is_broken:
             raise _broken("the stream was broken before")
-        self._buffer += data
         frames: list[Frame] = []
         try:
-            end = self._cut(frames)
+            for each in data:
+                if self._open is None or not self._open.keep(each):
+                    self._cut(each, frames)
         except ProtocolError:
             self._is_broken = True
-            self._buffer.clear()
+            self._begun, self._open = b"", None
             raise
-        del self._buffer[:end]
         return frames
 
-    def _cut(self, frames: list[Frame]) -> int:
-        """Appends the whole frames of the buffer; returns where the rest begins."""
-        at, size = 0, len(self._buffer)
-        while size - at >= HEAD_BYTES:
-            kind, is_last, stream, length = _head(self._buffer, at)
-            end = at + HEAD_BYTES + length
-            if end > size:
-                break
-            with memoryview(self._buffer) as view:
-                frames.append(Frame(kind, stream, bytes(view[at + HEAD_BYTES : end]), is_last))
-            at = end
-        return at
+    def _cut(self, data: bytes, frames: list[Frame]) -> None:
+        """Appends the frames that end in `data`."""
+        at, end = 0, len(data)
+        while at < end:
+            if self._open is None:
+                head = self._begun + data[at : at + HEAD_BYTES - len(self._begun)]
+                at += len(head) - len(self._begun)
+                if len(head) < HEAD_BYTES:
+                    self._begun = head
+                    return
+                self._begun, self._open = b"", _Open(*_head(head))
+            frame = self._open
+            to = min(end, at + frame.missing)
+            frame.add(data, at, to)
+            at = to
+            if not frame.missing:
+                frames.append(frame.whole())
+                self._open = None
+
+
+class _Open:
+    """A frame whose body is under way, in the pieces in which it came."""
+
+    __slots__ = ("_is_last", "_parts", "_stream", "_type", "missing", "size")
+
+    def __init__(self, type_: Type, is_last: bool, stream: int, length: int) -> None:
+        self._type, self._is_last, self._stream = type_, is_last, stream
+        self._parts: list[Piece] = []
+        self.size, self.missing = 0, length
+
+    def keep(self, data: bytes) -> bool:
+        """The common case of `add`: a record that lies within the frame, and does not end it."""
+        size = len(data)
+        if not _PIECE_BYTES <= size < self.missing:
+            return False
+        self._parts.append(data)
+        self.size += size
+        self.missing -= size
+        return True
+
+    def add(self, data: bytes, at: int, to: int) -> None:
+        """Small pieces are put together: many of them would hold much more memory than they have bytes."""
+        size = to - at
+        self.size += size
+        self.missing -= size
+        if size >= _PIECE_BYTES:
+            self._parts.append(memoryview(data)[at:to] if size < len(data) else data)
+        elif self._parts and isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += data[at:to]
+        elif size:
+            self._parts.append(bytearray(data[at:to]))
+
+    def whole(self) -> Frame:
+        """It; only what continues a message stays in pieces, which are joined when the message ends."""
+        if self._type is Type.DATA and len(self._parts) > 1:
+            body, *rest = self._parts
+            return Frame(self._type, self._stream, body, self._is_last, tuple(rest))
+        return Frame(self._type, self._stream, b"".join(self._parts), self._is_last)

@@ -40,9 +40,11 @@ class Message:
         """The next frame, of `limit` bytes at most; the head goes with the first."""
         head = b"" if self.sent else self.head
         piece = self.body[self.sent : self.sent + limit - len(head)]
-        kind = self.type if head else Type.DATA
         self.sent += len(piece)
-        return Frame(kind, self.stream, head + bytes(piece), self.sent == len(self.body))
+        is_last = self.sent == len(self.body)
+        if head:
+            return Frame(self.type, self.stream, head, is_last, (piece,))
+        return Frame(Type.DATA, self.stream, piece, is_last)
 
 
 @dataclass(slots=True)

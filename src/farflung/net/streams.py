@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from farflung.core import limits
 from farflung.core.errors import FarflungError, ProtocolError
 from farflung.net import messages
-from farflung.net.frames import FRAGMENT_BYTES, Frame, Type
+from farflung.net.frames import FRAGMENT_BYTES, Frame, Piece, Type
 from farflung.net.messages import Kind, RemoteError
 from farflung.net.outbox import Message, Outbox
 
@@ -87,7 +87,7 @@ class _Partial:
     method: str = ""
     open: _Open | None = None  # the request it answers
     size: int = 0
-    pieces: list[bytes] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
 
 
 def _broken(code: str, message: str, cause: str) -> ProtocolError:
@@ -207,12 +207,12 @@ class Streams:
             return Kind.CONTROL, self._signal(frame.type)
         if frame.type is Type.DATA:
             partial = self._continued(frame.stream)
-            piece = frame.body
-        elif frame.type in (Type.REQUEST, Type.TELL):
+            return partial.kind, self._add(partial, (frame.body, *frame.rest), frame.is_last)
+        if frame.type in (Type.REQUEST, Type.TELL):
             partial, piece = self._begun_request(frame)
         else:
             partial, piece = self._begun_answer(frame)
-        return partial.kind, self._add(partial, piece, frame.is_last)
+        return partial.kind, self._add(partial, (piece,), frame.is_last)
 
     def _signal(self, type_: Type) -> Welcomed | None:
         if type_ is Type.WELCOME:
@@ -237,7 +237,7 @@ class Streams:
     def _begun_request(self, frame: Frame) -> tuple[_Partial, bytes]:
         if frame.stream != self._next_theirs:
             raise _disorder(f"stream {frame.stream} is not the next: unknown or used before")
-        kind, total, method, piece = messages.read_ask(frame.body)
+        kind, total, method, piece = messages.read_ask(bytes(frame.body))
         _check_total(kind, total)
         if len(self._serving) >= limits.STREAMS_OPEN or self._serving_bytes + total > limits.REQUEST_BYTES:
             raise _broken("FF-NET-022", "too many requests under way", f"{len(self._serving)} unanswered")
@@ -248,7 +248,7 @@ class Streams:
         request = self._asked.pop(frame.stream, None)
         if request is None or self._outbox.is_sending(frame.stream):
             raise _broken("FF-NET-023", "an answer that nobody asked for", f"to stream {frame.stream}")
-        total, piece = messages.read_answer(frame.body)
+        total, piece = messages.read_answer(bytes(frame.body))
         if frame.type is Type.ERROR and (total > limits.ERROR_BYTES or not frame.is_last):
             raise _broken("FF-NET-021", "a message is over its limit", f"an error of {total} bytes")
         _check_total(request.kind, total)
@@ -261,9 +261,9 @@ class Streams:
         self._partials[partial.kind.is_bulk] = partial
         return partial
 
-    def _add(self, partial: _Partial, piece: bytes, is_last: bool) -> Event | None:
-        partial.pieces.append(piece)
-        partial.size += len(piece)
+    def _add(self, partial: _Partial, pieces: tuple[Piece, ...], is_last: bool) -> Event | None:
+        partial.pieces += pieces
+        partial.size += sum(map(len, pieces))
         if partial.size > partial.total or is_last != (partial.size == partial.total):
             cause = f"{partial.size} of {partial.total} bytes, {'last' if is_last else 'not last'}"
             raise _broken("FF-NET-025", "a message does not keep to its declared length", cause)

@@ -281,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, data: memoryview) -> None:
         was_ready = self._session.is_ready
-        plain = b"".join(self._session.receive(data))
+        records = self._session.receive(data)
         self._write(Kind.CONTROL, self._session.outgoing())
         if self._reason is not None:
             return
@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._is_dialer:
                 self._streams.welcome()
                 self._opened.set_result(None)
-        for frame in self._reader.feed(plain):
+        for frame in self._reader.feed(*records):
             kind, event = self._streams.take(frame)
             self._meter.frame(kind, frame.size)
             if event is not None:

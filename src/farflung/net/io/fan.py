@@ -21,12 +21,12 @@ from farflung.core.ids import PeerId, short
 from farflung.net import groups
 from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
-from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, Opener, Sealer, read_head
+from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, Opener, Sealer, missing_of, read_head
 from farflung.net.groups import Join, SignedRoster, Welcome
 from farflung.net.io.frontdoor import exactly
 from farflung.net.io.manners import Manners
 from farflung.net.io.purse import Fare, Purse
-from farflung.net.io.tuning import tune
+from farflung.net.io.tuning import expect, tune
 from farflung.net.io.valve import Valve
 from farflung.net.messages import Kind
 
@@ -308,7 +308,7 @@ class Fan:
     async def _listen(self, sock: socket.socket, valve: Valve) -> None:
         """Takes frames. Raises OSError, EOFError, ProtocolError FF-NET-132."""
         loop, buffer = asyncio.get_running_loop(), bytearray(_BUFFER_BYTES)
-        view, start, end = memoryview(buffer), 0, 0
+        view, start, end, expected = memoryview(buffer), 0, 0, 1
         while True:
             await valve.may_read()
             size = await loop.sock_recv_into(sock, view[end:])
@@ -322,6 +322,9 @@ class Fan:
             if start == end or _BUFFER_BYTES - end < _BUFFER_BYTES // 2:
                 view[: end - start] = bytes(view[start:end])
                 start, end = 0, end - start
+            if (missing := missing_of(view[start:end])) != expected:
+                expected = missing
+                expect(sock, missing)  # a part of a frame is of no use: packets alone do not wake us
 
     def _whole(self, view: memoryview) -> int | None:
         """Follows the frame that begins the view; how long it was, None: it is not whole yet."""

@@ -53,6 +53,8 @@ class _Group:
         self.legs: dict[PeerId, Leg] = {}
         self.held = 0
         self._full_since: float | None = None
+        self._due: dict[Leg, None] = {}  # those with something new in their queues
+        self._flushing: asyncio.Handle | None = None
 
     def follow(self, signed: SignedRoster) -> bool:
         """Counts a roster whose signature holds; False: it is out of date."""
@@ -107,10 +109,17 @@ class _Group:
         for other in others:
             if other.give(shared):
                 shared.left += 1
-        for other in others:
-            if not other.is_writing:  # else it is called when it takes something
-                other.flush()
+        self._due.update(dict.fromkeys(other for other in others if not other.is_writing))
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self._flush)
         self.done(shared)
+
+    def _flush(self) -> None:
+        """Once for all frames that came in one turn of the loop: many senders are many small writes otherwise."""
+        self._flushing, due, self._due = None, self._due, {}
+        for leg in due:
+            if not leg.is_writing:  # else it is called when it takes something
+                leg.flush()
 
     def _hear_roster(self, leg: Leg, signed: SignedRoster) -> None:
         if signed.roster.group != self.id or not self._hub.is_sound(signed):

@@ -17,7 +17,7 @@ from farflung.core.errors import ProtocolError
 from farflung.core.ids import PeerId
 from farflung.net.certificates import Identity
 from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, read_head
-from farflung.net.io.tuning import tune
+from farflung.net.io.tuning import expect, tune
 
 _TURNS: Final = 8  # frames that one member may send before others have their turn
 _BUFFERS: Final = 64  # frames given to the kernel at once
@@ -71,6 +71,7 @@ class Leg:
         self.is_writing = self._is_reading = self.is_closed = self._is_held = False
         self._frame, self._filled = bytearray(HEAD_BYTES), 0
         self._head: Head | None = None
+        self._expected = 1  # bytes for which the kernel wakes us
         self.heard = self.took = self._loop.time()
 
     @property
@@ -99,11 +100,19 @@ class Leg:
         try:
             for _ in range(_TURNS):
                 if self.is_closed or not self._is_reading or not self._fill():
-                    return
+                    break
         except (BlockingIOError, InterruptedError):
-            return
+            pass
         except (OSError, EOFError, ProtocolError):
             self.close()
+        self._expect()
+
+    def _expect(self) -> None:
+        """A part of a frame is of no use to anybody: packets alone do not wake us."""
+        missing = len(self._frame) - self._filled
+        if missing != self._expected and not self.is_closed:
+            self._expected = missing
+            expect(self.socket, missing)
 
     def _fill(self) -> bool:
         """Reads on; False when this frame is not whole yet. Raises OSError, EOFError, ProtocolError."""

@@ -31,6 +31,7 @@ class Outlet:
         """`wake` is called when it may send again after `manners` held it."""
         self._transport, self._meter, self._manners = transport, meter, manners
         self._written: deque[tuple[Kind, int]] = deque()  # what the kernel may not have taken yet
+        self._waiting = 0  # bytes of it
         self.is_full = False
         transport.set_write_buffer_limits(high=0)
         self.socket: socket.socket | None = transport.get_extra_info("socket")
@@ -79,13 +80,15 @@ class Outlet:
         if not data or self._transport.is_closing():
             return
         self._written.append((kind, len(data)))
+        self._waiting += len(data)
         self._transport.write(data)
         if not self._transport.is_closing():  # else the kernel has refused it, and what waited is gone
             self.account()
 
     def account(self) -> None:
         """Counts what was taken since the last look: what was written, less what the transport still holds."""
-        taken = sum(size for _, size in self._written) - self._transport.get_write_buffer_size()
+        taken = self._waiting - self._transport.get_write_buffer_size()
+        self._waiting -= max(0, taken)
         while taken > 0:
             kind, size = self._written.popleft()
             part = min(size, taken)

@@ -4,6 +4,7 @@
     TCP_NOTSENT_LOWAT     the kernel holds little unsent, so that control can overtake bulk; to other machines some
                           milliseconds of what the connection delivers (`manners`)
     TCP_CONGESTION        bbr, where the kernel has it and lets this user choose it; else what the system has chosen
+    SO_RCVLOWAT           a group's frame is of use when it is whole (`leg`, `fan`)
     SO_MAX_PACING_RATE    to other machines: its share of the line (`pacing`, `manners`)
 
 Connections within one machine keep the system's congestion control: nothing is lost there, so bbr has nothing to win;
@@ -139,6 +140,11 @@ def hold(sock: socket.socket, size: int) -> None:
     """Lets the kernel hold `size` bytes unsent: control overtakes only what it does not hold."""
     if _NOTSENT_LOWAT is not None:
         _set(sock, socket.IPPROTO_TCP, _NOTSENT_LOWAT, size)
+
+
+def expect(sock: socket.socket, size: int) -> None:
+    """Lets the kernel wake who reads the socket when `size` bytes are there, or its end, and not for each packet."""
+    _set(sock, socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 def is_local(sock: socket.socket) -> bool:
