@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from farflung.app.roles.relay import allow_many_files
+from farflung.app.transfer import Transfer
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
+from farflung.core.ids import Hash
 from farflung.net.counters import Counter
 from farflung.net.endpoints import DIRECT, Place
 from farflung.net.io import tuning
@@ -32,6 +34,8 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.roads import Roads
 from farflung.net.streams import Kind
+from farflung.store.fetch import FetchPlan
+from farflung.store.objects import Manifest
 
 SEED: Final = 6
 PIECE: Final = 1 << 20  # bytes of one bulk message
@@ -66,17 +70,23 @@ class Arrivals:
         self._wanted = self._got = 0
         self._began = self._last = self._seconds = self._cpu = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._there = set[bytes]()
 
     async def handle(self, _: Connection, method: str, body: bytes) -> bytes:
-        """begin: a transfer; put: a piece of it; ask: an echo."""
+        """begin: a transfer; put: a piece of it; chunk: one with its number, which may come twice; ask: an echo."""
         if method == "put":
             self._put(len(body))
+        elif method == "chunk":
+            fresh = body[:8] not in self._there
+            self._there.add(body[:8])
+            self._put(len(body) if fresh else 0)
         elif method == "begin":
             self._begin(json.loads(body))
         return body if method == "ask" else b""
 
     def _begin(self, asked: Options) -> None:
         self._wanted, self._got, self._seconds = asked["bytes"], 0, asked["seconds"]
+        self._there.clear()
         self._began = self._last = asked["began"]
         self._cpu = time.process_time()
         left = self._began + self._seconds - time.monotonic()
@@ -131,7 +141,7 @@ async def send(options: Options) -> None:
         await connection.call("ask", b"first")
         setup = time.monotonic() - before
         quiet = [await _asked(connection) for _ in range(QUIET)]
-        facts = await _transfer(connection, options) if options["bytes"] else {}
+        facts = await _transfer(connection, roads, options) if options["bytes"] else {}
         tuned = connection.tuned
         say(setup=setup, quiet=quiet, congestion="" if tuned is None else tuned.congestion, **facts)
         if roads is not None:
@@ -152,24 +162,25 @@ async def _reached(endpoint: Endpoint, options: Options) -> tuple[Connection, Ro
     return await roads.connection(peer), roads
 
 
-async def _transfer(connection: Connection, options: Options) -> Options:
+async def _transfer(connection: Connection, roads: Roads | None, options: Options) -> Options:
     """Sends until the last byte or the deadline; meanwhile asks now and then, where `asking` is set."""
     began, cpu = time.monotonic(), time.process_time()
     head = {"bytes": options["bytes"], "seconds": options["seconds"], "began": began}
     await connection.tell("begin", json.dumps(head).encode(), kind=Kind.SYNC)
     trips: list[tuple[float, float]] = []
     asking = asyncio.create_task(_keep_asking(connection, trips)) if options.get("asking") else None
-    left, under_way = iter(range(options["bytes"] // PIECE)), dict[Connection, asyncio.Task[None]]()
+    count = options["bytes"] // PIECE
+    plan = FetchPlan[Connection](Manifest(Hash(bytes(32)), options["bytes"], (Hash(bytes(32)),) * count))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout_at(began + options["seconds"]):
-            if options.get("lanes"):
-                await _over_all(connection, left, under_way)
+            if roads is not None:
+                await _over_all(connection, roads, plan)
             else:
-                await _over(connection, left)
+                await _over(connection, iter(range(count)))
     if asking is not None:
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-    return {"trips": trips, "cpu": time.process_time() - cpu, "ways": max(1, len(under_way))}
+    return {"trips": trips, "cpu": time.process_time() - cpu, "ways": max(1, len(plan.ways))}
 
 
 async def _over(connection: Connection, left: Iterator[int]) -> None:
@@ -179,20 +190,13 @@ async def _over(connection: Connection, left: Iterator[int]) -> None:
     await connection.call("ask", b"last", kind=Kind.SYNC, timeout=None)  # behind all of them
 
 
-async def _over_all(
-    connection: Connection, left: Iterator[int], under_way: dict[Connection, asyncio.Task[None]]
-) -> None:
-    """The same over all connections that share bulk, also those that come later: they are `under_way`."""
-    try:
-        while not under_way or not all(task.done() for task in under_way.values()):
-            for way in connection.ways():
-                if way not in under_way:
-                    under_way[way] = asyncio.create_task(_over(way, left))
-            await asyncio.wait(under_way.values(), timeout=PAUSE)
-        await asyncio.gather(*under_way.values())
-    finally:
-        for task in under_way.values():
-            task.cancel()
+async def _over_all(connection: Connection, roads: Roads, plan: FetchPlan[Connection]) -> None:
+    """The same over all connections that share bulk, by the plan that carries a job's objects."""
+
+    async def carry(way: Connection, index: int) -> None:
+        await way.call("chunk", index.to_bytes(8, "big") + _ZEROS[8:], kind=Kind.SYNC, timeout=None)
+
+    await Transfer(plan, (connection.peer,), roads.connection, carry).run()
 
 
 async def _keep_asking(connection: Connection, trips: list[tuple[float, float]]) -> None:
