@@ -21,8 +21,9 @@ from farflung.net.streams import Kind
 
 LASTS = 60.0  # seconds in which things break
 CALLS = 12
-# A silence is noticed after limits.IDLE_SECONDS and one look; a line that comes back is used after TCP's own pause.
-BACK_SECONDS = limits.IDLE_SECONDS * 4 / 3 + limits.HANDSHAKE_SECONDS + 60.0
+PATIENCE = 10.0
+# A call into a silence ends after its own patience, and the next dial is a new one; it may meet one more silence.
+BACK_SECONDS = 2 * (PATIENCE + limits.HANDSHAKE_SECONDS) + 20.0
 DIALS_SECONDS = 2 * limits.HANDSHAKE_SECONDS + 1.0
 
 
@@ -171,7 +172,7 @@ class Story:
 
     async def _ask(self, caller: PeerNode, callee: PeerNode) -> None:
         connection = await caller.dial(callee)
-        await connection.call("b", b"\xff\xff\xff\xff", timeout=10.0)
+        await connection.call("b", b"\xff\xff\xff\xff", timeout=PATIENCE)
 
 
 def tell(seed: int) -> Story:

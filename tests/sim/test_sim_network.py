@@ -150,6 +150,36 @@ def test_a_call_waits_for_a_line_that_comes_back_and_not_for_one_that_does_not()
     world.run(main)
 
 
+def test_after_a_call_into_a_silence_the_next_dial_is_a_new_connection() -> None:
+    world, a, b = two()
+
+    async def main() -> None:
+        old = await begun(a, b)
+        await old.call("a", b"")
+        world.move(b.host)
+        with pytest.raises(NetworkError, match="FF-NET-047"):
+            await old.call("a", b"1", timeout=10)
+        new = await a.dial(b)
+        assert new is not old
+        assert await new.call("a", b"1", timeout=10) == b"1"
+
+    world.run(main)
+
+
+def test_a_peer_that_only_takes_its_time_keeps_its_connection() -> None:
+    world, a, b = two()
+
+    async def main() -> None:
+        connection = await begun(a, b)
+        await connection.call("a", b"")
+        with pytest.raises(NetworkError, match="FF-NET-047"):
+            await connection.call("hang", b"", timeout=10)
+        await asyncio.sleep(1)  # a round trip: the ping was answered
+        assert await a.dial(b) is connection
+
+    world.run(main)
+
+
 @pytest.mark.parametrize("silently", [False, True])
 def test_a_killed_program_is_missed_at_once_and_a_dead_machine_when_it_is_silent_too_long(
     silently: bool,

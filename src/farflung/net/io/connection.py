@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError
-from farflung.core.ids import PeerId, short
+from farflung.core.ids import PeerId
 from farflung.net.certificates import Identity
 from farflung.net.counters import Meter
 from farflung.net.frames import FrameReader
-from farflung.net.io.listening import again, left, stuck
+from farflung.net.io.listening import again, left, stuck, unanswered
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.owner import Owner
 from farflung.net.io.tuning import Tuned
@@ -145,17 +145,17 @@ class Connection(asyncio.BufferedProtocol):
         Raises RemoteError (code and texts of the peer's error), NetworkError FF-NET-030 (does not fit),
         FF-NET-046 or what else ended the connection, FF-NET-047 (no answer in time), 150 (the month is used up).
         """
+        began = self._loop.time()
         try:
             async with asyncio.timeout(timeout):
                 await self._wait_for_room(kind)
                 return await self._answer_to(self._streams.request(method, body, kind))
         except TimeoutError:
-            raise NetworkError(
-                "FF-NET-047",
-                f"no answer from {short(self.peer)} to {method!r}",
-                cause=f"nothing within {timeout} s",
-                hint="the peer is busy or stuck; try again or choose another one",
-            ) from None
+            if self.heard <= began:  # not even something else came: who is only slow answers the ping
+                self.doubt()
+                self._streams.ping()
+                self._pump()
+            raise unanswered(self.peer, method, timeout) from None
 
     async def tell(self, method: str, body: bytes, *, kind: Kind = Kind.CONTROL) -> None:
         """Sends without waiting for an answer; returns when it is queued. Raises FF-NET-030, 046, 150."""

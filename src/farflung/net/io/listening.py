@@ -87,6 +87,16 @@ def too_slow(host: str, port: int, seconds: float) -> NetworkError:
     )
 
 
+def unanswered(peer: PeerId, method: str, seconds: float | None) -> NetworkError:
+    """FF-NET-047: a call has waited long enough."""
+    return NetworkError(
+        "FF-NET-047",
+        f"no answer from {short(peer)} to {method!r}",
+        cause=f"nothing within {seconds} s",
+        hint="the peer is busy or stuck; try again or choose another one",
+    )
+
+
 def again(error: NetworkError) -> NetworkError:
     """A fresh copy: each waiter gets its own traceback."""
     return type(error)(error.code, error.message, cause=error.cause, hint=error.hint)
