@@ -1,7 +1,7 @@
 """Four workers behind links of 100 Mbit/s: seconds a step and bytes on the wire, ours beside torch's own.
 
-    python bench/links.py [--quick] [--cases NAME ...] [--rate 100mbit] [--delay MS] [--others SYSTEM=PYTHON ...]
-                          [--also SCRIPT:MODE ...] [--out FILE]
+    python bench/links.py [--quick | --bytes] [--cases NAME ...] [--rate 100mbit] [--delay MS]
+                          [--others SYSTEM=PYTHON ...] [--also SCRIPT:MODE ...] [--out FILE]
 
 Each worker has a network namespace and one thread; a byte-level GPT of 1.9 M parameters on this Python's own sources.
 Yardsticks of the same run are dense steps over links that are not shaped, by torch's DDP over gloo and by our own
@@ -35,7 +35,7 @@ from typing import Any, Final, NamedTuple
 
 import links_others
 from links_others import Failed
-from namespaces import DEVICE, HUB, Links, why_not
+from links_shaped import DEVICE, HUB, Links, address, why_not
 from reporting import Row, at_most, load, show, told
 
 from farflung.compress import kernels
@@ -92,7 +92,7 @@ OTHERS: Final = (
     Case("Flower FedAvg", "flwr-fedavg", True, system="flwr", is_slow=True),
 )
 SYSTEMS: Final = tuple(dict.fromkeys(case.system for case in OTHERS))
-FULL, QUICK = (20, 7), (10, 3)  # steps of a round, rounds
+FULL, QUICK, BRIEF = (20, 7), (10, 3), (4, 3)  # steps of a round, rounds
 SLOW: Final = 20, 3
 
 
@@ -109,13 +109,15 @@ class Seen(NamedTuple):
     parameters: int
 
 
-def run(case: Case, rate: str, delay: float, steps: int, every: int, limit: float) -> Seen:
-    """Makes the links, starts the workers, waits, and reads what they wrote."""
+def run(
+    case: Case, rate: str, delay: float, steps: int, every: int, limit: float, *, plain: bool = False
+) -> Seen:
+    """Makes the links, starts the workers, waits, and reads what they wrote. `plain`: ours does not compile kernels."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         hosts = folder / "hosts" if case.system else None
         with Links(WORKERS, rate, delay, hub=bool(case.system), hosts=hosts) as links:
-            more = {"STEPS": str(steps), "EVERY": str(every)}
+            more = {"STEPS": str(steps), "EVERY": str(every), "PLAIN": "1" if plain else ""}
             started: list[subprocess.Popen[str]] = []
             try:
                 if case.system:
@@ -148,8 +150,8 @@ def _worker(
 def _environment(links: Links, rank: int, folder: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {
         **os.environ,
-        "RANK": str(rank), "WORLD": str(links.count), "IP": links.address(rank), "OUT": str(folder),
-        "MASTER_ADDR": links.address(0), "MASTER_PORT": "29511", "GLOO_SOCKET_IFNAME": DEVICE,
+        "RANK": str(rank), "WORLD": str(links.count), "IP": address(rank), "OUT": str(folder),
+        "MASTER_ADDR": address(0), "MASTER_PORT": "29511", "GLOO_SOCKET_IFNAME": DEVICE,
         "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
         **more,
@@ -279,6 +281,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="3 rounds of 10 steps instead of 7 of 20")
+    parser.add_argument(
+        "--bytes", action="store_true", help="bytes alone: 3 rounds of 4 steps, nothing compiled"
+    )
     parser.add_argument("--cases", nargs="*", metavar="CASE", help="only these, by name")
     parser.add_argument("--rate", default="100mbit")
     parser.add_argument("--delay", type=float, default=0.0, help="ms on each worker's way out; needs netem")
@@ -299,19 +304,19 @@ def main() -> None:
     for case in cases:
         if asked.cases is not None and case.name not in asked.cases:
             continue
-        every, rounds = QUICK if asked.quick else SLOW if case.is_slow else FULL
+        every, rounds = BRIEF if asked.bytes else QUICK if asked.quick else SLOW if case.is_slow else FULL
         rate, delay = (asked.rate, asked.delay) if case.shaped else (FREE, 0.0)
         sys.stderr.write(f"{case.name} ...\n")
         try:
             limit = 1200.0 if case.is_slow else 120.0 + 8.0 * every * rounds
-            seen = run(case, rate, delay, every * rounds, every, limit)
+            seen = run(case, rate, delay, every * rounds, every, limit, plain=asked.bytes)
         except Failed as error:
             if not case.system:
                 raise SystemExit(str(error)) from None
             sys.stderr.write(f"{error}\n{case.name}: left out\n")  # ours are told all the same
             continue
         found[case.name] = case, seen
-    for row in [*speeds(found), *wire(found)]:
+    for row in [*([] if asked.bytes else speeds(found)), *wire(found)]:
         show("links", row, before, asked.out)
 
 

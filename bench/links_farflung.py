@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from links_shaped import address
 from torch import Tensor, nn
 
 from farflung import sync
@@ -23,7 +25,7 @@ def make(
 ) -> tuple[Callable[[Tensor, Tensor], tuple[float, Any]], Callable[[], Any]]:
     """A training step of the method, and what ends it; both give a RoundReport where a round has ended."""
     logging.basicConfig(level=logging.WARNING)
-    if kernels.installed():
+    if kernels.installed() and not os.environ.get("PLAIN"):
         kernels.use("numba")  # compiled in the first block, which does not count
     name, _, alone = method.partition("-")
     group = None if alone else _group(rank, world)
@@ -48,7 +50,7 @@ def make(
 
 def _group(rank: int, world: int) -> Any:
     keys = [sync.unsafe_key(1, i) for i in range(world)]
-    book = [(key.public.hex(), f"10.77.0.{i + 1}", PORT) for i, key in enumerate(keys)]
+    book = [(key.public.hex(), address(i), PORT) for i, key in enumerate(keys)]
     return sync.connect(book, keys[rank], allow_remote=True)
 
 

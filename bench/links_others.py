@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from namespaces import HUB, Links
+from links_shaped import HUB, Links, address
 
 HERE: Final = Path(__file__).resolve().parent
 RATE: Final = 1e-3
@@ -64,7 +64,7 @@ def worker(system: str, python: str, rank: int) -> list[str] | None:
 
 
 def _hub() -> str:
-    return f"10.77.0.{HUB + 1}"
+    return address(HUB)
 
 
 def _lighthouse(python: str, links: Links, environment: Mapping[str, str], out: IO[str], said: Path) -> Hub:
