@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from app_trees import Ended, Farflung, kill_at_each, outcome
+from app_trees import Farflung, kill_at_each, outcome
 
 from farflung.app import export
 from farflung.watch.io import eventlog
@@ -17,15 +17,6 @@ pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
 SOURCES = Path(__file__).parents[2] / "src" / "farflung"
 TINY = ("--preset", "tiny")
-
-# Of each process one, in the order in which a run first passes them; `make soak` takes them all.
-SOME = (
-    "ledger.block.committed",
-    "run.log.write",
-    "requester.store.chunk.write",
-    "provider.vault.rename",
-    "run.export.write",
-)
 
 # Those that write, and what their labels begin with.
 WRITERS = {
@@ -62,17 +53,6 @@ JOB = '[model]\nkind = "module"\nmodule = "small.py:make"\n'
 def passed(listing: Path) -> list[str]:
     """The failpoints that the processes of one run passed, in the order of their first occurrence."""
     return list(dict.fromkeys(listing.read_text().split()))
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.slow
-def test_a_run_killed_again_and_again_ends_with_the_same_bits(tiny: Any, farflung: Farflung) -> None:
-    reference: Ended = tiny[1]
-    points = passed(tiny[0].runs.parent / "failpoints")
-    assert [point for point in points if point in SOME] == list(SOME), "the order of a run has changed"
-    legs = kill_at_each(farflung, TINY, SOME, outcome(reference.result))
-    assert set(legs.fired) == set(SOME)
-    assert legs.most_reexecuted <= 1
 
 
 def labels(source: str) -> set[str]:

@@ -19,7 +19,7 @@ import pytest
 from farflung.app.lab import Home, Laboratory, Nat, spaces, why_not
 from farflung.app.lab.probing import nat_kind, prove, prove_home
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("lab"), pytest.mark.timeout(300)]
 
 KINDS = list(Nat)
 QUICK = {"up": 0, "down": 0, "rtt": 10}
@@ -281,12 +281,12 @@ def test_programs_run_inside_and_end_with_the_laboratory() -> None:
 
 
 KILLED = """
-import os, signal
+import time
 from farflung.app.lab import Home, Laboratory
 with Laboratory([Home()]) as laboratory:
     laboratory.start("h1", ["sleep", "600"])
     print(*laboratory.everybody, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
 """
 
 
@@ -294,7 +294,8 @@ def test_what_a_killed_laboratory_left_behind_is_removed_by_the_next_and_that_of
     with subprocess.Popen([sys.executable, "-c", KILLED], stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None
         everybody = killed.stdout.readline().split()
-    left = spaces_of(killed.pid)
+        left = spaces_of(killed.pid)  # once it is dead, any laboratory of this machine removes them
+        killed.kill()
     assert len(left) == len(everybody)
     living = spaces.space("living")
     foreign = f"other-{os.getpid()}"

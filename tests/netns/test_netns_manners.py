@@ -17,7 +17,7 @@ from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.app.lab.line import OVERHEAD
 from farflung.net.io.tuning import CAN_PACE
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("manners"), pytest.mark.timeout(300)]
 
 UP, DOWN = 20.0, 100.0  # Mbit/s
 CAP = 500_000  # bytes a second

@@ -18,7 +18,7 @@ import pytest
 from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.core.crypto import digest
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("wire"), pytest.mark.timeout(200)]
 
 PORT = 4610
 SIZE = 6_000_000  # of an object that takes seconds
