@@ -95,7 +95,7 @@ def run(test: Callable[[World], Awaitable[None]], **options: object) -> None:
             await test(made)
             await made.is_served()
             server = made.server
-            await until(lambda: not (server._door._strangers or server._waiting or server._circuits))
+            await until(lambda: not (server._door._strangers or server._waiting or server._junction.circuits))
             assert not server._owned
 
     asyncio.run(bounded())
@@ -329,7 +329,7 @@ def test_a_full_relay_refuses_and_serves_when_a_place_is_free(monkeypatch: pytes
             await world.is_served()
         for _, (_, writer) in found:
             writer.close()
-        await until(lambda: not world.server._circuits)
+        await until(lambda: not world.server._junction.circuits)
 
     run(attack)
 
@@ -418,7 +418,7 @@ def test_a_relay_that_runs_out_of_pipes_forwards_through_its_memory(monkeypatch:
         monkeypatch.setattr(os, "pipe2", none_left)
         found, (_, writer) = await world.show(shown())
         assert found is Status.JOINED
-        assert not any(circuit.is_spliced for circuit in world.server._circuits)
+        assert not any(circuit.is_spliced for circuit in world.server._junction.circuits)
         await world.is_served()
         writer.close()
 

@@ -11,7 +11,7 @@ from net_relays import A, B, C, R, echo, hidden, pair, relay, run, tapped, until
 from farflung.core import limits
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import tls
-from farflung.net.certificates import Identity
+from farflung.net.certificates import Identity, bare
 from farflung.net.counters import Counter
 from farflung.net.io.circuit import CAN_SPLICE, Circuit
 from farflung.net.io.connection import Connection
@@ -33,7 +33,7 @@ def test_two_hidden_peers_call_each_other_through_the_relay_alone(may_splice: bo
             back = b.connection(A.public)
             assert back is not None
             assert await back.call("b", body[:99]) == body[:99]
-            (circuit,) = server._circuits
+            (circuit,) = server._junction.circuits
             assert circuit.is_spliced == (may_splice and CAN_SPLICE)
             assert a._server is None
             assert b._server is None
@@ -65,7 +65,7 @@ def test_forwarded_bytes_are_the_peers_own_and_tickets_are_control() -> None:
             await connection.call("a", bytes(300_000), kind=Kind.SYNC)
             connection.close()
             await connection.closed()
-            await until(lambda: not server._circuits)
+            await until(lambda: not server._junction.circuits)
             assert a.counter.sent[Kind.SYNC] > 300_000
         sent = a.counter.total_sent + b.counter.total_sent + server.counter.total_sent
         received = a.counter.total_received + b.counter.total_received + server.counter.total_received
@@ -89,7 +89,7 @@ def test_what_crosses_the_relay_holds_no_run_of_plaintext() -> None:
             async with hidden(A, place) as a, hidden(B, place):
                 connection = await a.dial(B.public, *place, relay=R.public)
                 assert await connection.call("a", secret, kind=Kind.AUDIT) == secret
-            await until(lambda: not server._circuits)
+            await until(lambda: not server._junction.circuits)
             heard = [bytes(copy) for copy in tap.heard]
             assert sum(map(len, heard)) > 4 * len(secret)  # there and back, into the relay and out of it
             assert not any(leaks(copy, runs) for copy in heard)
@@ -254,7 +254,7 @@ def test_concurrent_dials_share_one_circuit() -> None:
             dials = (a.dial(B.public, *server.address, relay=R.public) for _ in range(8))
             first, *others = await asyncio.gather(*dials)
             assert all(each is first for each in others)
-            assert len(server._circuits) == 1
+            assert len(server._junction.circuits) == 1
             assert await b.dial(A.public, *server.address, relay=R.public) is b.connection(A.public)
 
     run(test)
@@ -277,12 +277,12 @@ def test_a_dial_given_up_leaves_nothing_behind() -> None:
     async def test() -> None:
         async with relay() as server, hidden(A, server.address) as a, hidden(B, server.address):
             dial = asyncio.ensure_future(a.dial(B.public, *server.address, relay=R.public))
-            await until(lambda: bool(server._waiting or server._circuits))
+            await until(lambda: bool(server._waiting or server._junction.circuits))
             for task in a._dials.values():
                 task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await dial
-            await until(lambda: not server._circuits and not server._waiting and not server._owned)
+            await until(lambda: not server._junction.circuits and not server._waiting and not server._owned)
             assert (await a.dial(B.public, *server.address, relay=R.public)).is_open
 
     run(test)
@@ -356,7 +356,7 @@ def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at
             back._outlet._transport.pause_reading()
             calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=Kind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
-            (circuit,) = server._circuits
+            (circuit,) = server._junction.circuits
             most, quiet, before = 0, 0, -1
             while quiet < 300:  # until nothing moves any more
                 await asyncio.sleep(0)
@@ -386,7 +386,7 @@ def test_a_circuit_that_stands_still_leaves_others_alone() -> None:
             back._outlet._transport.pause_reading()
             calls = [connection.call("a", bytes(limits.BULK_BYTES), kind=Kind.SYNC) for _ in range(16)]
             tasks = [asyncio.ensure_future(call) for call in calls]
-            await until(lambda: any(circuit.held for circuit in server._circuits))
+            await until(lambda: any(circuit.held for circuit in server._junction.circuits))
             other = await c.dial(A.public, *server.address, relay=R.public)
             assert await other.call("a", bytes(limits.MIB), kind=Kind.SYNC) == bytes(limits.MIB)
             back._outlet._transport.resume_reading()
@@ -407,13 +407,13 @@ def test_one_half_of_a_circuit_may_close_before_the_other(may_splice: bool) -> N
             await loop.sock_sendall(one, b"question")
             one.shutdown(socket.SHUT_WR)
             assert await everything(other) == b"question"
-            assert circuit in server._circuits
+            assert circuit in server._junction.circuits
             answer = b"answer" * 100_000  # more than all buffers on the way hold
             reading = asyncio.ensure_future(everything(one))
             await loop.sock_sendall(other, answer)
             other.close()
             assert await reading == answer
-            await until(lambda: circuit not in server._circuits)
+            await until(lambda: circuit not in server._junction.circuits)
             assert its.fileno() == theirs.fileno() == -1
             one.close()
 
@@ -429,7 +429,7 @@ def test_a_broken_socket_ends_both_sides_of_a_circuit(may_splice: bool) -> None:
             await asyncio.get_running_loop().sock_sendall(one, b"never read")
             await until(lambda: server.forwarded >= len(b"never read") and circuit.held == 0)
             other.close()  # with something unread: a reset
-            await until(lambda: circuit not in server._circuits)
+            await until(lambda: circuit not in server._junction.circuits)
             assert its.fileno() == theirs.fileno() == -1
             one.close()
 
@@ -476,10 +476,10 @@ def two_pairs() -> tuple[socket.socket, socket.socket, socket.socket, socket.soc
 
 
 def join(server: RelayServer, its: socket.socket, theirs: socket.socket) -> Circuit:
-    circuit = Circuit(
-        its, theirs, may_splice=server._may_splice, on_moved=server._carried, on_end=server._ended
-    )
-    server._circuits[circuit] = A.public
+    junction = server._junction
+    may_splice = junction._bounds.may_splice
+    circuit = Circuit(its, theirs, may_splice=may_splice, on_moved=junction._carried, on_end=junction._ended)
+    junction.circuits[circuit] = bare(A.public), bare(B.public)
     server._owned[A.public] += 1
     circuit.start()
     return circuit
@@ -495,7 +495,7 @@ async def everything(source: socket.socket) -> bytes:
 def test_a_circuit_through_which_nothing_goes_is_ended() -> None:
     async def test() -> None:
         async with pair() as (server, _, _, connection):
-            (circuit,) = server._circuits
+            (circuit,) = server._junction.circuits
             for _ in range(3):  # a call is time enough for three more looks
                 for _ in range(3):
                     circuit.look()
@@ -503,7 +503,7 @@ def test_a_circuit_through_which_nothing_goes_is_ended() -> None:
             for _ in range(4):
                 circuit.look()
             await connection.closed()
-            assert not server._circuits
+            assert not server._junction.circuits
             assert not server._owned
 
     run(test)

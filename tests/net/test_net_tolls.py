@@ -107,7 +107,7 @@ def test_a_party_that_does_not_sign_is_served_one_window_and_then_cut_off(
             connection = await made.dial()
             with pytest.raises(NetworkError):
                 await _calls(connection.call, 64)
-            await until(lambda: not made.server._circuits)
+            await until(lambda: not made.server._junction.circuits)
             assert window < made.server.forwarded <= window + 3 * limits.CIRCUIT_BUFFER_BYTES
             with pytest.raises(NetworkError) as refused:
                 await made.dial()
@@ -189,7 +189,7 @@ def test_a_circuit_ends_with_its_pass_and_goes_on_with_a_renewal(monkeypatch: py
             assert await connection.call("x", b"still") == b"still"
             made.now[0] = NOW + 700
             await connection.closed()
-            assert not made.server._circuits
+            assert not made.server._junction.circuits
 
     run(test)
 
@@ -200,7 +200,7 @@ def test_who_is_started_anew_goes_on_from_its_last_receipt() -> None:
             connection = await made.dial()
             await _calls(connection.call, 2)
             await made.a.close()
-            await until(lambda: not made.server._circuits)
+            await until(lambda: not made.server._junction.circuits)
             (books,) = made.gate._books.values()
             await until(lambda: books.billed >= 4 * len(BULK))
             before = books.billed
@@ -268,7 +268,7 @@ def test_the_rate_of_a_pass_counts_where_it_is_lower(monkeypatch: pytest.MonkeyP
     async def test() -> None:
         async with paid(toll(rate=1 << 20), circuit_rate=1 << 24) as made:
             await made.dial()
-            (circuit,) = made.server._circuits
+            (circuit,) = made.server._junction.circuits
             assert {way._rate._rate for way in circuit._ways if way._rate is not None} == {1 << 20}
 
     run(test)

@@ -49,7 +49,7 @@ def paced(sock: socket.socket) -> int:
 def test_every_connection_sends_at_once_and_leaves_little_in_the_kernel() -> None:
     async def test() -> None:
         async with pair() as (server, a, b, _):
-            (circuit,) = server._circuits
+            (circuit,) = server._junction.circuits
             sockets = [*circuit.sockets]
             for endpoint in (a, b, server._endpoint):
                 assert endpoint._connections
@@ -75,7 +75,7 @@ def test_connections_within_one_machine_keep_the_systems_choice_and_are_not_pace
 
     async def test() -> None:
         async with pair(uplink=10**6) as (server, a, b, connection):
-            (circuit,) = server._circuits
+            (circuit,) = server._junction.circuits
             facts = [connection.tuned, *circuit.tuned]
             facts += [one.tuned for end in (a, b, server._endpoint) for one in end._connections]
             assert facts == [tuning.Tuned(own_choice(), True)] * len(facts)
@@ -207,7 +207,7 @@ def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
 def test_a_leg_that_ends_gives_its_share_back() -> None:
     async def test() -> None:
         async with pair(uplink=10**6) as (server, _, _, connection):
-            (circuit,) = server._circuits
+            (circuit,) = server._junction.circuits
             assert server._uplink is not None
             assert server._uplink._senders == {}  # of this machine
             for leg in circuit.sockets:

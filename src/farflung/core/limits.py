@@ -125,6 +125,7 @@ PASS_SECONDS: Final = 900  # a pass's longest life; the payer signs it again mea
 PASS_SKEW_SECONDS: Final = 60  # clocks of payer and relay that disagree by less do not matter
 PASSES: Final = 4096  # that one relay keeps the books of
 PASSES_PER_PAYER: Final = 256
+TILL_BYTES: Final = 32 * KIB  # of one pass and its last receipts on a relay's disk
 RECEIPT_BYTES: Final = 8 * MIB  # a party signs after so many bytes, and
 RECEIPT_SECONDS: Final = 10.0  # after so long, if anything was carried
 RECEIPT_WINDOW: Final = 32 * MIB  # a relay carries for one party beyond what it signed: two parties, 64 MiB

@@ -10,11 +10,14 @@ by breaking circuits.
     OPEN     --- carried >= quota --------> USED_UP  --- the payer's renewal ---> OPEN
 
 Receipts count upwards: one that says less than the last changes nothing, in any order and however often it comes.
+Where the relay has seen all of a pass, one that says it received a window more than it was given changes nothing
+either: in a fan-out its sender could not know better.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from farflung.core import limits, tolls
@@ -48,9 +51,11 @@ class _Party:
 class Books:
     """One pass at one relay."""
 
-    def __init__(self, signed: SignedPass, window: int = limits.RECEIPT_WINDOW) -> None:
-        """`window`: bytes that each party may lag."""
-        self.signed, self._window = signed, window
+    def __init__(
+        self, signed: SignedPass, window: int = limits.RECEIPT_WINDOW, *, is_whole: bool = False
+    ) -> None:
+        """`window`: bytes that each party may lag. `is_whole`: nothing was carried under this pass before."""
+        self.signed, self._window, self._is_whole = signed, window, is_whole
         self.carried = 0  # bytes given to parties
         self._parties = {party: _Party() for party in signed.toll.holders}
 
@@ -73,8 +78,7 @@ class Books:
         """Whether the relay carries between these holders now."""
         if self.carried >= self.signed.toll.quota:
             return Standing.USED_UP
-        is_late = any(self._parties[party].lag > self._window for party in parties)
-        return Standing.HELD if is_late else Standing.OPEN
+        return Standing.HELD if self.late(parties) else Standing.OPEN
 
     def lag(self, party: PeerId) -> int:
         """Bytes carried for a holder that it has not signed."""
@@ -97,8 +101,25 @@ class Books:
         party = self._parties[receipt.party]
         if party.said is not None and not _is_newer(receipt, party.said.receipt):
             return False
+        if self._is_whole and receipt.received > party.received + self._window:
+            return False
         party.said = signed
         return True
+
+    def restore(self, receipts: tuple[SignedReceipt, ...]) -> None:
+        """Goes on from what was signed before this relay was started anew."""
+        for signed in receipts:
+            party = self._parties[signed.receipt.party]
+            party.sent, party.received, party.said = signed.receipt.sent, signed.receipt.received, signed
+        self.carried = self.billed
+
+    def count(self, party: PeerId) -> tuple[int, int]:
+        """Bytes that were taken from a holder, and given to it."""
+        return self._parties[party].sent, self._parties[party].received
+
+    def late(self, parties: Iterable[PeerId]) -> list[PeerId]:
+        """Those of these holders that lag by more than the window."""
+        return [party for party in parties if self.lag(party) > self._window]
 
     def last(self, party: PeerId) -> SignedReceipt | None:
         """A holder's last receipt."""

@@ -5,9 +5,13 @@
     end of a connection --- anything unsigned -----------------------> due
 
 A party that is started anew has forgotten what it counted. The relay shows it its own last receipt, and it goes on
-from there: what it had not signed when it died is the relay's loss.
+from there. What it had not signed when it died it takes over from the relay's count of what has ended: only if that
+receipt proves an earlier life, only while it knows which of its own bytes are in that count, and at most
+limits.RECEIPT_WINDOW in a life, for a relay that does not lie is never owed more.
 
-A party signs its own numbers and no others, so a relay that says it carried more gets nothing for it.
+Apart from that a party signs its own numbers and no others, so a relay that says it carried more gets nothing for it.
+Theory: a byte is billed when a sender and a receiver sign it. So what a relay can bill by lying to those that were
+started anew is bounded by either end: by what it counted in all its lives, and a window for each life but the first.
 """
 
 from __future__ import annotations
@@ -17,8 +21,20 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from farflung.core import limits, tolls
+from farflung.core.codec import Wire
 from farflung.core.ids import PeerId
-from farflung.core.tolls import Pass, Receipt
+from farflung.core.tolls import Pass, Receipt, SignedReceipt
+
+
+class Heard(Wire, frozen=True):
+    """A relay's answer to a receipt: the party's last one, and what the relay itself counted for that party.
+
+    Without what is under way: bytes of circuits and groups that stand count when those have ended.
+    """
+
+    last: SignedReceipt
+    sent: int
+    received: int
 
 
 class Tally:
@@ -27,10 +43,12 @@ class Tally:
     def __init__(self, toll: Pass, party: PeerId, on_due: Callable[[], None]) -> None:
         self.toll = toll
         self.connections = 0  # that count here
+        self.credit = 0  # bytes of an earlier life that may still be taken over
         self._party, self._on_due = party, on_due
         self._sent = self._received = 0  # since this party's process began
         self._before = (0, 0)  # what it had signed before that
         self._signed = 0  # of this process's bytes, both ways
+        self._has_ended = False  # a connection that counted here
 
     @property
     def unsigned(self) -> int:
@@ -73,3 +91,27 @@ class Tally:
         """Goes on from this party's own last receipt, which it signed before it was started anew."""
         if tolls.is_of(last, self.toll) and last.party == self._party:
             self._before = (last.sent, last.received)
+            self.credit = limits.RECEIPT_WINDOW if any(self._before) else 0
+
+    def take_over(self, sent: int, received: int) -> bool:
+        """Believes what the relay counted of an earlier life; whether a receipt is due for it.
+
+        Nothing while connections of this process stand and others have ended: who knows which bytes are in the count?
+        """
+        if self.connections and self._has_ended:
+            return False
+        own = (self._sent, self._received) if self._has_ended else (0, 0)
+        up = min(max(0, sent - self._before[0] - own[0]), self.credit)
+        down = min(max(0, received - self._before[1] - own[1]), self.credit - up)
+        self.credit -= up + down
+        self._before = self._before[0] + up, self._before[1] + down
+        return up + down > 0
+
+    def opened(self) -> None:
+        """One more connection counts here."""
+        self.connections += 1
+
+    def ended(self) -> None:
+        """One less."""
+        self.connections -= 1
+        self._has_ended = True

@@ -44,7 +44,7 @@ class Purpose(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """The relay's answer. After JOINED the bytes are the other peer's; after anything else the relay closes."""
+    """The relay's answer. After JOINED and PAID the bytes are the other peer's; else the relay closes."""
 
     JOINED = 0
     MALFORMED = 1
@@ -65,6 +65,7 @@ class Status(enum.IntEnum):
     UNFUNDED = 16  # the payer has no open channel with the relay, or one at a lower price
     VOID = 17  # the presenter's node key does not count: over, replaced or revoked
     OWING = 18  # receipts for what was carried are missing
+    PAID = 19  # to a SPARE: joined, under the pass that follows (`paid_answer`)
 
 
 class Ticket(Wire, frozen=True):
@@ -165,6 +166,26 @@ def read_answer(data: bytes) -> Status | None:
     if len(data) != ANSWER_BYTES or not data.startswith(MAGIC) or data[-1] not in set(Status):
         return None
     return Status(data[-1])
+
+
+def paid_answer(signed: SignedPass) -> bytes:
+    """What a spare is told: it is joined, and under this pass both ends count and sign."""
+    body = encode(signed)
+    return answer(Status.PAID) + len(body).to_bytes(2, "big") + body
+
+
+def read_size(data: bytes) -> int | None:
+    """How long the pass behind PAID is, by the 2 bytes before it; None: longer than any."""
+    size = int.from_bytes(data, "big")
+    return size if 0 < size <= limits.TICKET_BYTES else None
+
+
+def read_pass(body: bytes) -> SignedPass | None:
+    """The pass behind PAID, whose signature nobody has checked yet; None: it is none."""
+    try:
+        return decode(body, SignedPass, limits.TICKET_BYTES)
+    except ProtocolError:
+        return None
 
 
 class Shown(Protocol):

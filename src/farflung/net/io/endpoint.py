@@ -155,7 +155,7 @@ class Endpoint:
         if relay not in self._attachments:
             place, own = (host, port), lambda: self.credential
             made = functools.partial(self._arriving, b"", Place(host, port, relay), Way.RELAY)
-            beside = functools.partial(keep_spare, own, self.counter, relay, place, made)
+            beside = functools.partial(keep_spare, own, self.counter, relay, place, made, self.purse)
             dial = lambda fresh: self.dial(relay, host, port, fresh=fresh)  # noqa: E731
             self._attachments[relay] = Attachment(relay, place, dial, beside if spare else None)
 
@@ -252,7 +252,7 @@ class Endpoint:
         made = functools.partial(self._connection, session, Place(host, port, relay or DIRECT), way)
         if relay is not None:
             toll = self.purse.find(relay, peer)
-            made = functools.partial(made, self.purse.tally(toll, relay, (host, port)))
+            made = functools.partial(made, self.purse.shown(toll, relay, (host, port)))
             ticket = new_ticket(self.credential, Purpose.DIAL, relay, peer, toll=toll)
             own, early = self.credential, session.outgoing()
             return await knock(own, self.counter, ticket, (host, port), made, early)
@@ -314,7 +314,7 @@ class Endpoint:
     async def _handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """What a relay of ours tells us is for us; everything else is for the handler."""
         if method == SIGN:
-            await self.purse.sign(connection.peer)
+            await self.purse.asked(connection, body)
             return b""
         attachment = self._attachments.get(connection.peer) if method == SUMMON else None
         if attachment is None:

@@ -45,15 +45,21 @@ _REFUSALS: Final = {
 }  # status: cause, hint
 
 
+Make = Callable[[SignedPass | None], Connection]  # under which pass a spare was joined
+
+
 class Knock(asyncio.BufferedProtocol):
     """Shows a ticket, with what goes behind it, and waits.
 
     When joined, the connection from `make` takes the transport over, at that very byte.
     """
 
-    def __init__(self, ticket: bytes, early: bytes, counter: Counter, make: Callable[[], Connection]) -> None:
+    def __init__(self, ticket: bytes, early: bytes, counter: Counter, make: Make) -> None:
         self._ticket, self._early, self._make, self._meter = ticket, early, make, Meter(counter)
         self._buffer, self._filled = bytearray(tickets.ANSWER_BYTES), 0
+        self._read: Callable[[bytes], Status | ProtocolError | None] = (
+            self._read_answer
+        )  # what fills the buffer
         self._transport: asyncio.Transport | None = None
         self._made: Connection | None = None
         self.answered: asyncio.Future[Connection | Status] = asyncio.get_running_loop().create_future()
@@ -77,12 +83,42 @@ class Knock(asyncio.BufferedProtocol):
         self._filled += nbytes
         if self._filled < len(self._buffer):
             return
-        status = tickets.read_answer(bytes(self._buffer))
-        if status is not Status.JOINED or self.answered.done():
-            self._settle(_not_a_relay("its answer is none of ours") if status is None else status)
+        refusal = Status.UNKNOWN if self.answered.done() else self._read(bytes(self._buffer))
+        if refusal is not None:
+            self._settle(refusal)
             self._transport.abort()
-            return
-        self._made = self._make()
+
+    def _read_answer(self, word: bytes) -> Status | ProtocolError | None:
+        status = tickets.read_answer(word)
+        if status is Status.JOINED:
+            self._joined(None)
+        elif status is Status.PAID:
+            self._await(2, self._read_size)
+        else:
+            return _not_ours() if status is None else status
+        return None
+
+    def _read_size(self, word: bytes) -> ProtocolError | None:
+        size = tickets.read_size(word)
+        if size is None:
+            return _not_ours()
+        self._await(size, self._read_pass)
+        return None
+
+    def _read_pass(self, word: bytes) -> ProtocolError | None:
+        toll = tickets.read_pass(word)
+        if toll is None:
+            return _not_ours()
+        self._joined(toll)
+        return None
+
+    def _await(self, size: int, read: Callable[[bytes], Status | ProtocolError | None]) -> None:
+        """The next `size` bytes belong to the answer, too. A new buffer: asyncio still looks at the one before."""
+        self._buffer, self._filled, self._read = bytearray(size), 0, read
+
+    def _joined(self, toll: SignedPass | None) -> None:
+        assert self._transport is not None
+        self._made = self._make(toll)
         if self._made.tally is not None:
             self._made.tally.sent(len(self._early))  # the relay carries it, and not the ticket
         self._transport.set_protocol(self._made)
@@ -121,7 +157,7 @@ async def visit(
     counter: Counter,
     ticket: Ticket,
     place: tuple[str, int],
-    make: Callable[[], Connection],
+    make: Make,
     early: bytes = b"",
 ) -> Knock:
     """Shows a ticket to the relay at `place`, and the `early` bytes of a handshake behind it. Raises FF-NET-070."""
@@ -154,7 +190,7 @@ async def knock(
     Raises NetworkError FF-NET-070 nobody there, 071 the peer is not attached, 072 refused, 073 the peer does not come;
     ProtocolError FF-NET-074 no relay of ours.
     """
-    visitor = await visit(own, counter, ticket, place, make, early)
+    visitor = await visit(own, counter, ticket, place, lambda _: make(), early)
     try:
         found = await visitor.answered
     except BaseException:
@@ -197,6 +233,10 @@ def _refused(ticket: Ticket, status: Status) -> NetworkError:
         )
     cause, hint = _REFUSALS[status]
     return NetworkError("FF-NET-072", f"relay {relay} refuses", cause=cause, hint=hint)
+
+
+def _not_ours() -> ProtocolError:
+    return _not_a_relay("its answer is none of ours")
 
 
 def _not_a_relay(cause: str) -> ProtocolError:

@@ -15,16 +15,14 @@ from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId
-from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
+from farflung.core.tolls import Pass, Receipt, SignedPass
 from farflung.net.certificates import Credential
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
-from farflung.net.receipts import Tally
+from farflung.net.receipts import Heard, Tally
 
-RECEIPT: Final = (
-    "relay.receipt"  # party to relay: a SignedReceipt; the answer: the last one that the relay has
-)
-SIGN: Final = "relay.sign"  # relay to party: sign now
+RECEIPT: Final = "relay.receipt"  # party to relay: a SignedReceipt; the answer: `receipts.Heard`
+SIGN: Final = "relay.sign"  # relay to party: sign now, under this SignedPass
 _AGAIN_SECONDS: Final = 0.5  # after a relay that did not take a receipt
 _LAST_SECONDS: Final = 1.0
 _TRIES: Final = 3  # of the last receipt, when all is over
@@ -94,20 +92,36 @@ class Purse:
         line.tally.toll = signed.toll
         return line.tally
 
+    def shown(self, signed: SignedPass | None, relay: PeerId, place: tuple[str, int]) -> Tally | None:
+        """As `tally`, for a pass that is about to be shown; asks at first what an earlier life of ours has left."""
+        tally = self.tally(signed, relay, place)
+        if tally is not None and not self._lines[_name(tally.toll)].is_known:
+            self._begin(self._lines[_name(tally.toll)])
+        return tally
+
     def opened(self, tally: Tally | None) -> None:
         """One more connection counts there."""
         if tally is not None:
-            tally.connections += 1
-            line = self._lines[_name(tally.toll)]
-            if line.task is None or line.task.done():
-                line.is_due.set()  # at once, so that the relay knows over which connection it may ask
-                line.task = asyncio.create_task(self._keep(line))
+            tally.opened()
+            self._begin(self._lines[_name(tally.toll)])
 
     def ended(self, tally: Tally | None) -> None:
         """One connection less counts there."""
         if tally is not None:
-            tally.connections -= 1
+            tally.ended()
             self._lines[_name(tally.toll)].is_due.set()
+
+    def _begin(self, line: _Line) -> None:
+        if line.task is None or line.task.done():
+            line.is_due.set()  # at once, so that the relay knows over which connection it may ask
+            line.task = asyncio.create_task(self._keep(line))
+
+    async def asked(self, relay: Connection, body: bytes) -> None:
+        """The relay wants a receipt under the pass of `body`. Raises NetworkError, ProtocolError."""
+        place = relay.place.host, relay.place.port
+        tally = self.tally(decode(body, SignedPass, limits.TICKET_BYTES), relay.peer, place)
+        if tally is not None:
+            await self._sign(self._lines[_name(tally.toll)])
 
     async def sign(self, relay: PeerId) -> None:
         """Signs for all that went through this relay. Raises NetworkError."""
@@ -152,10 +166,8 @@ class Purse:
         """Raises NetworkError when the relay does not take it."""
         async with line.turn:
             tally = line.tally
-            if not line.is_known:
-                tally.recall(await self._show(line, tally.nothing()))
-                line.is_known = True
-            if tally.unsigned:
+            is_due = await self._ask(line)
+            if tally.unsigned or is_due:
                 try:
                     await self._show(line, tally.receipt())
                 except RemoteError:
@@ -164,20 +176,32 @@ class Purse:
                     tally.unsay()
                     raise
 
-    async def _show(self, line: _Line, receipt: Receipt) -> Receipt:
-        """Signs and sends; the last receipt of ours that the relay has, or the one that was sent."""
+    async def _ask(self, line: _Line) -> bool:
+        """Asks the relay what it knows of an earlier life; whether that makes a receipt due."""
+        tally = line.tally
+        if line.is_known and (tally.connections or not tally.credit):
+            return False
+        heard = await self._show(line, tally.nothing())
+        if not line.is_known:
+            tally.recall(heard.last.receipt)
+            line.is_known = True
+        return tally.take_over(heard.sent, heard.received)
+
+    async def _show(self, line: _Line, receipt: Receipt) -> Heard:
+        """Signs and sends; what the relay says, of which the receipt is ours in any case."""
         connection = await self._reach(receipt.relay, line.place)
         nodes = self._nodes
         for node in nodes:
             try:
-                answer = await connection.call(RECEIPT, encode(tolls.sign_receipt(node, receipt)))
+                mine = tolls.sign_receipt(node, receipt)
+                answer = await connection.call(RECEIPT, encode(mine))
                 break
             except RemoteError as error:
                 if error.code != "FF-NET-141" or node is nodes[-1]:
                     raise
-        last = decode(answer, SignedReceipt, _RECEIPT_MESSAGE)
-        is_ours = tolls.is_receipt_signed(last, self._account, *(node.public for node in nodes))
-        return last.receipt if is_ours else receipt
+        heard = decode(answer, Heard, _RECEIPT_MESSAGE)
+        is_ours = tolls.is_receipt_signed(heard.last, self._account, *(node.public for node in nodes))
+        return heard if is_ours else Heard(mine, 0, 0)
 
 
 class Fare:

@@ -24,7 +24,6 @@ import socket
 import time
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Final
 
 from farflung.core import limits
@@ -36,11 +35,11 @@ from farflung.net import groups, measures, tickets, tls
 from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import Counter
 from farflung.net.io.attachment import ATTACH, SUMMON
-from farflung.net.io.circuit import Circuit
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Admit, Endpoint
 from farflung.net.io.fanout import Hub, Rules
 from farflung.net.io.frontdoor import FrontDoor, Greeter, exactly
+from farflung.net.io.junction import Bounds, Junction, Waiting
 from farflung.net.io.measuring import Measures
 from farflung.net.io.pacing import Uplink
 from farflung.net.io.spares import Spares, part
@@ -55,19 +54,8 @@ _LOOKS: Final = 3  # at all circuits, in their idle time
 Method = Callable[[Connection, bytes], Awaitable[bytes]]  # who asks, and the body
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
-    """A dialer whose peer has been told."""
-
-    dialer: PeerId
-    target: PeerId
-    socket: socket.socket
-    identity: Identity  # of the dialer
-    books: Books | None  # that it is carried under
-
-
 class RelayServer:
-    """One relay. `forwarded`: bytes that it has taken from peers and given to peers."""
+    """One relay."""
 
     def __init__(
         self,
@@ -96,9 +84,8 @@ class RelayServer:
         node keys count (None: all that are certified). `circuit_rate`: bytes a second that one circuit may forward each
         way (0: no bound). `toll`: asks for passes (None: carries for nothing).
         """
-        self.counter, self.forwarded = counter or Counter(), 0
-        self._own, self._admit, self._on_traffic = credential_of(own), admit, on_traffic
-        self._may_splice, self._clock, self.keyring = may_splice, clock, keyring or Keyring()
+        self.counter, self._own, self._admit = counter or Counter(), credential_of(own), admit
+        self._clock, self.keyring = clock, keyring or Keyring()
         self._circuit_seconds, self._idle_seconds = circuit_seconds, idle_seconds
         self._endpoint = Endpoint(
             self._own,
@@ -110,11 +97,12 @@ class RelayServer:
             clock=clock,
         )
         self._endpoint.manners = None  # a socket has one pacer: the relay's uplink, or none
-        self._circuit_rate, self._toll = circuit_rate, toll
-        self._uplink = None if uplink is None else Uplink(uplink)
+        self._toll, self._uplink = toll, None if uplink is None else Uplink(uplink)
+        bounds = Bounds(circuit_rate, may_splice, self._uplink, toll)
+        self._junction = Junction(bounds, self._tell, on_traffic, self._release)
         self._spent = Spent()
         rules = Rules(self._own.account, self._serves, self.keyring, self._spent, clock, toll)
-        self._hub = Hub(rules, self._moved, self.counter, self._uplink)
+        self._hub = Hub(rules, self._junction.moved, self.counter, self._uplink)
         self._door = FrontDoor(
             host,
             port,
@@ -126,8 +114,7 @@ class RelayServer:
         self._spares = Spares(time.monotonic, lambda who: self.keyring.counts(who, int(clock())))
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._attached: dict[PeerId, Connection] = {}
-        self._waiting: dict[int, _Waiting] = {}
-        self._circuits: dict[Circuit, tuple[Identity, Identity]] = {}  # and who dialled, and whom
+        self._waiting: dict[int, Waiting] = {}
         self._owned: Tally[PeerId] = Tally()  # waiting or joined, by dialer
 
     def _greeters(self) -> dict[bytes, Greeter]:
@@ -156,21 +143,18 @@ class RelayServer:
         return self._door.address
 
     @property
+    def forwarded(self) -> int:
+        """Bytes that it has taken from peers and given to peers."""
+        return self._junction.forwarded
+
+    @property
     def endpoint(self) -> Endpoint:
         """The relay as a peer: for what it asks of others."""
         return self._endpoint
 
     def recheck(self) -> int:
         """Ends connections and circuits of node keys that do not count any more; returns how many."""
-        now = self._clock()
-        void = [
-            circuit
-            for circuit, ends in self._circuits.items()
-            if not all(self.keyring.counts(end, now) for end in ends)
-        ]
-        for circuit in void:
-            circuit.close()
-        return len(void) + self._endpoint.recheck()
+        return self._junction.recheck(self.keyring, self._clock()) + self._endpoint.recheck()
 
     async def close(self) -> None:
         """Stops listening and ends all circuits and connections."""
@@ -184,8 +168,7 @@ class RelayServer:
         for waiting in self._waiting.values():
             waiting.socket.close()
         self._spares.close()
-        for circuit in list(self._circuits):
-            circuit.close()
+        self._junction.end()
         self._hub.close()
         await self._endpoint.close()
 
@@ -262,14 +245,13 @@ class RelayServer:
         target = self._attached.get(ticket.peer)
         if target is None or not target.is_open:
             return Status.ABSENT
-        is_full = len(self._waiting) + len(self._circuits) >= limits.CIRCUITS
+        is_full = len(self._waiting) + len(self._junction.circuits) >= limits.CIRCUITS
         if is_full or self._owned[ticket.presenter] >= limits.CIRCUITS_PER_KEY:
             return Status.FULL
-        waiting = _Waiting(ticket.presenter, ticket.peer, dialer, identity, books)
+        waiting = Waiting(ticket.presenter, ticket.peer, dialer, identity, books)
         self._owned[ticket.presenter] += 1
-        # under a pass both of them sign, so the peer has to be told of it
-        if books is None and (spare := self._spares.take(ticket.peer)) is not None:
-            self._connect(waiting, *spare)
+        if (spare := self._spares.take(ticket.peer)) is not None:
+            self._junction.join(waiting, *spare, is_spare=True)
             return None
         number = 1 + secrets.randbelow((1 << 63) - 1)
         self._waiting[number] = waiting
@@ -299,7 +281,7 @@ class RelayServer:
         if waiting is None or (waiting.target, waiting.dialer) != (ticket.presenter, ticket.peer):
             return Status.UNKNOWN
         del self._waiting[ticket.circuit]
-        self._connect(waiting, comer, identity)
+        self._junction.join(waiting, comer, identity, is_spare=False)
         return None
 
     def _spare(self, ticket: Ticket, identity: Identity, comer: socket.socket) -> Status | None:
@@ -308,56 +290,9 @@ class RelayServer:
         self._spares.keep(ticket.presenter, comer, identity)
         return None
 
-    def _connect(self, waiting: _Waiting, comer: socket.socket, identity: Identity) -> None:
-        circuit = Circuit(
-            waiting.socket, comer, may_splice=self._may_splice, on_moved=self._carried, on_end=self._ended
-        )
-        self._circuits[circuit] = waiting.identity, identity
-        self._meter(circuit, waiting)
-        if self._uplink is not None:
-            for leg, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
-                if not tuned.is_local:  # what stays on this machine does not go up the line
-                    self._uplink.open(leg)
-        try:
-            self._say(comer, Status.JOINED)
-            self._say(waiting.socket, Status.JOINED)
-        except OSError:
-            circuit.close()
-        else:
-            circuit.start()
-
-    def _meter(self, circuit: Circuit, waiting: _Waiting) -> None:
-        """Bounds its rate and opens its books, where it has such."""
-        rates = [self._circuit_rate, waiting.books.signed.toll.rate if waiting.books is not None else 0]
-        if any(rates):
-            circuit.limit(min(rate for rate in rates if rate))
-        if self._toll is not None and waiting.books is not None:
-            self._toll.opened(circuit, waiting.books, waiting.dialer, waiting.target)
-
-    def _carried(self, circuit: Circuit, sink: socket.socket, size: int) -> None:
-        self._moved(sink, size)
-        if self._toll is not None:
-            self._toll.moved(circuit, sink is circuit.sockets[0], size)
-
-    def _moved(self, sink: socket.socket, size: int) -> None:
-        self.forwarded += size
-        if self._uplink is not None:
-            self._uplink.sent(sink, size)
-        if self._on_traffic is not None:
-            self._on_traffic(size)
-
-    def _ended(self, circuit: Circuit) -> None:
-        self._release(self._circuits.pop(circuit)[0].account)
-        if self._toll is not None:
-            self._toll.ended(circuit)
-        if self._uplink is not None:
-            for leg in circuit.sockets:
-                self._uplink.close(leg)
-
     def end_circuits(self) -> None:
         """Ends all that are joined: the owner's month is used up. `admit` decides about new ones."""
-        for circuit in list(self._circuits):
-            circuit.close()
+        self._junction.end()
 
     def _release(self, dialer: PeerId) -> None:
         self._owned[dialer] -= 1
@@ -367,8 +302,7 @@ class RelayServer:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self._idle_seconds / _LOOKS)
-            for circuit in list(self._circuits):
-                circuit.look()
+            self._junction.look()
 
     # Attached peers
 

@@ -23,6 +23,8 @@ from farflung.net.certificates import Credential, Identity
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.knock import Knock, new_ticket, visit
+from farflung.net.io.purse import Purse
+from farflung.net.receipts import Tally
 from farflung.net.tickets import NOBODY, Purpose
 
 _PAUSE_SECONDS: Final = 1.0  # after a spare that broke
@@ -96,16 +98,20 @@ async def keep_spare(
     counter: Counter,
     relay: PeerId,
     place: tuple[str, int],
-    make: Callable[[], Connection],
+    make: Callable[[Tally | None], Connection],
+    purse: Purse,
 ) -> None:
-    """Keeps a spare at the relay until it is cancelled. `own`: today's node key; `make` builds what is joined."""
+    """Keeps a spare at the relay until it is cancelled. `own`: today's node key; `make` builds what is joined, which
+    counts in the `purse` under the pass that the relay names.
+    """
+    made = lambda toll: make(purse.tally(toll, relay, place))  # noqa: E731
     held: list[Knock] = []  # the newest last; the relay may still join the one before
     try:
         while True:
             held = [one for one in held[-1:] if not one.answered.done()]
             try:
                 ticket = new_ticket(own(), Purpose.SPARE, relay, NOBODY)
-                held.append(await visit(own(), counter, ticket, place, make))
+                held.append(await visit(own(), counter, ticket, place, made))
             except NetworkError:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue

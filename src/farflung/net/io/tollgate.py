@@ -9,27 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
-from farflung.core.errors import FarflungError, NetworkError, PolicyError
+from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.tolls import Pass, SignedPass, SignedReceipt
 from farflung.net import passes
-from farflung.net.certificates import Identity
 from farflung.net.io.connection import Connection
-from farflung.net.io.purse import RECEIPT, SIGN
+from farflung.net.io.purse import RECEIPT
+from farflung.net.io.signers import Nodes, Signers
+from farflung.net.io.till import Till
+from farflung.net.io.voices import Voices
 from farflung.net.metering import Books, Standing
+from farflung.net.receipts import Heard
 from farflung.net.tickets import Status
 
 RENEW: Final = "relay.pass"  # anybody to relay: a SignedPass, which counts from now on
 SETTLE: Final = "relay.settle"  # payer to relay: claim what is signed, and give the rest back
 LOOK_SECONDS: Final = 0.5
 FUNDS_SECONDS: Final = 30.0  # between two questions to the ledger about one payer
-COLLECT_SECONDS: Final = 5.0  # for a party to sign when it is asked
 _UNSIGNED: Final = "unsigned"  # why a carrier is held
 _MESSAGE_BYTES: Final = limits.TICKET_BYTES
 
@@ -93,6 +96,8 @@ class _Run:
     parties: tuple[PeerId, ...]
     payer: _Payer
     held_at: float | None = None
+    sent: Counter[PeerId] = field(default_factory=Counter)  # of each party, by this carrier
+    received: Counter[PeerId] = field(default_factory=Counter)
 
 
 class Tollgate:
@@ -107,30 +112,35 @@ class Tollgate:
         *,
         window: int = limits.RECEIPT_WINDOW,
         held_seconds: float = limits.HELD_SECONDS,
-        nodes: Callable[[PeerId], Awaitable[tuple[PeerId, ...]]] | None = None,
+        nodes: Nodes | None = None,
+        till: Till | None = None,
     ) -> None:
         """`price`: micro-credits a GiB, at least; `funds`: a payer's channel, or None; `settle`: claims and closes it.
 
         `window`: bytes for which each party may be unsigned. `nodes`: an account's node keys whose receipts the ledger
-        takes (None: any certified one). All three raise FarflungError when the ledger is away.
+        takes (None: any certified one). All three raise FarflungError when the ledger is away. `till`: where passes and
+        receipts are kept (None: with this process all is forgotten).
         """
         self._chain, self._price, self._ask_funds, self._settle = chain, price, funds, settle
-        self._window, self._held_seconds, self._nodes = window, held_seconds, nodes
-        self._taken: set[PeerId] = set()  # node keys that the ledger knows
+        self._window, self._held_seconds, self._signers = window, held_seconds, Signers(nodes)
+        self._till = till
         self._books: dict[Name, Books] = {}
         self._payers: dict[PeerId, _Payer] = {}
         self._runs: dict[Carrier, _Run] = {}
-        self._voices: dict[PeerId, Connection] = {}  # over which a party signed last
         self._tasks: set[asyncio.Task[None]] = set()
         self._relay = PeerId(b"")
         self._clock: Callable[[], float] = lambda: 0.0
-        self._attached: Callable[[PeerId], Connection | None] = lambda _: None
+        self._voices = Voices(lambda _: None)
 
     def serve(
         self, relay: PeerId, clock: Callable[[], float], attached: Callable[[PeerId], Connection | None]
     ) -> dict[str, Callable[[Connection, bytes], Awaitable[bytes]]]:
         """Belongs to this relay from now on; the methods that it serves. `clock`: seconds since 1970."""
-        self._relay, self._clock, self._attached = relay, clock, attached
+        self._relay, self._clock, self._voices = relay, clock, Voices(attached)
+        for kept in self._till.load(relay, self._chain) if self._till is not None else ():
+            books = self._books[_name(kept.signed.toll)] = Books(kept.signed, self._window)
+            books.restore(kept.receipts)
+            self._payers.setdefault(kept.signed.toll.payer, _Payer()).carried += books.carried
         self._begin(self._watch())
         return {RECEIPT: self._receipt, RENEW: self._renew, SETTLE: self._settled}
 
@@ -140,6 +150,10 @@ class Tollgate:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._voices.close()
+        if self._till is not None:
+            with contextlib.suppress(FarflungError):
+                await self._till.write()
 
     # Admission
 
@@ -150,7 +164,8 @@ class Tollgate:
             return toll
         assert signed is not None
         books = self._books.get(_name(toll))
-        if books is None or passes.renews(toll, books.signed.toll):
+        payer = self._payers.get(toll.payer)
+        if books is None or passes.renews(toll, books.signed.toll) or payer is None or payer.funds is None:
             found = await self._open(signed)
             if isinstance(found, Status):
                 return found
@@ -160,6 +175,9 @@ class Tollgate:
         if not set(parties) <= set(books.signed.toll.holders):
             return Status.NO_HOLDER
         standing = self._standing(books, parties)
+        if standing is Standing.HELD:
+            await self._voices.collect(books, books.late(parties))
+            standing = self._standing(books, parties)
         if standing is Standing.OPEN:
             return books
         return Status.OWING if standing is Standing.HELD else Status.USED_UP
@@ -178,16 +196,25 @@ class Tollgate:
             return Status.USED_UP
         books = self._books.get(_name(toll))
         if books is not None:
-            books.renew(signed)
+            if books.renew(signed):
+                self._keep(books)
             return books
         mine = [each for name, each in self._books.items() if name[0] == toll.payer]
         if len(self._books) >= limits.PASSES or len(mine) >= limits.PASSES_PER_PAYER:
             return Status.FULL
         over = [each for each in mine if not passes.is_current(each.signed.toll, self._now())]
         if sum(max(0, each.carried - each.billed) for each in over) > 2 * self._window:
+            for each in over:
+                self._voices.ask(each, each.signed.toll.holders)
             return Status.OWING  # a new pass is no way to leave the last one's bytes unsigned
-        books = self._books[_name(toll)] = Books(signed, self._window)
-        return books
+        if self._till is not None:
+            try:
+                await self._till.open(signed)
+            except FarflungError:
+                return Status.FULL  # what cannot be remembered is not begun
+        return self._books.setdefault(
+            _name(toll), Books(signed, self._window, is_whole=self._till is not None)
+        )
 
     async def _funds(self, name: PeerId, payer: _Payer) -> Funds | None:
         loop = asyncio.get_running_loop()
@@ -217,6 +244,8 @@ class Tollgate:
         run = self._runs[carrier]
         receiver, sender = run.parties if is_back else run.parties[::-1]
         run.payer.carried += size
+        run.sent[sender] += size
+        run.received[receiver] += size
         if run.books.moved(sender, receiver, size) is not Standing.OPEN or run.payer.carried > run.payer.room:
             self._hold(carrier, run)
 
@@ -224,6 +253,7 @@ class Tollgate:
         """A fan-out gave `size` bytes that were `taken` before to one more holder."""
         run = self._runs[carrier]
         run.payer.carried += size
+        run.received[receiver] += size
         run.books.given(receiver, size)
         if run.books.standing(receiver) is not Standing.OPEN or run.payer.carried > run.payer.room:
             self._hold(carrier, run)
@@ -231,6 +261,7 @@ class Tollgate:
     def taken(self, carrier: Carrier, sender: PeerId, size: int) -> None:
         """A fan-out took `size` bytes from a holder, to copy them."""
         run = self._runs[carrier]
+        run.sent[sender] += size
         run.books.taken(sender, size)
         if run.books.standing(sender) is not Standing.OPEN:
             self._hold(carrier, run)
@@ -243,9 +274,7 @@ class Tollgate:
         if run.held_at is None:
             run.held_at = asyncio.get_running_loop().time()
             carrier.hold(_UNSIGNED)
-            for party in run.parties:
-                if run.books.lag(party):
-                    self._begin(self._ask(party))
+            self._voices.ask(run.books, run.parties)
 
     async def _watch(self) -> None:
         """Holds what may not go on, lets go what may, and ends what was held for too long."""
@@ -256,10 +285,18 @@ class Tollgate:
                 is_late = run.held_at is not None and loop.time() - run.held_at > self._held_seconds
                 if not self._go_on(carrier, run) and is_late:
                     carrier.close()
+            if self._till is not None:
+                with contextlib.suppress(FarflungError):  # the disk is full: it is tried again
+                    await self._till.write()
             for name, books in list(self._books.items()):
                 is_over = not books.carried and not passes.is_current(books.signed.toll, self._now())
                 if is_over and not any(run.books is books for run in self._runs.values()):
-                    del self._books[name]
+                    await self._forget(name)
+
+    async def _forget(self, name: Name) -> None:
+        books = self._books.pop(name, None)
+        if books is not None and self._till is not None:
+            await self._till.drop(books.signed.toll)
 
     def _go_on(self, carrier: Carrier, run: _Run) -> bool:
         if self._standing(run.books, run.parties) is not Standing.OPEN:
@@ -275,55 +312,31 @@ class Tollgate:
             if run.books is books and run.held_at is not None:
                 self._go_on(carrier, run)
 
-    async def _ask(self, party: PeerId) -> None:
-        """Lets a party sign now, if it can be reached; it does so by itself soon enough otherwise."""
-        connection = self._voices.get(party) or self._attached(party)
-        if connection is not None and connection.is_open:
-            with contextlib.suppress(NetworkError):
-                await connection.call(SIGN, b"", timeout=COLLECT_SECONDS)
-
     # What is asked of the relay
 
     async def _receipt(self, connection: Connection, body: bytes) -> bytes:
-        """A party's receipt; the answer is the last one of that party."""
+        """A party's receipt; the answer is the last one of that party, and what was counted for it and has ended."""
         signed = decode(body, SignedReceipt, _MESSAGE_BYTES)
         receipt = signed.receipt
         books = self._books.get((receipt.payer, receipt.opening, receipt.serial))
         if books is None or not tolls.is_of(receipt, books.signed.toll):
             raise PolicyError("FF-NET-140", "the relay keeps no books for this receipt")
         who = connection.identity
-        if receipt.party != who.account or not await self._is_sound(signed, who):
+        if receipt.party != who.account or not await self._signers.is_sound(signed, who):
             raise PolicyError("FF-NET-141", "the receipt is not signed by its party")
-        self._hear(connection)
+        self._voices.hear(connection)
         if books.sign(signed):
+            self._keep(books)
             self._resume(books)
-        return encode(books.last(receipt.party) or signed)
+        sent, received = books.count(receipt.party)
+        for run in self._runs.values():
+            if run.books is books and receipt.party in run.parties:
+                sent, received = sent - run.sent[receipt.party], received - run.received[receipt.party]
+        return encode(Heard(books.last(receipt.party) or signed, sent, received))
 
-    async def _is_sound(self, signed: SignedReceipt, who: Identity) -> bool:
-        """By the account, or by a node key of its that the ledger knows, too: another one's receipt is never paid."""
-        if tolls.is_receipt_signed(signed, who.account):
-            return True
-        if not tolls.is_receipt_signed(signed, who.account, who.node):
-            return False
-        if self._nodes is not None and who.node not in self._taken:
-            with contextlib.suppress(FarflungError):  # the ledger is away: it is asked again at the next one
-                if who.node not in await self._nodes(who.account):
-                    return False
-                if len(self._taken) >= limits.PASSES:
-                    self._taken.clear()
-                self._taken.add(who.node)
-        return True
-
-    def _hear(self, connection: Connection) -> None:
-        party = connection.peer
-        if self._voices.get(party) is not connection:
-            self._voices[party] = connection
-            self._begin(self._until_gone(connection))
-
-    async def _until_gone(self, connection: Connection) -> None:
-        await connection.closed()
-        if self._voices.get(connection.peer) is connection:
-            del self._voices[connection.peer]
+    def _keep(self, books: Books) -> None:
+        if self._till is not None:
+            self._till.keep(books.signed, books.receipts)
 
     async def _renew(self, connection: Connection, body: bytes) -> bytes:
         """A pass, new or signed anew by its payer; whoever brings it."""
@@ -348,10 +361,9 @@ class Tollgate:
         if known is None or known.is_settling:
             return
         mine = {name: books for name, books in self._books.items() if name[0] == payer}
-        parties = {
-            party for books in mine.values() for party in books.signed.toll.holders if books.lag(party)
-        }
-        await asyncio.gather(*(self._ask(party) for party in parties))
+        await asyncio.gather(
+            *(self._voices.collect(each, each.signed.toll.holders) for each in mine.values())
+        )
         known.is_settling = True
         try:
             for carrier, run in list(self._runs.items()):
@@ -360,7 +372,7 @@ class Tollgate:
             claims = tuple(Claim(mine[name].signed, mine[name].receipts) for name in sorted(mine))
             await self._settle(payer, tuple(claim for claim in claims if claim.receipts))
             for name in mine:
-                self._books.pop(name, None)
+                await self._forget(name)
             self._payers.pop(payer, None)
         finally:
             known.is_settling = False

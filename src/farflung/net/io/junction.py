@@ -1,0 +1,126 @@
+"""The circuits of one relay: joins two sockets, and paces, meters and counts what goes through, until they end."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from farflung.core.ids import PeerId
+from farflung.net import tickets
+from farflung.net.certificates import Identity
+from farflung.net.io.circuit import Circuit
+from farflung.net.io.pacing import Uplink
+from farflung.net.io.tollgate import Tollgate
+from farflung.net.keyring import Keyring
+from farflung.net.metering import Books
+from farflung.net.tickets import Status
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """A dialer whose peer has been told."""
+
+    dialer: PeerId
+    target: PeerId
+    socket: socket.socket
+    identity: Identity  # of the dialer
+    books: Books | None  # that it is carried under
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What holds for all circuits. `rate`: bytes a second that one forwards each way, 0: no bound."""
+
+    rate: int
+    may_splice: bool
+    uplink: Uplink | None
+    toll: Tollgate | None
+
+
+class Junction:
+    """`forwarded`: bytes that were taken from peers and given to peers, of groups too."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        tell: Callable[[socket.socket, bytes], None],
+        on_traffic: Callable[[int], None] | None,
+        on_end: Callable[[PeerId], None],
+    ) -> None:
+        """`tell` says the relay's word to a socket, or raises OSError; `on_end` hears whose circuit ended."""
+        self._bounds, self._tell, self._on_traffic, self._on_end = bounds, tell, on_traffic, on_end
+        self.circuits: dict[Circuit, tuple[Identity, Identity]] = {}  # and who dialled, and whom
+        self.forwarded = 0
+
+    def join(self, waiting: Waiting, comer: socket.socket, identity: Identity, *, is_spare: bool) -> None:
+        """From now on what one says goes to the other. A spare is told of the pass: it was summoned by nobody."""
+        bounds, books = self._bounds, waiting.books
+        circuit = Circuit(
+            waiting.socket, comer, may_splice=bounds.may_splice, on_moved=self._carried, on_end=self._ended
+        )
+        self.circuits[circuit] = waiting.identity, identity
+        self._meter(circuit, waiting)
+        if bounds.uplink is not None:
+            for leg, tuned in zip(circuit.sockets, circuit.tuned, strict=True):
+                if not tuned.is_local:  # what stays on this machine does not go up the line
+                    bounds.uplink.open(leg)
+        word = tickets.answer(Status.JOINED)
+        try:
+            self._tell(comer, tickets.paid_answer(books.signed) if is_spare and books is not None else word)
+            self._tell(waiting.socket, word)
+        except OSError:
+            circuit.close()
+        else:
+            circuit.start()
+
+    def _meter(self, circuit: Circuit, waiting: Waiting) -> None:
+        """Bounds its rate and opens its books, where it has such."""
+        rates = [self._bounds.rate, waiting.books.signed.toll.rate if waiting.books is not None else 0]
+        if any(rates):
+            circuit.limit(min(rate for rate in rates if rate))
+        if self._bounds.toll is not None and waiting.books is not None:
+            self._bounds.toll.opened(circuit, waiting.books, waiting.dialer, waiting.target)
+
+    def _carried(self, circuit: Circuit, sink: socket.socket, size: int) -> None:
+        self.moved(sink, size)
+        if self._bounds.toll is not None:
+            self._bounds.toll.moved(circuit, sink is circuit.sockets[0], size)
+
+    def moved(self, sink: socket.socket, size: int) -> None:
+        """A peer was given `size` bytes."""
+        self.forwarded += size
+        if self._bounds.uplink is not None:
+            self._bounds.uplink.sent(sink, size)
+        if self._on_traffic is not None:
+            self._on_traffic(size)
+
+    def _ended(self, circuit: Circuit) -> None:
+        dialer, _ = self.circuits.pop(circuit)
+        self._on_end(dialer.account)
+        if self._bounds.toll is not None:
+            self._bounds.toll.ended(circuit)
+        if self._bounds.uplink is not None:
+            for leg in circuit.sockets:
+                self._bounds.uplink.close(leg)
+
+    def recheck(self, keyring: Keyring, now: float) -> int:
+        """Ends the circuits of node keys that do not count any more; returns how many."""
+        void = [
+            circuit
+            for circuit, ends in self.circuits.items()
+            if not all(keyring.counts(end, now) for end in ends)
+        ]
+        for circuit in void:
+            circuit.close()
+        return len(void)
+
+    def look(self) -> None:
+        """Ends those that are idle."""
+        for circuit in list(self.circuits):
+            circuit.look()
+
+    def end(self) -> None:
+        """Ends all."""
+        for circuit in list(self.circuits):
+            circuit.close()

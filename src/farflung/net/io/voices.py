@@ -1,0 +1,77 @@
+"""Where a paid relay can ask a party for its receipt: over the connection that it signed on last, or is attached by."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Final
+
+from farflung.core.codec import encode
+from farflung.core.errors import NetworkError
+from farflung.core.ids import PeerId
+from farflung.net.io.connection import Connection
+from farflung.net.io.purse import SIGN
+from farflung.net.metering import Books
+
+COLLECT_SECONDS: Final = 5.0  # for a party to sign when it is asked
+
+
+class Voices:
+    """The parties of one relay that have signed here, and those who are being asked."""
+
+    def __init__(self, attached: Callable[[PeerId], Connection | None]) -> None:
+        """`attached`: the connection by which a party is attached to this relay, if it is."""
+        self._attached = attached
+        self._known: dict[PeerId, Connection] = {}
+        self._asked: dict[tuple[Books, PeerId], asyncio.Task[None]] = {}  # and have not answered yet
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __contains__(self, party: PeerId) -> bool:
+        return party in self._known
+
+    def hear(self, connection: Connection) -> None:
+        """Its party signed over this connection."""
+        if self._known.get(connection.peer) is not connection:
+            self._known[connection.peer] = connection
+            self._begin(self._until_gone(connection))
+
+    async def _until_gone(self, connection: Connection) -> None:
+        await connection.closed()
+        if self._known.get(connection.peer) is connection:
+            del self._known[connection.peer]
+
+    def ask(self, books: Books, parties: Iterable[PeerId]) -> set[asyncio.Task[None]]:
+        """Lets those of them who lag sign now, each once at a time; they do so by themselves soon enough otherwise."""
+        late = {(books, party) for party in parties if books.lag(party)}
+        for each in late - set(self._asked):
+            self._asked[each] = self._begin(self._ask(*each))
+        return {self._asked[each] for each in late}
+
+    async def collect(self, books: Books, parties: Iterable[PeerId]) -> None:
+        """As `ask`; returns when they have signed, or will not."""
+        asked = self.ask(books, parties)
+        if asked:
+            await asyncio.wait(asked)
+
+    async def _ask(self, books: Books, party: PeerId) -> None:
+        connection = self._known.get(party) or self._attached(party)
+        try:
+            if connection is not None and connection.is_open:
+                with contextlib.suppress(NetworkError):
+                    await connection.call(SIGN, encode(books.signed), timeout=COLLECT_SECONDS)
+        finally:
+            del self._asked[books, party]
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Asks nobody any more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,190 @@
+"""What a relay that is paid keeps on its disk: enough to claim after it was killed, and nothing for ever."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from net_relays import A, B, C, R, hidden, relay, run, until
+from net_tolls import CHAIN, NOW, PAYER, PRICE, Ledger, toll
+
+from farflung.core import limits, tolls
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import NetworkError
+from farflung.core.ids import Hash
+from farflung.core.tolls import Receipt, SignedReceipt
+from farflung.net.io import knock, tollgate
+from farflung.net.io.till import Kept, Till
+from farflung.net.io.tollgate import SETTLE, Tollgate
+
+BULK = bytes(range(256)) * 1024
+
+
+@pytest.fixture(autouse=True)
+def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
+
+
+def said(key: SigningKey, sent: int, received: int) -> SignedReceipt:
+    t = toll().toll
+    return tolls.sign_receipt(
+        key, Receipt(t.chain, t.payer, t.relay, t.opening, t.serial, key.public, sent, received)
+    )
+
+
+def kept(folder: Path) -> list[Kept]:
+    return list(Till(folder).load(R.public, CHAIN))
+
+
+def test_what_is_kept_comes_back_and_what_is_dropped_does_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        till, last = Till(tmp_path / "new" / "till"), (said(A, 5, 6), said(B, 6, 5))
+        await till.open(toll())
+        assert kept(tmp_path / "new" / "till") == [Kept(toll(), ())]
+        till.keep(toll(), last[:1])
+        till.keep(toll(), last)
+        await till.write()
+        assert kept(tmp_path / "new" / "till") == [Kept(toll(), last)]
+        await till.drop(toll().toll)
+        assert list((tmp_path / "new" / "till").iterdir()) == []
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("relay", "chain", "body"),
+    [
+        (C.public, CHAIN, encode((toll(), ()))),
+        (R.public, Hash(bytes(32)), encode((toll(), ()))),
+        (R.public, CHAIN, encode((toll(key=C), ()))),
+        (R.public, CHAIN, encode((toll(), (said(A, 1, 1), said(A, 2, 2))))),
+        (R.public, CHAIN, encode((toll(), (said(C, 1, 1),)))),
+        (R.public, CHAIN, encode((toll(), (SignedReceipt(said(A, 1, 1).receipt, A.public, bytes(64)),)))),
+        (R.public, CHAIN, encode((toll(), (said(A, 1, 1),)))[:-1]),
+        (R.public, CHAIN, b""),
+        (R.public, CHAIN, bytes(limits.TILL_BYTES + 1)),
+    ],
+)
+def test_a_file_that_says_something_else_is_passed_over(
+    tmp_path: Path, relay: bytes, chain: Hash, body: bytes
+) -> None:
+    (tmp_path / "x.pass").write_bytes(body)
+    (tmp_path / "y.pass.tmp").write_bytes(b"torn")
+    assert list(Till(tmp_path).load(relay, chain)) == []  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.pass"]
+
+
+def test_the_largest_pass_fits(tmp_path: Path) -> None:
+    async def test() -> None:
+        keys = [SigningKey(bytes([n]) * 32) for n in range(limits.PASS_HOLDERS)]
+        most = (1 << 63) - 1
+        many = toll(*keys, quota=limits.PASS_BYTES, rate=most)
+        t, size = many.toll, limits.PASS_BYTES
+        names = t.chain, t.payer, t.relay, t.opening, t.serial
+        receipts = tuple(
+            tolls.sign_receipt(key, Receipt(*names, key.public, size, size))
+            for key in sorted(keys, key=lambda key: key.public)
+        )
+        till = Till(tmp_path)
+        till.keep(many, receipts)
+        await till.write()
+        assert kept(tmp_path) == [Kept(many, receipts)]
+
+    run(test)
+
+
+@asynccontextmanager
+async def process(folder: Path, port: int) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    script = str(Path(__file__).with_name("net_killed_relay.py"))
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(sys.executable, script, str(folder), str(port), stdout=pipe)
+    assert child.stdout is not None
+    try:
+        yield child, int(await child.stdout.readline())
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+def test_a_relay_that_was_killed_claims_what_had_been_signed_and_goes_on(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with hidden(A, None) as a, hidden(B, None) as b:
+            a.purse.put(toll())
+            async with process(tmp_path, 0) as (child, port):
+                b.attach(R.public, "127.0.0.1", port)
+                await b.attached()
+                connection = await a.dial(B.public, "127.0.0.1", port, relay=R.public)
+                for _ in range(4):
+                    assert await connection.call("x", BULK) == BULK
+                for each in (a, b):
+                    await each.purse.sign(R.public)
+                await until(lambda: [len(each.receipts) for each in kept(tmp_path)] == [2])
+                ((_, last),) = kept(tmp_path)
+                before = tolls.billed(
+                    1 << 40, {r.receipt.party: (r.receipt.sent, r.receipt.received) for r in last}
+                )
+                assert before >= 8 * len(BULK)
+                child.send_signal(signal.SIGKILL)
+                await child.wait()
+            await connection.closed()
+            async with process(tmp_path, port) as (child, port), hidden(PAYER, None) as payer:
+                await b.attached()
+                connection = await again(lambda: a.dial(B.public, "127.0.0.1", port, relay=R.public))
+                assert await connection.call("x", BULK) == BULK
+                await (await payer.dial(R.public, "127.0.0.1", port)).call(SETTLE, b"")
+                assert child.stdout is not None
+                assert int(await child.stdout.readline()) >= before + 2 * len(BULK)
+            assert kept(tmp_path) == []
+
+    run(test)
+
+
+async def again(dial):  # type: ignore[no-untyped-def]
+    """Until the peer is attached to the new process as well."""
+    while True:
+        try:
+            return await dial()
+        except NetworkError:
+            await asyncio.sleep(0.1)
+
+
+def test_what_cannot_be_remembered_is_not_begun(tmp_path: Path) -> None:
+    async def test() -> None:
+        till, ledger = Till(tmp_path / "till"), Ledger()
+        gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, till=till)
+        async with relay(toll=gate, clock=lambda: NOW) as server:
+            async with hidden(A, None) as a, hidden(B, server.address):
+                a.purse.put(toll())
+                (tmp_path / "till").rmdir()
+                with pytest.raises(NetworkError) as refused:
+                    await a.dial(B.public, *server.address, relay=R.public)
+                assert "no place" in refused.value.cause
+                (tmp_path / "till").mkdir()
+                await a.dial(B.public, *server.address, relay=R.public)
+
+    run(test)
+
+
+def test_a_pass_that_ended_without_a_byte_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.02)
+
+    async def test() -> None:
+        now, ledger = [NOW], Ledger()
+        gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, till=Till(tmp_path))
+        async with relay(toll=gate, clock=lambda: now[0]) as server, hidden(A, None) as a:
+            a.purse.put(toll())
+            with pytest.raises(NetworkError):
+                await a.dial(B.public, *server.address, relay=R.public)
+            assert len(kept(tmp_path)) == 1
+            now[0] += limits.PASS_SECONDS
+            await until(lambda: not kept(tmp_path))
+
+    run(test)
