@@ -200,6 +200,36 @@ def test_a_relay_that_ends_claims_what_is_signed(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_a_relay_that_was_killed_claims_when_it_is_back_and_never_twice(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        await world.start("--price", str(PRICE))
+        payer = await world.open_channel()
+        await world.register()
+        await world.send()
+        await world.bob.purse.sign(world.key.public)
+        (file,) = (tmp_path / "relay.key.till").glob("*.pass")
+        while file.stat().st_size < 700:  # noqa: ASYNC110 - a pass and two receipts; a file has no event
+            await asyncio.sleep(0.05)
+        assert world.relay is not None
+        world.relay.kill()
+        await world.relay.wait()
+        kept = file.read_bytes()
+        await world.start("--price", str(PRICE), "--port", str(world.place[1]))
+        paid, _ = await world.end()
+        row = await world.channel()
+        assert row.carried == paid["carried"] >= 2 * len(BULK)
+        assert not file.exists()
+        file.write_bytes(kept)  # as if it had died between the claim and this
+        await world.start("--price", str(PRICE), "--port", str(world.place[1]))
+        await payer.open(10_000_000, PRICE, END)
+        (last,) = await world.end()
+        assert last["earned"] == 0
+        assert (await world.channel()).is_open
+        assert not file.exists()
+
+    run(tmp_path, test)
+
+
 def test_a_receipt_by_a_node_key_that_the_ledger_does_not_know_is_not_taken(tmp_path: Path) -> None:
     """It could never be claimed: who signs so is carried no further than a window."""
 

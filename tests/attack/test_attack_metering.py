@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,15 +10,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from msgspec.structs import replace
+from net_groups import MEMBERS, Member, heard, meeting, roster
 from net_relays import A, B, C, R, echo, hidden, run, until
-from net_tolls import NOW, PAYER, PRICE, Funds, Paid, paid, toll
+from net_tolls import NOW, PAYER, PRICE, Funds, Paid, paid, paid_group, toll
 
 from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
 from farflung.core.tolls import Receipt
-from farflung.net.io import knock
+from farflung.net.fanframes import HEAD_BYTES, TAG_BYTES, FrameKind, Head
+from farflung.net.io import fan, knock
+from farflung.net.io.fanout import _Group
+from farflung.net.io.leg import Leg, Shared
 from farflung.net.io.purse import RECEIPT
 from farflung.net.io.tollgate import SETTLE
 from farflung.net.messages import RemoteError
@@ -25,11 +30,16 @@ from farflung.net.receipts import Heard, Tally
 
 BULK = bytes(range(256)) * 1024
 WINDOW = 1 << 20
+GROUP = MEMBERS[:3]
+FRAMES = len(BULK) + len(BULK) // limits.FAN_FRAME_BYTES * (
+    HEAD_BYTES + TAG_BYTES
+)  # of one message, on the wire
 
 
 @pytest.fixture(autouse=True)
 def _standing_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(fan, "time", SimpleNamespace(time=lambda: NOW, monotonic=time.monotonic))
 
 
 async def calls(made: Paid, count: int) -> None:
@@ -265,5 +275,128 @@ def test_strangers_cannot_settle_or_renew_for_a_payer(monkeypatch: pytest.Monkey
                 await to_relay.call("relay.pass", encode(toll(key=C, expires=NOW + 700)))
             (books,) = made.gate._books.values()
             assert books.signed == toll()
+
+    run(test)
+
+
+# In a group: one upload, many copies
+
+
+def in_group(party: SigningKey, sent: int, received: int) -> bytes:
+    t = toll(*GROUP).toll
+    plain = Receipt(t.chain, t.payer, t.relay, t.opening, t.serial, party.public, sent, received)
+    return encode(tolls.sign_receipt(party, plain))
+
+
+def test_a_relay_that_repeats_and_makes_up_frames_is_paid_for_no_copy_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = _Group._spread
+
+    def often(group: _Group, leg: Leg, frame: bytearray) -> None:
+        for _ in range(5):
+            honest(group, leg, bytearray(frame))
+
+    monkeypatch.setattr(_Group, "_spread", often)
+
+    async def test() -> None:
+        async with paid_group(*GROUP) as (made, members):
+            await members[0].fan.send(BULK)
+            lines = [line for member in members[1:] for line in member.station.purse._lines.values()]
+            await until(lambda: all(line.tally._received == 5 * FRAMES for line in lines))
+            assert all(member.errors for member in members[1:])
+            assert await settled(made) <= 2 * FRAMES
+
+    run(test)
+
+
+def test_a_relay_that_fills_the_gap_of_a_skipped_member_is_paid_for_no_more_than_was_uploaded() -> None:
+    async def test() -> None:
+        async with paid_group(*GROUP) as (made, members):
+            (group,) = made.server._hub.groups.values()
+            leg = group.legs[GROUP[2].public]
+            leg.is_skipped = True
+            await members[0].fan.send(BULK)
+            await heard(members[1:2], 1)
+            leg.is_skipped = False
+            noise = Head(999, FrameKind.DATA, 3, 0, 1, 7).encode() + bytes(999)
+            for _ in range(2 * FRAMES // len(noise)):
+                leg.give(Shared(bytearray(noise), left=2))
+            leg.flush()
+            await until(lambda: bool(members[2].errors))
+            assert await settled(made) <= 2 * FRAMES
+
+    run(test)
+
+
+@pytest.mark.parametrize("has_seen_all", [True, False])
+def test_a_member_that_signs_for_copies_it_never_got_raises_the_bill_to_no_more_than_was_uploaded(
+    has_seen_all: bool,
+) -> None:
+    """And by nothing but a window where the relay keeps its books on disk, and so knows that it gave nothing."""
+
+    async def test() -> None:
+        async with paid_group(*GROUP, window=FRAMES // 2) as (made, members):
+            (books,) = made.gate._books.values()
+            books._is_whole = has_seen_all
+            (group,) = made.server._hub.groups.values()
+            group.legs[GROUP[2].public].is_skipped = True
+            await members[0].fan.send(BULK)
+            await heard(members[1:2], 1)
+            to_relay = await members[2].station.dial(R.public, *made.server.address)
+            await to_relay.call(RECEIPT, in_group(GROUP[2], 0, 1 << 40))
+            said = await settled(made)
+            assert said <= (1 if has_seen_all else 2) * FRAMES
+
+    run(test)
+
+
+def test_a_sender_that_says_more_or_less_than_it_uploaded_raises_no_bill() -> None:
+    async def test() -> None:
+        async with paid_group(*GROUP) as (made, members):
+            await members[0].fan.send(BULK)
+            await heard(members[1:], 1)
+            to_relay = await members[0].station.dial(R.public, *made.server.address)
+            await to_relay.call(RECEIPT, in_group(GROUP[0], 1 << 40, 0))
+            assert await settled(made) <= 2 * FRAMES
+
+    run(test)
+
+
+def test_an_old_receipt_shown_again_in_a_group_lowers_nothing() -> None:
+    async def test() -> None:
+        async with paid_group(*GROUP) as (made, members):
+            await members[0].fan.send(BULK)
+            await heard(members[1:], 1)
+            for member in members:
+                await member.station.purse.sign(R.public)
+            (books,) = made.gate._books.values()
+            before = books.receipts
+            assert books.billed == 2 * FRAMES
+            to_relay = await members[1].station.dial(R.public, *made.server.address)
+            for received in (0, 1, FRAMES - 1, FRAMES):
+                await to_relay.call(RECEIPT, in_group(GROUP[1], 0, received))
+            assert books.receipts == before
+
+    run(test)
+
+
+def test_a_member_cannot_let_itself_in_by_a_pass_of_its_own_or_one_for_another_group() -> None:
+    """Nor can it tie the group to a pass that the others do not have."""
+    thief = GROUP[2]
+    own = toll(*GROUP, payer=thief.public, key=thief)
+    others = toll(*GROUP[:2], A)  # of the same payer, for a group that the thief is not in
+
+    async def test() -> None:
+        async with paid() as made, hidden(thief, None) as station:
+            made.ledger.of = lambda _: asyncio.sleep(0, Funds(1, PRICE, 1 << 40))  # type: ignore[method-assign]
+            made.gate._ask_funds = made.ledger.of
+            place = meeting(made.server.address, roster(members=GROUP, owner=PAYER))
+            for shown, cause in ((own, "not the one"), (others, "not for our key")):
+                station.purse.find_of = lambda *_, s=shown: s  # type: ignore[method-assign]
+                with pytest.raises(NetworkError) as refused:
+                    await Member(thief, station).fan.enter(place)
+                assert cause in refused.value.cause
+                assert not made.server._hub.groups
 
     run(test)

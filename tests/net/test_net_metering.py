@@ -198,6 +198,109 @@ def test_of_what_is_carried_for_two_no_more_than_their_windows_is_unbilled(event
         assert all(books.lag(party) <= WINDOW + 60 for party in counts)
 
 
+# A relay that lies to those that were started anew
+
+wayward = st.one_of(
+    st.tuples(st.just("carry"), st.booleans(), st.integers(1, 200)),
+    st.tuples(st.just("die"), st.booleans(), st.integers(0, 5)),
+    st.tuples(st.just("sign"), st.booleans(), st.just(0)),
+    st.tuples(st.just("lie"), st.booleans(), st.integers(0, 1 << 20)),
+)
+
+
+class Life:
+    """A party over all its lives, as it counted and as the relay has its receipts."""
+
+    def __init__(self, key: PeerId) -> None:
+        self.key, self.lives, self.sent, self.received = key, 1, 0, 0
+        self.signed: list[Receipt] = []
+        self.tally = Tally(TOLL, key, lambda: None)
+
+    def begin(self, shown: int) -> None:
+        """A new life, to which the relay shows one of its receipts, and perhaps not the last."""
+        self.lives += 1
+        self.tally = Tally(TOLL, self.key, lambda: None)
+        if self.signed:
+            self.tally.recall(self.signed[-1 - shown % len(self.signed)])
+
+    def most(self, count: int) -> int:
+        return count + limits.RECEIPT_WINDOW * (self.lives - 1)
+
+
+@settings(max_examples=300)
+@given(st.lists(wayward, max_size=60))
+def test_a_lie_to_who_was_started_anew_is_worth_a_window_a_life_and_bounded_by_the_other_end(
+    events: list[tuple[str, bool, int]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "RECEIPT_WINDOW", WINDOW)
+        ends = Life(A), Life(B)
+        for what, is_b, size in events:
+            one, other = ends[is_b], ends[not is_b]
+            if what == "carry":
+                one.sent += size
+                other.received += size
+                one.tally.sent(size)
+                other.tally.received(size)
+            elif what == "die":
+                one.begin(size)
+            elif what == "lie":
+                one.tally.take_over(size, size)
+            if what in ("sign", "lie"):
+                one.signed.append(one.tally.receipt())
+        a, b = ends
+        books = Books(SIGNED)
+        for each in (*a.signed, *b.signed):
+            books.sign(tolls.sign_receipt(KEYS[each.party], each))
+        bound = min(a.most(a.sent), b.most(b.received)) + min(b.most(b.sent), a.most(a.received))
+        assert books.billed <= bound
+        for end in ends:
+            last = books.last(end.key)
+            if last is not None and end.lives == 1:
+                assert (last.receipt.sent, last.receipt.received) <= (end.sent, end.received)
+
+
+def test_an_earlier_life_is_believed_only_with_its_receipt_and_once() -> None:
+    fresh = Tally(TOLL, A, lambda: None)
+    fresh.recall(said(A, 0, 0).receipt)
+    assert not fresh.take_over(50, 50)
+    for wrong in (said(A, 5, 5, serial=8), said(B, 5, 5)):
+        fresh.recall(wrong.receipt)
+        assert not fresh.take_over(50, 50)
+    fresh.recall(said(A, 5, 6).receipt)
+    assert fresh.take_over(50, 60)
+    assert (fresh.receipt().sent, fresh.receipt().received) == (50, 60)
+    most = limits.RECEIPT_WINDOW
+    assert fresh.take_over(most, 2 * most)
+    assert sum((fresh.receipt().sent, fresh.receipt().received)) == most + 5 + 6
+    assert not fresh.take_over(9 * most, 9 * most)
+
+
+def test_nothing_is_taken_over_while_nobody_knows_which_bytes_the_relay_counted() -> None:
+    tally = Tally(TOLL, A, lambda: None)
+    tally.recall(said(A, 5, 5).receipt)
+    for _ in range(2):
+        tally.opened()
+    tally.sent(10)
+    tally.ended()
+    assert not tally.take_over(100, 100)  # one has ended, one stands
+    tally.ended()
+    assert tally.take_over(20, 5)  # 5 of it before, and 10 of its own
+    assert (tally.receipt().sent, tally.receipt().received) == (20, 5)
+
+
+def test_a_relay_that_saw_all_of_a_pass_takes_no_receipt_for_more_than_it_gave() -> None:
+    books = Books(SIGNED, WINDOW, is_whole=True)
+    books.taken(A, 500)
+    books.given(B, 500)
+    books.sign(said(A, 500, 0))
+    assert not books.sign(said(C, 0, 500))  # nothing was given to it, though it was there to be had
+    assert books.billed == 0
+    assert books.sign(said(B, 0, 500))
+    assert books.billed == 500
+    assert Books(SIGNED, WINDOW).sign(said(C, 0, 500))  # this relay was started anew meanwhile
+
+
 # The parties
 
 

@@ -5,18 +5,24 @@ from types import SimpleNamespace
 
 import pytest
 from net_relays import A, B, C, R, echo, hidden, pair, relay, run, until
-from net_tolls import NOW, PAYER, Funds, Ledger, paid, toll
+from net_tolls import NOW, PAYER, Funds, Ledger, Paid, paid, toll
 
 from farflung.core import limits, tolls
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
-from farflung.core.errors import NetworkError
-from farflung.net.certificates import Credential, certify
+from farflung.core.errors import NetworkError, ProtocolError
+from farflung.net import tickets
+from farflung.net.certificates import Credential, certify, credential_of
+from farflung.net.counters import Counter
 from farflung.net.io import knock, purse, tollgate
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.knock import new_ticket, visit
 from farflung.net.io.purse import RECEIPT
 from farflung.net.io.tollgate import RENEW, SETTLE
 from farflung.net.messages import RemoteError
 from farflung.net.rates import Bucket
+from farflung.net.tickets import NOBODY, Purpose, Status
 
 BULK = bytes(range(256)) * 1024  # 256 KiB
 
@@ -295,6 +301,105 @@ def test_a_pass_is_worth_nothing_to_whoever_is_not_in_it() -> None:
             assert "not for these two keys" in refused.value.cause
 
     run(test)
+
+
+def test_a_spare_learns_of_the_pass_as_it_is_joined_and_both_ends_sign() -> None:
+    async def test() -> None:
+        async with paid() as made:
+            await until(lambda: B.public in made.server._spares._kept)
+            made.server._summon = None  # type: ignore[method-assign, assignment] - nobody is to be summoned
+            connection = await made.dial()
+            assert await connection.call("x", BULK) == BULK
+            (books,) = made.gate._books.values()
+            for each in (made.a, made.b):
+                await each.purse.sign(R.public)
+            assert books.billed >= 2 * len(BULK)
+            assert books.lag(A.public) == books.lag(B.public) == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        tickets.answer(Status.PAID) + (limits.TICKET_BYTES + 1).to_bytes(2, "big"),
+        tickets.answer(Status.PAID) + bytes(2),
+        tickets.answer(Status.PAID) + b"\0\1x",
+        tickets.answer(Status.PAID) + encode(toll())[:20],
+    ],
+    ids=["too long", "empty", "no pass", "torn"],
+)
+def test_a_spare_that_is_joined_under_no_pass_at_all_is_given_up(answer: bytes) -> None:
+    async def test() -> None:
+        async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer)
+            writer.close()
+
+        server = await asyncio.start_server(say, "127.0.0.1", 0)
+        place = server.sockets[0].getsockname()
+        ticket = new_ticket(A, Purpose.SPARE, R.public, NOBODY)
+        made: list[object] = []
+        spare = await visit(credential_of(A), Counter(), ticket, place, made.append)  # type: ignore[arg-type]
+        with pytest.raises(ProtocolError):
+            await spare.answered
+        assert made == []
+        server.close()
+
+    run(test)
+
+
+def test_a_spare_that_is_joined_under_a_strangers_pass_signs_nothing() -> None:
+    """As in a summons: it has to be of this relay, to name us, and its payer to have signed it."""
+
+    async def test() -> None:
+        async with hidden(B, None) as b:
+            for wrong in (toll(A, C), toll(key=C), toll(relay=C.public)):
+                assert b.purse.tally(wrong, R.public, ("127.0.0.1", 1)) is None
+            assert b.purse._lines == {}
+
+    run(test)
+
+
+def test_who_is_started_anew_takes_over_what_it_had_not_signed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each life dies with most of its bytes unsigned; without that the pass would be OWING for ever."""
+    window = 1 << 20
+    monkeypatch.setattr(limits, "RECEIPT_WINDOW", window)
+
+    async def test() -> None:
+        async with paid(window=window) as made:
+            connection = await made.dial()
+            await _calls(connection.call, 1)
+            await made.a.purse.sign(R.public)
+            made.a.purse.close = _nothing  # type: ignore[method-assign] - as if it were killed
+            await _calls(connection.call, 1)
+            await made.a.close()
+            (books,) = made.gate._books.values()
+            for _ in range(4):
+                await until(lambda: not made.server._junction.circuits)
+                async with hidden(A, None) as again:
+                    again.purse.put(toll())
+                    connection = await _again(again, made)
+                    await again.purse.sign(R.public)  # the last life's, and as yet nothing of its own
+                    await _calls(connection.call, 1)
+                    again.purse.close = _nothing  # type: ignore[method-assign]
+                assert books.billed <= books.carried
+            assert books.lag(A.public) <= 3 * len(BULK)
+
+    run(test)
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _again(endpoint: Endpoint, made: Paid) -> Connection:
+    """Dials until what an earlier life owes is signed."""
+    while True:
+        try:
+            return await endpoint.dial(B.public, *made.server.address, relay=R.public)
+        except NetworkError as error:
+            assert "receipts" in error.cause  # noqa: PT017 - anything else is no reason to try again
+            await asyncio.sleep(0.05)
 
 
 def test_the_ledger_is_asked_once_for_many_dials() -> None:

@@ -18,6 +18,7 @@ from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.till import Till
 from farflung.net.io.tollgate import Tollgate
 
 _CLAIM_FEES: Final = 2  # transactions of one settlement: the claim, and the end of the channel
@@ -48,8 +49,8 @@ class Desk:
     async def _reach(self) -> Connection:
         return await self._endpoint.dial(self._validator, *self._place)
 
-    async def gate(self, price: int) -> Tollgate:
-        """Asks for passes at `price` micro-credits a GiB or more.
+    async def gate(self, price: int, till: Till | None = None) -> Tollgate:
+        """Asks for passes at `price` micro-credits a GiB or more; keeps the last receipts in the `till`.
 
         Raises NetworkError (the ledger is away), ProtocolError FF-APP-144, UsageError FF-APP-143 (no money for fees).
         """
@@ -64,7 +65,7 @@ class Desk:
                 hint="send it a few fees of that ledger, or leave --price out",
             )
         self._ledger = ledger
-        self._gate = tollgate(ledger, self._key.public, price, self._paid)
+        self._gate = tollgate(ledger, self._key.public, price, self._paid, till)
         return self._gate
 
     def attend(self, server: RelayServer) -> None:
@@ -82,13 +83,16 @@ class Desk:
                 await self.collect()
 
     async def collect(self) -> None:
-        """Claims from the channels whose time is over. Raises NetworkError when the ledger is away."""
+        """Claims from the channels whose time is over, and forgets those that are gone.
+
+        Raises NetworkError when the ledger is away.
+        """
         assert self._ledger is not None
         assert self._gate is not None
         now = (await self._ledger.head()).header.time
         for payer in self._gate.payers:
             row = await self._ledger.channel(payer, self._key.public)
-            if row is not None and row.is_open and now >= row.expires:
+            if row is None or not row.is_open or now >= row.expires:
                 await self._gate.settle(payer)
 
     async def settle(self) -> list[FarflungError]:

@@ -30,6 +30,7 @@ from farflung.ledger.rows import ChannelRow
 from farflung.ledger.rules.relays import signers
 from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.till import Till
 from farflung.net.io.tollgate import RENEW, SETTLE, Claim, Funds, Tollgate
 
 RENEW_SECONDS: Final = limits.PASS_SECONDS / 3
@@ -38,11 +39,15 @@ _SETTLE_SECONDS: Final = 60.0
 
 
 def tollgate(
-    ledger: LedgerClient, relay: PeerId, price: int, paid: Callable[[ChannelRow], None] = lambda _: None
+    ledger: LedgerClient,
+    relay: PeerId,
+    price: int,
+    paid: Callable[[ChannelRow], None] = lambda _: None,
+    till: Till | None = None,
 ) -> Tollgate:
     """The money side of a relay whose account `ledger` signs for, at `price` micro-credits a GiB or more.
 
-    `paid` is told of each channel when it is settled.
+    `paid` is told of each channel when it is settled. `till`: where it keeps its last receipts.
     """
 
     async def funds(payer: PeerId) -> Funds | None:
@@ -55,16 +60,26 @@ def tollgate(
         return signers(await ledger.keys(party))
 
     async def settle(payer: PeerId, claims: tuple[Claim, ...]) -> None:
-        parties = {signed.receipt.party for claim in claims for signed in claim.receipts}
+        row = await ledger.channel(payer, relay)
+        is_open = row is not None and row.is_open
+        due = tuple(each for each in claims if row is not None and _is_due(each.signed.toll, row))
+        if not is_open or (claims and not due):
+            return  # what was kept on disk was settled before this relay was started anew
+        parties = {signed.receipt.party for claim in due for signed in claim.receipts}
         known = {party: await nodes(party) for party in sorted(parties)}
-        for part in _parts([passage for claim in claims if (passage := _sound(claim, known)).receipts]):
+        for part in _parts([passage for claim in due if (passage := _sound(claim, known)).receipts]):
             await ledger.submit(ChannelClaim(payer, tuple(part)))
         await ledger.submit(ChannelClose(payer))
         row = await ledger.channel(payer, relay)
         if row is not None:
             paid(row)
 
-    return Tollgate(ledger.chain, price, funds, settle, nodes=nodes)
+    return Tollgate(ledger.chain, price, funds, settle, nodes=nodes, till=till)
+
+
+def _is_due(toll: Pass, row: ChannelRow) -> bool:
+    """Whether a pass can still be claimed from a channel: kept receipts may be of one that is settled."""
+    return toll.opening == row.opening and toll.serial >= row.serial
 
 
 def _sound(claim: Claim, known: Mapping[PeerId, Sequence[PeerId]]) -> Passage:

@@ -29,6 +29,7 @@ from farflung.core.units import format_bytes, format_rate
 from farflung.ledger.rows import ChannelRow
 from farflung.net.io.allowance import Allowance
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.till import Till
 from farflung.net.io.tuning import CAN_PACE
 from farflung.net.shares import kept_rate
 
@@ -114,7 +115,10 @@ def _sent_at_most(uplink: float | None) -> int | None:
 
 
 class Words(NamedTuple):
-    """What a relay is told. `rate`, `circuit_rate`: bytes a second; `price`: micro-credits a GiB, None: for nothing."""
+    """What a relay is told. `rate`, `circuit_rate`: bytes a second; `price`: micro-credits a GiB, None: for nothing.
+
+    `till`: the folder of its receipts, if it is paid.
+    """
 
     host: str
     port: int
@@ -123,6 +127,7 @@ class Words(NamedTuple):
     month: Allowance | None
     ledger: Named | None
     price: int | None
+    till: Path
 
 
 class _Till:
@@ -153,7 +158,9 @@ async def _serve(key: SigningKey, words: Words, as_json: bool) -> None:
     if ledger is not None and ledger.key is not None:
         desk = Desk(key, ledger.key, (ledger.host, ledger.port), till.paid)
     try:
-        toll = await desk.gate(words.price) if desk is not None and words.price is not None else None
+        toll = None
+        if desk is not None and words.price is not None:
+            toll = await desk.gate(words.price, Till(words.till))
         server = RelayServer(
             key,
             host=words.host,
@@ -276,5 +283,5 @@ def relay(
     each = _mbit(circuit_rate, "'--circuit-rate'")
     allow_many_files()
     volume = thrift.allowance(thrift.read_thrift().month_gb if month is None else month)
-    words = Words(host, port, rate, each, volume, ledger, price)
+    words = Words(host, port, rate, each, volume, ledger, price, path.with_name(path.name + ".till"))
     asyncio.run(_serve(read_or_make_key(path), words, as_json))
