@@ -42,6 +42,17 @@ async def until(is_so: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
+async def until_closed(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the other side closes."""
+    data = b""
+    try:
+        while piece := await reader.read(65536):
+            data += piece
+    except ConnectionError:
+        pass
+    return data
+
+
 class Liar:
     """An acceptor that proves its key, welcomes, and answers the first request with whatever frames it likes."""
 

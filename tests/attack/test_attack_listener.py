@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from attack_wire import until_closed
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
@@ -69,17 +70,6 @@ def survives(attack: Attack, **options: object) -> None:
             assert HOSTILE.public not in server._accepted
 
     asyncio.run(test())
-
-
-async def until_closed(reader: asyncio.StreamReader) -> bytes:
-    """What comes until the other side closes."""
-    data = b""
-    try:
-        while piece := await reader.read(65536):
-            data += piece
-    except ConnectionError:
-        pass
-    return data
 
 
 def throwing(data: bytes, *, closes: bool = False) -> Attack:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from attack_wire import A, B, C, Liar, R, echo, until
+from attack_wire import A, B, C, Liar, R, echo, until, until_closed
 
 from farflung.core import limits
 from farflung.core.errors import NetworkError
@@ -163,16 +163,6 @@ async def drip(place: tuple[str, int], data: bytes, at_once: int) -> tuple[bytes
     was_cut_off = back.done()
     writer.close()
     return await back, was_cut_off
-
-
-async def until_closed(reader: asyncio.StreamReader) -> bytes:
-    data = b""
-    try:
-        while piece := await reader.read(65536):
-            data += piece
-    except ConnectionError:
-        pass
-    return data
 
 
 @pytest.mark.parametrize("through_relay", [False, True], ids=["listener", "relay"])

@@ -15,6 +15,7 @@ NET = Path(__file__).resolve().parents[2] / "bench" / "net.py"
 
 
 @pytest.mark.netns
+@pytest.mark.quiet
 @pytest.mark.timeout(300)
 def test_a_connection_over_a_line_that_loses_packets_is_many_times_faster_than_plain_tcp(
     tmp_path: Path,

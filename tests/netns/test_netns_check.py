@@ -15,7 +15,7 @@ import pytest
 from farflung.app.lab import Home, Laboratory, Nat, spaces, why_not
 from farflung.core.crypto import local_key
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.timeout(200)]
 
 PORT, LATE, OTHER, WEB = 4510, 4511, 4512, 4513
 GONE = 4599  # where nobody listens

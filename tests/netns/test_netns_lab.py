@@ -126,6 +126,7 @@ def opened(laboratory: Laboratory, one: str, homes: tuple[int, int], two: str, s
     return False
 
 
+@pytest.mark.quiet
 def test_three_different_homes_measure_as_they_were_asked_for() -> None:
     homes = [
         Home(up=20, down=100, rtt=40, loss=0.005, nat=Nat.SYMMETRIC),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
+from netns_programs import said
 
 from farflung.app.lab import Home, Laboratory, Nat
 from farflung.app.lab import why_not as no_laboratory
@@ -57,15 +56,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-def said(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise AssertionError(process.communicate()[1])
-    facts: dict[str, Any] = json.loads(line)
-    return facts
 
 
 @pytest.mark.netns

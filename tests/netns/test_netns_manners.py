@@ -12,12 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from netns_programs import said
 
 from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.app.lab.line import OVERHEAD
 from farflung.net.io.tuning import CAN_PACE
 
-pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("manners"), pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.quiet,
+    pytest.mark.xdist_group("manners"),
+    pytest.mark.timeout(300),
+]
 
 UP, DOWN = 20.0, 100.0  # Mbit/s
 CAP = 500_000  # bytes a second
@@ -110,15 +116,6 @@ def peer(laboratory: Laboratory, who: str, **asked: object) -> Iterator[subproce
     finally:
         process.kill()
         process.communicate()
-
-
-def said(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line:
-        raise AssertionError(process.communicate()[1])
-    facts: dict[str, Any] = json.loads(line)
-    return facts
 
 
 def exchange(

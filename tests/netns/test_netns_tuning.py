@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from netns_programs import said
 
 CONTROLS = Path("/proc/sys/net/ipv4")
 UPLINK = 2_375_000  # bytes a second
@@ -164,14 +164,6 @@ def started(inside: list[str], code: str, *words: str) -> Iterator[subprocess.Po
     finally:
         process.kill()
         process.communicate()
-
-
-def said(process: subprocess.Popen[str]) -> dict[str, object]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()
-    facts: dict[str, object] = json.loads(line)
-    return facts
 
 
 @pytest.mark.netns

@@ -18,6 +18,7 @@ from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.tollgate import Tollgate
 
 T = TypeVar("T")
 PORT = 4000
@@ -174,9 +175,14 @@ class RelayNode(Node):
             counter=self.counter,
             allow_remote=True,
             may_splice=False,
+            toll=self.toll(),
             clock=self.world.net.wall,
         )
         await self.server.start()
+
+    def toll(self) -> Tollgate | None:
+        """What a new life asks for circuits."""
+        return None
 
     async def _end(self) -> None:
         await self.server.close()

@@ -4,7 +4,7 @@ import asyncio
 import random
 
 import pytest
-from sim_net import PORT, PeerNode, RelayNode, World
+from sim_net import PeerNode, RelayNode, World
 from sim_net_lines import Line, Nat
 
 from farflung.core import limits
@@ -13,7 +13,6 @@ from farflung.core.errors import NetworkError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.tolls import GIB, Pass, billed, sign_pass
 from farflung.net.io.connection import Connection
-from farflung.net.io.relay import RelayServer
 from farflung.net.io.tollgate import Claim, Funds, Tollgate
 from farflung.net.streams import Kind
 
@@ -29,20 +28,10 @@ async def brief(connection: Connection, method: str, body: bytes) -> bytes:
 class PaidRelay(RelayNode):
     """A relay whose ledger believes in one payer. `claims`: what it brings there."""
 
-    async def _begin(self) -> None:
+    def toll(self) -> Tollgate:
         self.claims: list[Claim] = []
         self.gate = Tollgate(CHAIN, GIB, self._funds, self._settle, window=WINDOW)
-        self.server = RelayServer(
-            self.key,
-            host=self.host.ip,
-            port=PORT,
-            counter=self.counter,
-            allow_remote=True,
-            may_splice=False,
-            toll=self.gate,
-            clock=self.world.net.wall,
-        )
-        await self.server.start()
+        return self.gate
 
     async def _funds(self, payer: PeerId) -> Funds | None:
         return Funds(1, GIB, QUOTA) if payer == PAYER.public else None
