@@ -118,7 +118,7 @@ def opened(laboratory: Laboratory, one: str, homes: tuple[int, int], two: str, s
             ends = [bound(laboratory, stack, who, socket.SOCK_STREAM, PORT) for who in (one, two)]
             for end, target in zip(ends, targets, strict=True):
                 end.connect_ex(target)
-            _, there, _ = select.select([], ends, [], deadline - time.monotonic())
+            _, there, _ = select.select([], ends, [], max(0.0, deadline - time.monotonic()))
             eventually(lambda ends=ends: len(select.select([], ends, [], 0)[1]) == 2, 0.2)
             if there and not any(end.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) for end in ends):
                 ends[0].send(b"both")
