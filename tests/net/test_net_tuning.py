@@ -204,6 +204,27 @@ def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
 
 
 @linux
+def test_who_has_nothing_waiting_is_not_paced_to_little_and_what_it_sends_is_taken_off_the_others() -> None:
+    rate = 24_000_000
+    uplink = Uplink(rate)
+    with linked() as (a, b), linked() as (c, _):
+        for each in (a, b, c):
+            uplink.open(each)
+        uplink.quiet(b, True)
+        uplink.quiet(c, True)
+        assert [paced(each) for each in (a, b, c)] == [rate] * 3
+        uplink.sent(b, 500_000)
+        uplink.look(0.5)
+        assert [paced(each) for each in (a, b, c)] == [rate - 1_000_000, rate, rate]
+        uplink.quiet(b, False)  # something waits: from this moment it is one of two
+        assert paced(a) + paced(b) == rate
+        assert paced(b) >= rate // 2
+        uplink.close(b)
+        uplink.quiet(b, True)  # it is gone: nothing
+        assert [paced(each) for each in (a, c)] == [rate, rate]
+
+
+@linux
 def test_a_leg_that_ends_gives_its_share_back() -> None:
     async def test() -> None:
         async with pair(uplink=10**6) as (server, _, _, connection):

@@ -1,158 +1,273 @@
-from collections import deque
+"""What is known of a home's line: on bulk, on bursts of any size, beside others, with losses, after cuts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from net_lines import MBIT, TICK, Home, Process
 
 from farflung.net import uplink
 from farflung.net.uplink import Line, Phase, Sample
 
-TICK = 0.02
-MBIT = 125_000
+LOOK = 0.02
+# Stated times: after so long all is as it should be
+SETTLE, SETTLE_TRIPS = 5.0, 40
 
-
-class Home:
-    """A line with a queue, asked for all it takes; a tick of the estimate after each tick of the line."""
-
-    def __init__(self, rate: float, trip: float, line: Line | None = None) -> None:
-        self.rate, self.trip, self.line = rate, trip, line or Line()
-        self.waits, self.most, self.sent = 0.0, 0.0, 0.0
-        self.way: deque[tuple[float, float]] = deque([(0.0, 0.0)] * max(1, round(trip / TICK)))
-        self.recent: deque[float] = deque([0.0] * max(1, round(trip / TICK)), len(self.way))
-
-    def tick(self, *, is_busy: bool = True, share: float = 1.0) -> Sample:
-        """`share` of the line is ours, others send the rest."""
-        self.waits += uplink.ceiling(self.line) * TICK if is_busy else 0.0
-        out = min(self.waits, self.rate * share * TICK)
-        self.waits -= out
-        window = (
-            2 * self.rate * self.trip + 15_000
-        )  # of TCP; what the queue does not hold is dropped, and sent again
-        self.waits = min(self.waits, 0.25 * self.rate, window)
-        self.most = max(self.most, self.waits / self.rate)
-        self.way.append((out, self.waits / self.rate))
-        came, queue = self.way.popleft()
-        self.recent.append(came)
-        self.sent += came
-        fastest = sum(self.recent) / (len(self.recent) * TICK)
-        sample = Sample(int(came), TICK, fastest, self.trip + queue, queue, is_busy)
-        self.line = uplink.observe(self.line, sample)
-        return sample
-
-    def run(self, seconds: float, *, is_busy: bool = True, share: float = 1.0) -> float:
-        """Bytes a second that came through."""
-        before = self.sent
-        for _ in range(round(seconds / TICK)):
-            self.tick(is_busy=is_busy, share=share)
-        return (self.sent - before) / seconds
-
-    def cut(self, seconds: float) -> None:
-        """Nothing comes through, what was on the way is lost, and the senders have more."""
-        self.way = deque([(0.0, 0.0)] * len(self.way))
-        sample = Sample(
-            0, TICK, uplink.ceiling(self.line), self.trip + self.waits / self.rate, self.waits / self.rate
-        )
-        for _ in range(round(seconds / TICK)):
-            self.line = uplink.observe(self.line, sample)
-        self.waits = 0.0
-
-
-rates = st.floats(4 * MBIT, 1000 * MBIT)
+rates = st.floats(2 * MBIT, 200 * MBIT)
 trips = st.sampled_from([0.02, 0.04, 0.1, 0.2])
+buffers = st.floats(0.03, 0.3)
+losses = st.sampled_from([0.0, 0.005, 0.02])
+counts = st.sampled_from([1, 2, 4])
+jitters = st.floats(0.0, 0.004)
+bursts = st.lists(st.tuples(st.floats(1e3, 4e6), st.floats(0.0, 8.0)), min_size=1, max_size=6)
+some = settings(max_examples=15, deadline=None)
 
 
-@settings(max_examples=20, deadline=None)
+def settled(trip: float) -> float:
+    return SETTLE + SETTLE_TRIPS * trip
+
+
+def usual(queues: list[float]) -> float:
+    """The 95th percentile."""
+    return sorted(queues)[int(0.95 * len(queues))]
+
+
+@some
+@given(rates, trips, counts, losses, buffers, jitters)
+def test_bulk_gets_95_percent_of_its_line_and_the_queue_stays_small(
+    rate: float, trip: float, count: int, loss: float, buffer: float, jitter: float
+) -> None:
+    ours = Process(trip, count)
+    home = Home(rate, ours, buffer=buffer, loss=loss, jitter=jitter)
+    home.run(settled(trip), [ours])
+    (got,) = home.run(20.0, [ours])
+    assert got >= 0.94 - 2.5 * loss
+    assert usual(home.queues) <= max(0.03, 0.5 * trip)
+    assert sum(home.queues) / len(home.queues) <= 0.02
+
+
+@some
+@given(rates, trips, counts, losses, buffers, jitters, bursts)
+def test_bursts_come_as_fast_as_without_a_pace_and_bulk_behind_them_gets_its_line(
+    rate: float,
+    trip: float,
+    count: int,
+    loss: float,
+    buffer: float,
+    jitter: float,
+    sizes: list[tuple[float, float]],
+) -> None:
+    ours, free = Process(trip, count), Process(trip, count, follows=False)
+    home = Home(rate, ours, buffer=buffer, loss=loss, jitter=jitter)
+    other = Home(rate, free, buffer=buffer, loss=loss, jitter=jitter)
+    for size, gap in sizes:
+        took, would = home.burst(ours, size), other.burst(free, size)
+        assert took <= 1.3 * would + 0.3 + 8 * trip
+        home.run(gap)
+        other.run(gap)
+    home.run(1.0 + SETTLE_TRIPS * trip, [ours])
+    assert home.run(2.0, [ours])[0] >= 0.8 * (1 - 2.5 * loss)
+
+
+@some
+@given(rates, trips, counts, losses, buffers, jitters, bursts)
+def test_alone_on_a_line_nobody_is_paced_below_most_of_it_except_in_a_test(
+    rate: float,
+    trip: float,
+    count: int,
+    loss: float,
+    buffer: float,
+    jitter: float,
+    sizes: list[tuple[float, float]],
+) -> None:
+    ours = Process(trip, count)
+    home = Home(rate, ours, buffer=buffer, loss=loss, jitter=jitter)
+    tested = 0.0
+    for size, gap in sizes:
+        ours.put(size)
+        for _ in range(round((size / rate + gap) / TICK)):
+            home.tick()
+            is_test = ours.line.phase is Phase.TEST
+            tested = tested + TICK if is_test else 0.0
+            assert tested <= uplink.TEST_MOST + 2 * trip
+            assert uplink.ceiling(ours.line) >= (0.35 if is_test else 0.8) * (1 - 2 * loss) * rate
+
+
+@some
+@given(rates, trips, st.floats(1e3, 1e5), st.floats(0.0, 2.0))
+def test_who_never_fills_a_line_is_never_paced(rate: float, trip: float, size: float, gap: float) -> None:
+    ours = Process(trip, 2)
+    home = Home(rate, ours)
+    for _ in range(10):
+        home.burst(ours, min(size, 0.1 * rate))
+        home.run(gap)
+        assert (ours.line.phase, ours.line.rate) == (Phase.OPEN, 0.0)
+
+
+@some
+@given(rates, trips, st.floats(0.05, 1.0), counts)
+def test_a_wrong_memory_of_a_line_does_no_harm(rate: float, trip: float, part: float, count: int) -> None:
+    ours = Process(trip, count, line=uplink.known(part * rate, 0.0))
+    home = Home(rate, ours)
+    home.run(0.5 + SETTLE_TRIPS * trip, [ours])
+    assert home.run(3.0, [ours])[0] >= 0.8
+
+
+@some
+@given(st.floats(8 * MBIT, 100 * MBIT), trips, st.floats(0.3, 3.0))
+def test_a_line_that_became_slower_or_faster_is_found_again(rate: float, trip: float, times: float) -> None:
+    ours = Process(trip, 2)
+    home = Home(rate, ours)
+    home.run(settled(trip), [ours])
+    home.rate = rate * times
+    home.run(settled(trip) + 60 * trip, [ours])
+    assert home.run(10.0, [ours])[0] >= 0.85
+    assert usual(home.queues) <= max(0.05, 0.6 * trip)
+
+
+@some
+@given(rates, trips, st.lists(st.tuples(st.floats(1e5, 3e6), st.floats(0.0, 3.0)), max_size=4), jitters)
+def test_what_another_process_of_the_home_sends_does_not_hold_us_back_after_it(
+    rate: float, trip: float, sizes: list[tuple[float, float]], jitter: float
+) -> None:
+    one, two = Process(trip, 2), Process(trip, 2)
+    home = Home(rate, one, two, jitter=jitter)
+    home.run(1.0, [one, two])
+    for size, gap in sizes:
+        one.put(size)
+        home.burst(two, size)
+        home.run(gap)
+    shares = home.run(5.0, [one, two])
+    assert sum(shares) >= 0.75
+    home.run(settled(trip), [one])
+    assert home.run(5.0, [one])[0] >= 0.8
+
+
+@some
 @given(rates, trips)
-def test_the_rate_of_a_line_is_found_and_95_percent_of_it_used(rate: float, trip: float) -> None:
-    home = Home(rate, trip)
-    home.run(40 * trip + 2)
-    assert home.line.rate == pytest.approx(rate, rel=0.08)
-    home.most = 0.0
-    used = home.run(20.0) / rate
-    assert 0.90 < used <= 1.0
-    assert home.most < 0.5 * trip + 0.06  # of a probe, for a moment
+def test_two_processes_that_send_at_once_fill_the_line_between_them(rate: float, trip: float) -> None:
+    one, two = Process(trip, 2), Process(trip, 1)
+    home = Home(rate, one, two)
+    home.run(settled(trip), [one, two])
+    shares = home.run(20.0, [one, two])
+    assert sum(shares) >= 0.8
+    assert min(shares) >= 0.1
 
 
-@settings(max_examples=20, deadline=None)
+def beside(line: Line, seconds: float, ours: float, trip: float = 0.04) -> Line:
+    """We deliver `ours`, and never more than we may, while others keep a queue of 60 ms."""
+    began = line.busy_at if math.isfinite(line.busy_at) else 0.0
+    for look in range(1, round(seconds / LOOK) + 1):
+        sent = int(min(ours, uplink.ceiling(line)) * LOOK)
+        line = uplink.observe(line, Sample(began + look * LOOK, sent, LOOK, trip + 0.06, 0.06))
+    return line
+
+
+def free(line: Line, seconds: float, ours: float, trip: float = 0.04) -> Line:
+    """The same without a queue."""
+    for _ in range(round(seconds / LOOK)):
+        sent = int(min(ours, uplink.ceiling(line)) * LOOK)
+        line = uplink.observe(line, Sample(line.busy_at + LOOK, sent, LOOK, trip, 0.0))
+    return line
+
+
+@some
+@given(rates)
+def test_half_of_a_known_line_is_left_to_others_who_want_it_and_never_more(rate: float) -> None:
+    line = uplink.known(rate, 0.0)
+    line = beside(line, 4.0, rate)
+    assert line.phase is Phase.SHARE
+    for _ in range(100):
+        line = beside(line, 0.3, rate)
+        assert uplink.ceiling(line) >= 0.49 * rate
+    assert free(line, uplink.STAYS + 0.1, rate).phase is Phase.PROBE
+
+
+@some
+@given(rates)
+def test_a_queue_of_others_on_a_line_that_is_not_known_is_left_to_tcp(rate: float) -> None:
+    line = beside(Line(), 1.5, rate)
+    for _ in range(20):
+        line = beside(line, 0.5, rate)
+        assert (line.phase, uplink.ceiling(line)) == (Phase.OPEN, math.inf)
+
+
+def test_less_than_was_known_is_believed_when_it_is_shown_twice() -> None:
+    line = Line(Phase.TEST, 1e6, since=0.0, agreed=3, found=4e5, patience=1.0, busy_at=1.0)
+    gone = Sample(1.0, 8_000, LOOK, 0.04, 0.0)
+    once = uplink.observe(line, gone)
+    assert (once.phase, once.rate) == (Phase.KEEP, 1e6)
+    again = uplink.observe(replace(line, less=once.less), gone)
+    assert (again.phase, again.rate) == (Phase.KEEP, 4e5)
+
+
+def test_more_than_was_known_is_believed_at_once() -> None:
+    line = Line(Phase.PROBE, 1e6, since=0.0, agreed=1, busy_at=0.0)
+    for look in range(1, 40):
+        line = uplink.observe(line, Sample(look * LOOK, int(1.2e6 * LOOK), LOOK, 0.04, 0.0))
+    assert (line.phase, uplink.ceiling(line)) == (Phase.OPEN, math.inf)
+    assert line.rate == pytest.approx(1.2e6, rel=0.01)
+
+
+@some
 @given(rates, trips, st.integers(1, 1 << 34))
 def test_idle_time_and_what_comes_in_it_say_nothing_of_a_line(rate: float, trip: float, size: int) -> None:
-    line = uplink.known(rate)
-    before = uplink.ceiling(line)
-    for _ in range(1000):
-        line = uplink.observe(line, Sample(size, TICK, float(size), trip, 0.0, is_busy=False))
-    assert (uplink.ceiling(line), line.rate, line.phase) == (before, rate, Phase.KEEP)
+    line = uplink.known(rate, 0.0)
+    for look in range(1000):
+        line = uplink.observe(line, Sample(look * LOOK, size, LOOK, trip, 0.1, is_busy=False))
+    assert (line.rate, line.phase) == (rate, Phase.OPEN)
 
 
-@settings(max_examples=20, deadline=None)
-@given(rates, trips)
-def test_a_known_line_is_never_filled_by_a_fresh_connection(rate: float, trip: float) -> None:
-    home = Home(rate, trip, uplink.known(rate))
-    home.run(uplink.PROBE_SECONDS - 0.1)
-    assert home.most == pytest.approx(0.0, abs=TICK)
+def test_what_is_old_is_forgotten() -> None:
+    line = uplink.observe(uplink.known(1e6, 0.0), Sample(uplink.OLD + 1, 0, LOOK, is_busy=False))
+    assert (line.phase, line.rate, uplink.ceiling(line)) == (Phase.OPEN, 0.0, math.inf)
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.floats(20 * MBIT, 100 * MBIT), trips, st.floats(0.2, 0.7))
-def test_a_line_that_became_slower_is_noticed(rate: float, trip: float, part: float) -> None:
-    home = Home(rate, trip, uplink.known(rate))
-    home.run(2.0)
-    home.rate = rate * part
-    home.run(4 * uplink.FORGET)
-    allowed = used = 0.0
-    for _ in range(1000):
-        allowed += uplink.ceiling(home.line) / 1000 / home.rate
-        used += home.run(TICK) / 1000 / home.rate
-    assert allowed < 1.25
-    assert used > 0.6
+def test_after_a_pause_what_is_known_is_doubted() -> None:
+    line = uplink.observe(Line(Phase.KEEP, 1e6, since=0.0, agreed=4, busy_at=0.0), Sample(1.5, 9, LOOK))
+    assert line.phase is Phase.PROBE
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.floats(1 * MBIT, 50 * MBIT), trips, st.floats(2.0, 20.0))
-def test_a_line_that_became_faster_is_noticed_at_the_next_probe(
-    rate: float, trip: float, times: float
+@some
+@given(rates, trips, counts, st.lists(st.tuples(st.floats(2.0, 20.0), st.floats(0.5, 4.0)), max_size=2))
+def test_after_a_cut_a_line_is_what_it_was(
+    rate: float, trip: float, count: int, cuts: list[tuple[float, float]]
 ) -> None:
-    home = Home(rate, trip, uplink.known(rate))
-    home.run(2.0)
-    home.rate = rate * times
-    home.run(2 * uplink.PROBE_SECONDS + 60 * trip)
-    assert home.line.rate >= 0.85 * home.rate
+    ours = Process(trip, count)
+    home = Home(rate, ours)
+    home.run(settled(trip), [ours])
+    for away, back in [*cuts, (10.0, 1.0)]:
+        line, now = ours.line, home.now
+        for look in range(1, round(away / LOOK) + 1):
+            line = uplink.observe(line, Sample(now + look * LOOK, 0, LOOK, trip + 0.01, 0.01))
+        ours.line = line
+        home.ticks += round(away / TICK)
+        home.run(back, [ours])
+        assert uplink.ceiling(ours.line) >= (0.4 if ours.line.phase is Phase.TEST else 0.8) * rate
+    home.run(2.0 + SETTLE_TRIPS * trip, [ours])
+    assert home.run(3.0, [ours])[0] >= 0.85
 
 
-def test_a_new_line_is_asked_for_little_more_than_it_was_seen_to_carry() -> None:
-    home = Home(20 * MBIT, 0.1)
-    assert uplink.ceiling(home.line) == uplink.UNKNOWN
-    while home.line.phase is Phase.SEEK:
-        sample = home.tick()
-        allowed = max(uplink.UNKNOWN, 2 * home.line.rate)
-        assert uplink.ceiling(home.line) <= allowed, sample
-    assert home.line.phase is Phase.DRAIN
-    assert uplink.ceiling(home.line) < home.rate
-    assert home.most < 0.15  # without a bound: 1.9 round trips, as far as the queue goes
-
-
-def test_a_line_is_given_half_as_long_as_something_waits() -> None:
-    line = Line(Phase.DRAIN, 1e6)
-    line = uplink.observe(line, Sample(20_000, TICK, 1e6, 0.1, 0.05))
-    assert (line.phase, uplink.ceiling(line)) == (Phase.DRAIN, 500_000)
-    line = uplink.observe(line, Sample(20_000, TICK, 1e6, 0.05, 0.0))
-    assert line.phase is Phase.KEEP
-
-
-def test_a_probe_ends_as_soon_as_a_queue_grows() -> None:
-    home = Home(8 * MBIT, 0.1, uplink.known(8 * MBIT))
-    seen = []
-    for _ in range(round(30 / TICK)):
-        home.tick()
-        seen.append(home.line.phase)
-    share = seen.count(Phase.PROBE) / len(seen)
-    assert 0.005 < share < 0.06
-    assert Phase.SEEK not in seen
+def test_the_lump_that_comes_first_after_a_cut_says_nothing() -> None:
+    line = uplink.known(1e6, 0.0)
+    for look in range(200):
+        line = uplink.observe(line, Sample(look * LOOK, 0, LOOK))
+    line = uplink.observe(line, Sample(200 * LOOK, 1 << 30, LOOK))
+    assert (line.phase, line.rate, line.weighed.got) == (Phase.OPEN, 1e6, 0)
 
 
 @given(
     st.lists(
         st.tuples(
-            st.integers(0, 1 << 40), st.floats(0, 100), st.floats(0, 1e10), st.floats(0, 10), st.booleans()
+            st.integers(0, 1 << 40),
+            st.floats(0, 100),
+            st.floats(0, 10),
+            st.floats(0, 10),
+            st.booleans(),
         ),
         max_size=60,
     )
@@ -160,82 +275,10 @@ def test_a_probe_ends_as_soon_as_a_queue_grows() -> None:
 def test_whatever_the_kernel_says_the_ceiling_is_a_rate(
     samples: list[tuple[int, float, float, float, bool]],
 ) -> None:
-    line = Line()
-    for delivered, seconds, fastest, queue, is_busy in samples:
-        line = uplink.observe(line, Sample(delivered, seconds, fastest, queue + 0.01, queue, is_busy))
-        assert uplink.ceiling(line) >= 1
+    line, now = Line(), 0.0
+    for delivered, seconds, trip, queue, is_busy in samples:
+        now += seconds
+        line = uplink.observe(line, Sample(now, delivered, seconds, trip, queue, is_busy))
+        assert uplink.ceiling(line) >= uplink.LEAST
         assert line.rate == 0 or line.rate >= uplink.LEAST
-
-
-def beside(home: Home, seconds: float, rate: float) -> float:
-    """What we sent, bytes a second, while others kept a queue of 60 ms and took all that we left, down to half."""
-    sent = 0.0
-    for _ in range(round(seconds / TICK)):
-        ours = min(uplink.ceiling(home.line), 0.7 * rate)
-        sent += ours * TICK
-        sample = Sample(int(ours * TICK), TICK, ours, home.trip + 0.06, 0.06)
-        home.line = uplink.observe(home.line, sample)
-    return sent / seconds
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.floats(2 * MBIT, 100 * MBIT), trips)
-def test_half_of_a_line_is_left_to_others_who_want_it_and_taken_again_when_they_are_done(
-    rate: float, trip: float
-) -> None:
-    home = Home(rate, trip, uplink.known(rate))
-    home.run(1.0)
-    beside(home, 4.0, rate)
-    assert home.line.phase is Phase.SHARE
-    assert 0.40 * rate < beside(home, 30.0, rate) < 0.56 * rate
-    home.run(2.0)
-    assert home.line.has_others is False
-    assert home.run(15.0) > 0.85 * rate
-
-
-def test_a_line_that_others_fill_from_the_start_is_shared_at_half_of_what_tcp_gets() -> None:
-    home = Home(20 * MBIT, 0.04)
-    beside(home, 20.0, 20 * MBIT)
-    assert home.line.phase is Phase.SHARE
-    assert 0.25 * 20 * MBIT < beside(home, 10.0, 20 * MBIT) < 0.56 * 20 * MBIT
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    rates,
-    trips,
-    st.floats(0.1, 8.0),
-    st.lists(st.tuples(st.floats(2.0, 20.0), st.floats(0.1, 6.0)), max_size=2),
-)
-def test_after_a_cut_a_line_is_what_it_was(
-    rate: float, trip: float, before: float, cuts: list[tuple[float, float]]
-) -> None:
-    home = Home(rate, trip, uplink.known(rate))
-    home.run(before)
-    for away, back in [*cuts, (10.0, 1.0)]:
-        allowed = uplink.ceiling(home.line)
-        home.cut(away)
-        assert uplink.ceiling(home.line) == allowed
-        home.run(2 * trip + 0.1)
-        assert home.line.rate > 0.9 * rate
-        home.run(back)
-    assert home.line.rate == pytest.approx(rate, rel=0.05)
-
-
-@settings(max_examples=20, deadline=None)
-@given(rates, trips, st.integers(1, 200), st.floats(2.0, 30.0))
-def test_a_line_that_is_cut_while_its_rate_is_looked_for_is_looked_at_further(
-    rate: float, trip: float, ticks: int, away: float
-) -> None:
-    home = Home(rate, trip)
-    for _ in range(ticks):
-        home.tick()
-    home.cut(away)
-    home.run(40 * trip + 2 + uplink.PROBE_SECONDS)
-    assert home.line.rate == pytest.approx(rate, rel=0.08)
-
-
-@given(st.floats(0.0, 60.0), trips)
-def test_the_lump_that_comes_first_after_a_cut_is_not_the_lines_rate(away: float, trip: float) -> None:
-    line = uplink.observe(uplink.known(1e6), Sample(0, 2.0 + away, 1e6, trip))
-    assert uplink.observe(line, Sample(1 << 30, TICK, 1e9, trip)).rate == 1e6
+        assert not math.isnan(line.rate)

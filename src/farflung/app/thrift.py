@@ -125,8 +125,7 @@ def manners(folder: Path | None = None) -> Manners:
     said = read_thrift()
     caps = Caps(int(said.up_mbit * _MBIT), int(said.down_mbit * _MBIT))
     memory = None if folder is None else LineMemory(folder / LINES)
-    # Short bursts tell too little of a line: a job's processes keep to what they are told (decision 031).
-    return Manners(caps, allowance=allowance(said.month_gb), memory=memory, follows=False)
+    return Manners(caps, allowance=allowance(said.month_gb), memory=memory)
 
 
 def _warn(used: int) -> None:

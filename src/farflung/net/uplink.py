@@ -1,25 +1,23 @@
 """Estimates what a home's line can upload, from what its connections deliver, and says how fast they may send.
 
-As BBR's delivery-rate filter does it for one path (draft-ietf-ccwg-bbr, sections 4.1 and 5.3), for a line and for all
-connections over it together: only what was delivered while something waited to be sent says how fast the line is.
+A line is paced for one reason: the queue that we would make in it, in which the owner's packets wait. So without a
+queue there is no estimate and no pace. A round trip well above its shortest, in three windows in a row in which we had
+something to send all the time and the rate no longer grew, is a queue; if it goes when we halve, it was ours, and what
+was delivered while it stood is what the line carries. Nothing else lowers the estimate: no loss, no burst that ends
+before TCP has found its rate, no time without anything to send. What is known is doubted every few seconds.
 
-    SEEK --- a queue grows ---> DRAIN --- the queue is gone ---> KEEP
-    KEEP --- now and then ---> PROBE ---> WEIGH --- no more was delivered ---> KEEP, by DRAIN
-                                                                    --- more was delivered -----> SEEK
-    KEEP --- a queue stays for a second ---> DRAIN --- it is still there: it is not ours ---> SHARE
-    SHARE --- no queue for a second: the others are done ---> SEEK
+    OPEN --- a queue ---> TEST --- it went: it was ours ---> KEEP --- 1 to 4 s of work, or a pause ---> PROBE
+                               --- it stayed ---> OPEN, and SHARE if it stands for a second more
+    PROBE --- a queue ---> TEST        PROBE --- no queue, or more was delivered ---> OPEN
+    KEEP  --- a queue ---> TEST        SHARE --- the queue went, or a pause ---> PROBE
 
-    SEEK   twice what was delivered: BBR's own start is 2.89 times, and fills the queue of a slow line before it stops
-    DRAIN  half of the line, so that the queue which was found becomes empty
+    OPEN   as fast as TCP goes
+    TEST   half of what was delivered
     KEEP   95 % of the line, headers counted: what waits is little, and the owner's own packets pass
-    PROBE  1.25 times, until a queue grows, or for eight round trips: so long BBR takes to try more by itself
-    WEIGH  95 % again, while what the probe sent is acknowledged
-    SHARE  half of the line: the owner, or somebody in the home, wants it too. Of a line that is not known yet, half of
-           what TCP gets beside them, found as in SEEK, without regard to a queue that others make
+    PROBE  1.25 times of it: a right estimate makes a queue that grows slowly, a wrong one is gone in a moment
+    SHARE  half of a line that we know: the owner, or somebody in the home, wants it too
 
-A line that has become slower is forgotten after FORGET seconds with a queue, in which it gave less than was asked.
-Without a queue it is packet loss that holds a sender back, and less speed would make that worse. A line that gives
-nothing at all is cut, and not slow: what is known of it stays, and is followed from where it was.
+Sources: draft-ietf-ccwg-bbr, sections 4.1 and 5.3 (what says how fast a line is); decision 031 (why so).
 Times are seconds, rates bytes of TCP payload a second.
 """
 
@@ -32,233 +30,262 @@ from typing import Final
 
 from farflung.net.shares import KEPT
 
-SLOW: Final = 250_000.0  # SEEK never allows less of a line that is known
-UNKNOWN: Final = 1_000_000.0  # a line of which nothing is known begins here: 8 Mbit/s
-LEAST: Final = 8_000.0  # a line is never thought slower
-PROBE_SECONDS: Final = 3.0  # of work between two probes
-FORGET: Final = 6.0  # of work: longer than a probe is away
-_SEEK, _PROBE, _DRAIN, _SHARE = 2.0, 1.25, 0.5, 0.5  # gains
+LEAST: Final = 31_250.0  # nobody is paced below a quarter of a Mbit/s
+OLD: Final = 600.0  # after which nothing is known any more
+PAUSE: Final = 1.0  # without anything to send: what comes then begins by doubting
+PAUSED: Final = 0.05  # a test that waits longer for something to send says nothing
+KEEP_SECONDS: Final = 1.0  # of work, times the proofs in a row that agreed
+TRUSTED: Final = 4  # of them count
+WINDOW: Final = 0.06  # three looks; or one round trip, or PACKETS
+PACKETS: Final = 8 * 1448
+PROOF: Final = 3  # windows
+STEADY: Final = 1.25  # between the least and the most of them; in its start TCP doubles
+QUEUE: Final = 0.008  # that a queue takes at least, so that jitter is none
+QUEUE_SHARE: Final = 0.125  # of the round trip
+TEST_TRIPS: Final = 4.0
+TEST_MOST: Final = 1.5
+WEIGH: Final = 0.25  # or WEIGH_TRIPS: in which more than is known must come, to be believed
+WEIGH_TRIPS: Final = 4.0
+MORE: Final = 1.1
+SAME: Final = 0.9  # what is below is less, and has to be proven twice
+PROBE_TRIPS: Final = 16.0  # two cycles in which BBR tries a quarter more
+PROBE_LEAST: Final = 0.5
+STAYS: Final = 1.0  # so long somebody else's queue stands, or is away, before we act on it
+SILENCE: Final = 1.0  # so long nothing is delivered when a line is cut; slow ones deliver packets
+_PROBE, _TEST, _SHARE = 1.25, 0.5, 0.5
 _KEEP: Final = KEPT * 1500 / 1448  # a line is told in packets, and rates here count what they carry
-_GROWTH: Final = 1.25  # in a round trip; less is none
-_FLAT_ROUNDS: Final = 3
-_LOOKS: Final = (
-    3  # that see a queue before one is believed, while the rate is that of TCP's own first round trips
-)
-_MORE: Final = 1.05  # what a probe must deliver to have found more
-_FULL: Final = 0.9  # of its ceiling: who delivers so much was bound by it
-_CYCLE: Final = 8  # round trips in which BBR, after its start, tries once for a quarter more
-_QUEUE_SECONDS: Final = 0.008  # that a queue takes at least, so that jitter is none
-_QUEUE_SHARE: Final = 0.125  # of the round trip
-_DRAIN_TRIPS: Final = 4.0
-_STAYS: Final = 1.0  # seconds: what a queue must stay, or be away, to mean something
-_SPAN: Final = 0.2  # seconds of one weighing in KEEP, at least
-_LONG: Final = 1.0  # no weighing waits for a longer round trip
-_SILENCE: Final = 1.0  # seconds: in so many, a line of LEAST delivers five packets
 
 
 class Phase(enum.Enum):
     """What is being done."""
 
-    SEEK = "seek"
-    DRAIN = "drain"
+    OPEN = "open"
+    TEST = "test"
     KEEP = "keep"
     PROBE = "probe"
-    WEIGH = "weigh"
     SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What all connections over the line did since the last look.
+    """What all connections over the line did since the last look, which ended at `at` and took `seconds`.
 
-    `fastest`: the kernel's own newest rate of delivery, all busy ones together. `trip`: the shortest round trip of
-    the busy ones. `queue`: by how much the least delayed of them exceeds its own shortest: a queue of the line delays
-    all of them. `is_busy`: something waited to be sent at both ends of the time; else the rest says nothing.
+    `trip`: the shortest round trip of the busy ones. `queue`: by how much the least delayed of them exceeds its own
+    shortest: a queue of the line delays all of them. `is_busy`: at both ends of the time something waited to be sent
+    by TCP, whose receiver took it; else the rest says nothing.
     """
 
+    at: float
     delivered: int
     seconds: float
-    fastest: float = 0.0
     trip: float = 0.05
     queue: float = 0.0
     is_busy: bool = True
+
+    @property
+    def base(self) -> float:
+        """The round trip without the queue."""
+        return max(0.0, self.trip - self.queue)
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether it is more than jitter."""
+        return self.queue > max(QUEUE, QUEUE_SHARE * self.base)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes that were delivered in a time."""
+
+    got: int = 0
+    seconds: float = 0.0
+
+    def more(self, sample: Sample) -> Span:
+        """With those of one more look."""
+        return Span(self.got + sample.delivered, self.seconds + sample.seconds)
+
+    @property
+    def rate(self) -> float:
+        """Of all of it."""
+        return self.got / self.seconds if self.seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """What is known of a line. `rate` 0: nothing."""
 
-    phase: Phase = Phase.SEEK
+    phase: Phase = Phase.OPEN
     rate: float = 0.0
+    since: float = -math.inf  # when it was last proven
+    agreed: int = 0  # proofs in a row
+    less: float = 0.0  # what a first proof of less said
+    found: float = 0.0  # in the queue that is being tested
+    patience: float = 0.0  # for the test
     spent: float = 0.0  # busy seconds in this phase
-    got: int = 0  # bytes in the span that is being weighed
-    span: float = 0.0
-    since_probe: float = 0.0  # busy seconds
-    low: float = 0.0  # the most that was delivered since `rate` was last confirmed
-    lows: float = 0.0  # busy seconds since then, with a queue all the time
-    floor: float = UNKNOWN  # of what SEEK allows: TCP's own first round trips deliver little on any line
-    flat: int = 0  # round trips without growth
-    queued: int = 0  # looks in a row that saw a queue (SEEK)
-    mark: float = 0.0  # the rate from which growth is counted
-    stays: float = 0.0  # busy seconds for which a queue was there (KEEP), or away (SHARE)
-    last: float = 0.0  # what was delivered at the last weighing
-    is_found: bool = False  # `rate` is the line's, and not only where SEEK has come to
-    has_others: bool = False  # SEEK goes on in spite of a queue, since others make it
-    silent: float = 0.0  # busy seconds since something was delivered, not yet counted in any of the others
+    is_seen: bool = False  # a queue was, in this phase
+    window: Span = Span()  # with a queue at every look
+    rates: tuple[float, ...] = ()  # of the last such windows in a row
+    weighed: Span = Span()  # with and without
+    others: float = 0.0  # busy seconds for which a queue that is not ours stood (OPEN), or was away (SHARE)
+    is_others: bool = False  # a test has shown that the queue is not ours
+    silent: float = 0.0
+    busy_at: float = -math.inf  # when something last waited to be sent
 
 
-def known(rate: float) -> Line:
-    """A line of which somebody has told the rate, or that was measured before."""
-    return Line(Phase.KEEP, max(LEAST, rate), is_found=True)
+def known(rate: float, at: float) -> Line:
+    """A line that was measured before `at`. It is not paced by that: TCP's start would take it for what there is."""
+    return Line(Phase.OPEN, max(LEAST, rate), since=at, agreed=1)
 
 
-def ceiling(line: Line, cap: float = math.inf) -> int:
+def ceiling(line: Line, cap: float = math.inf) -> float:
     """Bytes a second that all connections together may send now; `cap`: at most, because somebody said so."""
-    return max(1, int(min(cap, _wish(line))))
+    return max(1.0, min(cap, _wish(line)))
 
 
 def _wish(line: Line) -> float:
-    if line.phase is Phase.SEEK:
-        return max(line.floor, _SEEK * line.rate)
-    gain = {Phase.DRAIN: _DRAIN, Phase.PROBE: _PROBE, Phase.SHARE: _SHARE}.get(line.phase, _KEEP)
-    return gain * line.rate
+    if line.phase is Phase.OPEN:
+        return math.inf
+    if line.phase is Phase.TEST:
+        return max(LEAST, _TEST * line.found)
+    gain = {Phase.KEEP: _KEEP, Phase.PROBE: _PROBE, Phase.SHARE: _SHARE}[line.phase]
+    return max(LEAST, gain * line.rate)
 
 
-def observe(line: Line, sample: Sample, cap: float = math.inf) -> Line:
-    """The line after one more look. `cap`: what bounded the sender beside it."""
+def observe(line: Line, sample: Sample) -> Line:
+    """The line after one more look."""
+    line = _awake(line, sample)
     if not sample.is_busy or sample.seconds <= 0:
-        return replace(line, got=0, span=0.0, silent=0.0)
-    silent = line.silent + sample.seconds
+        return replace(line, window=Span(), rates=(), weighed=Span(), silent=0.0)
+    line = replace(line, busy_at=sample.at)
     if not sample.delivered:
-        return replace(line, silent=silent)
-    if is_cut(line.silent, sample.trip):
-        return _again(line)
-    sample, line = replace(sample, seconds=silent), replace(line, silent=0.0)
-    line = replace(
-        line,
-        spent=line.spent + sample.seconds,
-        got=line.got + sample.delivered,
-        span=line.span + sample.seconds,
-    )
-    return _STEPS[line.phase](line, sample, cap)
+        return replace(line, silent=line.silent + sample.seconds)
+    if is_cut(line.silent, sample.trip):  # what comes first, in a lump, says nothing
+        return _enter(line, _doubt(line)) if line.phase is Phase.TEST else _blank(line)
+    sample, line = replace(sample, seconds=line.silent + sample.seconds), replace(line, silent=0.0)
+    line = replace(_counted(line, sample), spent=line.spent + sample.seconds)
+    return _STEPS[line.phase](line, sample)
 
 
 def is_cut(silent: float, trip: float) -> bool:
     """Whether so many seconds without anything delivered, while something waited, are no slow line's."""
-    return silent > max(_SILENCE, 2 * trip)
+    return silent > max(SILENCE, 2 * trip)
 
 
-def _again(line: Line) -> Line:
-    """The line was cut and is there again. What was being weighed, and what comes first in a lump, says nothing."""
-    phase = Phase.KEEP if line.phase in (Phase.PROBE, Phase.WEIGH) else line.phase
-    return replace(line, phase=phase, silent=0.0, got=0, span=0.0, low=0.0, lows=0.0, flat=0, stays=0.0)
-
-
-def _enter(line: Line, phase: Phase) -> Line:
-    last = line.last if line.phase is Phase.KEEP else 0.0  # of other phases it says nothing of the line
-    line = replace(line, phase=phase, spent=0.0, got=0, span=0.0, floor=SLOW)
-    return replace(line, flat=0, queued=0, mark=line.rate, stays=0.0, last=last)
-
-
-def _confirmed(line: Line, rate: float) -> Line:
-    return replace(line, rate=max(line.rate, rate, LEAST), low=0.0, lows=0.0)
-
-
-def _is_queued(sample: Sample) -> bool:
-    return sample.queue > max(_QUEUE_SECONDS, _QUEUE_SHARE * (sample.trip - sample.queue))
-
-
-def _seek(line: Line, sample: Sample, cap: float) -> Line:
-    line = _confirmed(line, sample.fastest)
-    line = replace(line, queued=line.queued + 1 if _is_queued(sample) else 0)
-    if line.queued >= (1 if _is_under_way(line) else _LOOKS) and not line.has_others:
-        return replace(_enter(line, Phase.DRAIN), since_probe=0.0)
-    if line.span < sample.trip * (_CYCLE if line.has_others else 1):
-        return line
-    flat = 0 if line.rate >= _GROWTH * line.mark else line.flat + 1
-    mark = line.rate if not flat else line.mark
-    if (
-        flat >= _FLAT_ROUNDS and line.has_others
-    ):  # alone, only a queue says that this is the line, and not our losses
-        return replace(_enter(line, Phase.SHARE), since_probe=0.0)
-    return replace(line, flat=flat, mark=mark, got=0, span=0.0)
-
-
-def _is_under_way(line: Line) -> bool:
-    """Whether SEEK is beyond its floor, where delayed acknowledgements of few packets look like a queue."""
-    return _SEEK * line.rate > line.floor
-
-
-def _drain(line: Line, sample: Sample, cap: float) -> Line:
-    if not _is_queued(sample):  # it was ours: we were above the line
-        rate = max(LEAST, min(line.rate, line.last or line.rate))
-        return _enter(replace(line, rate=rate, is_found=True), Phase.KEEP)
-    if line.spent <= _DRAIN_TRIPS * sample.trip:
-        return _confirmed(line, sample.fastest)  # as long as something waits, the line is full
-    return _enter(line, Phase.SHARE) if line.is_found else replace(_enter(line, Phase.SEEK), has_others=True)
-
-
-def _keep(line: Line, sample: Sample, cap: float) -> Line:
-    line = _queued_for(replace(line, since_probe=line.since_probe + sample.seconds), sample)
-    if line.span >= max(_SPAN, min(_LONG, sample.trip)):
-        line = _weighed(line, line.got / line.span, min(cap, _KEEP * line.rate))
-    line = replace(line, stays=line.stays + sample.seconds if _is_queued(sample) else 0.0)
-    if line.stays >= _STAYS:  # ours, if we are above the line; the next phase shows it
-        return _enter(line, Phase.DRAIN)
-    if line.since_probe >= PROBE_SECONDS:
-        return replace(_enter(line, Phase.PROBE), since_probe=0.0)
+def _awake(line: Line, sample: Sample) -> Line:
+    """What a time without work changes: a test is over, what is known is doubted, what is old is forgotten."""
+    pause = sample.at - line.busy_at - (sample.seconds if sample.is_busy else 0.0)
+    if sample.at - line.since > OLD and line.rate:
+        return replace(_enter(line, Phase.OPEN), rate=0.0, agreed=0, less=0.0)
+    if line.phase is Phase.TEST and pause > PAUSED:
+        return _enter(line, _doubt(line))
+    if line.phase in (Phase.KEEP, Phase.SHARE) and pause > PAUSE:
+        return replace(_enter(line, Phase.PROBE), less=0.0)
     return line
 
 
-def _share(line: Line, sample: Sample, cap: float) -> Line:
-    line = _queued_for(line, sample)
-    if line.span >= max(_SPAN, min(_LONG, sample.trip)):
-        line = _weighed(line, line.got / line.span, min(cap, _SHARE * line.rate))
-    line = replace(line, stays=0.0 if _is_queued(sample) else line.stays + sample.seconds)
-    if line.stays < _STAYS:
+def _doubt(line: Line) -> Phase:
+    return Phase.PROBE if line.rate else Phase.OPEN
+
+
+def _blank(line: Line) -> Line:
+    return replace(line, window=Span(), rates=(), weighed=Span(), silent=0.0, others=0.0, is_others=False)
+
+
+def _enter(line: Line, phase: Phase) -> Line:
+    return replace(_blank(line), phase=phase, spent=0.0, is_seen=False)
+
+
+def _counted(line: Line, sample: Sample) -> Line:
+    line = replace(line, weighed=line.weighed.more(sample))
+    if not sample.is_queued:
+        return replace(line, window=Span(), rates=())
+    window = line.window.more(sample)
+    if window.seconds < max(WINDOW, sample.base) or window.got < PACKETS:
+        return replace(line, window=window)
+    return replace(line, window=Span(), rates=(*line.rates, window.rate)[-PROOF:])
+
+
+def _proof(line: Line) -> float | None:
+    """What was delivered while a queue stood and TCP was beyond its start; None: that has not been shown."""
+    rates = line.rates
+    if len(rates) < PROOF or max(rates) > STEADY * min(rates):
+        return None
+    return sum(rates) / len(rates)
+
+
+def _tested(line: Line, sample: Sample) -> Line | None:
+    if (found := _proof(line)) is None:
+        return None
+    patience = min(TEST_MOST, TEST_TRIPS * sample.trip)
+    return replace(_enter(line, Phase.TEST), found=found, patience=patience)
+
+
+def _more(line: Line, sample: Sample) -> Line | None:
+    """OPEN at once if more was delivered than the line was thought to carry; else what is weighed begins anew."""
+    span = line.weighed
+    if span.seconds < max(WEIGH, min(1.0, WEIGH_TRIPS * sample.base)):
+        return None
+    if span.rate > MORE * line.rate:
+        return replace(_enter(line, Phase.OPEN), rate=max(LEAST, span.rate), agreed=0, less=0.0)
+    return replace(line, weighed=Span())
+
+
+def _open(line: Line, sample: Sample) -> Line:
+    if not line.is_others:
+        return _tested(line, sample) or line
+    others = line.others + sample.seconds if sample.is_queued else 0.0
+    line = replace(line, others=others, is_others=sample.is_queued)
+    return _enter(line, Phase.SHARE) if line.others >= STAYS and line.agreed else line
+
+
+def _test(line: Line, sample: Sample) -> Line:
+    if not sample.is_queued:
+        return _enter(_proven(line, sample.at), Phase.KEEP)
+    if line.spent <= line.patience:
         return line
-    line = replace(line, rate=max(LEAST, _SHARE * line.rate))  # or the line is slower, and the queue was ours
-    return replace(_enter(line, Phase.SEEK), is_found=False, has_others=False)
+    return replace(_enter(line, Phase.OPEN), is_others=True)
 
 
-def _queued_for(line: Line, sample: Sample) -> Line:
-    """How long a queue has stood. Who delivers less than it may without one is held back by losses, not by the line."""
-    return (
-        replace(line, lows=line.lows + sample.seconds)
-        if _is_queued(sample)
-        else replace(line, low=0.0, lows=0.0)
-    )
+def _proven(line: Line, at: float) -> Line:
+    """The queue was ours. Less than was known before has to be shown twice in a row."""
+    found = max(LEAST, line.found)
+    if not line.agreed or found > MORE * line.rate:
+        return replace(line, rate=found, since=at, agreed=1, less=0.0)
+    if found >= SAME * line.rate:
+        return replace(line, rate=found, since=at, agreed=line.agreed + 1, less=0.0)
+    if line.less:
+        return replace(line, rate=max(found, line.less), since=at, agreed=1, less=0.0)
+    return replace(line, less=found)
 
 
-def _weighed(line: Line, found: float, allowed: float) -> Line:
-    line = replace(line, got=0, span=0.0, last=found)
-    if found >= _FULL * allowed:
-        return _confirmed(line, found)
-    line = replace(line, low=max(line.low, found))
-    if line.lows < FORGET:
-        return line
-    return replace(line, rate=max(LEAST, line.low), low=0.0, lows=0.0)
+def _keep(line: Line, sample: Sample) -> Line:
+    if (tested := _tested(line, sample)) is not None:
+        return tested
+    if line.spent >= KEEP_SECONDS * (min(TRUSTED, line.agreed) if not line.less else 1):
+        return _enter(line, Phase.PROBE)
+    return _more(line, sample) or line
 
 
-def _probe(line: Line, sample: Sample, cap: float) -> Line:
-    is_over = line.spent >= _CYCLE * (sample.trip - sample.queue) or _is_queued(sample)
-    return _enter(line, Phase.WEIGH) if is_over else line
+def _probe(line: Line, sample: Sample) -> Line:
+    if (tested := _tested(line, sample)) is not None:
+        return tested
+    line = replace(line, is_seen=line.is_seen or sample.is_queued)
+    if line.spent >= max(PROBE_LEAST, PROBE_TRIPS * sample.base) and not sample.is_queued:
+        if line.is_seen:  # BBR alone makes it for a moment when it tries; and no more came
+            return _enter(replace(line, agreed=line.agreed + 1, since=sample.at), Phase.KEEP)
+        return replace(_enter(line, Phase.OPEN), less=0.0)  # nobody is helped by a pace where nothing waits
+    return _more(line, sample) or line
 
 
-def _weigh(line: Line, sample: Sample, cap: float) -> Line:
-    if line.spent < min(_LONG, sample.trip):
-        return line
-    found = line.got / line.span
-    if found > _MORE * line.rate:
-        return _enter(_confirmed(line, found), Phase.SEEK)
-    return _enter(line, Phase.DRAIN if _is_queued(sample) else Phase.KEEP)
+def _share(line: Line, sample: Sample) -> Line:
+    line = replace(line, others=0.0 if sample.is_queued else line.others + sample.seconds)
+    return _enter(line, Phase.PROBE) if line.others >= STAYS else line
 
 
 _STEPS: Final = {
-    Phase.SEEK: _seek,
-    Phase.DRAIN: _drain,
+    Phase.OPEN: _open,
+    Phase.TEST: _test,
     Phase.KEEP: _keep,
     Phase.PROBE: _probe,
-    Phase.WEIGH: _weigh,
     Phase.SHARE: _share,
 }

@@ -28,9 +28,9 @@ from farflung.net.uplink import Line, Phase, Sample
 
 LOOK_SECONDS: Final = 0.02
 _UNBOUND: Final = 1 << 40  # bytes a second: more than any line
-_SHARE_SECONDS: Final = 0.5  # between two divisions: a few round trips
-_SEEKING_SECONDS: Final = 0.1  # the same while the rate grows
-_BOUND_SHARE: Final = 0.2  # of the time: a receiver that takes no more for so long says nothing of our line
+_SHARE_SECONDS: Final = 0.25  # between two divisions: a few round trips
+_BOUND_SHARE: Final = 0.2  # of the time: a receiver, or we, who hold TCP so long say nothing of our line
+_QUIET_LOOKS: Final = 10  # without anything unsent
 _TRIFLE: Final = 0.1  # of a rate: not worth writing down
 _HELD_LEAST: Final = 8 * limits.KIB  # held unsent by a connection that is new or slow
 _HELD_SECONDS: Final = 0.04  # of what a connection may deliver next
@@ -64,7 +64,9 @@ class _Member:
     source: Source
     wake: Callable[[], None]
     reading: Reading | None  # at the last look
+    was_waiting: bool = False
     was_busy: bool = False
+    calm: int = _QUIET_LOOKS  # in a row without anything unsent
     held: int = UNSENT_BYTES  # bytes that the kernel may hold unsent
     silent: float = 0.0  # seconds since something was delivered
 
@@ -78,17 +80,12 @@ class Manners:
         *,
         allowance: Allowance | None = None,
         memory: LineMemory | None = None,
-        follows: bool = True,
     ) -> None:
-        """`allowance`: of a month (None: no bound). `memory` knows lines of earlier processes (None: nothing).
-
-        `follows`: what is sent stays below the measured rate of the line, and not only below the cap.
-        """
+        """`allowance`: of a month (None: no bound). `memory` knows lines of earlier processes (None: nothing)."""
         caps = caps or Caps()
         self.line, self.allowance = Line(), allowance
         self._memory, self._network, self._kept = memory, "", 0.0
         self._cap = KEPT * caps.up if caps.up else math.inf  # rates here count what packets carry
-        self._follows = follows
         self._uplink = Uplink(self._ceiling())
         self._members: dict[socket.socket, _Member] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -104,9 +101,7 @@ class Manners:
         return self._uplink.rate
 
     def _ceiling(self) -> int:
-        return (
-            uplink.ceiling(self.line, self._cap) if self._follows else max(1, int(min(self._cap, _UNBOUND)))
-        )
+        return int(min(uplink.ceiling(self.line, self._cap), _UNBOUND))
 
     def check(self, sock: socket.socket, kind: Kind) -> None:
         """Raises NetworkError FF-NET-150 for bulk to another home when the month's volume is used up."""
@@ -119,6 +114,7 @@ class Manners:
             self._remember(sock)
             self._members[sock] = member = _Member(source, wake, read(sock))
             self._uplink.open(sock)
+            self._uplink.quiet(sock, True)
             if member.reading is not None:
                 _hold(sock, member, 0.0)
 
@@ -151,7 +147,7 @@ class Manners:
         if self._timer is None:
             self._looked = self._divided = loop.time()
             for each, member in self._members.items():
-                member.reading, member.was_busy = read(each), False
+                member.reading, member.was_waiting, member.was_busy = read(each), False, False
             self._timer = loop.call_later(LOOK_SECONDS, self._look)
 
     def received(self, sock: socket.socket, size: int) -> None:
@@ -192,25 +188,28 @@ class Manners:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        sample = self._sampled(now - self._looked)
+        sample = self._sampled(now, now - self._looked)
         self._looked = now
-        self.line = uplink.observe(self.line, sample, self._cap)
+        self.line = uplink.observe(self.line, sample)
         self._uplink.limit(self._ceiling())
-        pause = _SEEKING_SECONDS if self.line.phase is Phase.SEEK else _SHARE_SECONDS
-        if now - self._divided >= pause:
+        if now - self._divided >= _SHARE_SECONDS:
             self._uplink.look(now - self._divided)
             self._divided = now
         self._keep()
         is_over = not self._has_sent and not sample.is_busy
         self._has_sent = False
         self._timer = None if is_over else loop.call_later(LOOK_SECONDS, self._look)
+        if is_over:
+            for sock, member in self._members.items():
+                member.calm = _QUIET_LOOKS
+                self._uplink.quiet(sock, True)
 
     def _remember(self, sock: socket.socket) -> None:
         """The first connection names the network; what is known of its line is where we begin."""
         if self._memory is not None and not self._network:
             self._network = network_of(sock)
             if (rate := self._memory.rate(self._network)) is not None:
-                self.line, self._kept = uplink.known(rate), rate
+                self.line, self._kept = uplink.known(rate, asyncio.get_running_loop().time()), rate
                 self._uplink.limit(self._ceiling())
 
     def _keep(self) -> None:
@@ -221,12 +220,12 @@ class Manners:
             self._kept = rate
             asyncio.get_running_loop().run_in_executor(None, self._memory.keep, self._network, int(rate))
 
-    def _sampled(self, seconds: float) -> Sample:
+    def _sampled(self, now: float, seconds: float) -> Sample:
         """What all sockets did since the last look.
 
         A socket that waits for its receiver, or for us, is not busy; one whose other end is gone says nothing at all.
         """
-        delivered, fastest = 0, 0.0
+        delivered = 0
         trips: list[float] = []
         queues: list[float] = []
         for sock, member in self._members.items():
@@ -237,18 +236,20 @@ class Manners:
             came = max(0, reading.delivered - before.delivered)
             delivered += came
             member.silent = 0.0 if came or not reading.has_unsent else member.silent + seconds
-            bound = reading.receiver_bound - before.receiver_bound > _BOUND_SHARE * seconds
-            is_lost = uplink.is_cut(member.silent, reading.trip)
-            is_busy = reading.has_unsent and not bound and not is_lost
+            bound = reading.bound - before.bound > _BOUND_SHARE * seconds
+            is_waiting = reading.has_unsent and not bound and not uplink.is_cut(member.silent, reading.trip)
+            if is_waiting and member.was_waiting:
+                _hold(sock, member, 2 * reading.rate)
+            is_busy = is_waiting and not reading.is_starved
             if is_busy and member.was_busy:
-                fastest += reading.rate
                 trips.append(reading.trip)
                 queues.append(reading.trip - reading.shortest)
-                _hold(sock, member, 2 * reading.rate)
-            member.was_busy = is_busy
+            member.was_waiting, member.was_busy = is_waiting, is_busy
+            member.calm = 0 if is_waiting else member.calm + 1
+            self._uplink.quiet(sock, member.calm >= _QUIET_LOOKS)
         if not trips:
-            return Sample(delivered, seconds, is_busy=False)
-        return Sample(delivered, seconds, fastest, min(trips), min(queues))
+            return Sample(now, delivered, seconds, is_busy=False)
+        return Sample(now, delivered, seconds, min(trips), min(queues))
 
 
 def _hold(sock: socket.socket, member: _Member, rate: float) -> None:

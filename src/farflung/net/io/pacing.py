@@ -18,6 +18,8 @@ class _Sender:
     want: int  # bytes a second
     share: int = 0
     sent: int = 0  # since the last look
+    used: int = 0  # bytes a second before it
+    is_quiet: bool = False
 
 
 class Uplink:
@@ -52,11 +54,21 @@ class Uplink:
         if sender is not None:
             sender.sent += size
 
+    def quiet(self, sock: socket.socket, is_quiet: bool) -> None:
+        """Whether nothing waits in it. Then it may send at the whole rate, until it does; nothing if it has no share.
+
+        A TCP that is paced slowly while it says little takes that for its line, and begins its next burst so.
+        """
+        sender = self._senders.get(sock)
+        if sender is not None and sender.is_quiet != is_quiet:
+            sender.is_quiet, sender.want = is_quiet, self.rate
+            self._divide()
+
     def look(self, seconds: float) -> None:
         """Divides by what was sent in the `seconds` since the last look."""
         for sender in self._senders.values():
-            used = int(sender.sent / max(1e-3, seconds))
-            sender.want = wanted(used, sender.share, self.rate, len(self._senders))
+            sender.used = int(sender.sent / max(1e-3, seconds))
+            sender.want = wanted(sender.used, sender.share, self.rate, len(self._senders))
             sender.sent = 0
         self._divide()
 
@@ -71,8 +83,12 @@ class Uplink:
             last = now
 
     def _divide(self) -> None:
-        shares = divide(self.rate, [sender.want for sender in self._senders.values()])
-        for (sock, sender), share in zip(self._senders.items(), shares, strict=True):
+        senders = self._senders.values()
+        little = sum(sender.used for sender in senders if sender.is_quiet)
+        busy = [sender for sender in senders if not sender.is_quiet]
+        shares = iter(divide(max(self.rate // 2, self.rate - little), [sender.want for sender in busy]))
+        for sock, sender in self._senders.items():
+            share = self.rate if sender.is_quiet else next(shares)
             if share != sender.share:
                 sender.share = share
                 pace(sock, share)

@@ -35,8 +35,10 @@ _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 _NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _MAX_PACING_RATE: Final = 47
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if CAN_PACE else None
-# struct tcp_info of linux/tcp.h: snd_mss, rtt, notsent, min_rtt, delivery_rate, rwnd_limited, delivered
-_INFO: Final = struct.Struct("=16xI48xI72xII8xQ8xQ8xI")
+# struct tcp_info of linux/tcp.h: the bits that begin with delivery_rate_app_limited, snd_mss, rtt, notsent, min_rtt,
+# delivery_rate, rwnd_limited, sndbuf_limited, delivered
+_INFO: Final = struct.Struct("=7xB8xI48xI72xII8xQ8xQQI")
+_APP_LIMITED: Final = 1 if sys.byteorder == "little" else 0x80
 _SENT: Final = struct.Struct("=200xQQ")  # bytes_sent and bytes_retrans of the same (Linux 4.19)
 # Networks of homes and offices: what stays in them does not go up the line.
 _NEAR: Final = tuple(
@@ -69,7 +71,8 @@ class Reading:
     trip: float
     shortest: float
     has_unsent: bool
-    receiver_bound: float  # seconds so far in which the other end's window was shut
+    bound: float  # seconds so far in which the other end's window was shut, or we were late to write more
+    is_starved: bool  # `rate` is of a time in which too little was written
 
 
 def read(sock: socket.socket) -> Reading | None:
@@ -82,8 +85,16 @@ def read(sock: socket.socket) -> Reading | None:
         return None
     if len(data) < _INFO.size:
         return None
-    segment, trip, unsent, shortest, rate, bound, delivered = _INFO.unpack(data)
-    return Reading(delivered * segment, rate, trip / 1e6, shortest / 1e6, unsent > 0, bound / 1e6)
+    bits, segment, trip, unsent, shortest, rate, shut, late, delivered = _INFO.unpack(data)
+    return Reading(
+        delivered=delivered * segment,
+        rate=rate,
+        trip=trip / 1e6,
+        shortest=shortest / 1e6,
+        has_unsent=unsent > 0,
+        bound=(shut + late) / 1e6,
+        is_starved=bool(bits & _APP_LIMITED),
+    )
 
 
 def tune(sock: socket.socket) -> Tuned:
