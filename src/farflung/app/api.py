@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from farflung.app import asking, folder, handed, preparation, running
+from farflung.app import asking, fares, folder, handed, preparation, running
 from farflung.app.callbacks import Callback, Callbacks, Watch
 from farflung.app.folder import Identity, RunFolder
 from farflung.app.handed import Handed
@@ -231,6 +231,7 @@ def run(
     out: str | Path | None = None,
     cheat: str | None = None,
     baseline: bool | None = None,
+    relay_price: int | None = None,
     display: bool = True,
 ) -> Run:
     """Trains a job on a network of processes on this computer, settles it, and returns the finished run.
@@ -243,13 +244,14 @@ def run(
     cheat: what one drawn provider does instead of its work, "none" for nobody. None: it skips its work when nothing
         but the preset "local" is asked for, and nobody cheats otherwise.
     baseline: whether one machine trains on the same tokens, to compare with. None: as for `cheat`.
+    relay_price: micro-credits that relays are paid for a GiB; 0: nothing; None: a small price.
     display: whether a notebook shows the run as it goes on. Elsewhere nothing is shown: print what you want to see.
 
     Ctrl-C, or the stop button of a notebook, finishes the open round and settles; once more stops at once. Either
     way RunStoppedError is raised, and `farflung.load()` opens what there is.
     Raises farflung.core.errors.FarflungError with a code, a cause and a hint.
     """
-    resolved, identity = _resolved(spec, preset, set, cheat=cheat, baseline=baseline)
+    resolved, identity = _resolved(spec, preset, set, cheat=cheat, baseline=baseline, relay_price=relay_price)
     root = asking.new_root(Path(out) if out is not None else None, resolved.spec.name)
     hooks = Callbacks(root, callbacks)
     if display and notebook.kernel() is not None:
@@ -267,13 +269,14 @@ def plan(
     preset: str = "local",
     set: Mapping[str, object] | None = None,
     baseline: bool | None = None,
+    relay_price: int | None = None,
 ) -> Plan:
     """What a job will take: bytes, memory, seconds, price. Nothing is started, nothing is spent.
 
     Arguments as in `farflung.run`. Raises SpecError FF-APP-016 for a model of your own, whose size is known once it
     is built, and PolicyError FF-PLAN-0xx for a job that cannot run here.
     """
-    resolved, identity = _resolved(spec, preset, set, baseline=baseline)
+    resolved, identity = _resolved(spec, preset, set, baseline=baseline, relay_price=relay_price)
     layout = preparation.known_layout(resolved.spec)
     if layout is None:
         raise SpecError(
@@ -282,6 +285,9 @@ def plan(
     data = read_dataset(resolved.spec.data, resolved.spec.model, Path(identity.base))
     said = advise(resolved.spec, layout, len(dataset.pack(data)), machine())
     event = said.event("", baseline=identity.baseline)
+    event = fares.planned(
+        event, said.traffic, identity.relay_price, identity.relays if resolved.spec.hidden else 0
+    )
     return Plan(**{name: getattr(event, name) for name in event.__struct_fields__})
 
 
@@ -300,6 +306,7 @@ def _resolved(
     *,
     cheat: str | None = None,
     baseline: bool | None = None,
+    relay_price: int | None = None,
 ) -> tuple[Resolved, Identity]:
     flags = {
         key: str(value).lower() if isinstance(value, bool) else str(value)
@@ -307,4 +314,4 @@ def _resolved(
     }
     is_path = isinstance(spec, str) and spec.endswith(".toml") and "\n" not in spec
     job = Path(spec) if isinstance(spec, str) and is_path else spec
-    return asking.resolve(job, preset, flags, cheat=cheat, baseline=baseline)
+    return asking.resolve(job, preset, flags, cheat=cheat, baseline=baseline, relay_price=relay_price)

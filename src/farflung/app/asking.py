@@ -10,12 +10,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from farflung.app import fares
 from farflung.app import folder as folders
 from farflung.app.folder import Identity, RunFolder
+from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.job import cheats, show
 from farflung.job.io.read import read_job
 from farflung.job.load import Resolved, load
+from farflung.job.spec import JobSpec
 
 # Variables that steer the program, not a job.
 _OURS = frozenset(
@@ -64,13 +67,15 @@ def resolve(
     base: Path | None = None,
     cheat: str | None = None,
     baseline: bool | None = None,
+    relay_price: int | None = None,
 ) -> tuple[Resolved, Identity]:
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
-    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat). Relative paths in the job start from the
-    file's folder, else from `base`. `cheat` names what one of the providers does instead of its work (job.cheats);
+    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243 (relay price). Relative paths in the job
+    start from the file's folder, else from `base`. `cheat` names what one of the providers does instead of its work (job.cheats);
     None: it skips its work in the run that shows what audits are for, and nobody cheats in a run of your own.
     `baseline`: whether one machine is trained on the same tokens to compare with; None: only in that first run.
+    `relay_price`: micro-credits a GiB for relays; None: fares.PRICE, or 0 for more nodes than a pass can name.
     """
     text = read_job(job) if isinstance(job, Path) else job
     name = job.name if isinstance(job, Path) else "the given text"
@@ -89,7 +94,24 @@ def resolve(
             hint=f"farflung run --cheat {cheats.DEFAULT}",
         )
     compares = is_shown if baseline is None else baseline
-    return resolved, Identity(folders.FORMAT, time.time(), whole, str(start.resolve()), cheat, compares)
+    fare = _fare(resolved.spec, relay_price)
+    begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
+    return resolved, Identity(*begun, cheat, compares, relay_price=fare)
+
+
+def _fare(spec: JobSpec, asked: int | None) -> int:
+    """What a run's relays are paid, micro-credits a GiB."""
+    fits = fares.can_pay(spec)
+    if asked is None:
+        return fares.PRICE if fits else 0
+    if 0 <= asked <= fares.MOST_PRICE and (fits or not asked):
+        return asked
+    raise UsageError(
+        "FF-APP-243",
+        f"relays cannot be paid {asked} micro-credits a GiB",
+        cause=f"it is a number from 0 to {fares.MOST_PRICE}, and a pass names {limits.PASS_HOLDERS} nodes at most",
+        hint="--relay-price 0: they carry for nothing",
+    )
 
 
 def called(run: RunFolder) -> str:

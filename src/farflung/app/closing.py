@@ -9,16 +9,22 @@ import msgspec
 from farflung.app.archive import Archive, RunLog
 from farflung.app.export import write_export
 from farflung.app.folder import RunFolder
+from farflung.app.journal import Emitter
 from farflung.app.leash import Report
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.local import LocalNetwork
+from farflung.app.tolling import Payer
 from farflung.core.crypto import NS_JOB_KEY
-from farflung.core.errors import PolicyError, RunError
+from farflung.core.errors import FarflungError, PolicyError, RunError
+from farflung.core.events import RelayPaid, Warned
 from farflung.job.spec import Terms
+from farflung.ledger.block import worked_state
 from farflung.ledger.receipt_file import write_receipt_file
 from farflung.ledger.receipts import Receipt, read_row
-from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
+from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
+from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
 from farflung.store.io.disk import Disk
 
 
@@ -51,11 +57,37 @@ async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
     raise PolicyError("FF-APP-027", f"a supervisor does not serve {method[:40]!r}")
 
 
+async def pay_relays(
+    network: LocalNetwork, endpoint: Endpoint, ledger: LedgerClient, places: Sequence[Place], journal: Emitter
+) -> None:
+    """Lets each relay claim what is signed, and says what it got; whatever is not claimed now lies in its channel.
+
+    Last of all: what it is paid for was measured, and the ledger's root before this follows from the job alone.
+    """
+    key = network.keys.requester
+    for place in places:
+        try:
+            await Payer(key, endpoint, ledger, place.relay, (place.host, place.port)).settle()
+        except FarflungError as error:
+            told = f"a relay is not paid yet: {error.code} {error.message}"
+            journal.emit(
+                Warned(code="FF-APP-242", message=told, hint="its channel holds the money until then")
+            )
+        row = await ledger.channel(key.public, place.relay)
+        if row is not None:
+            journal.emit(_carried(row))
+
+
+def _carried(row: ChannelRow) -> RelayPaid:
+    return RelayPaid(peer=row.relay.hex(), bytes=row.carried, price=row.price, paid=row.paid, held=row.held)
+
+
 async def conclude(folder: RunFolder, network: LocalNetwork, terms: Terms, ledger: LedgerClient) -> Ending:
     """Receipts of every party, then the export: all blocks are in it."""
-    receipts = await _receipts(ledger, terms)
+    channels = await _channels(ledger, network)
+    receipts = [*await _receipts(ledger, terms), *channels]
     files = await _receipt_files(ledger, network, terms, receipts)
-    blocks, head = await ledger.blocks(), await ledger.head()
+    blocks = await ledger.blocks()
     key = network.keys.requester
     log = RunLog(folder.rounds_file, key)
     try:
@@ -65,7 +97,16 @@ async def conclude(folder: RunFolder, network: LocalNetwork, terms: Terms, ledge
     finally:
         log.close()
     minted = sum(amount for _, amount in network.genesis.accounts)
-    return Ending(head.header.state.hex(), await _total_money(ledger, network) - minted)
+    return Ending(worked_state(blocks).hex(), await _total_money(ledger, network) - minted)
+
+
+async def _channels(ledger: LedgerClient, network: LocalNetwork) -> list[Receipt]:
+    """Proof of what each relay got: its channel with the requester, where there is one."""
+    payer = network.keys.requester.public
+    found = [
+        await ledger.receipt(ChannelRow.TABLE, channel_key(payer, relay)) for relay in network.relays.values()
+    ]
+    return [receipt for receipt in found if receipt is not None]
 
 
 async def _receipts(ledger: LedgerClient, terms: Terms) -> list[Receipt]:
@@ -85,8 +126,11 @@ async def _receipt_files(
     files = {}
     for name, party in network.keys.parties.items():
         own = [r for r, row in rows if isinstance(row, LeaseRow | NodeRow) and row.node == party]
+        channels = [r for r, row in rows if isinstance(row, ChannelRow) and party in (row.payer, row.relay)]
         if own or party == terms.requester:
             own += [r for r, row in rows if isinstance(row, JobRow)]
+        own += channels
+        if own:
             own.append(await _proved(ledger, AccountRow.TABLE, party))
             files[name] = write_receipt_file(network.genesis, party, own)
     return files
@@ -104,9 +148,14 @@ async def _proved(ledger: LedgerClient, table: str, key: bytes) -> Receipt:
 async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
     """All money of the local network after everybody has left: it must be what genesis gave.
 
-    What was burnt stays with its node's row for good. A stake that nobody took back is missing here.
+    What was burnt stays with its node's row for good, what no relay claimed in its channel. A stake that nobody took
+    back is missing here.
     """
     owners = {owner for owner, _ in network.genesis.accounts} | {network.keys.validator.public}
     balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
     rows = [await ledger.node(node) for node in network.keys.nodes]
-    return balances + sum(row.burnt for row in rows if row is not None)
+    channels = [
+        await ledger.channel(network.keys.requester.public, relay) for relay in network.relays.values()
+    ]
+    burnt = sum(row.burnt for row in rows if row is not None)
+    return balances + burnt + sum(row.held for row in channels if row is not None)

@@ -10,7 +10,7 @@ from typing import Final
 from farflung.app import wire
 from farflung.app.coordinator import Coordinator
 from farflung.app.failing import is_lost_line
-from farflung.app.hiring import Budget, Starter, Supplies, again
+from farflung.app.hiring import Budget, Passes, Starter, Supplies, again
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.lines import PATIENCE_SECONDS
@@ -43,15 +43,17 @@ class Crew:
         roads: Roads,
         supplies: SuppliesOf,
         journal: Emitter,
+        passes: Passes = lambda: (),
     ) -> None:
+        """`passes`: what each node shows at relays."""
         self._me, self._terms, self._job_key, self._roads = me, terms, job_key, roads
-        self._supplies, self._journal = supplies, journal
+        self._supplies, self._journal, self._passes = supplies, journal, passes
         self._addresses: dict[PeerId, wire.Address] = {}
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
         self._telling: set[asyncio.Task[None]] = set()
         self._coordinator: Coordinator | None = None
         self.barred: set[PeerId] = set()  # broke the rules: they serve what they owe, and get nothing
-        self.starter = Starter(terms, (), self.dial, journal, job_key)
+        self.starter = Starter(terms, (), self.dial, journal, job_key, passes)
 
     def hire(self, ledger: LedgerClient, budget: Budget) -> None:
         """With whom and for how much leases are renewed."""
@@ -65,7 +67,8 @@ class Crew:
         """These work on the job, nobody else; `seats` fixes each provider's index in it."""
         known = {*seats, *verifiers, self._me}
         self._addresses = {p: a for p, a in self._addresses.items() if p in known}
-        self.starter = Starter(self._terms, seats, self.dial, self._journal, self._job_key)
+        how = (self.dial, self._journal, self._job_key, self._passes)
+        self.starter = Starter(self._terms, seats, *how)
         self.starter.verifiers = verifiers
         self._list_members()
 
@@ -113,6 +116,13 @@ class Crew:
             with contextlib.suppress(FarflungError):  # who is away is told when it is started again
                 said = encode(wire.Members(self._terms.id, known))
                 await (await self.dial(peer)).call(wire.MEMBERS, said)
+
+    async def hand_passes(self) -> None:
+        """Every node shows the newest passes; one that is away gets them when it is started again."""
+        said = encode(wire.Passes(self._terms.id, self._passes()))
+        for peer in [p for p in self._addresses if p != self._me]:
+            with contextlib.suppress(FarflungError):
+                await (await self.dial(peer)).call(wire.FARE, said)
 
     def bring_back(self, peer: PeerId) -> None:
         """Lets a member that died take part again, as soon as it can."""

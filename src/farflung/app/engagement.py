@@ -21,6 +21,7 @@ from farflung.app.crew import RETURN_SECONDS, Crew
 from farflung.app.exchange import Exchange, Outlook
 from farflung.app.failing import as_failure, is_lost_line
 from farflung.app.fanning import Fanning
+from farflung.app.fares import Fare, Fares
 from farflung.app.folder import RunFolder
 from farflung.app.hiring import (
     Asks,
@@ -93,11 +94,12 @@ class Requester:
         allow_remote: bool = False,
         machine: Credential | None = None,
         outlook: Outlook | None = None,
+        fare: Fare = Fare(),  # noqa: B008 - immutable
     ) -> None:
         """`on_closed` hears after each round its public state, and what this process has sent and received so far.
 
         `host`, `port` and `allow_remote`: where it listens, as an Endpoint does; `machine`: what it proves there (None:
-        the account's own key). `outlook`: what is said of the lines.
+        the account's own key). `outlook`: what is said of the lines. `fare`: what relays are paid.
         """
         self._key, self._terms, self._journal, self._on_closed = key, terms, journal, on_closed
         self._folder = folder
@@ -126,7 +128,9 @@ class Requester:
         )
         self._fanning = Fanning(self.endpoint, self._shelf, self._disk)
         self.roads = Roads(self.endpoint)
-        self._crew = Crew(key.public, terms, self._job_key, self.roads, self._supplies, journal)
+        self._fares = Fares(key, self.endpoint, fare)
+        how = (self.roads, self._supplies, journal, lambda: self._fares.passes)
+        self._crew = Crew(key.public, terms, self._job_key, *how)
 
     async def open(self) -> None:
         """Starts to listen."""
@@ -136,6 +140,7 @@ class Requester:
     async def close(self) -> None:
         """Closes the network side, the checker and the log."""
         await self._crew.rest()
+        await self._fares.close()
         self._inspection.close()
         self._fanning.leave()
         await self.roads.close()
@@ -228,6 +233,8 @@ class Requester:
             price = budget.unit_price
             create = JobCreate(self._terms.id, budget.escrow, price, spec.rounds, budget.deadline)
             await ledger.submit(create, *await self._unregistered(ledger))
+        if job is None or job.state in (JobState.CREATED, JobState.RUNNING):
+            await self._fares.fund(ledger, budget.deadline)
         stakes = spec.network.providers * budget.stake
         self._journal.emit(Funded(job=self._terms.id.hex(), escrow=budget.escrow, stakes=stakes))
 
@@ -254,6 +261,7 @@ class Requester:
             self._asks = await read_asks(self._ledger, directory)
         crew, asks = self._crew, self._asks
         crew.know(asks.addresses.values())
+        await self._fares.admit(asks.addresses, crew.hand_passes)
         hired = await hire(self._ledger, self._terms, self._budget, asks, crew.dial, self._journal)
         leases = await self._ledger.leases(self._terms.id)
         seats = [lease.node for lease in leases if lease.role is Role.TRAIN]
@@ -364,6 +372,7 @@ class Requester:
         for lease in await ledger.leases(self._terms.id):
             self._journal.emit(Settled(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
         await self._crew.dismiss()
+        await self._fares.sign()
         return Outcome(finished, public, job.paid + job.refunded, job.paid, job.refunded, output)
 
     async def _job(self, ledger: LedgerClient) -> JobRow:

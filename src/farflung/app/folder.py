@@ -31,6 +31,7 @@ class Identity(msgspec.Struct, frozen=True):
     baseline: bool = False  # whether one machine is trained on the same tokens, to compare with
     lab: bool = False  # whether providers and verifiers are in simulated homes (app.housing)
     relays: int = 2  # how many there are for those who cannot be reached, 1 to app.housing.MOST_RELAYS
+    relay_price: int = 0  # micro-credits a GiB that a relay is paid; 0: nothing (app.fares)
 
 
 class RunFolder:

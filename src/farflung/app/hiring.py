@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from farflung.core.errors import FarflungError, PolicyError, RunError, Verificat
 from farflung.core.events import Joined, Left, Matched, Warned
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
+from farflung.core.tolls import SignedPass
 from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.tx import JobSchedule, Offer, Role
@@ -31,6 +32,8 @@ from farflung.market.offer import Listing as Ask
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Record, accepted_by_round
+
+Passes = Callable[[], tuple[SignedPass, ...]]
 
 WARNING_CHARACTERS = 300  # of what a provider says for people to read
 
@@ -188,11 +191,17 @@ class Starter:
     """Brings leased nodes to where the job stands."""
 
     def __init__(
-        self, terms: Terms, seats: Sequence[PeerId], dial: Dial, journal: Emitter, job_key: bytes
+        self,
+        terms: Terms,
+        seats: Sequence[PeerId],
+        dial: Dial,
+        journal: Emitter,
+        job_key: bytes,
+        passes: Passes = lambda: (),
     ) -> None:
-        """`seats` fixes each peer's index in the job."""
+        """`seats` fixes each peer's index in the job; `passes`: what each node shows at relays."""
         self._terms, self.seats, self._dial, self._journal = terms, seats, dial, journal
-        self._job_key = job_key
+        self._job_key, self._passes = job_key, passes
         self.members: tuple[wire.Address, ...] = ()  # who may fetch and leave objects
         self.everybody: tuple[wire.Address, ...] = ()  # those that are out included: verifiers may need them
         self.verifiers: tuple[PeerId, ...] = ()
@@ -245,6 +254,8 @@ class Starter:
             replay,
         )
         connection = await self._dial(peer)
+        if passes := self._passes():
+            await connection.call(wire.FARE, encode(wire.Passes(job, passes)))
         data = await connection.call(wire.START, encode(request), timeout=None)
         return decode(data, wire.Started, limits.CONTROL_BYTES)
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import farflung
 from farflung.app import folder as folders
-from farflung.app.folder import RunFolder
+from farflung.app.folder import Identity, RunFolder
 from farflung.app.journal import read_timeline
 from farflung.core import events
 from farflung.core.errors import FarflungError
@@ -35,7 +35,8 @@ def began(folder: RunFolder, spec: JobSpec) -> events.Began:
 def repeated(folder: RunFolder, timeline: Timeline, result: events.Result) -> events.Repeated | None:
     """Whether the newest finished run of the same job beside this one ended alike; None where there is none.
 
-    The same job: equal terms (so data and module too), the same cheat, rounds, and versions.
+    The same job: equal terms (so data and module too), the same cheat, rounds, and versions; and the same money for
+    relays, of which there is one more in a run through homes.
     """
     for earlier, past in _alike(folder, timeline):
         if past.rounds == result.rounds:
@@ -46,12 +47,12 @@ def repeated(folder: RunFolder, timeline: Timeline, result: events.Result) -> ev
 
 def _alike(folder: RunFolder, timeline: Timeline) -> Iterator[tuple[RunFolder, events.Result]]:
     """Finished runs of the same job under the same versions, newest first."""
-    terms, cheat = folder.terms_file.read_bytes(), folder.read_identity().cheat
+    terms, own = folder.terms_file.read_bytes(), folder.read_identity()
     for earlier in reversed(folders.all_runs(folder.root.parent)):
         try:
             is_same = (
                 earlier.root.resolve() != folder.root.resolve()
-                and earlier.read_identity().cheat == cheat
+                and _money(earlier.read_identity()) == _money(own)
                 and earlier.terms_file.read_bytes() == terms
             )
             past = read_timeline(earlier) if is_same else Timeline()
@@ -59,6 +60,11 @@ def _alike(folder: RunFolder, timeline: Timeline) -> Iterator[tuple[RunFolder, e
             continue  # a damaged run is no reason for this one to fail
         if past.result is not None and _versions(past) == _versions(timeline):
             yield earlier, past.result
+
+
+def _money(identity: Identity) -> tuple[str, int, bool, int]:
+    price = identity.relay_price
+    return identity.cheat, price, bool(price) and identity.lab, identity.relays if price else 0
 
 
 def _versions(timeline: Timeline) -> tuple[str, str, str] | None:

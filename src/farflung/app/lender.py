@@ -19,6 +19,7 @@ from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.mooring import places_of
 from farflung.app.neighbours import station
+from farflung.app.policy import Policy, check_passes, needs
 from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
@@ -29,22 +30,19 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.layout import Layout
+from farflung.core.tolls import SignedPass
 from farflung.core.units import Millis
 from farflung.host import lease
 from farflung.host.io.probe import capabilities
 from farflung.host.io.process import WorkerProcess, start_worker
 from farflung.host.limits import cpu_bound, limits_for
 from farflung.job.cheats import HONEST
-from farflung.job.check import check
-from farflung.job.model import gpt_shapes
 from farflung.ledger.block import Genesis
 from farflung.ledger.tx import Offer, Role, sign_offer
 from farflung.market.offer import caps_hash
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
-from farflung.plan.memory import memory
 from farflung.store.io.disk import Disk
 from farflung.train.io.pipe import WorkerPipe
 
@@ -84,6 +82,7 @@ class Lender:
         self._pipe: WorkerPipe | None = None
         self._orders: set[asyncio.Task[bytes]] = set()  # under way
         self._facts = capabilities(self._folder, int(config["flops"]))
+        self._policy = Policy(genesis.chain, role, self._unit_price, self._stake, self._facts.memory_bytes)
         self.counter = Counter()
         self._credential, manners = credential_in(config, key), thrift.manners(self._folder)
         lent = config, self._credential, self.handle, self.counter, manners
@@ -134,6 +133,9 @@ class Lender:
             self._know(order(tenancy.job, body, wire.Members).members)
             tenancy.admit(frozenset(self._addresses) | {connection.peer})
             return b""
+        if method == wire.FARE:
+            self._show(order(tenancy.job, body, wire.Passes).passes, connection.peer)
+            return b""
         if method == wire.ENTER and isinstance(tenancy, Tenancy):
             await tenancy.fanning.follow(order(tenancy.job, body, wire.Enter), self._lease_key)
             return b""
@@ -162,7 +164,7 @@ class Lender:
 
     def _propose(self, connection: Connection, proposal: wire.Proposal) -> wire.Offered:
         """Takes a job into the free slot if the policy agrees, and signs the offer that binds both sides."""
-        self._judge(connection.peer, proposal)
+        self._policy.judge(connection.peer, proposal)
         job = proposal.terms.id
         if self._slot is None:
             self._take(connection.peer, proposal)
@@ -196,46 +198,6 @@ class Lender:
         lent = (self._key, proposal.terms, self._disk, private, self.dial, size)
         return Tenancy(*lent, cheat=self._cheat, station=self.endpoint)
 
-    def _judge(self, proposer: PeerId, proposal: wire.Proposal) -> None:
-        """The provider's policy: the right ledger, its price, a job that makes sense, memory that is there."""
-        if proposal.chain != self._genesis.chain:
-            raise PolicyError("FF-APP-044", "the job is on another ledger")
-        if proposal.terms.requester != proposer:
-            raise PolicyError("FF-APP-094", "a job is proposed by its own requester")
-        if proposal.role is not self._role:
-            raise PolicyError(
-                "FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name
-            )
-        if proposal.unit_price < self._unit_price:
-            raise PolicyError(
-                "FF-APP-045",
-                "the job pays less than this node asks",
-                cause=f"it pays {proposal.unit_price} micro-credits a unit, the node asks {self._unit_price}",
-                hint="raise unit_price, or hire another provider",
-            )
-        proposal.terms.layout.check()
-        check(proposal.terms.spec)
-        if (fault := self._fault(proposal)) is not None:
-            raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
-        if self._needs(proposal) > self._facts.memory_bytes:
-            raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
-
-    def _fault(self, proposal: wire.Proposal) -> str | None:
-        """What would make this node work unpaid, lock more than it has, or need more memory than was judged."""
-        spec = proposal.terms.spec
-        if not 0 <= proposal.dataset_bytes <= limits.DATA_BYTES:
-            return f"a data set of {proposal.dataset_bytes} bytes"
-        if not 0 <= proposal.stake <= self._stake:
-            return f"a stake of {proposal.stake} micro-credits, the node has {self._stake}"
-        if self._role is Role.TRAIN and proposal.units_max < spec.rounds * spec.round_tokens:
-            return f"{proposal.units_max} units are paid, the work has {spec.rounds * spec.round_tokens}"
-        if spec.model.kind == "gpt" and proposal.terms.layout != Layout.of(gpt_shapes(spec.model)):
-            return "the layout is not that of the model"
-        return None
-
-    def _needs(self, proposal: wire.Proposal) -> int:
-        return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
-
     def _happened(self, event: lease.Event) -> None:
         """Moves the slot and carries out what follows."""
         self._slot, effects = lease.handle(self._slot, event, _now())
@@ -256,9 +218,7 @@ class Lender:
     def _launch(self) -> None:
         assert self._proposal is not None
         terms, tokens = self._proposal.terms, self._proposal.units_max
-        bounds = limits_for(
-            self._needs(self._proposal), cpu_bound(terms.layout.size, tokens, self._facts.flops)
-        )
+        bounds = limits_for(needs(self._proposal), cpu_bound(terms.layout.size, tokens, self._facts.flops))
         self._process = start_worker(self._folder / "scratch", self._folder / "worker.log", bounds)
         self._pipe = WorkerPipe(self._process.socket)
         report("worker", pid=self._process.pid, tier=self._process.tier.name)
@@ -303,6 +263,12 @@ class Lender:
         self._past = None
         self._happened(lease.Started(start.job))
         return started
+
+    def _show(self, passes: tuple[SignedPass, ...], payer: PeerId) -> None:
+        """Passes for ways through relays, at the requester's cost. Raises PolicyError FF-APP-241."""
+        check_passes(passes, payer, self._key.public)
+        for signed in passes:
+            self.endpoint.purse.put(signed)
 
     def _know(self, members: tuple[wire.Address, ...]) -> None:
         left, self._addresses = self._addresses, {a.peer: a for a in members}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from farflung.app.housing import LEDGER, RELAY, REQUESTER, Loopback, relay_names
+from farflung.app.housing import LEDGER, MOST_RELAYS, RELAY, REQUESTER, Loopback, relay_names
 from farflung.app.leash import Report
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_LOCAL_KEY, SigningKey, digest, local_key
@@ -20,6 +20,7 @@ from farflung.core.money import MICRO, Credits, parse_credits, times
 from farflung.job.cheats import HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import DAY_MS, Genesis, Params
+from farflung.net import endpoints as net
 from farflung.net.certificates import Credential, certify
 from farflung.net.io.listening import LOOPBACK
 
@@ -28,6 +29,7 @@ STAKE_ROUNDS = (
     20  # a provider stakes the price of this many rounds: more than it could save by cheating in one
 )
 POCKET = MICRO  # credits for fees, beyond budget or stake
+FARES = 10_000 * MICRO  # a requester's, for relays: what is put into channels is no part of a job's budget
 JOB_MS = 30 * DAY_MS
 NODE_MS = 60 * DAY_MS
 
@@ -45,9 +47,10 @@ def cheater_of(spec: JobSpec) -> int:
 
 def genesis_of(spec: JobSpec) -> Genesis:
     """The genesis of a job's local ledger: it follows from the job, so that a reader need not be told it."""
-    keys, pocket, stake = Keys(spec), POCKET, stake_of(spec)
-    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket)]
+    keys, pocket, stake = Keys(spec, MOST_RELAYS), POCKET, stake_of(spec)
+    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + FARES)]
     accounts += [(key.public, stake + pocket) for key in (*keys.providers, *keys.verifiers)]
+    accounts += [(key.public, pocket) for key in keys.relays]
     return Genesis(f"local-{spec.seed}", 0, tuple(accounts), (keys.validator.public,), Params(fee_min=FEE))
 
 
@@ -73,6 +76,9 @@ class Keys:
         """All that a job may pay or refund, by name."""
         found = {"requester": self.requester.public}
         found |= {f"provider-{i}": key.public for i, key in enumerate(self.providers)}
+        found |= {
+            name: key.public for name, key in zip(relay_names(len(self.relays)), self.relays, strict=True)
+        }
         return found | {f"verifier-{i}": key.public for i, key in enumerate(self.verifiers)}
 
     @property
@@ -91,19 +97,33 @@ class Place:
 
     def __init__(self, peer: PeerId, host: str, port: int) -> None:
         self.config: Report = {"peer": peer.hex(), "host": host, "port": port}
+        self.of_net = net.Place(host, port, peer)
 
 
 class LocalNetwork:
     """What each process of a local network is given when it starts (see app.leash: keys included)."""
 
     def __init__(
-        self, spec: JobSpec, cheat: str = HONEST, housing: Loopback | None = None, relays: int = 1
+        self,
+        spec: JobSpec,
+        cheat: str = HONEST,
+        housing: Loopback | None = None,
+        relays: int = 1,
+        relay_price: int = 0,
     ) -> None:
-        """`housing`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one."""
+        """`housing`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one.
+
+        `relay_price`: micro-credits that each of them is paid for a GiB; 0: nothing.
+        """
         self.housing = housing or Loopback()
         self.spec, self.keys, self.genesis = spec, Keys(spec, relays), genesis_of(spec)
         self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
-        self._cheat = cheat
+        self._cheat, self._relay_price = cheat, relay_price
+
+    @property
+    def relay_price(self) -> int:
+        """What each relay is paid, in micro-credits a GiB; 0: nothing, or there is none."""
+        return self._relay_price if self.relays else 0
 
     @property
     def relays(self) -> dict[str, PeerId]:
@@ -136,11 +156,12 @@ class LocalNetwork:
         return {**base, "folder": folder, "local": True}
 
     def relay(self, index: int, ledger: Place | None = None) -> Report:
-        """A relay's configuration: whom it serves, and where it hears of node keys that are withdrawn."""
+        """A relay's configuration: whom it serves, its price, and where it hears of node keys that are withdrawn."""
         allow, key = [peer.hex() for peer in self.keys.guests], self.keys.relays[index]
         name = relay_names(index + 1)[index]
         base = {"name": name, "key": key.seed.hex(), "port": 0, **self._listening(name)}
-        return {**base, "allow": allow, "ledger": ledger.config if ledger is not None else None}
+        paid = {"ledger": ledger.config if ledger is not None else None, "price": self.relay_price}
+        return {**base, "allow": allow, **paid}
 
     def node(self, name: str, key: SigningKey, folder: str, ledger: Place, flops: int) -> Report:
         """What providers and verifiers have in common."""
@@ -180,6 +201,7 @@ class LocalNetwork:
             "root": root,
             "ledger": ledger.config,
             "relays": [relay.config for relay in relays],
+            "relay_price": self.relay_price,
             "lines": {name: self.housing.line(name) for name in ("provider-0", REQUESTER, RELAY)},
             "relayed": self.reached.hidden == self.spec.network.providers,
             "port": self.spec.network.port,

@@ -69,6 +69,11 @@ class Processes:
         assert self._ledger is not None
         return str(self._ledger.config["host"]), int(self._ledger.config["port"])
 
+    @property
+    def relays(self) -> tuple[Place, ...]:
+        """Where relays listen."""
+        return tuple(self._relays)
+
     def start_own_worker(self) -> WorkerPipe:
         """The supervisor's own torch process: builds the initial weights, measures, evaluates."""
         scratch = self._folder.root / "scratch"

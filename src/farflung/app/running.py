@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from farflung.app import asking, beside, closing, history, preparation, thrift
+from farflung.app import asking, beside, closing, fares, history, preparation, thrift
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
@@ -42,7 +42,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.plan.advise import Plan, advise
 from farflung.plan.compare import Measured, compare
 from farflung.plan.time import ALONE_THREADS
-from farflung.plan.traffic import all_relayed, ring_bytes
+from farflung.plan.traffic import Traffic, all_relayed, ring_bytes
 from farflung.train.rounds import REASON_STOPPED
 
 
@@ -76,7 +76,8 @@ class Run:
         self._housing = housing_of(self._spec, identity.relays, in_homes=identity.lab)
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        self._network = LocalNetwork(self._spec, identity.cheat, self._housing, identity.relays)
+        made = (identity.cheat, self._housing, identity.relays, identity.relay_price)
+        self._network = LocalNetwork(self._spec, *made)
         self._processes = Processes(folder, self._network, self._journal, self._hear)
         self._scorer: Scorer | None = None
         self._main: asyncio.Task[Any] | None = None
@@ -189,7 +190,13 @@ class Run:
         if self._housing.homes:  # nobody reaches into a home, a verifier's either
             self._plan = msgspec.structs.replace(self._plan, traffic=all_relayed(self._plan.traffic))
         if self._journal.timeline.plan is None:
-            self._journal.emit(self._plan.event(self._folder.name, baseline=self._identity.baseline))
+            event = self._plan.event(self._folder.name, baseline=self._identity.baseline)
+            self._journal.emit(fares.planned(event, *self._fare(self._plan)))
+
+    def _fare(self, plan: Plan) -> tuple[Traffic, int, int]:
+        """What is sent, what relays are paid for it (micro-credits a GiB), and how many there are."""
+        network = self._network
+        return plan.traffic, network.relay_price, len(network.relays)
 
     async def _with_network(self, layout: Layout | None) -> events.Result:
         worker = self._processes.start_own_worker()
@@ -230,6 +237,7 @@ class Run:
             "memory_bytes": plan.memory.worker,
             "dataset_bytes": plan.data_bytes,
             "answer_seconds": plan.answer,
+            "relay_funds": fares.funds_of(plan.traffic, self._network.relay_price),
         }
 
     def _last_state(self, outcome: Outcome) -> bytes:
@@ -250,7 +258,7 @@ class Run:
         return score.loss
 
     async def _conclude(self, prepared: Prepared) -> Ending:
-        """Everybody takes the stake back, then what the ledger says is proved and exported: all blocks are in it."""
+        """Everybody takes the stake back and relays their pay; then what the ledger says is proved and exported."""
         await self._processes.leave()
         counter = Counter()
         endpoint = Endpoint(
@@ -263,6 +271,9 @@ class Run:
 
         ledger = LedgerClient(reach_ledger, self._network.keys.requester, self._network.genesis)
         try:
+            if self._network.relay_price:
+                places = [place.of_net for place in self._processes.relays]
+                await closing.pay_relays(self._network, endpoint, ledger, places, self._journal)
             return await closing.conclude(self._folder, self._network, prepared.terms, ledger)
         finally:
             await endpoint.close()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -160,12 +160,17 @@ class Payer:
         await connection.call(RENEW, encode(signed))
         return signed
 
-    async def keep(self) -> None:
-        """Signs the pass anew for as long as this runs. A relay that is away is told the next time."""
+    async def keep(self, tell: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Signs the pass anew for as long as this runs. A relay that is away is told the next time.
+
+        `tell`: hands the new one out, so that a relay that has lost its books is shown one that still counts.
+        """
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             with contextlib.suppress(FarflungError):
                 await self.renew()
+            if tell is not None:
+                await tell()
 
     async def settle(self) -> None:
         """Lets the relay claim what is signed and give the rest back. Raises NetworkError."""

@@ -10,6 +10,7 @@ audit.open      OpenSegment     SegmentOpened     the committed state before a d
 audit.reveal    RevealSegment   SegmentRevealed   what the peer claims came out, once a verifier has committed
 lease.members   Members         b""               who is in the job from now on
 fan.enter       Enter           b""               it is in the job's group at a relay (net.groups)
+lease.pass      Passes          b""               it shows these when it dials through relays (core.tolls)
 lease.end       End             b""               the lease is over
 
 requester → verifier            answer
@@ -18,6 +19,7 @@ lease.start     Start           Started           data is here; its worker is re
 audit.run       AuditOrder      AuditAnswer       it has trained the segment again and committed to what came out
 audit.judge     AuditReveal     Judged            it has compared
 lease.members   Members         b""               who was in the job, those included that are out
+lease.pass      Passes          b""               as a provider
 lease.end       End             b""               the lease is over
 
 verifier → provider: audit.open and audit.reveal, where the coordinator brought no answer; they give what lies on the
@@ -33,6 +35,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId, Signature
+from farflung.core.tolls import SignedPass
 from farflung.job.spec import Terms
 from farflung.ledger.tx import Role, SignedOffer, SignedVerdict
 from farflung.net.endpoints import DIRECT, Place
@@ -52,6 +55,7 @@ END = "lease.end"
 ENTER = "fan.enter"
 HELD = "fan.held"
 MEMBERS = "lease.members"
+FARE = "lease.pass"
 OPEN = "audit.open"
 UNVEIL = "audit.reveal"
 AUDIT = "audit.run"
@@ -297,6 +301,13 @@ class Enter(Wire, frozen=True):
     wrapped_key: bytes
 
 
+class Passes(Wire, frozen=True):
+    """What the requester pays for: one pass for each relay that the job's nodes are reached through."""
+
+    job: Hash
+    passes: tuple[SignedPass, ...]
+
+
 class End(Wire, frozen=True):
     """The lease is over: the worker may go, and what was stored for the job may be deleted."""
 
@@ -316,6 +327,7 @@ OrderT = TypeVar(
     AuditReveal,
     Members,
     Enter,
+    Passes,
     End,
 )
 OpeningT = TypeVar("OpeningT", SegmentOpened, SegmentRevealed)

@@ -10,13 +10,11 @@ from typing import Final
 
 import msgspec
 
+from farflung.core.event import Event as Event
+from farflung.core.events_of_ways import Housed as Housed
+from farflung.core.events_of_ways import RelayPaid as RelayPaid
+
 FORMAT: Final = 1
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", omit_defaults=False):
-    """Base of all events."""
-
-    at: float = 0.0
 
 
 class Began(Event, frozen=True, tag="began"):
@@ -57,6 +55,8 @@ class Planned(Event, frozen=True, tag="plan"):
     up_round: int = 0  # of these, up the line of the member that sends most
     down_round: int = 0
     lines: str = ""  # which lines the plan reckons with
+    relay_price: int = 0  # micro-credits a GiB; 0: relays carry for nothing, or there are none
+    relay_funds: int = 0  # micro-credits that are put aside for them
 
 
 class ProcessStarted(Event, frozen=True, tag="process"):
@@ -189,19 +189,6 @@ class Sandboxed(Event, frozen=True, tag="sandbox"):
 
     tier: str
     gaps: tuple[str, ...]
-
-
-class Housed(Event, frozen=True, tag="housed"):
-    """Who is in a simulated home of the laboratory, and what kind of NAT each one's router does, in the same order.
-
-    `up` and `down` of every line in Mbit/s; `rtt`: round trip to the backbone in ms.
-    """
-
-    names: tuple[str, ...]
-    routers: tuple[str, ...]
-    up: float
-    down: float
-    rtt: float
 
 
 class Drawn(Event, frozen=True, tag="drawn"):
@@ -374,6 +361,7 @@ AnyEvent = (
     | Caught
     | Restarted
     | Settled
+    | RelayPaid
     | Left
     | Compared
     | Baseline

@@ -7,15 +7,17 @@ its fraud can be *shown* by receipts and certificates, it is not *prevented*.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from farflung.core import limits, merkle
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_GENESIS, NS_HEADER, NS_TABLES, digest, is_signed
 from farflung.core.errors import VerificationError
-from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
+from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS
-from farflung.ledger.tx import SignedTx
+from farflung.ledger.tx import ChannelClaim, ChannelClose, SignedTx
 
 LOGICAL_MS = 1000  # step of logical time: local networks propose at (last block's time) + this
 HOUR_MS = 3_600_000
@@ -84,6 +86,20 @@ def tables_hash(tables: Tables) -> Hash:
 def txs_root(txs: tuple[SignedTx, ...]) -> Hash:
     """Merkle root over the encoded signed transactions."""
     return merkle.root([encode(signed) for signed in txs])
+
+
+def worked_state(blocks: Iterable[Block]) -> Hash:
+    """The state root after the last block that does more than pay relays; ZERO_HASH where there is none.
+
+    What relays are paid for are measured bytes, all else a job's ledger says follows from the job: two runs have this
+    root in common.
+    """
+    found = ZERO_HASH
+    for block in blocks:
+        ops = [op for signed in block.txs for op in signed.tx.ops]
+        if not all(isinstance(op, ChannelClaim | ChannelClose) for op in ops):
+            found = block.header.state
+    return found
 
 
 def read_block(data: bytes) -> Block:

@@ -16,7 +16,7 @@ from farflung.core.codec import decode
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.money import parse_credits
 from farflung.job.spec import Terms
-from farflung.ledger.block import Genesis, read_block
+from farflung.ledger.block import Genesis, read_block, worked_state
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, check_receipt
 from farflung.ledger.results import Applied
@@ -72,7 +72,7 @@ def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: 
             escrow += sum(op.escrow for op in ops if isinstance(op, JobCreate) and op.job == terms.id)
         report.blocks += 1
         report.transactions += len(block.txs)
-    report.ledger_root = chain.head.state.hex()
+    report.ledger_root = worked_state(chain.blocks).hex()
     job = chain.state.find(JobRow, terms.id)
     require(job is not None, "FF-VERI-020", "the ledger does not know the job")
     assert job is not None

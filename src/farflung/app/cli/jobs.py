@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from farflung.app import asking, folder, preparation, running
+from farflung.app import asking, fares, folder, preparation, running
 from farflung.app.cli import linking
 from farflung.app.cli.completing import job_files, keys_to_set, presets, run_names
 from farflung.app.cli.showing import watcher
@@ -89,6 +89,12 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
     metavar="N",
     help="For peers behind routers. Default: 2.",
 )
+@click.option(
+    "--relay-price",
+    type=int,
+    metavar="MICRO",
+    help=f"To relays, a GiB; 0: free. Default: {fares.PRICE}.",
+)
 @_JSON
 def run(
     job: Path | None,
@@ -101,6 +107,7 @@ def run(
     baseline: bool | None,
     lab: bool,
     relays: int,
+    relay_price: int | None,
     as_json: bool,
 ) -> None:
     """Train a job on a network on this computer, and settle it in test credits.
@@ -108,7 +115,12 @@ def run(
     JOB is a TOML file; without it, a small GPT learns Python's own library.
     """
     resolved, identity = asking.resolve(
-        job, preset, _flags(settings, seed, rounds), cheat=cheat, baseline=baseline
+        job,
+        preset,
+        _flags(settings, seed, rounds),
+        cheat=cheat,
+        baseline=baseline,
+        relay_price=relay_price,
     )
     identity = msgspec.structs.replace(identity, lab=lab, relays=relays)
     root = asking.new_root(out, resolved.spec.name)
@@ -188,7 +200,10 @@ def plan(
         sys.stdout.write("\n".join(text) + "\n")
         return
     size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
-    event = advise(spec, layout, size, machine()).event("")
+    found = advise(spec, layout, size, machine())
+    event = fares.planned(
+        found.event(""), found.traffic, identity.relay_price, identity.relays if spec.hidden else 0
+    )
     told = [to_json(event)] if as_json else lines(event, Timeline()) + linking.by_default(resolved)
     sys.stdout.write("\n".join(told) + "\n")
 

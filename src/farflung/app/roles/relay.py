@@ -1,7 +1,7 @@
 """The relay: forwards the bytes of peers that cannot reach each other, and keeps nothing.
 
 It has no disk and no state worth one: a new process with the same key on the same port is the same relay, and its
-peers find it again by themselves.
+peers find it again by themselves. What they owe it they sign anew, from the first byte of their passes.
 """
 
 from __future__ import annotations
@@ -9,19 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import time
 from collections.abc import Callable
 from typing import Final
 
 from farflung.app.leash import Orders, Report, by_name, report, report_usage, run_role
-from farflung.app.registry import Follower
+from farflung.app.ledger_client import PATIENCE_SECONDS
+from farflung.app.relay_desk import Desk
 from farflung.core.crypto import SigningKey
+from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
 from farflung.net.counters import Counter
-from farflung.net.io.connection import Connection
 from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.tollgate import Tollgate
 
 TELL_SECONDS: Final = 0.5
+AGAIN_SECONDS: Final = 0.2
 _FILES: Final = 8192  # two sockets and two pipes a circuit are six descriptors
 
 
@@ -49,6 +53,7 @@ async def main(orders: Orders) -> None:
         return
     allow_many_files()
     key = SigningKey(bytes.fromhex(config["key"]))
+    desk = desk_of(config, key)
     server = RelayServer(
         key,
         host=config.get("host", LOOPBACK),
@@ -56,17 +61,19 @@ async def main(orders: Orders) -> None:
         allow_remote=bool(config.get("remote")),
         admit=admission(config["allow"]),
         counter=Counter(),
+        toll=await _gate(desk, int(config["price"])) if desk is not None and config["price"] else None,
     )
     host, port = await server.start()
     report("ready", peer=key.public.hex(), host=host, port=port)
-    tasks = [asyncio.create_task(_tell(server))]
-    if config.get("ledger"):
-        tasks.append(asyncio.create_task(_follow(server, config["ledger"])))
+    telling = asyncio.create_task(_tell(server))
+    if desk is not None:
+        desk.attend(server)
     while await orders.next() is not None:
         pass
-    for task in tasks:
-        task.cancel()
+    telling.cancel()
     await server.close()
+    if desk is not None:
+        await desk.close()
     report("bytes", **_told(server))
     used = report_usage(config["name"])
     report("usage", process=used.process, peak_bytes=used.peak_bytes, cpu_seconds=used.cpu_seconds)
@@ -77,14 +84,24 @@ def _told(server: RelayServer) -> dict[str, int]:
     return {"relay": server.forwarded, **by_name(server.counter)}
 
 
-async def _follow(server: RelayServer, ledger: Report) -> None:
-    """Node keys that the ledger withdraws lose their circuits here."""
-    validator = PeerId(bytes.fromhex(ledger["peer"]))
+def desk_of(config: Report, key: SigningKey) -> Desk | None:
+    """The relay's way to its ledger: whose node keys are withdrawn, and who pays."""
+    ledger = config["ledger"]
+    if ledger is None:
+        return None
+    return Desk(key, PeerId(bytes.fromhex(ledger["peer"])), (ledger["host"], ledger["port"]))
 
-    async def reach() -> Connection:
-        return await server.endpoint.dial(validator, ledger["host"], ledger["port"])
 
-    await Follower(reach, server.keyring, server.recheck).stay()
+async def _gate(desk: Desk, price: int) -> Tollgate:
+    """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return await desk.gate(price)
+        except NetworkError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 async def _tell(server: RelayServer) -> None:

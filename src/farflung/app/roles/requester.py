@@ -14,6 +14,7 @@ from farflung.app import preparation
 from farflung.app.asking import resolve_again
 from farflung.app.engagement import Outcome, Requester
 from farflung.app.exchange import Outlook
+from farflung.app.fares import Fare
 from farflung.app.folder import RunFolder
 from farflung.app.hiring import Budget
 from farflung.app.housing import RELAY, REQUESTER
@@ -55,6 +56,11 @@ def outlook_of(config: Report) -> Outlook:
     member, own, relay = (links.parse(config["lines"][name]) for name in ("provider-0", REQUESTER, RELAY))
     found = places_of(config["relays"])
     return Outlook(member, own, relay, found, bool(config["relayed"])) if found else Outlook(member, own)
+
+
+def fare_of(config: Report) -> Fare:
+    """What the supervisor's plan pays relays."""
+    return Fare(int(config["relay_price"]), int(config["relay_funds"]), places_of(config["relays"]))
 
 
 def tell_closed(_: PublicState, counter: Counter) -> None:
@@ -117,6 +123,7 @@ async def main(orders: Orders) -> None:
         allow_remote=config["remote"],
         machine=credential_in(config, key),
         outlook=outlook_of(config),
+        fare=fare_of(config),
     )
     validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
 

@@ -1,0 +1,93 @@
+"""What a node that lends itself agrees to: which jobs it takes, and which passes it shows at relays."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from farflung.app import wire
+from farflung.core import limits, tolls
+from farflung.core.errors import PolicyError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.layout import Layout
+from farflung.core.tolls import SignedPass
+from farflung.job.check import check
+from farflung.job.model import gpt_shapes
+from farflung.ledger.tx import Role
+from farflung.plan.memory import memory
+
+PASSES: Final = limits.PLACES  # of one lease at a time: one for each relay that its nodes are reached through
+
+
+class Policy(NamedTuple):
+    """One node's: its ledger and role, what it asks for a unit (micro-credits), its stake, and its memory."""
+
+    chain: Hash
+    role: Role
+    unit_price: int
+    stake: int
+    memory_bytes: int
+
+    def judge(self, proposer: PeerId, proposal: wire.Proposal) -> None:
+        """The right ledger, its price, a job that makes sense, memory that is there. Raises PolicyError."""
+        if proposal.chain != self.chain:
+            raise PolicyError("FF-APP-044", "the job is on another ledger")
+        if proposal.terms.requester != proposer:
+            raise PolicyError("FF-APP-094", "a job is proposed by its own requester")
+        if proposal.role is not self.role:
+            raise PolicyError(
+                "FF-APP-085", "this node does not lend itself for that", cause=proposal.role.name
+            )
+        if proposal.unit_price < self.unit_price:
+            raise PolicyError(
+                "FF-APP-045",
+                "the job pays less than this node asks",
+                cause=f"it pays {proposal.unit_price} micro-credits a unit, the node asks {self.unit_price}",
+                hint="raise unit_price, or hire another provider",
+            )
+        proposal.terms.layout.check()
+        check(proposal.terms.spec)
+        if (fault := self._fault(proposal)) is not None:
+            raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
+        if needs(proposal) > self.memory_bytes:
+            raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
+
+    def _fault(self, proposal: wire.Proposal) -> str | None:
+        """What would make this node work unpaid, lock more than it has, or need more memory than was judged."""
+        spec = proposal.terms.spec
+        if not 0 <= proposal.dataset_bytes <= limits.DATA_BYTES:
+            return f"a data set of {proposal.dataset_bytes} bytes"
+        if not 0 <= proposal.stake <= self.stake:
+            return f"a stake of {proposal.stake} micro-credits, the node has {self.stake}"
+        if self.role is Role.TRAIN and proposal.units_max < spec.rounds * spec.round_tokens:
+            return f"{proposal.units_max} units are paid, the work has {spec.rounds * spec.round_tokens}"
+        if spec.model.kind == "gpt" and proposal.terms.layout != Layout.of(gpt_shapes(spec.model)):
+            return "the layout is not that of the model"
+        return None
+
+
+def needs(proposal: wire.Proposal) -> int:
+    """Bytes of memory that a job's worker takes."""
+    return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
+
+
+def check_passes(passes: tuple[SignedPass, ...], payer: PeerId, own: PeerId) -> None:
+    """A requester hands out what it pays for itself, and for this node: a relay would bill others otherwise.
+
+    Raises PolicyError FF-APP-241.
+    """
+    if len(passes) > PASSES or not all(_is_for(signed, payer, own) for signed in passes):
+        raise PolicyError(
+            "FF-APP-241",
+            "a pass is none of this lease's",
+            cause=f"there are more than {PASSES}, or one is not its requester's, or not for this node",
+        )
+
+
+def _is_for(signed: SignedPass, payer: PeerId, own: PeerId) -> bool:
+    toll = signed.toll
+    return (
+        toll.payer == payer
+        and own in toll.holders
+        and tolls.is_well_formed(toll)
+        and tolls.is_pass_signed(signed)
+    )

@@ -1,0 +1,28 @@
+"""Events of the ways between nodes: where they live, and what relays got. Part of core.events."""
+
+from __future__ import annotations
+
+from farflung.core.event import Event
+
+
+class Housed(Event, frozen=True, tag="housed"):
+    """Who is in a simulated home of the laboratory, and what kind of NAT each one's router does, in the same order.
+
+    `up` and `down` of every line in Mbit/s; `rtt`: round trip to the backbone in ms.
+    """
+
+    names: tuple[str, ...]
+    routers: tuple[str, ...]
+    up: float
+    down: float
+    rtt: float
+
+
+class RelayPaid(Event, frozen=True, tag="relay-paid"):
+    """What a relay got for `bytes` that both ends signed for, in micro-credits, at `price` a GiB; `held`: not yet."""
+
+    peer: str
+    bytes: int
+    price: int
+    paid: int
+    held: int = 0
