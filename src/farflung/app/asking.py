@@ -72,9 +72,9 @@ def resolve(
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
     Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243 (relay price). Relative paths in the job
-    start from the file's folder, else from `base`. `cheat` names what one of the providers does instead of its work (job.cheats);
-    None: it skips its work in the run that shows what audits are for, and nobody cheats in a run of your own.
-    `baseline`: whether one machine is trained on the same tokens to compare with; None: only in that first run.
+    start from the file's folder, else from `base`. `cheat` names what one of the providers does instead of its work
+    (job.cheats); None: it skips its work in the run that shows what audits are for, and nobody cheats in a run of your
+    own. `baseline`: whether one machine is trained on the same tokens to compare with; None: only in that first run.
     `relay_price`: micro-credits a GiB for relays; None: fares.PRICE, or 0 for more nodes than a pass can name.
     """
     text = read_job(job) if isinstance(job, Path) else job

@@ -8,7 +8,7 @@ from farflung.core.events import Caught
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.plan.compare import is_off
-from farflung.watch import foretold, words, yardstick
+from farflung.watch import fares, foretold, words, yardstick
 from farflung.watch.fold import Timeline
 from farflung.watch.progress import DETAIL, FACT, MORE, STORY
 from farflung.watch.rows import WIDE, Row, Span, Style, block, plain
@@ -90,6 +90,7 @@ def settle(t: Timeline, columns: int, is_over: bool) -> list[Row]:
         text = "nobody was paid yet" if is_over else "when all rounds are closed and checked"
         return block("Settle", [_quiet(text)], columns, rank=FACT)
     parts = [plain(_paid(t, "provider")), plain(_paid(t, "verifier"))]
+    parts.append(plain(fares.together(t)))
     if t.result is None:
         slashed = sum(c.slashed for c in t.caught.values())
         parts += [

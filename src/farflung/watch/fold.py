@@ -92,6 +92,7 @@ class Timeline(Struct, frozen=True):
     received: Mapping[tuple[int, str], int] = _NOTHING  # most that was seen to agree, as `traffic`
     usage: Mapping[str, events.Usage] = _NOTHING  # largest peak by process
     settled: Mapping[str, events.Settled] = _NOTHING
+    relays: Mapping[str, events.RelayPaid] = _NOTHING  # what each got, by peer
     left: tuple[events.Left, ...] = ()
     restarted: tuple[events.Restarted, ...] = ()
     sandboxes: tuple[events.Sandboxed, ...] = ()
@@ -234,6 +235,8 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
             return _resume(t, event)
         case events.Settled():
             return replace(t, settled=_with(t.settled, event.peer, event), stage=Stage.SETTLE)
+        case events.RelayPaid():
+            return replace(t, relays=_with(t.relays, event.peer, event))
         case events.Failed():
             return replace(t, failed=event)
         case events.Result():

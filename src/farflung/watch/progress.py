@@ -7,7 +7,7 @@ from typing import Final
 from farflung.core.events import Resumed
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
-from farflung.watch import foretold, words, yardstick
+from farflung.watch import fares, foretold, words, yardstick
 from farflung.watch.fold import Stage, Timeline
 from farflung.watch.rows import LABEL, Row, Span, Style, block, plain
 
@@ -39,7 +39,7 @@ def plan(t: Timeline, columns: int, is_over: bool = False) -> list[Row]:
         *block("", [plain(text) for text in words.agreement(p)], columns, rank=DETAIL),
         *block("", [plain(sync), plain(ring)], columns, rank=MORE),
         *block("", [plain(text) for text in foretold.lines_of(p)], columns, rank=DETAIL),
-        *block("", [plain(text) for text in (*takes, words.price(p))], columns, rank=MORE),
+        *block("", [plain(text) for text in (*takes, words.price(p), fares.planned(p))], columns, rank=MORE),
     ]
 
 

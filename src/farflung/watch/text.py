@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import foretold, words, yardstick
+from farflung.watch import fares, foretold, words, yardstick
 from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
@@ -60,6 +60,8 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
             return say(timeline.stage, words.restarted(event))
         case events.Settled():
             return say("Settle", words.settled(event, timeline))
+        case events.RelayPaid():
+            return say("Settle", fares.paid(event))
         case events.Compared():
             return say("Result", foretold.compared(event))
         case events.Repeated():
@@ -95,7 +97,7 @@ def _planned(event: events.Planned) -> list[str]:
         *say("Plan", *yardstick.traffic(event)),
         *say("Plan", *foretold.lines_of(event)),
         *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
-        *say("Plan", words.price(event)),
+        *say("Plan", words.price(event), fares.planned(event)),
     ]
 
 
