@@ -70,7 +70,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
 @click.option(
     "--cheat",
     type=click.Choice(cheats.KINDS),
-    help="What one drawn provider does instead of its work. Default: skip without JOB, else none.",
+    help="One cheats so. Default: skip if no JOB.",
 )
 @click.option(
     "--baseline/--no-baseline",
