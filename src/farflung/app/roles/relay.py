@@ -53,7 +53,7 @@ async def main(orders: Orders) -> None:
         return
     allow_many_files()
     key = SigningKey(bytes.fromhex(config["key"]))
-    desk = desk_of(config, key)
+    desk, price = desk_of(config, key), int(config.get("price", 0))
     server = RelayServer(
         key,
         host=config.get("host", LOOPBACK),
@@ -61,7 +61,7 @@ async def main(orders: Orders) -> None:
         allow_remote=bool(config.get("remote")),
         admit=admission(config["allow"]),
         counter=Counter(),
-        toll=await _gate(desk, int(config["price"])) if desk is not None and config["price"] else None,
+        toll=await _gate(desk, price) if desk is not None and price else None,
     )
     host, port = await server.start()
     report("ready", peer=key.public.hex(), host=host, port=port)
@@ -86,7 +86,7 @@ def _told(server: RelayServer) -> dict[str, int]:
 
 def desk_of(config: Report, key: SigningKey) -> Desk | None:
     """The relay's way to its ledger: whose node keys are withdrawn, and who pays."""
-    ledger = config["ledger"]
+    ledger = config.get("ledger")
     if ledger is None:
         return None
     return Desk(key, PeerId(bytes.fromhex(ledger["peer"])), (ledger["host"], ledger["port"]))
