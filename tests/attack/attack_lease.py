@@ -58,6 +58,7 @@ ORDERS = (
     wire.OPEN,
     wire.UNVEIL,
     wire.MEMBERS,
+    wire.FARE,
     wire.END,
 )
 

@@ -41,9 +41,10 @@ from farflung.app.vault import Vault
 from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_OBJECT, digest, local_key
+from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
 from farflung.core.ids import Hash, Signature
 from farflung.core.layout import Layout, TensorSpec
+from farflung.core.tolls import Pass, SignedPass, sign_pass
 from farflung.host import lease
 from farflung.job.spec import Terms
 from farflung.net.endpoints import Place
@@ -91,6 +92,7 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
             wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
             wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, said),
             wire.MEMBERS: wire.Members(TERMS.id, (scene.stranger.address, scene.fellow.address)),
+            wire.FARE: wire.Passes(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
             wire.END: wire.End(TERMS.id),
         }
         assert orders.keys() == set(ORDERS)
@@ -100,6 +102,35 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
         assert scene.process.worker.trained == []
         assert scene.provider._tenancy is not None
         assert not scene.provider._tenancy.allows(STRANGER.public)
+
+    against(attack)
+
+
+def toll_of(payer: SigningKey, *holders: SigningKey) -> SignedPass:
+    """A pass at one relay, for an hour long gone: whoever shows it is served nowhere, but that is the relay's word."""
+    named = tuple(sorted(key.public for key in holders))
+    terms = (local_key(9, "relay").public, 1, 1, named, 1 << 30, 0, 0, limits.PASS_SECONDS)
+    return sign_pass(payer, Pass(NIL, payer.public, *terms))
+
+
+def test_a_requester_cannot_make_a_provider_show_passes_that_others_pay_for(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        good = toll_of(REQUESTER, ME, REQUESTER)
+        forged = replace(good, signature=Signature(bytes(64)))
+        bad = [
+            (toll_of(STRANGER, ME, REQUESTER),),
+            (good, forged),
+            (toll_of(REQUESTER, FELLOW, REQUESTER),),
+            (good,) * 100,
+        ]
+        for passes in bad:
+            assert await scene.order(wire.FARE, wire.Passes(TERMS.id, passes)) == "FF-APP-241"
+        relay, purse = good.toll.relay, scene.provider.endpoint.purse
+        assert purse.find(relay, REQUESTER.public) is None
+        assert await scene.order(wire.FARE, wire.Passes(NIL, (good,))) == "FF-APP-057"
+        assert await scene.order(wire.FARE, wire.Passes(TERMS.id, (good,))) == "ok"
+        assert purse.find(relay, REQUESTER.public) == good
 
     against(attack)
 

@@ -358,7 +358,12 @@ class Tollgate:
     async def settle(self, payer: PeerId) -> None:
         """Claims all that is signed for this payer, and ends what it pays for. Raises what `settle` of the app does."""
         known = self._payers.get(payer)
-        if known is None or known.is_settling:
+        if known is None and await self._ask_funds(payer) is None:
+            return  # a stranger
+        known = self._payers.setdefault(
+            payer, _Payer()
+        )  # it may have used nothing: its money goes back all the same
+        if known.is_settling:
             return
         mine = {name: books for name, books in self._books.items() if name[0] == payer}
         await asyncio.gather(

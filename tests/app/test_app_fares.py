@@ -1,0 +1,264 @@
+"""A requester's fares: channels with its relays, passes for its nodes, and money that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from farflung.app import asking, fares, folder, history
+from farflung.app.fares import Fare, Fares
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.local import FARES, LocalNetwork, genesis_of
+from farflung.app.policy import PASSES, check_passes
+from farflung.app.roles.validator import Validator
+from farflung.app.tolling import Payer, tollgate
+from farflung.core import limits, tolls
+from farflung.core.crypto import SigningKey, local_key
+from farflung.core.errors import PolicyError, UsageError
+from farflung.core.events import Planned
+from farflung.core.tolls import GIB, Pass, cost, sign_pass
+from farflung.core.units import Bytes
+from farflung.ledger.block import Genesis, worked_state
+from farflung.ledger.io.store import Store
+from farflung.ledger.rows import ChannelRow
+from farflung.ledger.state import total_money
+from farflung.ledger.tx import Transfer
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.relay import RelayServer
+from farflung.plan.traffic import Traffic
+
+VALIDATOR, PAYER, NODE = (local_key(23, name) for name in ("validator", "payer", "node"))
+RELAYS = [local_key(23, "relay", i) for i in range(2)]
+RICH, PRICE, FUNDS = 1 << 40, GIB // 2, 1 << 30
+GENESIS = Genesis("fares", 0, tuple((key.public, RICH) for key in (PAYER, *RELAYS)), (VALIDATOR.public,))
+END = 86_400_000
+SENT = Traffic(*(Bytes(n) for n in (1, 1, 1, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 0, 1)))
+
+
+async def echo(_: Connection, __: str, body: bytes) -> bytes:
+    return body
+
+
+async def nothing() -> None:
+    """Nobody has to be told."""
+
+
+class World:
+    def __init__(self, place: Path) -> None:
+        self.store = Store.open(place / "chain.db", GENESIS)
+        self.chain = self.store.load(VALIDATOR)
+        served = Validator(self.chain, self.store, is_local=True)
+        self.validator = Endpoint(VALIDATOR, served.handle, Counter())
+        self.payer, self.node = (Endpoint(key, echo, Counter()) for key in (PAYER, NODE))
+        self.servers: list[RelayServer] = []
+        for number, key in enumerate(RELAYS):
+            own = LedgerClient(lambda n=number: self.reach(self.servers[n].endpoint), key, GENESIS)  # type: ignore[misc]
+            self.servers.append(RelayServer(key, toll=tollgate(own, key.public, PRICE)))
+        self.ledger = LedgerClient(lambda: self.reach(self.payer), PAYER, GENESIS)
+
+    async def reach(self, endpoint: Endpoint) -> Connection:
+        return await endpoint.dial(VALIDATOR.public, *self.validator.address)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[World]:
+        await self.validator.start()
+        for key, server in zip(RELAYS, self.servers, strict=True):
+            self.node.attach(key.public, *await server.start())
+        await self.node.attached()
+        try:
+            yield self
+        finally:
+            for each in (self.payer, self.node, *self.servers, self.validator):
+                await each.close()
+            self.store.close()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(Place(*s.address, k.public) for k, s in zip(RELAYS, self.servers, strict=True))
+
+    def fares(self) -> Fares:
+        return Fares(PAYER, self.payer, Fare(PRICE, FUNDS, self.places))
+
+    async def send(self, place: Place, size: int) -> None:
+        connection = await self.payer.dial(NODE.public, place.host, place.port, relay=place.relay)
+        assert len(await connection.call("x", bytes(size))) == size
+
+    async def settle(self) -> None:
+        for place in self.places:
+            await Payer(PAYER, self.payer, self.ledger, place.relay, (place.host, place.port)).settle()
+
+    @property
+    def channels(self) -> dict[bytes, ChannelRow]:
+        return {row.relay: row for row in self.chain.state.rows(ChannelRow)}
+
+
+def run(place: Path, test: Callable[[World], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60), World(place).open() as world:
+            await test(world)
+            assert total_money(world.chain.state) == world.chain.state.law.minted
+
+    asyncio.run(bounded())
+
+
+def test_each_relay_is_paid_for_what_it_carried_and_one_that_carried_nothing_gives_all_back(
+    tmp_path: Path,
+) -> None:
+    async def test(world: World) -> None:
+        own = world.fares()
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        assert [signed.toll.relay for signed in own.passes] == [key.public for key in RELAYS]
+        await world.send(world.places[0], 1 << 18)
+        await own.sign()
+        before = world.chain.head.state
+        await world.settle()
+        await own.close()
+        first, second = (world.channels[key.public] for key in RELAYS)
+        assert first.paid == cost(first.carried, PRICE) > cost(1 << 19, PRICE)
+        assert (second.paid, second.carried) == (0, 0)
+        assert not first.is_open
+        assert not second.is_open
+        balances = [(await world.ledger.account(key.public)).balance for key in (PAYER, *RELAYS)]
+        assert balances == [RICH - first.paid, RICH + first.paid, RICH]
+        assert worked_state(world.chain.blocks) == before != world.chain.head.state
+
+    run(tmp_path, test)
+
+
+def test_a_requester_that_is_started_anew_finds_its_channels_open_and_goes_on(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for _ in range(2):
+            own = world.fares()
+            await own.fund(world.ledger, END)
+            await own.admit([NODE.public], nothing)
+            await world.send(world.places[0], 1 << 16)
+            await own.close()
+        await world.settle()
+        row = world.channels[RELAYS[0].public]
+        assert row.opening == 1
+        assert row.carried > 4 << 16
+
+    run(tmp_path, test)
+
+
+def test_a_node_that_comes_later_is_named_by_the_same_pass(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        own, other = world.fares(), local_key(23, "other").public
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        serials = [signed.toll.serial for signed in own.passes]
+        await own.admit([other], nothing)
+        assert [signed.toll.serial for signed in own.passes] == serials
+        assert all({NODE.public, other} <= set(signed.toll.holders) for signed in own.passes)
+        await own.close()
+
+    run(tmp_path, test)
+
+
+def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is_asked(
+    tmp_path: Path,
+) -> None:
+    many = [local_key(23, "many", i).public for i in range(limits.PASS_HOLDERS)]
+
+    async def test(world: World) -> None:
+        own = world.fares()
+        await own.fund(world.ledger, END)
+        with pytest.raises(PolicyError, match="FF-APP-240"):
+            await own.admit(many, nothing)
+        free = Fares(PAYER, world.payer, Fare())
+        await free.fund(world.ledger, END)
+        await free.admit(many, nothing)
+        assert free.passes == ()
+
+    run(tmp_path, test)
+
+
+def pass_for(*holders: SigningKey, payer: SigningKey = PAYER) -> Pass:
+    named = tuple(sorted(key.public for key in holders))
+    return Pass(GENESIS.chain, payer.public, RELAYS[0].public, 1, 1, named, 1, 0, 0, 900)
+
+
+def test_a_node_takes_passes_of_its_requester_for_itself_and_no_others() -> None:
+    other = local_key(23, "other")
+    good = sign_pass(PAYER, pass_for(PAYER, NODE))
+    check_passes((good,) * PASSES, PAYER.public, NODE.public)
+    bad = [
+        (good,) * (PASSES + 1),
+        (good, sign_pass(other, pass_for(PAYER, NODE))),  # not signed by its payer
+        (sign_pass(other, pass_for(PAYER, NODE, payer=other)),),  # somebody else's money
+        (sign_pass(PAYER, pass_for(PAYER, other)),),
+        (sign_pass(PAYER, msgspec.structs.replace(good.toll, holders=(NODE.public,))),),
+    ]
+    for passes in bad:
+        with pytest.raises(PolicyError, match="FF-APP-241"):
+            check_passes(passes, PAYER.public, NODE.public)
+
+
+def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
+    spec, event = asking.resolve(None, "tiny", {})[0].spec, plan_event()
+    assert fares.room_of(SENT) == GIB  # a small run
+    room = fares.room_of(msgspec.structs.replace(SENT, sync=Bytes(1 << 40)))
+    assert room >= fares.ROOM << 40
+    assert room & (room - 1) == 0
+    said = fares.planned(event, SENT, 100_000, 2)
+    assert (said.relay_price, said.relay_funds) == (100_000, 2 * fares.funds_of(SENT, 100_000))
+    assert fares.planned(event, SENT, 0, 2) == fares.planned(event, SENT, 5, 0) == event
+    assert tolls.worth(fares.funds_of(SENT, 100_000), 100_000) >= GIB
+    held = dict(genesis_of(spec).accounts)
+    network = LocalNetwork(spec, relays=2, relay_price=5)
+    assert held[network.keys.requester.public] > FARES
+    assert all(held[key.public] for key in network.keys.relays)
+    assert network.relay_price == 0  # tiny has no relay
+
+
+def plan_event() -> Planned:
+    numbers = dict.fromkeys(
+        ("parameters", "rounds", "steps", "peers", "tokens", "sync_bytes", "ring_bytes", "memory_bytes", "price",
+         "escrow", "data_bytes"), 1,
+    )  # fmt: skip
+    return Planned(name="n", run="r", model="m", sync="s", seconds=1.0, **numbers)
+
+
+def test_the_price_is_no_part_of_the_job_and_small_where_nothing_is_said() -> None:
+    found = [asking.resolve(None, "tiny", {}, relay_price=price) for price in (None, 0, 7)]
+    assert [identity.relay_price for _, identity in found] == [fares.PRICE, 0, 7]
+    assert len({identity.text for _, identity in found}) == 1
+    for price in (-1, fares.MOST_PRICE + 1):
+        with pytest.raises(UsageError, match="FF-APP-243"):
+            asking.resolve(None, "tiny", {}, relay_price=price)
+    crowd = {"network.providers": str(limits.PASS_HOLDERS)}
+    assert asking.resolve(None, "tiny", crowd)[1].relay_price == 0
+    with pytest.raises(UsageError, match="FF-APP-243"):
+        asking.resolve(None, "tiny", crowd, relay_price=7)
+
+
+def test_runs_that_pay_relays_otherwise_are_no_repetition_of_each_other() -> None:
+    identity = asking.resolve(None, "tiny", {})[1]
+    change = msgspec.structs.replace
+    assert history._money(identity) != history._money(change(identity, relay_price=1))
+    assert history._money(identity) != history._money(change(identity, lab=True))
+    free = change(identity, relay_price=0)
+    assert history._money(free) == history._money(change(free, lab=True, relays=1))
+
+
+def test_a_run_of_before_paid_its_relays_nothing() -> None:
+    old = msgspec.json.encode({"format": folder.FORMAT, "created": 1.0, "text": "", "base": "."})
+    assert msgspec.json.decode(old, type=folder.Identity).relay_price == 0
+
+
+def test_a_ledger_that_only_paid_relays_since_has_the_root_of_before(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        assert worked_state([]) == bytes(32)
+        await world.ledger.submit(Transfer(NODE.public, 1))
+        assert worked_state(world.chain.blocks) == world.chain.head.state
+
+    run(tmp_path, test)

@@ -1,0 +1,102 @@
+"""A whole network whose relays are paid: what they got is what both ends signed for, and no money is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from app_trees import Ended, Event, Farflung
+
+from farflung.app.local import FEE, POCKET
+from farflung.core import limits
+from farflung.core.money import format_credits
+from farflung.core.tolls import cost
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("fares"), pytest.mark.timeout(300)]
+
+PRICE = 50_000_000  # a GiB, so that a little is carried for some credits
+GOODBYES = 20_000  # bytes of connections that end, which nobody signs for any more
+JOB = (
+    "run", "--preset", "tiny", "--json", "--rounds", "2", "--set", "network.hidden=1", "--relay-price", str(PRICE),
+)  # fmt: skip
+
+
+def of(ended: Ended, kind: str) -> list[Event]:
+    return [event for event in ended.events if event["event"] == kind]
+
+
+def forwarded(ended: Ended) -> dict[str, int]:
+    """What each relay moved, by its own count."""
+    last: dict[tuple[int, str], int] = {}
+    for event in of(ended, "traffic"):
+        last[event["session"], event["process"]] = event["relay"]
+    return {name: size for (_, name), size in last.items() if name.startswith("relay")}
+
+
+def channels(farflung: Farflung, run: str, party: str) -> tuple[int, list[Event]]:
+    """A party's balance and its channels, by its receipt file alone."""
+    file = farflung.runs / run / "export" / "receipts" / f"{party}.receipt"
+    said = farflung("receipt", "verify", str(file), "--json").events[0]
+    return said["balance"], said["channels"]
+
+
+def run(farflung: Farflung, *, kills: bool) -> Ended:
+    """A run, in which the requester is killed after a round where the test wants so."""
+    process = farflung.start(*JOB)
+    assert process.stdout is not None
+    lines, pids = list[str](), dict[str, int]()
+    for line in process.stdout:
+        lines.append(line.strip())
+        event = json.loads(line)
+        if event["event"] == "process":
+            pids[event["name"]] = event["pid"]
+        if event["event"] == "round":
+            if kills:
+                os.kill(pids["requester"], signal.SIGKILL)
+            break
+    rest = farflung.finish(process)
+    return Ended(rest.code, lines + rest.lines, rest.errors)
+
+
+@pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_relays_earn_price_times_what_both_ends_signed_for(farflung: Farflung, kills: bool) -> None:
+    ended = run(farflung, kills=kills)
+    result = ended.result
+    assert result["sum"] == 0
+    assert "relay" not in str(
+        of(ended, "warning")
+    )  # nothing was refused, and nobody had to do without its group
+    names = {event["peer"]: event["name"] for event in of(ended, "process") if event["role"] == "relay"}
+    paid = {names[event["peer"]]: event for event in of(ended, "relay-paid")}
+    assert sorted(paid) == ["relay", "relay-2"]
+    moved = forwarded(ended)
+    for name, event in paid.items():
+        assert event["held"] == 0
+        missing = moved[name] - event["bytes"]
+        assert 0 <= missing < (limits.RECEIPT_BYTES if kills else GOODBYES)
+        balance, (channel,) = channels(farflung, result["run"], name)
+        assert channel["paid"] == event["paid"] == cost(event["bytes"], PRICE)
+        assert (channel["carried"], channel["price"], channel["open"]) == (event["bytes"], PRICE, False)
+        assert balance == POCKET + event["paid"] - FEE * (2 if event["bytes"] else 1)
+    assert paid["relay"]["paid"] > 0
+    assert "fan-out" in {event["way"] for event in of(ended, "round")}
+    assert len(channels(farflung, result["run"], "requester")[1]) == len(paid)
+    plan = of(ended, "plan")[0]
+    assert plan["relay_price"] == PRICE
+    assert sum(event["paid"] for event in paid.values()) < plan["relay_funds"]
+    _is_told(farflung, result["run"], paid["relay"]["paid"])
+    checked = farflung("verify-run", result["run"], "--json")
+    assert checked.events[0]["ledger_root"] == result["ledger_root"]
+
+
+def _is_told(farflung: Farflung, run: str, paid: int) -> None:
+    """Every page names what was earned."""
+    assert farflung("report", run).code == 0
+    pages = [
+        str(farflung("watch", run, "--speed", "0").lines),
+        Path(farflung.runs / run / "report.html").read_text(),
+    ]
+    assert all(format_credits(paid) in page for page in pages)

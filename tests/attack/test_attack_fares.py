@@ -1,0 +1,178 @@
+"""Relays that cheat the requester of a run: it loses no more than was carried, its run ends, and no money is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app import asking, closing
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.local import JOB_MS, LocalNetwork
+from farflung.app.roles.validator import Validator
+from farflung.core import tolls
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import PolicyError, RunError
+from farflung.core.events import AnyEvent, RelayPaid, Warned
+from farflung.core.tolls import Pass, Receipt, sign_pass, sign_receipt
+from farflung.ledger.io.store import Store
+from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tollgate import SETTLE
+
+SPEC = asking.resolve("[network]\nhidden = 1", "tiny", {})[0].spec
+NETWORK = LocalNetwork(SPEC, relays=1, relay_price=tolls.GIB)  # a micro-credit a byte
+FUNDS, CARRIED = 1_000_000, 1000
+(RELAY,) = NETWORK.keys.relays
+PAYER, NODE = NETWORK.keys.requester, NETWORK.keys.providers[0]
+
+Answer = Callable[["World"], Awaitable[None]]
+
+
+class Told:
+    """An emitter."""
+
+    def __init__(self) -> None:
+        self.events: list[AnyEvent] = []
+
+    def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
+        self.events.append(event)
+
+
+class World:
+    """A ledger, a requester that has opened its channel, and a relay that answers `relay.settle` as the test wants."""
+
+    def __init__(self, folder: Path, answer: Answer) -> None:
+        self.store = Store.open(folder / "chain.db", NETWORK.genesis)
+        self.chain = self.store.load(NETWORK.keys.validator)
+        served = Validator(self.chain, self.store, is_local=True)
+        self.validator = Endpoint(NETWORK.keys.validator, served.handle, Counter())
+        self.payer, self.relay = (
+            Endpoint(PAYER, self._refuse, Counter()),
+            Endpoint(RELAY, self._serve, Counter()),
+        )
+        self.answer, self.told = answer, Told()
+
+    async def _refuse(self, *_: Any) -> bytes:
+        raise PolicyError("FF-APP-027", "nothing is served here")
+
+    async def _serve(self, _: Connection, method: str, __: bytes) -> bytes:
+        assert method == SETTLE
+        await self.answer(self)
+        return b""
+
+    def client(self, key: SigningKey, endpoint: Endpoint) -> LedgerClient:
+        return LedgerClient(lambda: self._reach(endpoint), key, NETWORK.genesis)
+
+    async def _reach(self, endpoint: Endpoint) -> Connection:
+        return await endpoint.dial(NETWORK.keys.validator.public, *self.validator.address)
+
+    def passage(self, *said: tuple[SigningKey, int, int], quota: int = FUNDS) -> Passage:
+        named = tuple(sorted((PAYER.public, NODE.public)))
+        toll = Pass(NETWORK.genesis.chain, PAYER.public, RELAY.public, 1, 1, named, quota, 0, 0, 900)
+        name = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
+        receipts = [sign_receipt(key, Receipt(*name, key.public, sent, got)) for key, sent, got in said]
+        return Passage(sign_pass(PAYER, toll), tuple(receipts))
+
+    async def claim(self, *passages: Passage) -> None:
+        await self.client(RELAY, self.relay).submit(ChannelClaim(PAYER.public, passages))
+
+    async def close_channel(self) -> None:
+        await self.client(RELAY, self.relay).submit(ChannelClose(PAYER.public))
+
+    async def end_of_run(self) -> RelayPaid:
+        """What a run does last; all money must be there afterwards."""
+        ledger = self.client(PAYER, self.payer)
+        place = Place(*self.relay.address, RELAY.public)
+        await closing.pay_relays(NETWORK, self.payer, ledger, [place], self.told)
+        minted = sum(amount for _, amount in NETWORK.genesis.accounts)
+        assert await closing._total_money(ledger, NETWORK) == minted
+        (paid,) = [event for event in self.told.events if isinstance(event, RelayPaid)]
+        return paid
+
+
+def run(folder: Path, answer: Answer, test: Callable[[World], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            world = World(folder, answer)
+            for each in (world.validator, world.payer, world.relay):
+                await each.start()
+            opens = ChannelOpen(RELAY.public, FUNDS, NETWORK.relay_price, JOB_MS)
+            await world.client(PAYER, world.payer).submit(opens)
+            try:
+                await test(world)
+            finally:
+                for each in (world.payer, world.relay, world.validator):
+                    await each.close()
+                world.store.close()
+
+    asyncio.run(bounded())
+
+
+def test_a_relay_that_claims_what_only_one_end_signed_gets_nothing(tmp_path: Path) -> None:
+    async def answer(world: World) -> None:
+        await world.claim(world.passage((PAYER, FUNDS, 0)))
+        await world.close_channel()
+
+    async def test(world: World) -> None:
+        paid = await world.end_of_run()
+        assert (paid.bytes, paid.paid, paid.held) == (0, 0, 0)
+
+    run(tmp_path, answer, test)
+
+
+def test_a_relay_gets_what_both_ends_signed_and_not_what_it_signs_itself(tmp_path: Path) -> None:
+    async def answer(world: World) -> None:
+        with pytest.raises(RunError, match="FF-APP-070"):
+            await world.claim(world.passage((PAYER, FUNDS, 0), (RELAY, 0, FUNDS)))
+        await world.claim(world.passage((PAYER, CARRIED, 0), (NODE, 0, FUNDS)))
+        with pytest.raises(RunError, match="FF-APP-070"):  # the same once more
+            await world.claim(world.passage((PAYER, CARRIED, 0), (NODE, 0, FUNDS)))
+        await world.close_channel()
+
+    async def test(world: World) -> None:
+        paid = await world.end_of_run()
+        assert (paid.bytes, paid.paid, paid.held) == (CARRIED, CARRIED, 0)
+
+    run(tmp_path, answer, test)
+
+
+def test_two_ends_and_a_relay_that_conspire_get_no_more_than_was_put_aside(tmp_path: Path) -> None:
+    async def answer(world: World) -> None:
+        both = world.passage((NODE, 1 << 40, 0), (PAYER, 0, 1 << 40), quota=1 << 40)
+        await world.claim(both)
+
+    async def test(world: World) -> None:
+        paid = await world.end_of_run()
+        assert (paid.paid, paid.held) == (FUNDS, 0)
+
+    run(tmp_path, answer, test)
+
+
+def test_a_relay_that_claims_and_keeps_the_rest_holds_it_until_the_channel_ends(tmp_path: Path) -> None:
+    async def answer(world: World) -> None:
+        await world.claim(world.passage((PAYER, CARRIED, 0), (NODE, 0, CARRIED)))
+
+    async def test(world: World) -> None:
+        paid = await world.end_of_run()
+        assert (paid.paid, paid.held) == (CARRIED, FUNDS - CARRIED)
+
+    run(tmp_path, answer, test)
+
+
+def test_a_run_ends_though_its_relay_wants_no_money(tmp_path: Path) -> None:
+    async def answer(_: World) -> None:
+        raise PolicyError("FF-NET-142", "the relay does not take this pass")
+
+    async def test(world: World) -> None:
+        paid = await world.end_of_run()
+        assert (paid.paid, paid.held) == (0, FUNDS)
+        assert [event.code for event in world.told.events if isinstance(event, Warned)] == ["FF-APP-242"]
+
+    run(tmp_path, answer, test)
