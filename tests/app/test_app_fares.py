@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -35,12 +36,20 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.plan.traffic import Traffic
 
+
+
+def sent_of(**sizes: int) -> Traffic:
+    """A plan's bytes, of which some are told."""
+    nothing: dict[str, Any] = dict.fromkeys(Traffic.__struct_fields__, Bytes(0))
+    return Traffic(**{**nothing, **sizes})
+
+
 VALIDATOR, PAYER, NODE = (local_key(23, name) for name in ("validator", "payer", "node"))
 RELAYS = [local_key(23, "relay", i) for i in range(2)]
 RICH, PRICE, FUNDS = 1 << 40, GIB // 2, 1 << 30
 GENESIS = Genesis("fares", 0, tuple((key.public, RICH) for key in (PAYER, *RELAYS)), (VALIDATOR.public,))
 END = 86_400_000
-SENT = Traffic(*(Bytes(n) for n in (1, 1, 1, 1 << 20, 1 << 20, 1 << 20, 1 << 20, 0, 1)))
+SENT = sent_of(sync_most=1 << 20, join=1 << 20, audit=1 << 20, control=1 << 20)
 
 
 async def echo(_: Connection, __: str, body: bytes) -> bytes:
@@ -206,7 +215,7 @@ def test_a_node_takes_passes_of_its_requester_for_itself_and_no_others() -> None
 def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
     spec, event = asking.resolve(None, "tiny", {})[0].spec, plan_event()
     assert fares.room_of(SENT) == GIB  # a small run
-    room = fares.room_of(msgspec.structs.replace(SENT, sync=Bytes(1 << 40)))
+    room = fares.room_of(sent_of(sync_most=1 << 40))
     assert room >= fares.ROOM << 40
     assert room & (room - 1) == 0
     said = fares.planned(event, SENT, 100_000, 2)

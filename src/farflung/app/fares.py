@@ -32,7 +32,7 @@ from farflung.plan.traffic import Traffic
 
 PRICE: Final = 100_000  # micro-credits a GiB, where nothing else is said
 MOST_PRICE: Final = 1_000_000_000
-ROOM: Final = 4  # times what the plan sends in all: what is put into each channel pays for so much
+ROOM: Final = 4  # times the most that the plan sends: what is put into each channel pays for so much
 
 Tell = Callable[[], Awaitable[None]]
 
@@ -47,7 +47,8 @@ class Fare(NamedTuple):
 
 def room_of(sent: Traffic) -> int:
     """Bytes that each channel of a run pays for. A power of two: plans of one job may differ a little, it does not."""
-    return max(tolls.GIB, 1 << (ROOM * sent.total).bit_length())
+    most = sent.sync_most + sent.join + sent.audit + sent.control
+    return max(tolls.GIB, 1 << (ROOM * most).bit_length())
 
 
 def funds_of(sent: Traffic, price: int) -> int:
