@@ -37,7 +37,6 @@ from farflung.net.io.relay import RelayServer
 from farflung.plan.traffic import Traffic
 
 
-
 def sent_of(**sizes: int) -> Traffic:
     """A plan's bytes, of which some are told."""
     nothing: dict[str, Any] = dict.fromkeys(Traffic.__struct_fields__, Bytes(0))
