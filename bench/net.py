@@ -22,6 +22,7 @@ from typing import Final
 
 import net_fanout
 import net_lines
+import net_opening
 import net_processor
 import net_sharing
 import net_transfer
@@ -32,7 +33,7 @@ from farflung.app.lab import Home, Laboratory, why_not
 from farflung.core.errors import FarflungError
 
 SLOW: Final = ("control", "sharing", "table", "circuits")  # left out of --quick, unless asked for by name
-LINES: Final = net_lines.CASES | net_fanout.LINES | net_sharing.LINES | net_transfer.LINES
+LINES: Final = net_lines.CASES | net_fanout.LINES | net_opening.LINES | net_sharing.LINES | net_transfer.LINES
 PROCESSOR: Final = net_processor.CASES | net_fanout.PROCESSOR
 CASES: Final = (*LINES, *PROCESSOR)
 

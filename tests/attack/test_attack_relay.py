@@ -283,12 +283,12 @@ def signed_by(key: SigningKey, **fields: object) -> bytes:
 @asynccontextmanager
 async def waiting_circuit(world: World) -> AsyncIterator[int]:
     """An honest dialer waits, and the hidden peer takes its time."""
-    gate, come = asyncio.Event(), world.peer._come
+    gate, come = asyncio.Event(), world.peer._summoned.come
 
     async def later(attachment: object, summons: object) -> None:
         await gate.wait()
 
-    world.peer._come = later  # type: ignore[assignment]
+    world.peer._summoned.come = later  # type: ignore[assignment]
     stream = await asyncio.open_connection(*world.server.address)
     wanted = tickets.sign_ticket(HONEST, ticket(presenter=HONEST.public))
     stream[1].write(wanted)
@@ -297,7 +297,7 @@ async def waiting_circuit(world: World) -> AsyncIterator[int]:
         yield next(iter(world.server._waiting))
     finally:
         gate.set()
-        world.peer._come = come  # type: ignore[method-assign]
+        world.peer._summoned.come = come  # type: ignore[method-assign]
         stream[1].close()
 
 
@@ -439,7 +439,7 @@ def test_a_malicious_relay_that_summons_without_end_costs_the_peer_a_bounded_num
                 for call in calls:
                     if call.done():
                         assert str(call.exception()).startswith("FF-NET-076")
-                assert made.peer._coming == limits.HALF_OPEN
+                assert made.peer._summoned.coming == limits.HALF_OPEN
                 await made.peer.close()
                 await asyncio.gather(*calls, return_exceptions=True)
 

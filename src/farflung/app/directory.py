@@ -94,6 +94,10 @@ class Presence:
         self._key, self._places, self._facts, self._role = key, places, capabilities, role
         self._reach = reach
 
+    def move(self, places: tuple[Place, ...]) -> None:
+        """From now on it is found there: `stay` tells so at its next look."""
+        self._places = places
+
     async def publish(self) -> None:
         """Publishes once, now; a ledger that restarts is waited for. Raises NetworkError FF-APP-093."""
         cause = ""
@@ -111,11 +115,13 @@ class Presence:
     async def stay(self) -> None:
         """Keeps the record known and fresh until it is cancelled."""
         known: Connection | None = None
-        told = 0.0
+        told, places = 0.0, self._places
         while True:
             with contextlib.suppress(NetworkError):
                 ledger = await self._reach()
-                if ledger is not known or not told <= time.time() < told + TELL_SECONDS:
+                is_fresh = ledger is known and told <= time.time() < told + TELL_SECONDS
+                if not is_fresh or places is not self._places:
+                    places = self._places
                     await self._tell(ledger)
                     known, told = ledger, time.time()
             await asyncio.sleep(LOOK_SECONDS)

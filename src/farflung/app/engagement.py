@@ -54,6 +54,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.roads import Roads
+from farflung.net.io.whereabouts import Whereabouts
 from farflung.plan.price import audit_units, price
 from farflung.store.io.disk import Disk
 from farflung.train import rounds, snapshot
@@ -128,6 +129,7 @@ class Requester:
         )
         self._fanning = Fanning(self.endpoint, self._shelf, self._disk)
         self.roads = Roads(self.endpoint)
+        Whereabouts(self.endpoint, self.roads)
         self._fares = Fares(key, self.endpoint, fare)
         how = (self.roads, self._supplies, journal, lambda: self._fares.passes)
         self._crew = Crew(key.public, terms, self._job_key, *how)

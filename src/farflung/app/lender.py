@@ -17,7 +17,7 @@ from farflung.app.auditing import AuditTenancy
 from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.mooring import places_of
+from farflung.app.mooring import Quarters
 from farflung.app.neighbours import station
 from farflung.app.policy import Policy, check_passes, needs
 from farflung.app.reaching import reach
@@ -87,6 +87,7 @@ class Lender:
         self._credential, manners = credential_in(config, key), thrift.manners(self._folder)
         lent = config, self._credential, self.handle, self.counter, manners
         self.endpoint, self.roads = station(*lent)
+        self.quarters = Quarters(key, self.endpoint, self.roads)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""
@@ -298,17 +299,6 @@ class Lender:
         if self._slot is not None:
             self._happened(lease.Finish(self._slot.job, reason))
 
-    async def listen(self, relays: list[Report]) -> tuple[Place, ...]:
-        """Listens, or where nobody can reach this machine stays at relays; where to find it, for the directory."""
-        if not relays:
-            return (Place(*await self.endpoint.start()),)
-        found = places_of(relays)
-        for place in found:
-            self.endpoint.attach(place.relay, place.host, place.port)
-        await self.endpoint.attached()
-        await self.roads.settle()
-        return found
-
     def presence(
         self, places: tuple[Place, ...], reach_ledger: Callable[[], Awaitable[Connection]]
     ) -> Presence:
@@ -334,7 +324,7 @@ async def lend(orders: Orders, role: Role) -> None:
     key = SigningKey(bytes.fromhex(config["key"]))
     genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
     node = Lender(config, key, genesis, role)
-    places = await node.listen(config["relays"])
+    places = await node.quarters.open(config["relays"])
     validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
 
     async def reach_ledger() -> Connection:
@@ -342,6 +332,7 @@ async def lend(orders: Orders, role: Role) -> None:
 
     client = LedgerClient(reach_ledger, key, genesis)
     presence = node.presence(places, reach_ledger)
+    node.quarters.follow(presence)
     report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
     follower = Follower(reach_ledger, node.endpoint.keyring, node.endpoint.recheck)
     tasks = [asyncio.create_task(node.watch()), asyncio.create_task(follower.stay())]
@@ -358,6 +349,7 @@ async def lend(orders: Orders, role: Role) -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     node.release("the agent ends")
+    await node.quarters.close()
     await node.roads.close()
     await node.endpoint.close()
     report_end(config["name"], node.counter)

@@ -31,10 +31,11 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.desk import Desk, Handler, OnError
 from farflung.net.io.knock import knock, new_ticket
-from farflung.net.io.listening import cannot_listen, check_host, declined, too_slow, turned_away, unreachable
+from farflung.net.io.listening import cannot_listen, check_host, too_slow, turned_away, unreachable
 from farflung.net.io.manners import Manners
 from farflung.net.io.purse import SIGN, Purse
 from farflung.net.io.spares import keep_spare
+from farflung.net.io.summoned import Summoned
 from farflung.net.keyring import Keyring
 from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
@@ -91,7 +92,7 @@ class Endpoint:
         self._dials: dict[_Place, asyncio.Task[Connection]] = {}
         self._attachments: dict[PeerId, Attachment] = {}
         self.purse = Purse(self.credential, self._reach_relay)
-        self._coming = 0  # summons of relays that are being followed
+        self._summoned = Summoned(self, self._arriving, admit, handshake_seconds)
         self._is_closed = False
         self.services: dict[str, Handler] = {}  # methods that the network itself serves to any proved key
         self.on_accepted: Callable[[Connection], None] | None = None  # hears of what others dialled
@@ -146,6 +147,11 @@ class Endpoint:
         """All of them, the oldest first."""
         return tuple(c for c in self._open.get(peer, ()) if c.is_open and not (c.is_worn or c.is_doubted))
 
+    @property
+    def standing(self) -> tuple[Connection, ...]:
+        """All open connections, to whomever."""
+        return tuple(c for several in self._open.values() for c in several if c.is_open)
+
     def attach(self, relay: PeerId, host: str, port: int, *, spare: bool = True) -> None:
         """Keeps this key reachable through the relay at host and port, until `close`, whatever becomes of the relay.
 
@@ -158,6 +164,19 @@ class Endpoint:
             beside = functools.partial(keep_spare, own, self.counter, relay, place, made, self.purse)
             dial = lambda fresh: self.dial(relay, host, port, fresh=fresh)  # noqa: E731
             self._attachments[relay] = Attachment(relay, place, dial, beside if spare else None)
+
+    async def detach(self, relay: PeerId) -> None:
+        """Is known at this relay no more. Circuits that stand live on."""
+        attachment = self._attachments.pop(relay, None)
+        if attachment is not None:
+            await attachment.close()
+            for connection in self.connections(relay):
+                connection.close()
+
+    def is_attached(self, relay: PeerId) -> bool:
+        """Whether the relay knows this key now."""
+        attachment = self._attachments.get(relay)
+        return attachment is not None and attachment.is_there
 
     async def attached(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109 - it is turned into an error
         """Returns when a relay of `attach` knows this key. Raises NetworkError FF-NET-077 after `timeout` seconds."""
@@ -319,27 +338,8 @@ class Endpoint:
         attachment = self._attachments.get(connection.peer) if method == SUMMON else None
         if attachment is None:
             return await self.services.get(method, self._handler)(connection, method, body)
-        await self._come(attachment, decode(body, Summons, limits.TICKET_BYTES))
+        await self._summoned.come(attachment, decode(body, Summons, limits.TICKET_BYTES))
         return b""
-
-    async def _come(self, attachment: Attachment, summons: Summons) -> None:
-        """Goes to the relay to meet whoever dials there. Who it is, its handshake will prove; the relay may lie."""
-        if self._admit is not None and not self._admit(summons.dialer):
-            raise declined(f"{short(summons.dialer)} is not admitted")
-        if self._coming >= limits.HALF_OPEN:
-            raise declined("too many at once")
-        relay, dialer, circuit = attachment.relay, summons.dialer, summons.circuit
-        tally = self.purse.tally(summons.toll, relay, attachment.place)
-        ticket = new_ticket(self.credential, Purpose.ACCEPT, relay, dialer, circuit)
-        made = functools.partial(self._arriving, b"", Place(*attachment.place, relay), Way.RELAY, tally)
-        self._coming += 1
-        try:
-            async with asyncio.timeout(self._handshake_seconds):
-                await knock(self.credential, self.counter, ticket, attachment.place, made)
-        except TimeoutError:
-            raise declined("the relay does not answer") from None
-        finally:
-            self._coming -= 1
 
     # Called by connections (connection.Owner)
 

@@ -23,7 +23,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
 from farflung.net import paths
-from farflung.net.endpoints import DIRECT, Place
+from farflung.net.endpoints import DIRECT, EndpointRecord, Place, check_newer
 from farflung.net.io.anew import first_of
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
@@ -66,6 +66,7 @@ class _Road:
     state: paths.State = field(default_factory=paths.State)
     lines: dict[Place, _Line] = field(default_factory=dict)
     is_known: bool = False
+    told: EndpointRecord | None = None  # by the peer itself, newer than what others say
     wanted: float = float("-inf")
     error: FarflungError | None = None
     failures: int = 0
@@ -95,8 +96,16 @@ class Roads:
     def learn(self, peer: PeerId, places: Iterable[Place]) -> None:
         """Where the peer is reached, the best place first; replaces what was learned before."""
         road = self._road(peer)
-        road.is_known = True
-        self._feed(peer, road, paths.Known(tuple(places), self._may_meet))
+        road.is_known, told = True, road.told.places if road.told is not None else ()
+        self._feed(peer, road, paths.Known(tuple(dict.fromkeys((*told, *places))), self._may_meet))
+
+    def hear(self, record: EndpointRecord) -> None:
+        """A peer's own checked word of where it is, which counts before others'. Raises ProtocolError FF-NET-112."""
+        road = self._roads.get(record.peer)
+        if road is not None and road.is_known:
+            check_newer(road.told, record)
+            road.told = record
+            self.learn(record.peer, record.places)
 
     def forget(self, peers: Iterable[PeerId]) -> None:
         """These are of no interest any more; their connections stay."""

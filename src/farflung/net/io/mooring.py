@@ -1,0 +1,197 @@
+"""Keeps an endpoint at the best of the relays that it knows: carries out what `net.moorings` decides, and measures.
+
+    Mooring(endpoint, places, on_change)   attached at once to the first two; `on_change(places)` when others are better
+
+A relay is measured by requests of its own (`net.measures`) over a connection of its own: round trips, then at most
+PROBE_BYTES up and as many down, each for at most PROBE_SECONDS; what TCP sent again on the way up counts as lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.ids import PeerId
+from farflung.net import measures, moorings
+from farflung.net.endpoints import Place
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.tuning import losses
+from farflung.net.messages import Kind
+from farflung.net.moorings import Event
+
+LOOK_SECONDS: Final = 2.0
+PROBE_BYTES: Final = limits.MIB
+PROBE_SECONDS: Final = 3.0
+LINGER_SECONDS: Final = 20.0  # at a relay that is left, for those who have not heard of it
+SETTLE_SECONDS: Final = 5.0  # for a new relay to know us, before others are told of it
+_TRIPS: Final = 3
+_AT_ONCE: Final = 4
+_FRESH: Final = 900  # number of the connection that measures: nobody else takes it
+_BULK_BYTES: Final = 256 * limits.KIB  # carried in one look, to tell anything
+_SOME_BYTES: Final = 16 * limits.KIB  # carried beside that: it was used, too
+
+OnChange = Callable[[tuple[Place, ...]], None]
+
+
+class Mooring:
+    """One endpoint's. Make it in the loop; `close` before the endpoint."""
+
+    def __init__(
+        self, endpoint: Endpoint, places: Iterable[Place], on_change: OnChange = lambda _: None
+    ) -> None:
+        """`places`: the relays that are known, the preferred first, up to limits.PLACES."""
+        self._endpoint, self.on_change = endpoint, on_change
+        self._state, self._told = moorings.State(), tuple[Place, ...]()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._moved: dict[Connection, int] = {}
+        self._looked = _now()
+        known = tuple(places)
+        self._feed(moorings.Known(known))
+        self._told = self._state.moored
+        if len(known) > len(self._told):  # else there is nothing to choose
+            self._spawn(self._watch())
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """Where this endpoint is known, as others were told, the best relay first."""
+        return self._told
+
+    async def close(self) -> None:
+        """Measures and changes no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _feed(self, event: Event) -> None:
+        self._state, effects = moorings.handle(self._state, event, _now())
+        for effect in effects:
+            place = effect.place
+            match effect:
+                case moorings.Attach():
+                    self._endpoint.attach(place.relay, place.host, place.port)
+                case moorings.Detach():
+                    self._spawn(self._leave(place))
+                case moorings.Probe():
+                    self._spawn(self._measure(place))
+        if self._told and any(not isinstance(effect, moorings.Probe) for effect in effects):
+            self._spawn(self._tell())
+
+    async def _tell(self) -> None:
+        """Others hear of a new relay when it knows us."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while not all(self._endpoint.is_attached(p.relay) for p in self._state.moored):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_SECONDS / 20)
+        if self._told != self._state.moored:
+            self._told = self._state.moored
+            self.on_change(self._told)
+
+    async def _leave(self, place: Place) -> None:
+        await asyncio.sleep(LINGER_SECONDS)
+        if place.relay not in {each.relay for each in self._state.moored}:
+            await self._endpoint.detach(place.relay)
+
+    # Measuring
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for place in self._state.moored:
+                is_there = self._endpoint.is_attached(place.relay)
+                self._feed(moorings.Here(place) if is_there else moorings.Gone(place))
+            for rates in self._carried():
+                self._feed(moorings.Carried(rates))
+            self._feed(moorings.Tick())
+
+    def _carried(self) -> list[tuple[tuple[Place, float], ...]]:
+        """For each peer what our relays moved since the last look, where one of them moved much."""
+        now, ours = _now(), {place.relay: place for place in self._state.moored}
+        seconds, self._looked = now - self._looked, now
+        moved: dict[PeerId, dict[Place, int]] = defaultdict(lambda: defaultdict(int))
+        seen = dict[Connection, int]()
+        for connection in self._endpoint.standing:
+            seen[connection] = connection.moved
+            place = ours.get(connection.place.relay)
+            if place is not None:
+                moved[connection.peer][place] += connection.moved - self._moved.get(connection, 0)
+        self._moved = seen
+        return [
+            tuple((place, size / seconds) for place, size in of.items() if size >= _SOME_BYTES)
+            for of in moved.values()
+            if max(of.values()) >= _BULK_BYTES
+        ]
+
+    async def _measure(self, place: Place) -> None:
+        try:
+            measured = await self._probe(place)
+        except FarflungError:
+            self._feed(moorings.Unmeasured(place))
+        else:
+            self._feed(measured)
+
+    async def _probe(self, place: Place) -> moorings.Measured:
+        """Raises FarflungError."""
+        connection = await self._endpoint.dial(place.relay, place.host, place.port, fresh=_FRESH)
+        try:
+            trip = float("inf")
+            for _ in range(_TRIPS):
+                began = _now()
+                await connection.call(measures.TIME, b"", timeout=PROBE_SECONDS)
+                trip = min(trip, _now() - began)
+            before = losses(connection.tcp)
+            up = await _transfer(lambda n: connection.call(measures.SINK, bytes(n), kind=Kind.JOIN))
+            after = losses(connection.tcp)
+            down = await _transfer(lambda n: connection.call(measures.SOURCE, encode(n), kind=Kind.JOIN))
+        finally:
+            connection.close()
+        sent, again = after[0] - before[0], after[1] - before[1]
+        goodput = (up[0] + down[0]) / (up[1] + down[1])
+        return moorings.Measured(place, trip, goodput, again / sent if sent else 0.0)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _transfer(ask: Callable[[int], Coroutine[Any, Any, bytes]]) -> tuple[int, float]:
+    """Bytes that arrived, and in how many seconds. Raises NetworkError, FF-NET-180 when nothing arrived."""
+    began, left, moved = _now(), PROBE_BYTES, 0
+    last = began
+
+    async def lane() -> None:
+        nonlocal left, moved, last
+        while left > 0:
+            left -= limits.MEASURE_BYTES
+            await ask(limits.MEASURE_BYTES)
+            moved, last = moved + limits.MEASURE_BYTES, _now()
+
+    lanes = [asyncio.create_task(lane()) for _ in range(_AT_ONCE)]
+    try:
+        _, late = await asyncio.wait(lanes, timeout=PROBE_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+        for each in lanes:
+            if each not in late:
+                each.result()
+    finally:
+        for each in lanes:
+            each.cancel()
+        await asyncio.gather(*lanes, return_exceptions=True)
+    if not moved:
+        raise NetworkError(
+            "FF-NET-180",
+            "a relay could not be measured",
+            cause=f"not one piece arrived in {PROBE_SECONDS:.0f} s",
+            hint="nothing: it is tried again later, and others are used meanwhile",
+        )
+    return moved, max(last - began, 1e-6)

@@ -1,0 +1,197 @@
+"""A peer that knows many relays: it stays at the best two, and its peers follow it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from net_relays import echo, run, until
+
+from farflung.core.codec import encode
+from farflung.core.crypto import local_key
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.net import measures, moorings
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place, issue, sign_record
+from farflung.net.io import mooring
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.mooring import Mooring
+from farflung.net.io.relay import RelayServer
+from farflung.net.io.roads import Roads
+from farflung.net.io.whereabouts import RECORD, Whereabouts
+
+A, B = (local_key(6, name) for name in ("a", "b"))
+KEYS = tuple(local_key(6, "relay", n) for n in range(3))
+
+
+@asynccontextmanager
+async def relays() -> AsyncIterator[list[RelayServer]]:
+    servers = [RelayServer(key) for key in KEYS]
+    for server in servers:
+        await server.start()
+    try:
+        yield servers
+    finally:
+        for server in servers:
+            await server.close()
+
+
+def places_of(servers: list[RelayServer]) -> tuple[Place, ...]:
+    return tuple(Place(*server.address, key.public) for key, server in zip(KEYS, servers, strict=True))
+
+
+@pytest.fixture(autouse=True)
+def _in_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds that are for real lines, for loopback. What is measured there says nothing: see `promised`."""
+    monkeypatch.setattr(mooring, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(mooring, "LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(moorings, "REST_SECONDS", 0.1)
+    monkeypatch.setattr(moorings, "GONE_SECONDS", 0.5)
+
+
+@pytest.fixture
+def promised(monkeypatch: pytest.MonkeyPatch) -> dict[Place, float]:
+    """What each relay shows when it is measured: bytes a second; 1e6 by default."""
+    rates: dict[Place, float] = {}
+
+    async def probe(self: Mooring, place: Place) -> moorings.Measured:
+        return moorings.Measured(place, 0.01, rates.get(place, 1e6))
+
+    monkeypatch.setattr(Mooring, "_probe", probe)
+    return rates
+
+
+@asynccontextmanager
+async def moored(
+    places: tuple[Place, ...],
+) -> AsyncIterator[tuple[Endpoint, Mooring, list[tuple[Place, ...]]]]:
+    told: list[tuple[Place, ...]] = []
+    endpoint = Endpoint(B, echo, Counter())
+    berth = Mooring(endpoint, places, told.append)
+    try:
+        await endpoint.attached()
+        yield endpoint, berth, told
+    finally:
+        await berth.close()
+        await endpoint.close()
+
+
+def test_a_relay_is_measured_over_a_connection_of_its_own() -> None:
+    async def test() -> None:
+        async with relays() as servers:
+            places = places_of(servers)
+            async with moored(places) as (endpoint, berth, _):
+                seen = await berth._probe(places[2])
+                assert seen.place == places[2]
+                assert seen.goodput > 0
+                assert 0 < seen.trip < 60
+                assert 0 <= seen.loss < 1
+                await until(lambda: endpoint.connection(KEYS[2].public) is None)
+                await until(lambda: not servers[2].endpoint.standing)
+
+    run(test)
+
+
+def test_a_relay_from_which_nothing_comes_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mooring, "PROBE_SECONDS", 0.2)
+
+    async def test() -> None:
+        async with relays() as servers:
+            places = places_of(servers)
+            stuck = asyncio.Event()
+
+            async def never(connection: Connection, method: str, body: bytes) -> bytes:
+                await stuck.wait()
+                return b""
+
+            async with moored(places[:2]) as (_, berth, _told):
+                servers[0].endpoint.services[measures.SINK] = never
+                with pytest.raises(NetworkError, match="FF-NET-180"):
+                    await berth._probe(places[0])
+                stuck.set()
+
+    run(test)
+
+
+def test_the_two_best_of_three_are_found_told_and_the_third_is_left(promised: dict[Place, float]) -> None:
+    async def test() -> None:
+        async with relays() as servers:
+            places = places_of(servers)
+            promised[places[0]] = 1e5
+            async with moored(places) as (endpoint, berth, told):
+                await until(lambda: bool(told))
+                assert set(berth.places) == set(told[-1]) == set(places[1:])
+                await until(lambda: not servers[0]._attached)
+                assert not endpoint.is_attached(KEYS[0].public)
+                a = Endpoint(A, echo, Counter())
+                for key, place in zip(KEYS[1:], places[1:], strict=True):
+                    over = await a.dial(B.public, place.host, place.port, relay=key.public, fresh=place.port)
+                    assert await over.call("say", b"x") == b"x"
+                with pytest.raises(NetworkError, match="FF-NET-071"):
+                    await a.dial(B.public, *servers[0].address, relay=KEYS[0].public, fresh=1)
+                await a.close()
+
+    run(test)
+
+
+def test_peers_follow_when_a_relay_dies(promised: dict[Place, float]) -> None:
+    async def test() -> None:
+        async with relays() as servers:
+            places = places_of(servers)
+            async with moored(places) as (endpoint, berth, _):
+                roads_b = Roads(endpoint)
+                here = Whereabouts(endpoint, roads_b)
+                tasks = set[asyncio.Task[None]]()
+                berth.on_change = lambda now: tasks.add(asyncio.create_task(here.tell(B, now)))
+                a = Endpoint(A, echo, Counter())
+                roads = Roads(a)
+                Whereabouts(a, roads)
+                roads.learn(B.public, places[:2])
+                first = await roads.connection(B.public)
+                assert first.place == places[0]
+                await servers[1].close()  # not the one that is in use
+                await until(lambda: set(berth.places) == {places[0], places[2]})
+                await until(lambda: bool(tasks) and all(task.done() for task in tasks))
+                await servers[0].close()
+                await until(lambda: not first.is_open)
+                roads.learn(B.public, places[:2])  # as an old address says
+                second = await roads.connection(B.public)
+                assert second.place == places[2]
+                for each in (roads, roads_b, a):
+                    await each.close()
+
+    run(test)
+
+
+def test_nobody_is_told_where_somebody_else_is_nor_what_is_old() -> None:
+    async def test() -> None:
+        a, b = Endpoint(A, echo, Counter()), Endpoint(B, echo, Counter())
+        roads, now = Roads(a), 1_000_000.0
+        Whereabouts(a, roads, lambda: now)
+        await a.start()
+        over = await b.dial(A.public, *a.address)
+        place = (Place("elsewhere", 1),)
+        roads.learn(B.public, place)
+
+        async def says(key, at: float, port: int = 2) -> str:  # type: ignore[no-untyped-def]
+            said = encode(sign_record(key, issue(key.public, (Place("new", port),), at)))
+            try:
+                await over.call(RECORD, said)
+            except FarflungError as error:
+                return str(error)
+            return ""
+
+        assert "FF-NET-181" in await says(A, now)
+        assert "FF-NET-110" in await says(B, now - 3600)
+        assert "FF-NET-111" in await says(B, now + 3600)
+        assert await says(B, now) == ""
+        assert "FF-NET-112" in await says(B, now - 1)
+        state = roads._roads[B.public].state
+        assert Place("new", 2) in [path.place for path in state.paths]
+        for each in (roads, a, b):
+            await each.close()
+
+    run(test)
