@@ -125,6 +125,10 @@ class RunFolder:
         """A local verifier's folder."""
         return self.root / "verifiers" / str(index)
 
+    def till(self, relay: str) -> Path:
+        """Where a local relay that is paid keeps its last receipts, by its name."""
+        return self.root / "relays" / relay
+
     def snapshot(self, round: int) -> Path:
         """Where the public state before `round` is kept, if it is."""
         return self.snapshots / f"{round:06d}.bin"

@@ -155,12 +155,15 @@ class LocalNetwork:
         base = {**self._base(LEDGER, self.keys.validator), **self._listening(LEDGER)}
         return {**base, "folder": folder, "local": True}
 
-    def relay(self, index: int, ledger: Place | None = None) -> Report:
-        """A relay's configuration: whom it serves, its price, and where it hears of node keys that are withdrawn."""
+    def relay(self, index: int, ledger: Place | None = None, folder: str = "") -> Report:
+        """A relay's configuration: whom it serves, its price, and where it hears of node keys that are withdrawn.
+
+        `folder`: where it keeps what it may claim.
+        """
         allow, key = [peer.hex() for peer in self.keys.guests], self.keys.relays[index]
         name = relay_names(index + 1)[index]
         base = {"name": name, "key": key.seed.hex(), "port": 0, **self._listening(name)}
-        paid = {"ledger": ledger.config if ledger is not None else None, "price": self.relay_price}
+        paid = {"ledger": ledger.config if ledger else None, "price": self.relay_price, "folder": folder}
         return {**base, "allow": allow, **paid}
 
     def node(self, name: str, key: SigningKey, folder: str, ledger: Place, flops: int) -> Report:

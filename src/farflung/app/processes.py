@@ -95,7 +95,7 @@ class Processes:
             self._post(LEDGER, "validator", network.ledger(str(folder.ledger)), folder.ledger / "process.log")
         )
         for index, name in enumerate(network.relays):
-            config = network.relay(index, ledger)
+            config = network.relay(index, ledger, str(folder.till(name)))
             await self._keeper.launch(self._post(name, "relay", config, folder.root / f"{name}.log"))
         self._relays = [await self._place(name) for name in network.relays]
         flops = int(sgemm_flops())

@@ -1,7 +1,7 @@
 """The relay: forwards the bytes of peers that cannot reach each other, and keeps nothing.
 
-It has no disk and no state worth one: a new process with the same key on the same port is the same relay, and its
-peers find it again by themselves. What they owe it they sign anew, from the first byte of their passes.
+A new process with the same key on the same port is the same relay, and its peers find it again by themselves. It has no
+state but what it is owed: that lies in its till (net/io/till), until it is claimed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from farflung.app.leash import Orders, Report, by_name, report, report_usage, run_role
@@ -22,6 +23,7 @@ from farflung.core.ids import PeerId
 from farflung.net.counters import Counter
 from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.relay import RelayServer
+from farflung.net.io.till import Till
 from farflung.net.io.tollgate import Tollgate
 
 TELL_SECONDS: Final = 0.5
@@ -61,7 +63,7 @@ async def main(orders: Orders) -> None:
         allow_remote=bool(config.get("remote")),
         admit=admission(config["allow"]),
         counter=Counter(),
-        toll=await _gate(desk, price) if desk is not None and price else None,
+        toll=await _gate(desk, price, Till(Path(config["folder"]))) if desk is not None and price else None,
     )
     host, port = await server.start()
     report("ready", peer=key.public.hex(), host=host, port=port)
@@ -92,12 +94,12 @@ def desk_of(config: Report, key: SigningKey) -> Desk | None:
     return Desk(key, PeerId(bytes.fromhex(ledger["peer"])), (ledger["host"], ledger["port"]))
 
 
-async def _gate(desk: Desk, price: int) -> Tollgate:
+async def _gate(desk: Desk, price: int, till: Till) -> Tollgate:
     """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
-            return await desk.gate(price)
+            return await desk.gate(price, till)
         except NetworkError:
             if time.monotonic() > deadline:
                 raise
