@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from app_trees import Ended, Event, Farflung
+from app_trees import Ended, Event, Farflung, kill_tree
 
 from farflung.app.local import FEE, POCKET
 from farflung.core import limits
@@ -29,11 +29,15 @@ def of(ended: Ended, kind: str) -> list[Event]:
 
 
 def forwarded(ended: Ended) -> dict[str, int]:
-    """What each relay moved, by its own count."""
+    """What each relay moved, by its own count, in all sessions."""
     last: dict[tuple[int, str], int] = {}
     for event in of(ended, "traffic"):
         last[event["session"], event["process"]] = event["relay"]
-    return {name: size for (_, name), size in last.items() if name.startswith("relay")}
+    found: dict[str, int] = {}
+    for (_, name), size in last.items():
+        if name.startswith("relay"):
+            found[name] = found.get(name, 0) + size
+    return found
 
 
 def channels(farflung: Farflung, run: str, party: str) -> tuple[int, list[Event]]:
@@ -90,6 +94,28 @@ def test_relays_earn_price_times_what_both_ends_signed_for(farflung: Farflung, k
     _is_told(farflung, result["run"], paid["relay"]["paid"])
     checked = farflung("verify-run", result["run"], "--json")
     assert checked.events[0]["ledger_root"] == result["ledger_root"]
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_as_a_whole_pays_for_both_of_its_sessions(farflung: Farflung) -> None:
+    process = farflung.start(*JOB)
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.strip())
+        if json.loads(line)["event"] == "round":
+            kill_tree(process)
+            break
+    found = farflung.newest()
+    assert found is not None
+    rest = farflung("resume", found.name, "--json")
+    assert rest.result["sum"] == 0
+    ended = Ended(rest.code, lines + rest.lines, rest.errors)
+    paid = of(ended, "relay-paid")
+    assert [event["held"] for event in paid] == [0, 0]
+    later, whole = sum(forwarded(rest).values()), sum(forwarded(ended).values())
+    assert later - 2 * GOODBYES < sum(event["bytes"] for event in paid) <= whole
+    assert farflung("verify-run", found.name).code == 0
 
 
 def _is_told(farflung: Farflung, run: str, paid: int) -> None:
