@@ -388,6 +388,35 @@ def test_who_is_started_anew_takes_over_what_it_had_not_signed(monkeypatch: pyte
     run(test)
 
 
+def test_who_is_dialled_anew_is_asked_under_a_pass_that_it_does_not_know_and_then_the_dial_goes_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    window = 1 << 20
+    monkeypatch.setattr(limits, "RECEIPT_WINDOW", window)
+
+    async def refuse(*_: object) -> None:
+        raise NetworkError("FF-NET-047", "no receipt from here")
+
+    async def test() -> None:
+        async with paid(window=window) as made:
+            connection = await made.dial()
+            await _calls(connection.call, 1)
+            await made.b.purse.sign(R.public)
+            made.b.purse._sign = refuse  # type: ignore[method-assign]
+            work = asyncio.create_task(_calls(connection.call, 9))
+            (books,) = made.gate._books.values()
+            await until(lambda: books.lag(B.public) > window)
+            await made.b.close()  # as if it were killed
+            await asyncio.gather(work, return_exceptions=True)
+            await until(lambda: not made.server._junction.circuits)
+            async with hidden(B, made.server.address, echo):
+                connection = await made.dial()
+                await _calls(connection.call, 1)
+                assert books.billed <= books.carried
+
+    run(test)
+
+
 async def _nothing() -> None:
     pass
 
