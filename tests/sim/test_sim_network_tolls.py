@@ -162,3 +162,33 @@ def test_what_is_billed_was_carried_and_at_most_a_window_of_each_is_not(
         except BaseException as error:
             error.add_note(f"again: seed {seed}, {breaks}")
             raise
+
+
+class SetUp(Journey):
+    """A dials B and hears an answer, over lines without loss. `trips`: how long that takes, in round trips."""
+
+    def __init__(self, relay: type[RelayNode]) -> None:
+        self.world, self.lives = World(0), {}
+        self.relay = relay(self.world, self.world.host("relay", Line(delay=0.0)))
+        self.a = PeerNode(self.world, self.world.host("a", Line(delay=0.05), Nat.SYMMETRIC), brief)
+        host = self.world.host("b", Line(delay=0.05), Nat.CONE)
+        self.b = PeerNode(self.world, host, brief, relays=(self.relay,))
+
+    async def main(self) -> None:
+        for node in (self.relay, self.b):
+            await node.begin()
+        await self.begin(self.a)
+        await self.b.attached()
+        await asyncio.sleep(5.0)
+        began = self.world.now
+        connection = await self.a.dial(self.b)
+        await self.a.inside(lambda: connection.call("a", b"1"))
+        self.trips = (self.world.now - began) / 0.2
+
+
+def test_set_up_through_a_paid_relay_takes_as_many_round_trips_as_through_another() -> None:
+    free, paid = SetUp(RelayNode), SetUp(PaidRelay)
+    for each in (free, paid):
+        each.world.run(each.main)
+    assert paid.trips == pytest.approx(free.trips, abs=0.02)
+    assert paid.trips < 2.7
