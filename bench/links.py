@@ -308,7 +308,7 @@ def main() -> None:
         rate, delay = (asked.rate, asked.delay) if case.shaped else (FREE, 0.0)
         sys.stderr.write(f"{case.name} ...\n")
         try:
-            limit = 1200.0 if case.is_slow else 120.0 + 8.0 * every * rounds
+            limit = 1200.0 if case.is_slow else 300.0 + 8.0 * every * rounds
             seen = run(case, rate, delay, every * rounds, every, limit, plain=asked.bytes)
         except Failed as error:
             if not case.system:

@@ -13,7 +13,7 @@ LINKS = Path(__file__).resolve().parents[2] / "bench" / "links.py"
 
 
 @pytest.mark.netns
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize("method", ["SparseLoCo", "MuLoCo"])
 def test_the_bytes_of_a_round_report_agree_with_each_workers_link_within_five_percent(
     method: str, tmp_path: Path
