@@ -282,3 +282,20 @@ def test_whatever_the_kernel_says_the_ceiling_is_a_rate(
         assert uplink.ceiling(line) >= uplink.LEAST
         assert line.rate == 0 or line.rate >= uplink.LEAST
         assert not math.isnan(line.rate)
+
+
+def test_two_windows_of_late_answers_are_no_queue_and_three_are() -> None:
+    late = [Sample(look * LOOK, 40_000, LOOK, 0.05, 0.03) for look in range(1, 10)]
+    line = Line()
+    for sample in late[:8]:
+        line = uplink.observe(line, sample)
+    assert (line.phase, len(line.rates)) == (Phase.OPEN, 2)
+    assert uplink.observe(line, late[8]).phase is Phase.TEST
+
+
+@pytest.mark.parametrize(
+    "line", [Line(Phase.TEST, found=1.0), Line(Phase.KEEP, rate=1.0), Line(Phase.SHARE, rate=1.0)]
+)
+def test_nobody_is_paced_below_the_least(line: Line) -> None:
+    assert uplink.ceiling(line) == uplink.LEAST
+    assert uplink.ceiling(line, 100.0) == 100.0  # but for its owner
