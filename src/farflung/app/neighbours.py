@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 
 from farflung.app import thrift
 from farflung.app.leash import Report
+from farflung.app.ways import tell_way
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
 from farflung.net.certificates import Credential
@@ -128,4 +129,4 @@ def station(
         allow_remote=bool(host),
         manners=manners,
     )
-    return endpoint, Neighbourhood(endpoint, host)
+    return endpoint, Neighbourhood(endpoint, host, on_way=tell_way)

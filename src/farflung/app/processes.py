@@ -19,6 +19,7 @@ from farflung.app.journal import Journal
 from farflung.app.keeping import PORT_TAKEN, Keeper, Post
 from farflung.app.leash import Child, Report
 from farflung.app.local import LocalNetwork, Place
+from farflung.app.ways import Ways
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import (
     AnyEvent,
@@ -61,7 +62,7 @@ class Processes:
         known = {LEDGER: keys.validator, REQUESTER: keys.requester}
         self._peers: dict[str, PeerId] = {name: key.public for name, key in known.items()}
         self._peers |= network.relays | self._providers | self._verifiers
-        self.guard = self._keeper.guard
+        self.guard, self.ways = self._keeper.guard, Ways()
 
     @property
     def ledger_address(self) -> tuple[str, int]:
@@ -166,6 +167,8 @@ class Processes:
                     self._outcome.set_result(said)
                 case "bytes":
                     self.count(child.name, {kind: int(size) for kind, size in facts.items()})
+                case "way":
+                    self.ways.hear(self._peers[child.name], said)
                 case "usage":
                     self._journal.emit(Usage(**facts))
                 case "worker":

@@ -216,6 +216,7 @@ class Run:
         took = time.monotonic() - self._began  # the baseline is not part of the job
         baseline = await self._baseline(scorer, initial, outcome)
         await self._processes.stop()  # so that the last bytes are counted
+        self._journal.emit(self._processes.ways.event())
         self._journal.emit(report_usage("supervisor"))
         self._compare_with_plan(outcome, took)
         losses = Losses(loss, loss_start, prepared.ready.loss_unigram, baseline)

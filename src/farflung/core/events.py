@@ -13,6 +13,7 @@ import msgspec
 from farflung.core.event import Event as Event
 from farflung.core.events_of_ways import Housed as Housed
 from farflung.core.events_of_ways import RelayPaid as RelayPaid
+from farflung.core.events_of_ways import WaysTaken as WaysTaken
 
 FORMAT: Final = 1
 
@@ -362,6 +363,7 @@ AnyEvent = (
     | Restarted
     | Settled
     | RelayPaid
+    | WaysTaken
     | Left
     | Compared
     | Baseline

@@ -1,4 +1,4 @@
-"""Events of the ways between nodes: where they live, and what relays got. Part of core.events."""
+"""Events of the ways between nodes: where they live, how they met, and what relays got. Part of core.events."""
 
 from __future__ import annotations
 
@@ -16,6 +16,15 @@ class Housed(Event, frozen=True, tag="housed"):
     up: float
     down: float
     rtt: float
+
+
+class WaysTaken(Event, frozen=True, tag="ways"):
+    """Over which way each pair of nodes talked in the end: so many pairs over each. Who never talked is not counted."""
+
+    lan: int = 0
+    direct: int = 0
+    opened: int = 0
+    relay: int = 0
 
 
 class RelayPaid(Event, frozen=True, tag="relay-paid"):

@@ -97,6 +97,7 @@ class Timeline(Struct, frozen=True):
     restarted: tuple[events.Restarted, ...] = ()
     sandboxes: tuple[events.Sandboxed, ...] = ()
     housed: events.Housed | None = None
+    ways: events.WaysTaken | None = None
     drawn: Mapping[Segment, events.Drawn] = _NOTHING
     audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
     caught: Mapping[str, events.Caught] = _NOTHING  # by peer
@@ -253,6 +254,8 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, sandboxes=_listed(t.sandboxes, event))
         case events.Housed():
             return replace(t, housed=event)
+        case events.WaysTaken():
+            return replace(t, ways=event)
     return _verify(_train(t, event), event)
 
 

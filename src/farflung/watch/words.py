@@ -366,3 +366,15 @@ def failed(event: events.Failed) -> str:
 def warned(event: events.Warned) -> str:
     """What a person should know."""
     return f"warning[{clean(event.code, 16)}]: {clean(event.message, 200)}"
+
+
+def ways(event: events.WaysTaken) -> str:
+    """How the pairs of a run talked."""
+    kinds = (
+        (event.lan, "on the LAN"),
+        (event.direct, "directly"),
+        (event.opened, "by an opening through both routers"),
+        (event.relay, "through a relay"),
+    )
+    told = ", ".join(f"{count} {how}" for count, how in kinds if count)
+    return f"pairs that talked: {told}" if told else "no pair talked"

@@ -1,0 +1,46 @@
+"""Which way each pair of a run's nodes took, as their processes told it and as a person reads it."""
+
+from __future__ import annotations
+
+from farflung.app.ways import Ways
+from farflung.core import events
+from farflung.core.crypto import local_key
+from farflung.core.events import WaysTaken
+from farflung.watch import words
+from farflung.watch.fold import Timeline, fold
+
+A, B, C = (local_key(2, "provider", n).public for n in range(3))
+
+
+def said(peer: bytes, way: object) -> dict[str, object]:
+    return {"kind": "way", "peer": peer.hex(), "way": way}
+
+
+def test_each_pair_counts_once_with_the_best_way_of_its_two_ends() -> None:
+    ways = Ways()
+    ways.hear(A, said(B, "relay"))
+    ways.hear(B, said(A, "relay"))
+    ways.hear(A, said(B, "opened"))
+    ways.hear(C, said(A, "relay"))
+    ways.hear(C, said(B, "lan"))
+    assert ways.event() == WaysTaken(lan=1, opened=1, relay=1)
+    ways.hear(A, said(B, "relay"))  # its router was changed
+    assert ways.event() == WaysTaken(lan=1, relay=2)
+
+
+def test_what_is_no_way_is_not_counted() -> None:
+    ways = Ways()
+    for way in ("", "tunnel", None, 3, []):
+        ways.hear(A, said(B, way))
+    ways.hear(A, said(A, "lan"))
+    assert ways.event() == WaysTaken()
+    assert words.ways(ways.event()) == "no pair talked"
+
+
+def test_a_person_reads_how_pairs_talked() -> None:
+    told = WaysTaken(direct=2, opened=3, relay=1)
+    assert events.from_json(events.to_json(told)) == told
+    assert fold(Timeline(), told).ways == told
+    assert words.ways(told) == (
+        "pairs that talked: 2 directly, 3 by an opening through both routers, 1 through a relay"
+    )
