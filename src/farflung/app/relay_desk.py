@@ -14,6 +14,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.core.ids import PeerId
 from farflung.ledger.rows import ChannelRow
+from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
@@ -25,7 +26,8 @@ _CLAIM_FEES: Final = 2  # transactions of one settlement: the claim, and the end
 _LOOK_SECONDS: Final = 30.0  # between two looks for channels that end
 
 
-async def _serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
+async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
+    """Who only asks the ledger answers nobody."""
     raise PolicyError("FF-APP-145", f"a relay's account does not serve {method[:40]!r}")
 
 
@@ -38,13 +40,18 @@ class Desk:
         validator: PeerId,
         place: tuple[str, int],
         paid: Callable[[ChannelRow], None] = lambda _: None,
+        own: Credential | None = None,
     ) -> None:
-        """`place`: host and port of the validator."""
+        """`key` signs. `place`: host and port of the validator. `own`: what the relay proves (None: `key`)."""
         self._key, self._validator, self._place, self._paid = key, validator, place, paid
-        self._endpoint = Endpoint(key, _serve_nothing, Counter())
+        self._endpoint = Endpoint(own or key, serve_nothing, Counter())
         self._ledger: LedgerClient | None = None
         self._gate: Tollgate | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    def renew(self, own: Credential) -> None:
+        """The relay proves another node key from now on. Raises ProtocolError FF-NET-106."""
+        self._endpoint.renew(own)
 
     async def _reach(self) -> Connection:
         return await self._endpoint.dial(self._validator, *self._place)

@@ -47,6 +47,7 @@ VERBS: Mapping[str, Verb] = {
     "receipt": Verb("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
     "check": Verb("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
     "bench": Verb("", "measuring:bench", "Measure codecs on your own tensors"),
+    "key": Verb("", "keying:key", "Make, replace or revoke the key of a machine"),
     "relay": Verb("", "relaying:relay", "Forward bytes between peers behind routers"),
     "version": Verb("", "looking:version", "Print versions"),
     "completion": Verb("", "completing:completion", "Print what makes your shell complete all this"),
@@ -77,6 +78,7 @@ MEANT: Mapping[str, str] = {
     "convert": "export",
     "verify": "verify-run",
     "doctor": "check",
+    "keygen": "key",
     "benchmark": "bench",
     "measure": "bench",
     "help": "--help",
@@ -113,7 +115,7 @@ class Verbs(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One screen: what this is, and each verb on a line, by what one does with it."""
         formatter.write("Train PyTorch models on computers that belong to different people, and settle.\n")
-        formatter.write("Usage: farflung [-v] VERB [ARGUMENTS]        farflung VERB --help says more\n\n")
+        formatter.write("Usage: farflung [-v] VERB [ARGUMENTS]        farflung VERB --help says more\n")
         for name, verb in VERBS.items():
             formatter.write(f"  {verb.group:<8} {name:<11} {verb.about}\n")
         formatter.write("Example: farflung run --preset tiny\n")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
-import os
-import secrets
 import signal
-import stat
 import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,16 +15,17 @@ import msgspec
 
 from farflung.app import thrift
 from farflung.app.cli import placing
+from farflung.app.keyfiles import is_there, new_account, read_account, read_own
+from farflung.app.machine_key import Minder, ledger_of
 from farflung.app.probing_relay import Named
 from farflung.app.relay_desk import Desk
 from farflung.app.roles.relay import allow_many_files
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import UsageError
-from farflung.core.ids import ID_BYTES
-from farflung.core.io.durable import write_atomic
+from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_rate
 from farflung.ledger.rows import ChannelRow
+from farflung.net.certificates import Credential
 from farflung.net.io.allowance import Allowance
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.till import Till
@@ -36,45 +35,36 @@ from farflung.net.shares import kept_rate
 PORT: Final = 4510
 _RATE: Final = click.FloatRange(0.1, 10_000.0)  # Mbit/s
 _PRICE: Final = 10**12  # micro-credits a GiB, at most
+NO_KEY: Final = "FF-APP-260"
 _LOOK_SECONDS: Final = 1.0  # between two looks at the month's volume
-_TEXT_BYTES: Final = 2 * ID_BYTES + 1  # hex digits and a line's end
 
 
 def read_or_make_key(path: Path) -> SigningKey:
-    """The key in `path`, one line of 64 hex digits that only its owner may read; a new one where there is none.
+    """The account's key in `path`; a new one where there is none.
+
+    Raises UsageError FF-APP-140 (not such a file), 141 (others may read it), RunError FF-CORE-050 (cannot write).
+    """
+    own = read_or_make(path)
+    if own.certificate is not None:
+        raise _no_key(path, "it is a node key, with its certificate")
+    return own.node
+
+
+def read_or_make(path: Path) -> Credential:
+    """What is in `path`: an account's key, one line of 64 hex digits, or a node key; a new account where there is none.
 
     Raises UsageError FF-APP-140 (not such a file), 141 (others may read it), RunError FF-CORE-050 (cannot write).
     """
     if not path.parent.is_dir():
         raise _no_key(path, "its folder does not exist")
+    if not is_there(path):
+        return Credential(new_account(path))
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        seed = secrets.token_bytes(ID_BYTES)
-        write_atomic(path, seed.hex().encode() + b"\n", "relay.key", private=True)
-        return SigningKey(seed)
-    except OSError as error:
-        raise _no_key(path, error.strerror or str(error)) from error
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode):
-        os.close(handle)
-        raise _no_key(path, "it is no file")
-    with open(handle, "rb") as file:
-        if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise UsageError(
-                "FF-APP-141",
-                f"others may read {path}",
-                cause=f"its mode is {stat.S_IMODE(facts.st_mode):o}",
-                hint=f"chmod 600 {path}; if others did read it, delete it and let a new key be made",
-            )
-        text = file.read(_TEXT_BYTES + 1).decode("ascii", "replace").removesuffix("\n")
-    try:
-        seed = bytes.fromhex(text)
-    except ValueError:
-        seed = b""
-    if len(seed) != ID_BYTES or seed.hex() != text:
-        raise _no_key(path, f"a key is one line of {2 * ID_BYTES} hex digits")
-    return SigningKey(seed)
+        return read_own(path)
+    except UsageError as error:
+        if error.code != NO_KEY:
+            raise
+        raise _no_key(path, error.cause) from error
 
 
 def _no_key(path: Path, cause: str) -> UsageError:
@@ -114,6 +104,28 @@ def _sent_at_most(uplink: float | None) -> int | None:
     return kept_rate(uplink)
 
 
+def _account(own: Credential, path: Path | None, words: Words) -> SigningKey | None:
+    """The account's key, where the relay has it. Raises UsageError FF-APP-262 (another's), FF-APP-264 (missed)."""
+    account = own.node if own.certificate is None else None
+    if path is not None:
+        account = read_account(path)
+        if account.public != own.account:
+            raise UsageError(
+                "FF-APP-262",
+                f"{path} is not the account's key",
+                cause=f"the node key speaks for {own.account.hex()}",
+                hint="name the file of the account that the node key speaks for",
+            )
+    if account is None and words.price is not None:
+        raise UsageError(
+            "FF-APP-264",
+            "a relay that is paid needs its account's key",
+            cause="a node key signs no transaction",
+            hint="name the account's file with --account",
+        )
+    return account
+
+
 class Words(NamedTuple):
     """What a relay is told. `rate`, `circuit_rate`: bytes a second; `price`: micro-credits a GiB, None: for nothing.
 
@@ -148,7 +160,9 @@ class _Till:
         )
 
 
-async def _serve(key: SigningKey, words: Words, as_json: bool) -> None:
+async def _serve(
+    own: Credential, path: Path, account: SigningKey | None, words: Words, as_json: bool
+) -> None:
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,13 +170,13 @@ async def _serve(key: SigningKey, words: Words, as_json: bool) -> None:
     till, ledger, month = _Till(as_json), words.ledger, words.month
     desk = None
     if ledger is not None and ledger.key is not None:
-        desk = Desk(key, ledger.key, (ledger.host, ledger.port), till.paid)
+        desk = Desk(account or own.node, ledger.key, (ledger.host, ledger.port), till.paid, own)
     try:
         toll = None
         if desk is not None and words.price is not None:
             toll = await desk.gate(words.price, Till(words.till))
         server = RelayServer(
-            key,
+            own,
             host=words.host,
             port=words.port,
             uplink=words.rate,
@@ -172,15 +186,17 @@ async def _serve(key: SigningKey, words: Words, as_json: bool) -> None:
             on_traffic=None if month is None else lambda size: month.add(size, size),
             toll=toll,
         )
-        _introduce(key, words, await server.start(), as_json)
+        _introduce(own, words, await server.start(), as_json)
         if desk is not None:
             desk.attend(server)
-        keeping = None if month is None else asyncio.create_task(_keep(month, server))
+        keeping = [] if month is None else [asyncio.create_task(_keep(month, server))]
+        if own.certificate is not None:
+            keeping.append(asyncio.create_task(_minder(own, path, account, words, server, desk).stay()))
         try:
             await is_over.wait()
         finally:
-            if keeping is not None:
-                keeping.cancel()
+            for task in keeping:
+                task.cancel()
             for error in await desk.settle() if desk is not None else ():
                 sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
             await server.close()
@@ -196,9 +212,35 @@ async def _serve(key: SigningKey, words: Words, as_json: bool) -> None:
     _say(as_json, {"forwarded": server.forwarded, **facts}, text)
 
 
-def _introduce(key: SigningKey, words: Words, place: tuple[str, int], as_json: bool) -> None:
+def _minder(
+    own: Credential,
+    path: Path,
+    account: SigningKey | None,
+    words: Words,
+    server: RelayServer,
+    desk: Desk | None,
+) -> Minder:
+    """Keeps the relay on its newest node key."""
+
+    def renew(found: Credential) -> None:
+        server.endpoint.renew(found)
+        if desk is not None:
+            desk.renew(found)
+        sys.stderr.write(f"the relay proves its node key of epoch {found.identity.epoch} from now on\n")
+
+    def warn(error: FarflungError) -> None:
+        sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
+
+    named = words.ledger
+    if account is None or named is None or named.key is None:
+        return Minder(path, own, renew, None, account, warn)
+    rotate = functools.partial(ledger_of, named.key, named.host, named.port, account)
+    return Minder(path, own, renew, rotate, account, warn)
+
+
+def _introduce(own: Credential, words: Words, place: tuple[str, int], as_json: bool) -> None:
     """Where it is, and within which bounds it serves."""
-    host, port = place
+    (host, port), account = place, own.account.hex()
     kept = [] if words.rate is None else [f"sends at most {format_rate(8 * words.rate)} to other machines"]
     if words.circuit_rate:
         kept.append(f"each circuit at most {format_rate(8 * words.circuit_rate)} each way")
@@ -206,10 +248,12 @@ def _introduce(key: SigningKey, words: Words, place: tuple[str, int], as_json: b
         kept.append(
             f"{format_bytes(words.month.used)} of {format_bytes(words.month.limit)} used this month (UTC)"
         )
+    if own.certificate is not None:
+        kept.append(f"by its node key of epoch {own.identity.epoch}")
     if words.price is not None:
         kept.append(f"for a pass only, at {format_credits(words.price)} credits a GiB or more")
     facts: dict[str, Any] = {
-        "peer": key.public.hex(),
+        "peer": account,
         "host": host,
         "port": port,
         "bytes_per_second": words.rate,
@@ -219,7 +263,7 @@ def _introduce(key: SigningKey, words: Words, place: tuple[str, int], as_json: b
     _say(
         as_json,
         facts,
-        [f"relay {key.public.hex()}", f"at    {host}:{port}", *kept, "Ctrl-C ends it."],
+        [f"relay {account}", f"at    {host}:{port}", *kept, "Ctrl-C ends it."],
     )
 
 
@@ -250,6 +294,13 @@ async def _keep(month: Allowance, server: RelayServer) -> None:
     help="Made if missing.",
 )
 @click.option(
+    "--account",
+    "account_path",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Of a node key: to rotate it in time.",
+)
+@click.option(
     "--uplink", type=_RATE, metavar="MBIT", help="Your line's upload: 95 % of it is used. Linux only."
 )
 @click.option("--circuit-rate", type=_RATE, metavar="MBIT", help="At most so much for a circuit.")
@@ -265,6 +316,7 @@ def relay(
     host: str,
     port: int,
     path: Path,
+    account_path: Path | None,
     uplink: float | None,
     circuit_rate: float | None,
     month: float | None,
@@ -284,4 +336,5 @@ def relay(
     allow_many_files()
     volume = thrift.allowance(thrift.read_thrift().month_gb if month is None else month)
     words = Words(host, port, rate, each, volume, ledger, price, path.with_name(path.name + ".till"))
-    asyncio.run(_serve(read_or_make_key(path), words, as_json))
+    own = read_or_make(path)
+    asyncio.run(_serve(own, path, _account(own, account_path, words), words, as_json))
