@@ -149,6 +149,7 @@ def test_a_requester_that_is_started_anew_finds_its_channels_open_and_goes_on(tm
             await own.fund(world.ledger, END)
             await own.admit([NODE.public], nothing)
             await world.send(world.places[0], 1 << 16)
+            await own.sign()
             await own.close()
         await world.settle()
         row = world.channels[RELAYS[0].public]
