@@ -299,3 +299,11 @@ def test_two_windows_of_late_answers_are_no_queue_and_three_are() -> None:
 def test_nobody_is_paced_below_the_least(line: Line) -> None:
     assert uplink.ceiling(line) == uplink.LEAST
     assert uplink.ceiling(line, 100.0) == 100.0  # but for its owner
+
+
+def test_a_queue_beneath_a_rate_that_still_doubles_is_tcps_start_and_proves_nothing() -> None:
+    line = Line()
+    for look in range(1, 40):
+        size = int(20_000 * 2 ** (look / 6))
+        line = uplink.observe(line, Sample(look * LOOK, size, LOOK, 0.05, 0.03))
+    assert (line.phase, line.found) == (Phase.OPEN, 0.0)
