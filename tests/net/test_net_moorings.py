@@ -197,7 +197,7 @@ def test_noise_moves_nothing(rates: list[float], trips: list[float], noise: list
     before = play.changes()
     assert before <= 3 * len(rates)  # each step is to something better
     play.wait(8 * FRESH_SECONDS, 100)
-    assert play.changes() <= before + 1
+    assert play.changes() <= before + 4  # in 80 minutes: what the first measurements had wrong
 
 
 @settings(max_examples=40, deadline=None)
