@@ -11,11 +11,10 @@ from contextlib import ExitStack
 from itertools import product
 from typing import Any
 
-import msgspec
 import pytest
 
 from farflung.app.lab import Home, Laboratory, Nat, why_not
-from farflung.core.codec import Wire
+from farflung.core.codec import describe
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError
 from farflung.net import paths
@@ -135,13 +134,6 @@ class Resident(Spot):
         self.end()
 
 
-def _describe(kind: type[Wire]) -> None:
-    """msgspec describes a struct at its first use, and shows that to other threads before it is whole."""
-    for each in kind.__subclasses__():
-        msgspec.msgpack.Decoder(each)
-        _describe(each)
-
-
 Town = tuple[Laboratory, dict[str, Resident], list[tuple[Spot, RelayServer]]]
 
 
@@ -151,7 +143,7 @@ def town() -> Iterator[Town]:
     homes = [Home(**QUICK, nat=nat) for nat in KINDS * 2]
     homes += [Home(**QUICK, carrier=carrier) for carrier in (1, 1, 2, 2)] + [Home(**QUICK, hosts=2)]
     carriers = [Nat.SYMMETRIC, Nat.PORT_RESTRICTED]
-    _describe(Wire)
+    describe()
     with Laboratory(homes, 2, carriers=carriers) as laboratory, ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(

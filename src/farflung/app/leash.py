@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from farflung.app.compiling import choose_kernels
+from farflung.core.codec import describe
 from farflung.core.errors import (
     FarflungError,
     NetworkError,
@@ -122,6 +123,7 @@ def run_role(main: Callable[[Orders], Awaitable[None]]) -> None:
 
     try:
         choose_kernels()
+        describe()
         asyncio.run(body())
     except FarflungError as error:
         report_failure(error)

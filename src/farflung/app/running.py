@@ -31,6 +31,7 @@ from farflung.app.processes import Processes
 from farflung.app.scoring import Scorer
 from farflung.app.view import report
 from farflung.core import events
+from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
 from farflung.core.events import AnyEvent
 from farflung.core.layout import Layout
@@ -376,6 +377,7 @@ def _to_end(
     folder: RunFolder, identity: Identity, resolved: Resolved, watchers: Sequence[Watcher]
 ) -> events.Result:
     """Runs in a loop of its own; where one runs already (a notebook), in a thread beside it."""
+    describe()
     try:
         if _is_in_loop():
             return beside.run(lambda ours: Run(folder, identity, resolved, ours), watchers)

@@ -23,6 +23,17 @@ class Wire(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """Base of every struct that is hashed, signed or sent. Subclasses pass `tag=` when they join a union."""
 
 
+def describe(kind: type[Wire] = Wire) -> None:
+    """Lets msgspec look at every struct that there is below `kind`, before a process has a second thread.
+
+    It does so at a struct's first use otherwise, and what it has found by then is shown to other threads before it is
+    whole: one that decodes the same struct at that moment reads beyond it, and the process dies (SIGSEGV).
+    """
+    for each in kind.__subclasses__():
+        msgspec.msgpack.Decoder(each)
+        describe(each)
+
+
 def encode(value: Any) -> bytes:
     """The canonical bytes of a value made of Wire structs, tuples, integers, text, bytes and bools."""
     return _ENCODER.encode(value)

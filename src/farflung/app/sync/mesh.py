@@ -24,7 +24,7 @@ from farflung.app.sync.book import Peer, load_key, members
 from farflung.app.sync.group import Exchanged, too_few
 from farflung.app.sync.parcels import AHEAD, BEHIND, PIECE, Held, Piece, Shelf, Verdict, Wanted, refuse_piece
 from farflung.core import limits
-from farflung.core.codec import decode, encode
+from farflung.core.codec import decode, describe, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
@@ -95,6 +95,7 @@ class Mesh:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
+        describe()
         self._thread = threading.Thread(target=self._loop.run_forever, name="farflung-sync", daemon=True)
         self._thread.start()
 
