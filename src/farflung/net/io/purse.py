@@ -112,8 +112,8 @@ class Purse:
             self._lines[_name(tally.toll)].is_due.set()
 
     def _begin(self, line: _Line) -> None:
+        line.is_due.set()  # at once, so that the relay knows over which connection it may ask
         if line.task is None or line.task.done():
-            line.is_due.set()  # at once, so that the relay knows over which connection it may ask
             line.task = asyncio.create_task(self._keep(line))
 
     async def asked(self, relay: Connection, body: bytes) -> None:
@@ -157,7 +157,11 @@ class Purse:
                 failed = 0
             except FarflungError:
                 failed += 1
-                await asyncio.sleep(_AGAIN_SECONDS)
+                with contextlib.suppress(
+                    TimeoutError
+                ):  # sooner if a connection is opened: then it keeps books for it
+                    async with asyncio.timeout(_AGAIN_SECONDS):
+                        await line.is_due.wait()
                 line.is_due.set()
             if not line.tally.connections and not line.tally.unsigned:
                 return
