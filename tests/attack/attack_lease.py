@@ -119,6 +119,7 @@ class Scene:
             "stake": 1000,
             "flops": 1,
             "port": 0,
+            "relays": [],
         }
         self.provider = Lender(config, key, GENESIS, role)
         self.home = Party(REQUESTER, folder / "home")
