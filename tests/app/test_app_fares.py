@@ -14,8 +14,8 @@ import pytest
 from farflung.app import asking, fares, folder, history
 from farflung.app.fares import Fare, Fares
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.local import FARES, LocalNetwork, genesis_of
-from farflung.app.policy import PASSES, check_passes
+from farflung.app.local import LocalNetwork, genesis_of
+from farflung.app.policy import check_passes
 from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
 from farflung.core import limits, tolls
@@ -199,9 +199,9 @@ def pass_for(*holders: SigningKey, payer: SigningKey = PAYER) -> Pass:
 def test_a_node_takes_passes_of_its_requester_for_itself_and_no_others() -> None:
     other = local_key(23, "other")
     good = sign_pass(PAYER, pass_for(PAYER, NODE))
-    check_passes((good,) * PASSES, PAYER.public, NODE.public)
+    check_passes((good,) * limits.PLACES, PAYER.public, NODE.public)
     bad = [
-        (good,) * (PASSES + 1),
+        (good,) * (limits.PLACES + 1),
         (good, sign_pass(other, pass_for(PAYER, NODE))),  # not signed by its payer
         (sign_pass(other, pass_for(PAYER, NODE, payer=other)),),  # somebody else's money
         (sign_pass(PAYER, pass_for(PAYER, other)),),
@@ -220,11 +220,13 @@ def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
     assert room & (room - 1) == 0
     said = fares.planned(event, SENT, 100_000, 2)
     assert (said.relay_price, said.relay_funds) == (100_000, 2 * fares.funds_of(SENT, 100_000))
+    with pytest.raises(PolicyError, match="FF-APP-244"):
+        fares.planned(event, SENT, 10**15, 2)
     assert fares.planned(event, SENT, 0, 2) == fares.planned(event, SENT, 5, 0) == event
     assert tolls.worth(fares.funds_of(SENT, 100_000), 100_000) >= GIB
     held = dict(genesis_of(spec).accounts)
     network = LocalNetwork(spec, relays=2, relay_price=5)
-    assert held[network.keys.requester.public] > FARES
+    assert held[network.keys.requester.public] > fares.FUNDS
     assert all(held[key.public] for key in network.keys.relays)
     assert network.relay_price == 0  # tiny has no relay
 
@@ -241,7 +243,7 @@ def test_the_price_is_no_part_of_the_job_and_small_where_nothing_is_said() -> No
     found = [asking.resolve(None, "tiny", {}, relay_price=price) for price in (None, 0, 7)]
     assert [identity.relay_price for _, identity in found] == [fares.PRICE, 0, 7]
     assert len({identity.text for _, identity in found}) == 1
-    for price in (-1, fares.MOST_PRICE + 1):
+    for price in (-1, limits.RELAY_PRICE + 1):
         with pytest.raises(UsageError, match="FF-APP-243"):
             asking.resolve(None, "tiny", {}, relay_price=price)
     crowd = {"network.providers": str(limits.PASS_HOLDERS)}

@@ -88,7 +88,7 @@ class Resident(Spot):
         self.do(self._begin())
 
     async def _begin(self) -> None:
-        self.endpoint = Endpoint(self.key, echo, Counter(), manners=Manners(follows=False))
+        self.endpoint = Endpoint(self.key, echo, Counter(), manners=Manners())
         self.roads = Roads(self.endpoint)
         for place in self.places:
             self.endpoint.attach(place.relay, place.host, place.port)

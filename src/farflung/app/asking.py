@@ -104,12 +104,12 @@ def _fare(spec: JobSpec, asked: int | None) -> int:
     fits = fares.can_pay(spec)
     if asked is None:
         return fares.PRICE if fits else 0
-    if 0 <= asked <= fares.MOST_PRICE and (fits or not asked):
+    if 0 <= asked <= limits.RELAY_PRICE and (fits or not asked):
         return asked
     raise UsageError(
         "FF-APP-243",
         f"relays cannot be paid {asked} micro-credits a GiB",
-        cause=f"it is a number from 0 to {fares.MOST_PRICE}, and a pass names {limits.PASS_HOLDERS} nodes at most",
+        cause=f"it is a number from 0 to {limits.RELAY_PRICE}, and a pass names {limits.PASS_HOLDERS} nodes at most",
         hint="--relay-price 0: they carry for nothing",
     )
 

@@ -41,7 +41,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """What the ledger says when everybody has left: its root, and money found minus money minted."""
+    """What the ledger says when everybody has left: its root before relays were paid (`ledger.block.worked_state`),
+    and money found minus money minted."""
 
     ledger_root: str
     sum: int

@@ -129,7 +129,7 @@ class Requester:
         )
         self._fanning = Fanning(self.endpoint, self._shelf, self._disk)
         self.roads = Roads(self.endpoint)
-        Whereabouts(self.endpoint, self.roads)
+        self._whereabouts = Whereabouts(self.endpoint, self.roads)  # hears where members are now
         self._fares = Fares(key, self.endpoint, fare)
         how = (self.roads, self._supplies, journal, lambda: self._fares.passes)
         self._crew = Crew(key.public, terms, self._job_key, *how)

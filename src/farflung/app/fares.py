@@ -24,6 +24,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import Planned
 from farflung.core.ids import PeerId
+from farflung.core.money import MICRO, format_credits
 from farflung.core.tolls import SignedPass
 from farflung.job.spec import JobSpec
 from farflung.net.endpoints import Place
@@ -31,7 +32,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.plan.traffic import Traffic
 
 PRICE: Final = 100_000  # micro-credits a GiB, where nothing else is said
-MOST_PRICE: Final = 1_000_000_000
+FUNDS: Final = 10_000 * MICRO  # what a local run's requester has for relays: no part of a job's budget
 ROOM: Final = 4  # times the most that the plan sends: what is put into each channel pays for so much
 
 Tell = Callable[[], Awaitable[None]]
@@ -57,10 +58,18 @@ def funds_of(sent: Traffic, price: int) -> int:
 
 
 def planned(event: Planned, sent: Traffic, price: int, relays: int) -> Planned:
-    """The plan with what it puts into the channels of its `relays` relays."""
+    """The plan with what it puts into the channels of its `relays` relays. Raises PolicyError FF-APP-244: too much."""
     if not price or not relays:
         return event
-    return replace(event, relay_price=price, relay_funds=relays * funds_of(sent, price))
+    funds = relays * funds_of(sent, price)
+    if funds > FUNDS:
+        raise PolicyError(
+            "FF-APP-244",
+            f"relays cost up to {format_credits(funds)} credits at {price} micro-credits a GiB",
+            cause=f"the requester has {format_credits(FUNDS)} for them; a channel holds what four times the plan costs",
+            hint="a lower --relay-price, or fewer --relays",
+        )
+    return replace(event, relay_price=price, relay_funds=funds)
 
 
 def can_pay(spec: JobSpec) -> bool:

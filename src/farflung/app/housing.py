@@ -43,7 +43,7 @@ SYMMETRIC: Final = 2  # providers whose router gives each connection a port of i
 
 def relay_names(count: int) -> tuple[str, ...]:
     """What the relays of a run are called."""
-    return (RELAY, *(f"{RELAY}-{number}" for number in range(2, count + 1)))
+    return tuple(RELAY if number == 1 else f"{RELAY}-{number}" for number in range(1, count + 1))
 
 
 def homes_of(spec: JobSpec) -> dict[str, Home]:

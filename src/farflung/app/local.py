@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from farflung.app import fares
 from farflung.app.housing import LEDGER, MOST_RELAYS, RELAY, REQUESTER, Loopback, relay_names
 from farflung.app.leash import Report
 from farflung.core.codec import encode
@@ -29,7 +30,6 @@ STAKE_ROUNDS = (
     20  # a provider stakes the price of this many rounds: more than it could save by cheating in one
 )
 POCKET = MICRO  # credits for fees, beyond budget or stake
-FARES = 10_000 * MICRO  # a requester's, for relays: what is put into channels is no part of a job's budget
 JOB_MS = 30 * DAY_MS
 NODE_MS = 60 * DAY_MS
 
@@ -48,7 +48,7 @@ def cheater_of(spec: JobSpec) -> int:
 def genesis_of(spec: JobSpec) -> Genesis:
     """The genesis of a job's local ledger: it follows from the job, so that a reader need not be told it."""
     keys, pocket, stake = Keys(spec, MOST_RELAYS), POCKET, stake_of(spec)
-    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + FARES)]
+    accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + fares.FUNDS)]
     accounts += [(key.public, stake + pocket) for key in (*keys.providers, *keys.verifiers)]
     accounts += [(key.public, pocket) for key in keys.relays]
     return Genesis(f"local-{spec.seed}", 0, tuple(accounts), (keys.validator.public,), Params(fee_min=FEE))
@@ -129,7 +129,7 @@ class LocalNetwork:
     def relays(self) -> dict[str, PeerId]:
         """The relays by name; none where nobody needs one."""
         keys = self.keys.relays if self.reached.hidden else []
-        return {name: key.public for name, key in zip(relay_names(len(keys)), keys, strict=False)}
+        return {name: key.public for name, key in zip(relay_names(len(keys)), keys, strict=True)}
 
     @property
     def reached(self) -> JobSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from farflung.app import wire
 from farflung.core import limits, tolls
@@ -14,8 +14,6 @@ from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.ledger.tx import Role
 from farflung.plan.memory import memory
-
-PASSES: Final = limits.PLACES  # of one lease at a time: one for each relay that its nodes are reached through
 
 
 class Policy(NamedTuple):
@@ -75,11 +73,11 @@ def check_passes(passes: tuple[SignedPass, ...], payer: PeerId, own: PeerId) -> 
 
     Raises PolicyError FF-APP-241.
     """
-    if len(passes) > PASSES or not all(_is_for(signed, payer, own) for signed in passes):
+    if len(passes) > limits.PLACES or not all(_is_for(signed, payer, own) for signed in passes):
         raise PolicyError(
             "FF-APP-241",
             "a pass is none of this lease's",
-            cause=f"there are more than {PASSES}, or one is not its requester's, or not for this node",
+            cause=f"there are more than {limits.PLACES}, or one is not its requester's, or not for this node",
         )
 
 

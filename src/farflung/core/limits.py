@@ -119,6 +119,7 @@ MEASURE_REACHES: Final = 4  # tries to reach one address in a minute
 MEASURE_REACH_SECONDS: Final = 2.0  # that one of them takes at most
 
 # Passes
+RELAY_PRICE: Final = 1_000_000_000  # micro-credits a GiB: a thousand credits
 PASS_HOLDERS: Final = 64  # parties of one pass
 PASS_BYTES: Final = 1 << 50  # quota of one pass
 PASS_SECONDS: Final = 900  # a pass's longest life; the payer signs it again meanwhile
@@ -126,6 +127,7 @@ PASS_SKEW_SECONDS: Final = 60  # clocks of payer and relay that disagree by less
 PASSES: Final = 4096  # that one relay keeps the books of
 PASSES_PER_PAYER: Final = 256
 TILL_BYTES: Final = 32 * KIB  # of one pass and its last receipts on a relay's disk
+HEARD_BYTES: Final = KIB  # a relay's answer to a receipt
 RECEIPT_BYTES: Final = 8 * MIB  # a party signs after so many bytes, and
 RECEIPT_SECONDS: Final = 10.0  # after so long, if anything was carried
 RECEIPT_WINDOW: Final = 32 * MIB  # a relay carries for one party beyond what it signed: two parties, 64 MiB

@@ -19,11 +19,12 @@ from farflung.plan.states import FLOAT, carried_vectors, inner_vectors, outer_ve
 # Linux: 488 MB at the peak of the default job, 118 MB of which the terms below account for).
 BASELINE: Final = 370_000_000
 SHARED: Final = 80_000_000  # of it, pages of torch's libraries, which all workers of one machine share
-# The process of a node, the ledger, the relay, the requester, its checker or the supervisor: interpreter, NumPy and the
+# The process of a node, the ledger, a relay, the requester, its checker or the supervisor: interpreter, NumPy and the
 # network, no torch. Those that move whole states hold a few of them at a time.
 AGENT: Final = 70_000_000
 AGENT_STATES: Final = 24  # vectors that a node's agent or the requester holds to seal, store and serve states
-OTHERS: Final = 3  # ledger, checker and supervisor; the relay is one more
+OTHERS: Final = 3  # ledger, checker and supervisor
+RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the run is told another number
 DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
 BLOCK_VALUES: Final = (
     17  # values kept per token and channel of one GPT block (measured 16.97, fused attention)
@@ -99,7 +100,7 @@ def memory(spec: JobSpec, layout: Layout, dataset_bytes: int) -> Memory:
     outer = 1 + outer_vectors(spec.sync)
     nodes = spec.network.providers + spec.verifiers
     agent = AGENT + AGENT_STATES * state + DATA_COPIES * dataset_bytes
-    others = OTHERS + (1 if spec.hidden else 0)
+    others = OTHERS + (RELAYS if spec.hidden else 0)
     return Memory(
         baseline=Bytes(BASELINE),
         parameters=Bytes(state),

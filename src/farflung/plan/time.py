@@ -19,6 +19,7 @@ from farflung.core.units import Flop, Seconds
 from farflung.job.spec import JobSpec
 from farflung.plan import audits
 from farflung.plan.machine import Machine
+from farflung.plan.memory import RELAYS
 from farflung.plan.network import HERE, Network
 from farflung.plan.states import FLOAT, carried_vectors, inner_vectors
 from farflung.plan.traffic import Traffic
@@ -118,7 +119,7 @@ def evaluated_tokens(spec: JobSpec) -> int:
 def start_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> float:
     """From the command to the first round: all processes over the cores; the profile run when there is an audit."""
     verifiers = spec.verifiers
-    agents = 3 + (1 if spec.hidden else 0)
+    agents = 3 + (RELAYS if spec.hidden else 0)
     nodes = (spec.network.providers + verifiers) * START_NODE
     started = (nodes + START_WORKER + agents * START_AGENT) / max(1, machine.cores)
     if not verifiers:

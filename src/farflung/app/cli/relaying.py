@@ -20,6 +20,7 @@ from farflung.app.machine_key import Minder, ledger_of
 from farflung.app.probing_relay import Named
 from farflung.app.relay_desk import Desk
 from farflung.app.roles.relay import allow_many_files
+from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import format_credits
@@ -34,7 +35,6 @@ from farflung.net.shares import kept_rate
 
 PORT: Final = 4510
 _RATE: Final = click.FloatRange(0.1, 10_000.0)  # Mbit/s
-_PRICE: Final = 10**12  # micro-credits a GiB, at most
 NO_KEY: Final = "FF-APP-260"
 _LOOK_SECONDS: Final = 1.0  # between two looks at the month's volume
 
@@ -273,7 +273,7 @@ async def _keep(month: Allowance, server: RelayServer) -> None:
     while True:
         error = month.spent()
         if error is not None:
-            server.end_circuits()
+            server.end_all()
             if not was_spent:
                 sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
         was_spent = error is not None
@@ -310,7 +310,9 @@ async def _keep(month: Allowance, server: RelayServer) -> None:
 @click.option(
     "--ledger", callback=placing.ledger, metavar="HOST:PORT,KEY", help="Whose withdrawn keys end here; pays."
 )
-@click.option("--price", type=click.IntRange(1, _PRICE), metavar="MICRO", help="Micro-credits a GiB.")
+@click.option(
+    "--price", type=click.IntRange(1, limits.RELAY_PRICE), metavar="MICRO", help="Micro-credits a GiB."
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
 def relay(
     host: str,

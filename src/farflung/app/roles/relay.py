@@ -1,4 +1,4 @@
-"""The relay: forwards the bytes of peers that cannot reach each other, and keeps nothing.
+"""The relay: forwards the bytes of peers that cannot reach each other.
 
 A new process with the same key on the same port is the same relay, and its peers find it again by themselves. It has no
 state but what it is owed: that lies in its till (net/io/till), until it is claimed.

@@ -26,7 +26,6 @@ SIGN: Final = "relay.sign"  # relay to party: sign now, under this SignedPass
 _AGAIN_SECONDS: Final = 0.5  # after a relay that did not take a receipt
 _LAST_SECONDS: Final = 1.0
 _TRIES: Final = 3  # of the last receipt, when all is over
-_RECEIPT_MESSAGE: Final = limits.KIB
 
 Reach = Callable[[PeerId, tuple[str, int]], Awaitable[Connection]]
 
@@ -203,7 +202,7 @@ class Purse:
             except RemoteError as error:
                 if error.code != "FF-NET-141" or node is nodes[-1]:
                     raise
-        heard = decode(answer, Heard, _RECEIPT_MESSAGE)
+        heard = decode(answer, Heard, limits.HEARD_BYTES)
         is_ours = tolls.is_receipt_signed(heard.last, self._account, *(node.public for node in nodes))
         return heard if is_ours else Heard(mine, 0, 0)
 

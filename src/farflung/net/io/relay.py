@@ -290,9 +290,10 @@ class RelayServer:
         self._spares.keep(ticket.presenter, comer, identity)
         return None
 
-    def end_circuits(self) -> None:
-        """Ends all that are joined: the owner's month is used up. `admit` decides about new ones."""
+    def end_all(self) -> None:
+        """Ends circuits and groups: the owner's month is used up. `admit` decides about new ones."""
         self._junction.end()
+        self._hub.close()
 
     def _release(self, dialer: PeerId) -> None:
         self._owned[dialer] -= 1

@@ -34,7 +34,6 @@ SETTLE: Final = "relay.settle"  # payer to relay: claim what is signed, and give
 LOOK_SECONDS: Final = 0.5
 FUNDS_SECONDS: Final = 30.0  # between two questions to the ledger about one payer
 _UNSIGNED: Final = "unsigned"  # why a carrier is held
-_MESSAGE_BYTES: Final = limits.TICKET_BYTES
 
 Name = tuple[PeerId, int, int]  # of a pass at this relay: payer, opening, serial
 
@@ -316,7 +315,7 @@ class Tollgate:
 
     async def _receipt(self, connection: Connection, body: bytes) -> bytes:
         """A party's receipt; the answer is the last one of that party, and what was counted for it and has ended."""
-        signed = decode(body, SignedReceipt, _MESSAGE_BYTES)
+        signed = decode(body, SignedReceipt, limits.TICKET_BYTES)
         receipt = signed.receipt
         books = self._books.get((receipt.payer, receipt.opening, receipt.serial))
         if books is None or not tolls.is_of(receipt, books.signed.toll):
@@ -340,7 +339,7 @@ class Tollgate:
 
     async def _renew(self, connection: Connection, body: bytes) -> bytes:
         """A pass, new or signed anew by its payer; whoever brings it."""
-        signed = decode(body, SignedPass, _MESSAGE_BYTES)
+        signed = decode(body, SignedPass, limits.TICKET_BYTES)
         found: Pass | Books | Status = passes.judge(signed, self._relay, ())
         if not isinstance(found, Status):
             found = await self._open(signed)
