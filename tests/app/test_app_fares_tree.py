@@ -70,9 +70,8 @@ def test_relays_earn_price_times_what_both_ends_signed_for(farflung: Farflung, k
     ended = run(farflung, kills=kills)
     result = ended.result
     assert result["sum"] == 0
-    assert "relay" not in str(
-        of(ended, "warning")
-    )  # nothing was refused, and nobody had to do without its group
+    # Nothing was refused, and nobody had to do without its group.
+    assert "relay" not in str(of(ended, "warning"))
     names = {event["peer"]: event["name"] for event in of(ended, "process") if event["role"] == "relay"}
     paid = {names[event["peer"]]: event for event in of(ended, "relay-paid")}
     assert sorted(paid) == ["relay", "relay-2"]

@@ -148,6 +148,8 @@ def test_a_process_that_cannot_be_kept_is_given_up_where_the_run_goes_on_without
                 await post.change()
 
         await keeper.guard(deaths())
+        assert keeper.is_given_up("thing")
+        assert len(watcher.back) == keeping.RESTARTS
 
     kept(body)
 

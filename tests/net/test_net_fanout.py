@@ -141,6 +141,18 @@ def test_the_relay_holds_no_more_than_its_bound_while_nobody_reads(monkeypatch: 
     run(test)
 
 
+def test_when_the_owner_ends_all_groups_end_too() -> None:
+    async def test() -> None:
+        async with group() as (server, members):
+            await members[0].fan.send(b"before")
+            await heard(members[1:], 1)
+            server.end_all()
+            await until(lambda: not server._hub.groups)
+            await until(lambda: not any(member.fan.epoch for member in members))
+
+    run(test)
+
+
 def test_who_is_removed_is_cut_hears_nothing_more_and_cannot_come_back() -> None:
     async def test() -> None:
         async with group() as (server, members):

@@ -31,10 +31,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 KINDS = list(Nat)
 QUICK = {"up": 0, "down": 0, "rtt": 10}
-STRICT, KIND = (
-    13,
-    15,
-)  # homes 13 and 14 behind one carrier's symmetric NAT, 15 and 16 behind another carrier's
+# Homes 13 and 14 behind one carrier's symmetric NAT, 15 and 16 behind another carrier's.
+STRICT, KIND = 13, 15
 SHARED = 17  # two hosts
 PLAIN, OTHER = (KINDS.index(Nat.PORT_RESTRICTED) + first for first in (1, 7))
 SYMMETRIC, SECOND = (KINDS.index(Nat.SYMMETRIC) + first for first in (1, 7))
@@ -146,9 +144,8 @@ def town() -> Iterator[Town]:
     describe()
     with Laboratory(homes, 2, carriers=carriers) as laboratory, ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(
-            paths, "FIRST_PAUSE", 1.0
-        )  # where the machine was too slow for both ends to be there in time
+        # Tried again soon where the machine was too slow for both ends to be there in time.
+        patch.setattr(paths, "FIRST_PAUSE", 1.0)
         relays = []
         for number, key in enumerate(RELAYS, 1):
             where = Spot(laboratory, f"s{number}")

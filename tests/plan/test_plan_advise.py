@@ -26,7 +26,7 @@ from farflung.job.spec import (
 from farflung.plan.advise import advise, describe_sync
 from farflung.plan.compare import Measured, compare, is_off, ratio
 from farflung.plan.machine import Machine
-from farflung.plan.memory import AGENT, SHARED, memory
+from farflung.plan.memory import AGENT, RELAYS, SHARED, memory
 from farflung.plan.network import Network
 from farflung.plan.price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.time import (
@@ -314,7 +314,7 @@ def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_ope
 
 def test_each_process_that_is_not_a_nodes_takes_memory_too() -> None:
     without = memory(spec(network=NetworkSpec(hidden=0)), LAYOUT, 0)
-    assert memory(spec(network=NetworkSpec(hidden=1)), LAYOUT, 0).agents == without.agents + AGENT
+    assert memory(spec(network=NetworkSpec(hidden=1)), LAYOUT, 0).agents == without.agents + RELAYS * AGENT
     one_less = memory(spec(network=NetworkSpec(verifiers=1, hidden=0)), LAYOUT, 0)
     assert without.agents == one_less.agents + without.agent
     assert without.workers == one_less.workers + 1
@@ -428,9 +428,8 @@ def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() ->
     assert (is_off(otherwise), is_off(beyond)) == (False, True)
     assert foretold.compared(otherwise).startswith("sync: planned ")
     assert ", at most " in foretold.compared(otherwise)
-    bare = advise(
-        spec(network=NetworkSpec(hidden=0)), LAYOUT, 12_000_000, MACHINE
-    )  # no relay: nothing to choose
+    # No relay: nothing to choose.
+    bare = advise(spec(network=NetworkSpec(hidden=0)), LAYOUT, 12_000_000, MACHINE)
     assert compare(bare, Measured(sync_bytes=1))[0].most == 0
 
 

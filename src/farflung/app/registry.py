@@ -63,9 +63,8 @@ class Follower:
                 raise ProtocolError("FF-APP-071", f"the ledger answered {type(said).__name__}")
             self._keyring.learn(registered(row) for row in said.keys if _is_whole(row))
             goes_on = self._height < said.height < said.head
-            self._height = (
-                said.height if said.head >= self._height else 0
-            )  # a ledger that went back: from its start
+            # A ledger that went back is read from its start.
+            self._height = said.height if said.head >= self._height else 0
             if not goes_on:
                 break
         self._recheck()

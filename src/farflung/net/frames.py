@@ -17,14 +17,12 @@ from farflung.core.errors import ProtocolError
 
 _HEAD: Final = struct.Struct(">BBII")
 HEAD_BYTES: Final = _HEAD.size
-FRAGMENT_BYTES: Final = (
-    limits.FRAME_BYTES - HEAD_BYTES
-)  # what senders use: a whole frame fills four TLS records
+FRAGMENT_BYTES: Final = limits.FRAME_BYTES - HEAD_BYTES  # of senders: a whole frame fills four TLS records
 FIN: Final = 1
 Piece = bytes | bytearray | memoryview
 _PIECE_BYTES: Final = (
     8 * limits.KIB
-)  # a piece of half a TLS record or more is kept as it came, with its record
+)  # half a TLS record: from there on a piece is kept as it came, with its record
 
 
 class Type(enum.IntEnum):

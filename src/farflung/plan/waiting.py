@@ -59,9 +59,8 @@ def waits(spec: JobSpec, network: Network, traffic: Traffic, opened: float, reru
     down = min(line.down, network.requester.up)
     start = nodes * (REGISTER_TRIPS + LEAVE_TRIPS) * trip + (HIRE_TRIPS + GROW_TRIPS) * trip
     start += 8.0 * traffic.join / nodes / down
-    one = (
-        2 * AUDIT_TRIPS * trip + 8.0 * opened / min(line.up, line.down) + rerun
-    )  # two lines between two homes
+    # Two lines between two homes.
+    one = 2 * AUDIT_TRIPS * trip + 8.0 * opened / min(line.up, line.down) + rerun
     public = 8.0 * traffic.state / down
     busiest = [_busiest(spec, round) for round in range(spec.rounds)]
     each = tuple(one * count + public * min(1.0, count) for count in busiest)

@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from farflung.core import events
 from farflung.core.units import format_bytes, format_multiple
+from farflung.plan.exchange import Way
 from farflung.watch.fold import Timeline
 from farflung.watch.words import clean, times
 
 PROVIDER: Final = "provider"
-ONCE: Final = "fan-out"  # the way on which a payload leaves its maker once
 FLOAT: Final = 4
 
 
@@ -67,10 +67,8 @@ def each(t: Timeline) -> Each | None:
     if plan is None or min(steps, plan.peers, plan.steps, plan.parameters, plan.ring_bytes, up, down) <= 0:
         return None
     shares = plan.peers * steps
-    copies = sum(
-        plan.peers * (1 if r.way == ONCE else plan.peers) for r in t.rounds.values()
-    )  # that were sent
-    payload = t.sent.sync / copies
+    sent = sum(1 if each.way == Way.FAN.value else plan.peers for each in t.rounds.values())
+    payload = t.sent.sync / (plan.peers * sent)
     papers = FLOAT * plan.parameters * plan.steps / plan.rounds / payload if payload > 0 else 0.0
     return Each(up / shares, down / shares, plan.ring_bytes / (plan.peers * plan.steps), papers)
 

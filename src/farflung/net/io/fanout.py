@@ -287,9 +287,8 @@ class Hub:
         if groups.is_newer(group.roster, roster) is None:
             return Welcome.OUTDATED
         if group.books is not None and group.books is not books:
-            return (
-                Welcome.MISMATCHED
-            )  # what one signs under this pass would not answer what others sign under that
+            # What one signs under this pass would not answer what others sign under that.
+            return Welcome.MISMATCHED
         is_new = id not in self.groups
         is_full = len(self.groups) >= limits.FAN_GROUPS
         if is_new and (is_full or self._by_owner[roster.owner] >= limits.FAN_GROUPS_PER_OWNER):

@@ -57,9 +57,8 @@ class Knock(asyncio.BufferedProtocol):
     def __init__(self, ticket: bytes, early: bytes, counter: Counter, make: Make) -> None:
         self._ticket, self._early, self._make, self._meter = ticket, early, make, Meter(counter)
         self._buffer, self._filled = bytearray(tickets.ANSWER_BYTES), 0
-        self._read: Callable[[bytes], Status | ProtocolError | None] = (
-            self._read_answer
-        )  # what fills the buffer
+        # Reads what has filled the buffer.
+        self._read: Callable[[bytes], Status | ProtocolError | None] = self._read_answer
         self._transport: asyncio.Transport | None = None
         self._made: Connection | None = None
         self.answered: asyncio.Future[Connection | Status] = asyncio.get_running_loop().create_future()
