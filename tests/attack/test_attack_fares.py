@@ -60,7 +60,7 @@ class World:
         self.answer, self.told = answer, Told()
 
     async def _refuse(self, *_: Any) -> bytes:
-        raise PolicyError("FF-APP-027", "nothing is served here")
+        raise PolicyError("FF-APP-145", "nothing is served here")
 
     async def _serve(self, _: Connection, method: str, __: bytes) -> bytes:
         assert method == SETTLE

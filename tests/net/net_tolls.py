@@ -93,5 +93,5 @@ async def paid_group(
         for member in members:
             await member.fan.enter(place)
         if is_signing:
-            await until(lambda: all(key.public in made.gate._voices for key in keys))
+            await until(lambda: all(key.public in made.gate._voices._known for key in keys))
         yield made, members

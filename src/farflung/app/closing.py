@@ -15,7 +15,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.local import LocalNetwork
 from farflung.app.tolling import Payer
 from farflung.core.crypto import NS_JOB_KEY
-from farflung.core.errors import FarflungError, PolicyError, RunError
+from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import RelayPaid, Warned
 from farflung.job.spec import Terms
 from farflung.ledger.block import worked_state
@@ -23,7 +23,6 @@ from farflung.ledger.receipt_file import write_receipt_file
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
 from farflung.net.endpoints import Place
-from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.store.io.disk import Disk
 
@@ -51,11 +50,6 @@ class Ending(msgspec.Struct, frozen=True):
 def read_outcome(said: Report) -> Outcome:
     """An outcome from the report that carries it."""
     return msgspec.convert(said, Outcome)
-
-
-async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
-    """A supervisor asks the ledger, and answers nobody."""
-    raise PolicyError("FF-APP-027", f"a supervisor does not serve {method[:40]!r}")
 
 
 async def pay_relays(

@@ -66,7 +66,7 @@ def planned(event: Planned, sent: Traffic, price: int, relays: int) -> Planned:
         raise PolicyError(
             "FF-APP-244",
             f"relays cost up to {format_credits(funds)} credits at {price} micro-credits a GiB",
-            cause=f"the requester has {format_credits(FUNDS)} for them; a channel holds what four times the plan costs",
+            cause=f"the requester has {format_credits(FUNDS)} for them; each channel holds 4 to 8 times its plan",
             hint="a lower --relay-price, or fewer --relays",
         )
     return replace(event, relay_price=price, relay_funds=funds)

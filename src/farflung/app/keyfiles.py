@@ -94,13 +94,18 @@ def read_account(path: Path) -> SigningKey:
     """An account's own key. Raises UsageError FF-APP-141, FF-APP-260; FF-APP-262 for a node key."""
     own = read_own(path)
     if own.certificate is not None:
-        raise UsageError(
-            "FF-APP-262",
-            f"{path} is not the account's key",
-            cause="it is a node key, which certifies no other",
-            hint="name the file of the account that the node key speaks for",
-        )
+        raise another_account(path, "it is a node key, which certifies no other")
     return own.node
+
+
+def another_account(path: Path, cause: str) -> UsageError:
+    """FF-APP-262: a file is not of the account that is meant."""
+    return UsageError(
+        "FF-APP-262",
+        f"{path} is not the account's key",
+        cause=cause,
+        hint="name the file of the account that the node key speaks for",
+    )
 
 
 def write_own(path: Path, own: Credential) -> None:

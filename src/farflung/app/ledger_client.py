@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError, ProtocolError, RunError
+from farflung.core.errors import NetworkError, PolicyError, ProtocolError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import queries
 from farflung.ledger.block import Block, Genesis
@@ -172,6 +172,11 @@ class LedgerClient:
 
     async def _is_registered(self) -> bool:
         return any(n.node == self._key.public and n.state == NodeState.ACTIVE for n in await self.nodes())
+
+
+async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
+    """Who only asks the ledger answers nobody. Raises PolicyError FF-APP-145."""
+    raise PolicyError("FF-APP-145", f"who asks the ledger does not serve {method[:40]!r}")
 
 
 async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: PeerId) -> Genesis:

@@ -14,9 +14,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
-from farflung.app.keyfiles import is_there, read_own, write_own
-from farflung.app.ledger_client import LedgerClient, genesis_from
-from farflung.app.relay_desk import serve_nothing
+from farflung.app.keyfiles import another_account, is_there, read_own, write_own
+from farflung.app.ledger_client import LedgerClient, genesis_from, serve_nothing
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES, PeerId
@@ -78,12 +77,7 @@ async def renewed(
     epoch, old = 1, read_own(path) if is_there(path) else None
     if old is not None:
         if old.account != account.public:
-            raise UsageError(
-                "FF-APP-262",
-                f"{path} is not the account's key",
-                cause=f"it speaks for {old.account.hex()}",
-                hint="name the file of the account that the node key speaks for",
-            )
+            raise another_account(path, f"it speaks for {old.account.hex()}")
         epoch = old.identity.epoch + 1
     if ledger is not None:
         row = await ledger.keys(account.public)

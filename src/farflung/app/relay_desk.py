@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
-from farflung.app.ledger_client import LedgerClient, genesis_from
+from farflung.app.ledger_client import LedgerClient, genesis_from, serve_nothing
 from farflung.app.registry import Follower
 from farflung.app.tolling import tollgate
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, PolicyError, UsageError
+from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import PeerId
 from farflung.ledger.rows import ChannelRow
 from farflung.net.certificates import Credential
@@ -24,11 +24,6 @@ from farflung.net.io.tollgate import Tollgate
 
 _CLAIM_FEES: Final = 2  # transactions of one settlement: the claim, and the end of the channel
 _LOOK_SECONDS: Final = 30.0  # between two looks for channels that end
-
-
-async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:
-    """Who only asks the ledger answers nobody."""
-    raise PolicyError("FF-APP-145", f"a relay's account does not serve {method[:40]!r}")
 
 
 class Desk:

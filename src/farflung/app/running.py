@@ -24,7 +24,7 @@ from farflung.app.folder import Identity, RunFolder
 from farflung.app.housing import housed, housing_of
 from farflung.app.journal import Journal, Watcher
 from farflung.app.leash import by_name, report_usage
-from farflung.app.ledger_client import LedgerClient
+from farflung.app.ledger_client import LedgerClient, serve_nothing
 from farflung.app.local import LocalNetwork, machine_of
 from farflung.app.preparation import Prepared
 from farflung.app.processes import Processes
@@ -264,7 +264,7 @@ class Run:
         await self._processes.leave()
         counter = Counter()
         endpoint = Endpoint(
-            machine_of(self._network.keys.requester), closing.serve_nothing, counter, manners=thrift.manners()
+            machine_of(self._network.keys.requester), serve_nothing, counter, manners=thrift.manners()
         )
 
         async def reach_ledger() -> Connection:

@@ -15,7 +15,7 @@ import msgspec
 
 from farflung.app import thrift
 from farflung.app.cli import placing
-from farflung.app.keyfiles import is_there, new_account, read_account, read_own
+from farflung.app.keyfiles import another_account, is_there, new_account, read_account, read_own
 from farflung.app.machine_key import Minder, ledger_of
 from farflung.app.probing_relay import Named
 from farflung.app.relay_desk import Desk
@@ -110,12 +110,7 @@ def _account(own: Credential, path: Path | None, words: Words) -> SigningKey | N
     if path is not None:
         account = read_account(path)
         if account.public != own.account:
-            raise UsageError(
-                "FF-APP-262",
-                f"{path} is not the account's key",
-                cause=f"the node key speaks for {own.account.hex()}",
-                hint="name the file of the account that the node key speaks for",
-            )
+            raise another_account(path, f"the node key speaks for {own.account.hex()}")
     if account is None and words.price is not None:
         raise UsageError(
             "FF-APP-264",

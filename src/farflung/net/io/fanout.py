@@ -39,6 +39,22 @@ from farflung.net.tickets import Spent, Status
 
 LOOK_SECONDS: Final = 0.5
 _TURNS: Final = 4  # frames that one member may send before others have their turn
+# What a group's member is told when its owner's pass is not taken: the word that a circuit's dialer would hear.
+_WELCOMES: Final = {
+    status: Welcome[status.name]
+    for status in (
+        Status.MALFORMED,
+        Status.ELSEWHERE,
+        Status.FORGED,
+        Status.FULL,
+        Status.UNPAID,
+        Status.NO_HOLDER,
+        Status.LAPSED,
+        Status.USED_UP,
+        Status.UNFUNDED,
+        Status.OWING,
+    )
+}
 _BUFFERS: Final = 16  # frames given to the kernel at once
 
 
@@ -279,7 +295,7 @@ class Hub:
         if shown is not None and shown.toll.payer != found.roster.roster.owner:
             return Welcome.MISMATCHED
         books = await self.toll.admit(shown, found.join.presenter)
-        return Welcome[books.name] if isinstance(books, Status) else self._join(found, sock, books)
+        return _WELCOMES[books] if isinstance(books, Status) else self._join(found, sock, books)
 
     def _join(self, found: Admitted, sock: socket.socket, books: Books | None) -> Welcome:
         roster, id = found.roster.roster, found.join.group

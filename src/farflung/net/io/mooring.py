@@ -1,6 +1,6 @@
 """Keeps an endpoint at the best of the relays that it knows: carries out what `net.moorings` decides, and measures.
 
-    Mooring(endpoint, places, on_change)   attached at once to the first two; `on_change(places)` when others are better
+    Mooring(endpoint, places)   attached at once to the first two; `on_change(places)` is called when others are better
 
 A relay is measured by requests of its own (`net.measures`) over a connection of its own: round trips, then at most
 PROBE_BYTES up and as many down, each for at most PROBE_SECONDS; what TCP sent again on the way up counts as lost.
@@ -43,11 +43,10 @@ OnChange = Callable[[tuple[Place, ...]], None]
 class Mooring:
     """One endpoint's. Make it in the loop; `close` before the endpoint."""
 
-    def __init__(
-        self, endpoint: Endpoint, places: Iterable[Place], on_change: OnChange = lambda _: None
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, places: Iterable[Place]) -> None:
         """`places`: the relays that are known, the preferred first, up to limits.PLACES."""
-        self._endpoint, self.on_change = endpoint, on_change
+        self._endpoint = endpoint
+        self.on_change: OnChange = lambda _: None
         self._state, self._told = moorings.State(), tuple[Place, ...]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._moved: dict[Connection, int] = {}

@@ -27,9 +27,6 @@ class Voices:
         self._asked: dict[tuple[Books, PeerId], asyncio.Task[None]] = {}  # and have not answered yet
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def __contains__(self, party: PeerId) -> bool:
-        return party in self._known
-
     def hear(self, connection: Connection) -> None:
         """Its party signed over this connection."""
         if self._known.get(connection.peer) is not connection:
