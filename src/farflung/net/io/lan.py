@@ -64,18 +64,27 @@ class Lan:
         reason = why_not() or ("" if self._interfaces else "this machine has no address but loopback")
         if reason:
             raise _impossible(reason)
-        from zeroconf import IPVersion, ServiceInfo
+        from zeroconf import Error, IPVersion, ServiceInfo
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
         self._loop = asyncio.get_running_loop()
         try:
             self._zeroconf = AsyncZeroconf(interfaces=self._interfaces, ip_version=IPVersion.V4Only)
-        except OSError as error:
-            raise _impossible(error.strerror or str(error)) from error
-        AsyncServiceBrowser(self._zeroconf.zeroconf, SERVICE, handlers=[self._heard])
+            AsyncServiceBrowser(self._zeroconf.zeroconf, SERVICE, handlers=[self._heard])
+            await self._announce(ServiceInfo)
+        except BaseException as error:
+            await self.close()
+            if isinstance(
+                error, OSError | Error
+            ):  # any host of the LAN can answer for our name, random as it is
+                cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                raise _impossible(cause) from error
+            raise
+
+    async def _announce(self, service_info: Any) -> None:
         if self._hosts:
             name = f"{secrets.token_hex(8)}.{SERVICE}"
-            self._info = ServiceInfo(
+            self._info = service_info(
                 SERVICE,
                 name,
                 port=self._port,
@@ -97,7 +106,9 @@ class Lan:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._zeroconf is not None:
-            with contextlib.suppress(OSError):
+            from zeroconf import Error
+
+            with contextlib.suppress(OSError, Error):
                 await self._zeroconf.async_close()
             self._zeroconf = None
 
