@@ -18,7 +18,7 @@ from farflung.app.cli import relaying
 from farflung.app.cli.keying import key as verb
 from farflung.app.keyfiles import read_own, write_own
 from farflung.app.leash import Child
-from farflung.app.machine_key import DAY, Minder, ledger_of, made, replace_at
+from farflung.app.machine_key import DAY, Minder, ledger_of, made, replace_at, revoked
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import FarflungError, ProtocolError, RunError, UsageError
@@ -267,6 +267,64 @@ def test_a_key_is_registered_replaced_with_an_overlap_and_revoked_for_ever(tmp_p
             assert (row.epoch, row.void, row.node) == (3, 3, read_own(Path(node)).node.public)
 
     asyncio.run(story())
+
+
+def test_a_revocation_reaches_a_key_that_was_never_registered_by_its_file_or_its_epoch(
+    tmp_path: Path,
+) -> None:
+    node, account = str(tmp_path / "node.key"), account_in(tmp_path)
+
+    async def story() -> None:
+        async with ledger(tmp_path) as (named, _), asyncio.timeout(120):
+
+            async def ask(*words: str) -> dict[str, Any]:
+                return await asyncio.to_thread(invoke, *words, "--ledger", named)
+
+            async def fault() -> Any:
+                return (await ask("show", node))["fault"]
+
+            await ask("new", node, "--account", account)
+            await asyncio.to_thread(
+                invoke, "rotate", node, "--account", account
+            )  # nobody tells the ledger of epochs 2 and 3
+            await asyncio.to_thread(invoke, "rotate", node, "--account", account)
+            plain = CliRunner()
+            said = await asyncio.to_thread(
+                plain.invoke, verb, ["revoke", "--account", account, "--ledger", named]
+            )
+            assert "epochs 0 to 1;" in said.stdout
+            assert "never registered" in said.stdout
+            assert "--epoch N" in said.stdout
+            assert await fault() == ""  # as it says
+            assert await ask("revoke", node, "--account", account) == {
+                "account": OWNER.public.hex(),
+                "revoked": 3,
+                "up_to": "file",
+            }
+            assert await fault() == "epoch 3 is revoked"
+            assert (await ask("rotate", node, "--account", account))["epoch"] == 4
+            await asyncio.to_thread(invoke, "rotate", node, "--account", account)
+            assert (await ask("revoke", "--account", account, "--epoch", "9"))["up_to"] == "epoch"
+            assert await fault() == "epoch 5 is revoked"
+            assert (await ask("rotate", node, "--account", account))["epoch"] == 10
+            assert await fault() == ""
+
+    asyncio.run(story())
+
+
+def test_a_revocation_by_a_strangers_file_or_by_two_measures_is_refused(tmp_path: Path) -> None:
+    node, account = str(tmp_path / "node.key"), account_in(tmp_path)
+    write_own(Path(node), made(OTHER, 7, NOW, 90))
+    words = ["revoke", node, "--account", account, "--ledger", f"127.0.0.1:9,{VALIDATOR.public.hex()}"]
+    both = CliRunner().invoke(verb, [*words, "--epoch", "3"])
+    assert (both.exit_code, "not both" in both.output) == (2, True)
+
+    async def of_another() -> None:
+        with pytest.raises(UsageError) as caught:
+            await revoked(OWNER, None, None, Path(node))  # type: ignore[arg-type]  # it is not asked
+        assert caught.value.code == "FF-APP-262"
+
+    asyncio.run(of_another())
 
 
 def test_an_account_without_money_keeps_a_key_that_counts_and_hears_why(tmp_path: Path) -> None:

@@ -74,11 +74,7 @@ async def renewed(
     holds the new key, and the same can be tried again), NetworkError.
     """
     now = int(time.time()) if now is None else now
-    epoch, old = 1, read_own(path) if is_there(path) else None
-    if old is not None:
-        if old.account != account.public:
-            raise another_account(path, f"it speaks for {old.account.hex()}")
-        epoch = old.identity.epoch + 1
+    epoch = _epoch_in(path, account) + 1 if is_there(path) else 1
     if ledger is not None:
         row = await ledger.keys(account.public)
         epoch = max(epoch, row.epoch + 1, row.void)
@@ -90,11 +86,27 @@ async def renewed(
     return fresh
 
 
-async def revoked(account: SigningKey, ledger: LedgerClient, epoch: int | None) -> int:
-    """Revokes all epochs up to this one (None: the registered one) for ever; returns it. Raises RunError FF-APP-070."""
-    last = (await ledger.keys(account.public)).epoch if epoch is None else epoch
-    await ledger.submit(KeyRevoke(last))
-    return last
+async def revoked(
+    account: SigningKey, ledger: LedgerClient, epoch: int | None, path: Path | None = None
+) -> int:
+    """Revokes all epochs up to this one for ever; returns it.
+
+    None: up to the registered one, or that of the key in the file `path` if it is higher. Keys that were never
+    registered may have higher epochs than the ledger knows, and count all the same.
+    Raises UsageError FF-APP-262 where the file is another account's, RunError FF-APP-070.
+    """
+    if epoch is None:
+        in_file = 0 if path is None else _epoch_in(path, account)
+        epoch = max((await ledger.keys(account.public)).epoch, in_file)
+    await ledger.submit(KeyRevoke(epoch))
+    return epoch
+
+
+def _epoch_in(path: Path, account: SigningKey) -> int:
+    own = read_own(path)
+    if own.account != account.public:
+        raise another_account(path, f"it speaks for {own.account.hex()}")
+    return own.identity.epoch
 
 
 def replace_at(own: Identity) -> float:

@@ -100,25 +100,36 @@ def rotate(file: Path, account: Path, ledger: Named | None, days: int, overlap: 
     _tell(asyncio.run(_renew(file, read_account(account), ledger, days, overlap)), file, ledger, as_json)
 
 
-@key.command(epilog="Example: farflung key revoke --account account.key --epoch 3")
+@key.command(epilog="Example: farflung key revoke relay.key --account account.key")
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @_ACCOUNT
 @_LEDGER
-@click.option("--epoch", type=click.IntRange(0), help="All up to this one. Default: all so far.")
+@click.option("--epoch", type=click.IntRange(0), metavar="N", help="All up to this one, instead of FILE.")
 @_JSON
-def revoke(account: Path, ledger: Named | None, epoch: int | None, as_json: bool) -> None:
+def revoke(file: Path | None, account: Path, ledger: Named | None, epoch: int | None, as_json: bool) -> None:
     """Withdraw stolen node keys for ever: within seconds nobody takes them.
 
-    Then make the machine a new key with `farflung key rotate`.
+    All up to the registered epoch go, and up to that of the key in FILE. Later ones that were
+    never registered stay good: --epoch N reaches them, with N from `farflung key show` of any
+    copy, or any number over that of all keys ever made. Then `farflung key rotate`.
     """
     if ledger is None:
         raise click.UsageError("a revocation is said to a ledger: --ledger HOST:PORT,KEY")
+    if file is not None and epoch is not None:
+        raise click.UsageError("FILE or --epoch, not both")
     owner = read_account(account)
-    last = asyncio.run(_ask(ledger, owner, lambda client: revoked(owner, client, epoch)))
-    _say(
-        as_json,
-        {"account": owner.public.hex(), "revoked": last},
-        [f"account  {owner.public.hex()}", f"revoked  epochs 0 to {last}; a new key has {last + 1} or more"],
-    )
+    last = asyncio.run(_ask(ledger, owner, lambda client: revoked(owner, client, epoch, file)))
+    lines = [
+        f"account  {owner.public.hex()}",
+        f"revoked  epochs 0 to {last}; a new key has {last + 1} or more",
+    ]
+    if file is None and epoch is None:
+        lines.append("not in   keys that were never registered, if their epoch is higher: they stay good.")
+        lines.append(
+            "         Name the machine's key FILE, or --epoch N, with N from `farflung key show FILE`"
+        )
+    up_to = "registered" if epoch is None and file is None else "file" if epoch is None else "epoch"
+    _say(as_json, {"account": owner.public.hex(), "revoked": last, "up_to": up_to}, lines)
 
 
 @key.command(epilog="Example: farflung key show relay.key")
