@@ -1,9 +1,13 @@
 """A relay that lies to a group: it flips, repeats, reorders, drops, renames, listens, and lets strangers in."""
 
 import asyncio
+import contextlib
 import random
+import socket
 import sys
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,16 +16,62 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from net_groups import MEMBERS, NAME, OWNER, Member, gathered, group, heard, key_of, meeting, roster
 from net_relays import R, relay, run, until
 
+from farflung.app import fanning, objects
 from farflung.core import limits
 from farflung.core.crypto import NS_ROSTER, local_key
 from farflung.core.errors import NetworkError
 from farflung.net import groups
-from farflung.net.certificates import bare
-from farflung.net.fanframes import HEAD_BYTES, Head, read_head
+from farflung.net.certificates import bare, credential_of
+from farflung.net.counters import Counter
+from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, read_head
 from farflung.net.groups import Roster, SignedRoster
+from farflung.net.io import fan as fan_file
 from farflung.net.io import fanout
+from farflung.net.io.connection import Connection
+from farflung.net.io.fan import Alone, Fan
+from farflung.store.io.disk import Disk
+from farflung.store.objects import Manifest, seal
 
 Attack = Callable[[Head, bytes], list[bytes]]  # a frame; what is given to the others for it
+
+
+@asynccontextmanager
+async def deaf(word: FrameKind) -> AsyncIterator[tuple[str, int]]:
+    """A relay that lets everybody in, reads nothing after that, and says one word again and again."""
+    talking: list[asyncio.Task[None]] = []
+
+    async def talk(writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                writer.write(Head(0, word).encode())
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size = groups.read_head(await reader.readexactly(groups.HEAD_BYTES))
+        await reader.readexactly(size or 0)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(groups.answer(groups.Welcome.JOINED))
+        talking.append(asyncio.create_task(talk(writer)))
+        writers.append(writer)
+
+    writers: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()
+    finally:
+        server.close()
+        for task in talking:
+            task.cancel()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*talking, return_exceptions=True)
+
+
+async def poured(fan: Fan) -> None:
+    """Sends until it cannot."""
+    while True:
+        await fan.send(bytes(limits.BULK_BYTES - 1))
 
 
 def lying(monkeypatch: pytest.MonkeyPatch, attack: Attack) -> None:
@@ -224,6 +274,101 @@ def test_a_roster_that_the_owner_did_not_sign_moves_nobody() -> None:
         await heard(members[2:], 1)
 
     attacked(test)
+
+
+@pytest.mark.parametrize("word", [FrameKind.PING, FrameKind.GAP], ids=str)
+def test_a_relay_that_talks_but_takes_nothing_is_left_and_the_sender_may_go_elsewhere(
+    word: FrameKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fan_file, "PING_SECONDS", 0.05)  # pings are behind what is stuck, and hang no longer
+
+    async def test() -> None:
+        async with deaf(word) as place:
+            member = Member(MEMBERS[0])
+            member.fan = fan = Fan(member.station, member, patience=0.3, rate=1e9)
+            await fan.enter(meeting(place))
+            with pytest.raises(NetworkError) as caught:
+                await poured(fan)
+            assert caught.value.code == "FF-NET-135"
+            await until(lambda: not fan.epoch)  # it has let go
+            assert member.counter.total_received > 0
+            assert fan.heard == 0.0  # its words are no sign that the group brings something
+            await fan.close()
+
+    run(test)
+
+
+def test_a_relay_that_never_counts_a_roster_is_left() -> None:
+    async def test() -> None:
+        async with deaf(FrameKind.PING) as place:
+            member = Member(MEMBERS[0])
+            member.fan = fan = Fan(member.station, member, patience=0.3, rate=1e9)
+            await fan.enter(meeting(place))
+            with pytest.raises(NetworkError) as caught:
+                await fan.enter(meeting(place, roster(2)))
+            assert caught.value.code == "FF-NET-135"
+            await until(lambda: not fan.epoch)
+            await fan.close()
+
+    run(test)
+
+
+def test_who_sends_when_a_deaf_relay_hangs_up_hears_it_at_once() -> None:
+    """Nothing wakes who waits for a socket that is closed: with a patience without end it would wait so long."""
+
+    async def test() -> None:
+        async with deaf(FrameKind.PING) as place:
+            member = Member(MEMBERS[0])
+            member.fan = fan = Fan(member.station, member, patience=3600)
+            await fan.enter(meeting(place))
+            pouring = asyncio.create_task(poured(fan))
+            before = -1
+            while before != member.counter.total_sent:  # until it is stuck
+                before = member.counter.total_sent
+                await asyncio.sleep(0.1)
+            assert fan._socket is not None
+            fan._socket.shutdown(socket.SHUT_RD)  # as the relay's end of file
+            with pytest.raises(NetworkError) as caught:
+                await pouring
+            assert caught.value.code == "FF-NET-135"
+            await fan.close()
+
+    run(test)
+
+
+def test_a_member_that_brings_a_little_of_nothing_for_ever_keeps_nobody_from_fetching(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dripping:
+        """A member's place in a group where something valid came just now, whenever one asks."""
+
+        epoch = 1
+
+        @property
+        def heard(self) -> float:
+            return time.monotonic()
+
+    fetched: list[object] = []
+
+    async def fetch(_: object, manifest: Manifest, *__: object) -> None:
+        fetched.append(manifest.id)
+
+    monkeypatch.setattr(fanning, "HELD_SECONDS", 0.1)
+    monkeypatch.setattr(objects, "fetch", fetch)
+    disk = Disk(tmp_path)
+    node = fanning.Fanning(Alone(credential_of(OWNER), Counter()), objects.Shelf(disk, 1000), disk)
+    node._fan = Dripping()  # type: ignore[assignment]
+    manifest, _ = seal(bytes(32), b"wanted")
+
+    async def test() -> None:
+        await node.collect([(manifest, ())], never, is_fanned=True)
+        assert fetched == [manifest.id]
+
+    run(test)
+
+
+async def never(_: object) -> Connection:
+    raise NotImplementedError
 
 
 def test_a_flood_of_joins_locks_nobody_out() -> None:

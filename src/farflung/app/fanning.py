@@ -85,15 +85,17 @@ class Fanning(Hearer):
         """`fan.held`: whether an object is here, once it is, or once the group brings nothing more."""
         return HERE if await self.held(decode(body, Hash, limits.CONTROL_BYTES)) else b""
 
-    async def held(self, object_id: Hash, since: float | None = None) -> bool:
+    async def held(self, object_id: Hash, since: float | None = None, most: float = HELD_SECONDS) -> bool:
         """Waits for an object while the group brings something and loses nothing; whether it is here.
 
-        `since`: when this waiting began (monotonic), where it is for one of several objects.
+        `since`: when this waiting began (monotonic), where it is for one of several objects. `most`: seconds, whatever
+        the group brings, since a member may bring a little of nothing for ever.
         """
         gaps, began = self._gaps, since or time.monotonic()
         while not self._disk.has(object_id):
-            quiet = time.monotonic() - max(began, self._fan.heard)
-            if not self.epoch or self._gaps != gaps or quiet > QUIET_SECONDS:
+            now = time.monotonic()
+            is_quiet = now - max(began, self._fan.heard) > QUIET_SECONDS or now - began > most
+            if not self.epoch or self._gaps != gaps or is_quiet:
                 return False
             self._changed.clear()
             try:
@@ -111,8 +113,9 @@ class Fanning(Hearer):
         What neither brings is not here afterwards: whoever needs it asks further. Returns what was fetched.
         """
         began, brought = time.monotonic(), 0
+        most = HELD_SECONDS + sum(manifest.size for manifest, _ in wanted) / limits.OWED_RATE
         for manifest, sources in wanted:
-            if self._disk.has(manifest.id) or (is_fanned and await self.held(manifest.id, began)):
+            if self._disk.has(manifest.id) or (is_fanned and await self.held(manifest.id, began, most)):
                 continue
             with contextlib.suppress(NetworkError):
                 await objects.fetch(self._disk, manifest, tuple(sources), dial, Kind.SYNC)

@@ -153,12 +153,16 @@ class _Epoch:
 
 
 class Opener:
-    """What a member takes of the others. `lost`: messages, or parts of them, that did not come."""
+    """What a member takes of the others.
+
+    `lost`: messages, or parts of them, that did not come. `opened`: when the last frame was opened.
+    """
 
     def __init__(self, me: PeerId) -> None:
         self._me = me
         self._epochs: dict[int, _Epoch] = {}
         self.lost = 0
+        self.opened = 0.0
 
     def enter(self, roster: Roster, key: bytes, now: float) -> None:
         """From `now` on this is the newest epoch; the one before counts for what is under way only."""
@@ -190,6 +194,7 @@ class Opener:
             plain = stream.aead.decrypt(_nonce(head), body, epoch.roster.group + bytes(raw))
         except InvalidTag:
             raise self._spoilt(stream, sender, "altered, or sealed by nobody in the group") from None
+        self.opened = now
         epoch.streams[head.sender, head.stream] = stream  # not before: who forges fills nothing
         return self._add(stream, head, sender, plain)
 

@@ -2,6 +2,9 @@
 
 It stays connected until it is closed, and joins again by itself when the connection is lost. Nothing waits for it: what
 does not come this way is fetched in another, so a message that cannot be sent is an error for its sender alone.
+
+A relay that says something now and then but takes nothing, or never counts a roster, is left in time (`_holding`): what
+is sent has the time that a line of limits.OWED_RATE needs to carry it from every member, and some more.
 """
 
 from __future__ import annotations
@@ -11,18 +14,20 @@ import contextlib
 import secrets
 import socket
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError, VerificationError
-from farflung.core.ids import PeerId, short
+from farflung.core.ids import PeerId
 from farflung.net import groups
 from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, Opener, Sealer, missing_of, read_head
 from farflung.net.groups import Join, SignedRoster, Welcome
+from farflung.net.io.fanway import REFUSALS, dial, lost, refused
 from farflung.net.io.frontdoor import exactly
 from farflung.net.io.manners import Manners
 from farflung.net.io.purse import Fare, Purse
@@ -33,25 +38,6 @@ from farflung.net.messages import Kind
 PING_SECONDS: Final = limits.IDLE_SECONDS / 3
 AGAIN_SECONDS: Final = 1.0  # between two joins after a loss
 _BUFFER_BYTES: Final = 32 * limits.FAN_FRAME_BYTES
-_REFUSALS: Final = {
-    Welcome.MALFORMED: "it cannot read our join",
-    Welcome.ELSEWHERE: "another relay listens there",
-    Welcome.STALE: "our join is not of this minute",
-    Welcome.FORGED: "it does not take a signature",
-    Welcome.BARRED: "it does not serve this key, or not the group's owner",
-    Welcome.REPLAYED: "the join was shown before",
-    Welcome.FULL: "it has no room for another group or join",
-    Welcome.OUTSIDE: "we are not in the group's roster",
-    Welcome.OUTDATED: "it has heard of a newer roster",
-    Welcome.VOID: "a node key does not count any more",
-    Welcome.UNPAID: "it copies for a pass of the group's owner only",
-    Welcome.NO_HOLDER: "the pass is not for our key",
-    Welcome.LAPSED: "our pass is not of this quarter of an hour",
-    Welcome.USED_UP: "our pass or its payer's channel is used up",
-    Welcome.UNFUNDED: "the payer has no channel with it that pays its price",
-    Welcome.OWING: "our receipts for what it carried are missing",
-    Welcome.MISMATCHED: "the pass is not the one that the group runs under",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +89,20 @@ class Hearer:
 class Fan:
     """A member. `enter` first; `close` last."""
 
-    def __init__(self, station: Station, hearer: Hearer, kind: Kind = Kind.SYNC) -> None:
-        """Bytes are counted in the station's counter under `kind`."""
+    def __init__(
+        self,
+        station: Station,
+        hearer: Hearer,
+        kind: Kind = Kind.SYNC,
+        *,
+        patience: float = limits.IDLE_SECONDS,
+        rate: float = limits.OWED_RATE,
+    ) -> None:
+        """Bytes are counted in the station's counter under `kind`.
+
+        `patience`: seconds that the relay has for anything, `rate`: and one more for so many bytes.
+        """
+        self._patience, self._rate = patience, rate
         self._station, self._counter, self._hearer, self._kind = station, station.counter, hearer, kind
         self._account = station.credential.account
         self._opener = Opener(self._account)
@@ -114,6 +112,7 @@ class Fan:
         self._fare: Fare | None = None  # what it costs, at a relay that is paid
         self._sealer: Sealer | None = None
         self._sending = asyncio.Lock()
+        self._holds: asyncio.Timeout | None = None  # of who is sending
         self._counts: asyncio.Future[int] | None = None  # the epoch that the relay confirms
         self._staying: asyncio.Task[None] | None = None
         self._heard = 0.0
@@ -125,8 +124,8 @@ class Fan:
 
     @property
     def heard(self) -> float:
-        """When the last byte came, by the monotonic clock."""
-        return self._heard
+        """When the last frame of another member came, by the monotonic clock: what a relay says itself is no sign."""
+        return self._opener.opened
 
     @property
     def lost(self) -> int:
@@ -140,7 +139,7 @@ class Fan:
         if is_here and known is not None and known.roster.roster == roster:
             return
         if self._account not in roster.members:
-            raise _refused(meeting.relay, _REFUSALS[Welcome.OUTSIDE])
+            raise refused(meeting.relay, REFUSALS[Welcome.OUTSIDE])
         self._opener.enter(roster, meeting.key, time.monotonic())
         if not is_here:
             await self._stop()
@@ -149,22 +148,51 @@ class Fan:
             self._staying = asyncio.create_task(self._stay())
             return
         self._counts = asyncio.get_running_loop().create_future()
-        async with self._sending:
-            body = encode(meeting.roster)
+        body = encode(meeting.roster)
+        async with self._holding(len(body)):
             await self._write(Head(len(body), FrameKind.ROSTER).encode() + body, Kind.CONTROL)
             self._meeting = meeting
             self._draw(meeting)
-        if await self._counts != roster.epoch:
-            raise _refused(meeting.relay, _REFUSALS[Welcome.OUTDATED])
+        if await self._counted(self._counts) != roster.epoch:
+            raise refused(meeting.relay, REFUSALS[Welcome.OUTDATED])
+
+    async def _counted(self, counts: asyncio.Future[int]) -> int:
+        """The epoch that the relay confirms, behind all that waits there for us. Raises NetworkError FF-NET-135."""
+        sock, began = self._socket, time.monotonic()
+        while not counts.done():
+            last = min(max(began, self.heard), began + limits.FAN_GROUP_BYTES / self._rate)
+            left = last + self._patience - time.monotonic()
+            if left <= 0:
+                if sock is not None and sock is self._socket:
+                    self._shut(sock)
+                raise lost()
+            await asyncio.wait([counts], timeout=left)
+        return counts.result()
+
+    @contextlib.asynccontextmanager
+    async def _holding(self, size: int) -> AsyncIterator[None]:
+        """The right to send so many bytes, for as long as that may take. Raises NetworkError FF-NET-135.
+
+        The relay gives them to all others, whose lines carry what everybody sends; who is slowest stops the senders.
+        """
+        async with self._sending:
+            members = len(self._meeting.roster.roster.members) if self._meeting is not None else 1
+            try:
+                async with asyncio.timeout(self._patience + size * members / self._rate) as self._holds:
+                    yield
+            except TimeoutError as error:  # `_write` has shut the connection
+                raise lost() from error
+            finally:
+                self._holds = None
 
     async def send(self, message: bytes) -> None:
         """Sends up to limits.BULK_BYTES to all others; returns when the kernel has it.
 
         Raises NetworkError FF-NET-135 when there is no connection, FF-NET-150 when the month's volume is used up.
         """
-        async with self._sending:
+        async with self._holding(len(message)):
             if self._sealer is None or self._valve is None:
-                raise _lost()
+                raise lost()
             self._valve.check(self._kind)
             for frame in self._sealer.seal(message):
                 await self._write(frame, self._kind)
@@ -194,8 +222,10 @@ class Fan:
 
     def _drop(self) -> None:
         self._sealer = None
+        if self._holds is not None and not self._holds.expired():
+            self._holds.reschedule(0)  # nothing wakes who waits for a socket that is closed
         if self._counts is not None and not self._counts.done():
-            self._counts.set_exception(_lost())
+            self._counts.set_exception(lost())
             self._counts.exception()  # nobody may be waiting
         if self._socket is not None and self._valve is not None:
             self._valve.close()
@@ -218,7 +248,7 @@ class Fan:
         fare = Fare(self._station.purse, meeting.roster.roster.owner, meeting.relay, place)
         join = Join(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends, fare.toll)
         shown = groups.sign_join(own, join, meeting.roster)
-        sock = await _dial(meeting)
+        sock = await dial(meeting.relay, meeting.host, meeting.port)
         tune(sock)
         valve = Valve(sock, self._station.manners)
         try:
@@ -235,7 +265,7 @@ class Fan:
         if status is not Welcome.JOINED:
             valve.close()
             sock.close()
-            raise _refused(meeting.relay, "it has no groups" if status is None else _REFUSALS[status])
+            raise refused(meeting.relay, "it has no groups" if status is None else REFUSALS[status])
         self._socket, self._valve, self._heard = sock, valve, time.monotonic()
         self._fare = fare
         fare.begin()
@@ -249,13 +279,13 @@ class Fan:
                 await asyncio.get_running_loop().sock_sendall(sock, shown)
                 return await exactly(sock, groups.ANSWER_BYTES)
         except (OSError, EOFError) as error:  # TimeoutError is an OSError
-            raise _refused(meeting.relay, "it does not answer") from error
+            raise refused(meeting.relay, "it does not answer") from error
 
     async def _write(self, data: bytes, kind: Kind) -> None:
         """Raises NetworkError FF-NET-135. A frame that was begun is written to its end, or the connection is over."""
         sock, valve = self._socket, self._valve
         if sock is None or valve is None:
-            raise _lost()
+            raise lost()
         try:
             await valve.may_send()
             await asyncio.get_running_loop().sock_sendall(sock, data)
@@ -263,7 +293,7 @@ class Fan:
             if sock is self._socket:
                 self._shut(sock)
             if isinstance(error, OSError):
-                raise _lost() from error
+                raise lost() from error
             raise
         valve.sent(len(data))
         self._counter.sent[kind] += len(data)
@@ -302,7 +332,7 @@ class Fan:
                 self._shut(sock)
                 return
             with contextlib.suppress(NetworkError):
-                async with self._sending:
+                async with self._holding(HEAD_BYTES):
                     await self._write(Head(0, FrameKind.PING).encode(), Kind.CONTROL)
 
     async def _listen(self, sock: socket.socket, valve: Valve) -> None:
@@ -358,40 +388,3 @@ class Fan:
             self._hearer.message(*message)
         if self._opener.lost != before:
             self._hearer.gap()
-
-
-async def _dial(meeting: Meeting) -> socket.socket:
-    """A TCP connection to the relay. Raises NetworkError FF-NET-131."""
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
-            found = await loop.getaddrinfo(meeting.host, meeting.port, type=socket.SOCK_STREAM)
-            family, kind, protocol, _, address = found[0]
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.setblocking(False)
-                await loop.sock_connect(sock, address)
-            except BaseException:
-                sock.close()
-                raise
-            return sock
-    except (OSError, ValueError, OverflowError) as error:  # the latter: no host name, no port
-        raise NetworkError(
-            "FF-NET-131",
-            f"cannot reach relay {short(meeting.relay)} for its group",
-            cause=getattr(error, "strerror", None) or str(error)[:200],
-            hint="nothing: what a group saves is lost, and everything goes the ordinary way",
-        ) from error
-
-
-def _refused(relay: PeerId, cause: str) -> NetworkError:
-    return NetworkError(
-        "FF-NET-130",
-        f"relay {short(relay)} does not take us into the group",
-        cause=cause,
-        hint="nothing: what a group saves is lost, and everything goes the ordinary way",
-    )
-
-
-def _lost() -> NetworkError:
-    return NetworkError("FF-NET-135", "the connection to the group was lost")
