@@ -199,7 +199,7 @@ def pass_for(*holders: SigningKey, payer: SigningKey = PAYER) -> Pass:
 def test_a_node_takes_passes_of_its_requester_for_itself_and_no_others() -> None:
     other = local_key(23, "other")
     good = sign_pass(PAYER, pass_for(PAYER, NODE))
-    check_passes((good,) * limits.PLACES, PAYER.public, NODE.public)
+    check_passes((good,) * limits.PLACES, PAYER.public, NODE.public, 60)
     bad = [
         (good,) * (limits.PLACES + 1),
         (good, sign_pass(other, pass_for(PAYER, NODE))),  # not signed by its payer
@@ -209,7 +209,10 @@ def test_a_node_takes_passes_of_its_requester_for_itself_and_no_others() -> None
     ]
     for passes in bad:
         with pytest.raises(PolicyError, match="FF-APP-241"):
-            check_passes(passes, PAYER.public, NODE.public)
+            check_passes(passes, PAYER.public, NODE.public, 60)
+    for now in (-61, 900, 1_800_000_000):
+        with pytest.raises(PolicyError, match="FF-APP-241"):
+            check_passes((good,), PAYER.public, NODE.public, now)
 
 
 def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:

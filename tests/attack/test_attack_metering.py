@@ -5,25 +5,29 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from msgspec.structs import replace
 from net_groups import MEMBERS, Member, heard, meeting, roster
-from net_relays import A, B, C, R, echo, hidden, run, until
-from net_tolls import NOW, PAYER, PRICE, Funds, Paid, paid, paid_group, toll
+from net_relays import A, B, C, R, echo, run, until
+from net_tolls import NOW, PAYER, PRICE, Funds, Paid, hidden, paid, paid_group, toll
 
 from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
-from farflung.core.tolls import Receipt
+from farflung.core.ids import PeerId
+from farflung.core.tolls import Receipt, SignedReceipt
+from farflung.net.certificates import credential_of
+from farflung.net.endpoints import Place
 from farflung.net.fanframes import HEAD_BYTES, TAG_BYTES, FrameKind, Head
 from farflung.net.io import fan, knock
 from farflung.net.io.fanout import _Group
 from farflung.net.io.leg import Leg, Shared
-from farflung.net.io.purse import RECEIPT
+from farflung.net.io.purse import RECEIPT, Purse
 from farflung.net.io.tollgate import SETTLE
 from farflung.net.messages import RemoteError
 from farflung.net.receipts import Heard, Tally
@@ -71,6 +75,78 @@ def test_a_relay_that_counts_too_much_gets_no_receipt_for_it() -> None:
             true = made.server.forwarded
             books.moved(A.public, B.public, 10 * true)  # it says so
             assert await settled(made) <= true
+
+    run(test)
+
+
+class Liar:
+    """A relay that has carried a terabyte, it says, for whoever has signed anything. In place of a connection."""
+
+    peer, place = R.public, Place("127.0.0.1", 1, R.public)
+
+    def __init__(self) -> None:
+        self.last: dict[tuple[PeerId, int], SignedReceipt] = {}
+
+    async def call(self, method: str, body: bytes) -> bytes:
+        assert method == RECEIPT
+        mine = decode(body, SignedReceipt, limits.KIB)
+        said = mine.receipt
+        before = self.last.setdefault((said.payer, said.serial), mine)
+        if (said.sent, said.received) > (before.receipt.sent, before.receipt.received):
+            self.last[said.payer, said.serial] = mine
+        return encode(Heard(self.last[said.payer, said.serial], 1 << 40, 1 << 40))
+
+
+@pytest.mark.parametrize("crowds_by_summons", [True, False])
+@pytest.mark.parametrize("honest", [1, 3])
+def test_a_relay_gets_one_window_of_invented_bytes_however_it_makes_a_party_forget_its_lines(
+    crowds_by_summons: bool, honest: int
+) -> None:
+    """By passes of a throwaway payer, or under several passes of the true one."""
+
+    async def test() -> None:
+        liar: Any = Liar()
+        purse = Purse(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+        true = [toll(serial=serial + 1) for serial in range(honest)]
+        for shown in true:
+            tally = purse.shown(shown, R.public, ("127.0.0.1", 1))
+            assert tally is not None
+            purse.opened(tally)
+            tally.sent(1000)
+            await purse.sign(R.public)
+            purse.ended(tally)
+        lines = purse._lines.copy()
+        await until(lambda: all(line.task is not None and line.task.done() for line in lines.values()))
+        for cycle in range(4):
+            for serial in range(limits.PASSES_PER_PAYER):
+                crowd = toll(payer=C.public, key=C, serial=serial + 1000 * cycle, expires=NOW + 700)
+                if crowds_by_summons:
+                    purse.tally(crowd, R.public, ("127.0.0.1", 1))
+                else:
+                    await purse.asked(liar, encode(crowd))
+            assert purse._lines == lines or crowds_by_summons
+            for shown in true:
+                if cycle > 1:  # a line again
+                    purse.tally(shown, R.public, ("127.0.0.1", 1))
+                await purse.asked(liar, encode(shown))
+        said = [liar.last[PAYER.public, shown.toll.serial].receipt for shown in true]
+        assert sum(each.sent + each.received for each in said) <= honest * 1000 + limits.RECEIPT_WINDOW
+        await purse.close()
+
+    run(test)
+
+
+def test_a_relay_cannot_have_anything_signed_under_a_pass_that_is_over_or_has_no_end() -> None:
+    async def test() -> None:
+        liar: Any = Liar()
+        purse = Purse(credential_of(A), lambda *_: asyncio.sleep(0, liar), lambda: NOW)
+        for shown in (toll(expires=NOW), toll(expires=2**62), toll(begins=2**61, expires=2**61 + 9)):
+            purse.put(shown)
+            await purse.asked(liar, encode(shown))
+            assert liar.last == {}
+            assert purse._lines == {}
+        await purse.asked(liar, encode(toll(expires=NOW + 700)))
+        assert len(liar.last) == 1
 
     run(test)
 
@@ -165,7 +241,9 @@ def test_an_old_receipt_shown_again_lowers_nothing() -> None:
 def test_a_payers_clock_that_is_off_by_an_hour_is_refused(hours: int) -> None:
     async def test() -> None:
         begins = NOW + 3600 * hours
-        async with paid(toll(begins=begins, expires=begins + limits.PASS_SECONDS)) as made:
+        shown = toll(begins=begins, expires=begins + limits.PASS_SECONDS)
+        async with paid() as made:
+            made.a.purse.find = lambda *_: shown  # type: ignore[method-assign] - its own clock is off as well
             with pytest.raises(NetworkError) as refused:
                 await made.dial()
             assert "quarter of an hour" in refused.value.cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,9 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
 
 
 def toll_of(payer: SigningKey, *holders: SigningKey) -> SignedPass:
-    """A pass at one relay, for an hour long gone: whoever shows it is served nowhere, but that is the relay's word."""
-    named = tuple(sorted(key.public for key in holders))
-    terms = (local_key(9, "relay").public, 1, 1, named, 1 << 30, 0, 0, limits.PASS_SECONDS)
+    """A pass at one relay, from now on."""
+    named, now = tuple(sorted(key.public for key in holders)), int(time.time())
+    terms = (local_key(9, "relay").public, 1, 1, named, 1 << 30, 0, now, now + limits.PASS_SECONDS)
     return sign_pass(payer, Pass(NIL, payer.public, *terms))
 
 
@@ -131,6 +132,31 @@ def test_a_requester_cannot_make_a_provider_show_passes_that_others_pay_for(agai
         assert await scene.order(wire.FARE, wire.Passes(NIL, (good,))) == "FF-APP-057"
         assert await scene.order(wire.FARE, wire.Passes(TERMS.id, (good,))) == "ok"
         assert purse.find(relay, REQUESTER.public) == good
+
+    against(attack)
+
+
+def test_a_requesters_passes_are_shown_for_as_long_as_they_count_and_its_lease_lasts(against: Any) -> None:
+    """One without an end would stand before all others, in every later lease, and no relay would take it."""
+
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        good = toll_of(REQUESTER, ME, REQUESTER)
+        endless = replace(good.toll, serial=2, expires=2**62)
+        over = replace(good.toll, serial=3, begins=0, expires=limits.PASS_SECONDS)
+        early = replace(good.toll, serial=4, begins=2**61, expires=2**61 + limits.PASS_SECONDS)
+        relay, purse = good.toll.relay, scene.provider.endpoint.purse
+        assert await scene.order(wire.FARE, wire.Passes(TERMS.id, (good,))) == "ok"
+        for toll in (endless, over, early):
+            bad = sign_pass(REQUESTER, toll)
+            assert await scene.order(wire.FARE, wire.Passes(TERMS.id, (bad,))) == "FF-APP-241"
+            purse.put(bad)  # had it got in before, or lapsed since
+        assert purse.find(relay, REQUESTER.public) == good
+        assert purse.find_of(REQUESTER.public, relay) == good
+        other = toll_of(STRANGER, ME, REQUESTER)
+        purse.put(other)
+        assert await scene.order(wire.END, wire.End(TERMS.id)) == "ok"
+        assert list(purse._passes.values()) == [other]
 
     against(attack)
 

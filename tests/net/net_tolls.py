@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 from net_groups import Member, meeting, roster
-from net_relays import A, B, R, echo, hidden, relay, until
+from net_relays import A, B, R, echo, relay, until
+from net_relays import hidden as at_any_time
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
@@ -22,6 +24,7 @@ from farflung.net.io.tollgate import Claim, Funds, Tollgate
 CHAIN = Hash(bytes([9]) * 32)
 PAYER = local_key(5, "payer")
 NOW = 1_800_000_000
+hidden = functools.partial(at_any_time, clock=lambda: NOW)
 PRICE = GIB  # a micro-credit a byte: money and bytes are the same number
 
 
@@ -67,7 +70,11 @@ async def paid(
     ledger, now = Ledger(), [float(NOW)]
     gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, window=window, held_seconds=held)
     async with relay(toll=gate, clock=lambda: now[0], **options) as server:
-        async with hidden(A, server.address, echo) as a, hidden(B, server.address, echo) as b:
+        clock = {"clock": lambda: now[0]}
+        async with (
+            hidden(A, server.address, echo, **clock) as a,
+            hidden(B, server.address, echo, **clock) as b,
+        ):
             for each in shown or (toll(),):
                 a.purse.put(each)
             yield Paid(server, gate, ledger, a, b, now)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from net_groups import MEMBERS, Member, heard, meeting, roster
-from net_relays import A, B, C, hidden, run, until
-from net_tolls import NOW, PAYER, Funds, Paid, paid, paid_group, toll
+from net_relays import A, B, C, run, until
+from net_tolls import NOW, PAYER, Funds, Paid, hidden, paid, paid_group, toll
 
 from farflung.core import tolls
 from farflung.core.errors import NetworkError

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from net_relays import A, B, C, R, hidden, relay, run, until
-from net_tolls import CHAIN, NOW, PAYER, PRICE, Ledger, toll
+from net_relays import A, B, C, R, relay, run, until
+from net_tolls import CHAIN, NOW, PAYER, PRICE, Ledger, hidden, toll
 
 from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode

@@ -223,6 +223,7 @@ class PeerNode(Node):
             admit=self.admit,
             allow_remote=True,
             on_error=lambda error: self.world.loop.trouble.append(repr(error)),
+            clock=self.world.net.wall,
         )
         if not self.relays:
             await self.endpoint.start()

@@ -212,6 +212,8 @@ class Lender:
                     if isinstance(self._tenancy, Tenancy):
                         self._tenancy.fanning.leave()
                         self._past = self._tenancy
+                    if self._requester is not None:
+                        self.endpoint.purse.drop(self._requester)
                     self._tenancy = self._proposal = None
                 case lease.Answer():
                     pass  # the answer travels as the reply to the proposal
@@ -267,7 +269,7 @@ class Lender:
 
     def _show(self, passes: tuple[SignedPass, ...], payer: PeerId) -> None:
         """Passes for ways through relays, at the requester's cost. Raises PolicyError FF-APP-241."""
-        check_passes(passes, payer, self._key.public)
+        check_passes(passes, payer, self._key.public, int(time.time()))
         for signed in passes:
             self.endpoint.purse.put(signed)
 

@@ -13,6 +13,7 @@ from farflung.core.tolls import SignedPass
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.ledger.tx import Role
+from farflung.net.passes import is_current
 from farflung.plan.memory import memory
 
 
@@ -68,24 +69,27 @@ def needs(proposal: wire.Proposal) -> int:
     return memory(proposal.terms.spec, proposal.terms.layout, proposal.dataset_bytes).worker
 
 
-def check_passes(passes: tuple[SignedPass, ...], payer: PeerId, own: PeerId) -> None:
+def check_passes(passes: tuple[SignedPass, ...], payer: PeerId, own: PeerId, now: int) -> None:
     """A requester hands out what it pays for itself, and for this node: a relay would bill others otherwise.
 
+    `now`: this node's clock, seconds since 1970; relays serve nobody for a pass that does not count now.
     Raises PolicyError FF-APP-241.
     """
-    if len(passes) > limits.PLACES or not all(_is_for(signed, payer, own) for signed in passes):
+    if len(passes) > limits.PLACES or not all(_is_for(s, payer, own, now) for s in passes):
         raise PolicyError(
             "FF-APP-241",
             "a pass is none of this lease's",
-            cause=f"there are more than {limits.PLACES}, or one is not its requester's, or not for this node",
+            cause=f"more than {limits.PLACES}, or one is not its requester's, or not for this node, or not for now",
+            hint="clocks that differ by more than a minute show as this, too",
         )
 
 
-def _is_for(signed: SignedPass, payer: PeerId, own: PeerId) -> bool:
+def _is_for(signed: SignedPass, payer: PeerId, own: PeerId, now: int) -> bool:
     toll = signed.toll
     return (
         toll.payer == payer
         and own in toll.holders
+        and is_current(toll, now)
         and tolls.is_well_formed(toll)
         and tolls.is_pass_signed(signed)
     )

@@ -7,7 +7,7 @@
 A party that is started anew has forgotten what it counted. The relay shows it its own last receipt, and it goes on
 from there. What it had not signed when it died it takes over from the relay's count of what has ended: only if that
 receipt proves an earlier life, only while it knows which of its own bytes are in that count, and at most
-limits.RECEIPT_WINDOW in a life, for a relay that does not lie is never owed more.
+limits.RECEIPT_WINDOW from each relay in a life, whatever passes it names and however often it asks (`Credit`).
 
 Apart from that a party signs its own numbers and no others, so a relay that says it carried more gets nothing for it.
 Theory: a byte is billed when a sender and a receiver sign it. So what a relay can bill by lying to those that were
@@ -37,18 +37,45 @@ class Heard(Wire, frozen=True):
     received: int
 
 
+class Credit:
+    """Bytes of earlier lives that one process may still take over: limits.RECEIPT_WINDOW from each relay."""
+
+    def __init__(self) -> None:
+        self._taken: dict[PeerId, int] = {}
+
+    def left(self, relay: PeerId) -> int:
+        """Nothing from a relay too many: what was taken must never be forgotten."""
+        if relay not in self._taken and len(self._taken) >= limits.PASSES_PER_PAYER:
+            return 0
+        return max(0, limits.RECEIPT_WINDOW - self._taken.get(relay, 0))
+
+    def take(self, relay: PeerId, size: int) -> None:
+        """So much was taken over."""
+        if size:
+            self._taken[relay] = self._taken.get(relay, 0) + size
+
+
 class Tally:
     """One party's bytes under one pass, over all its connections. `on_due` is called when enough is unsigned."""
 
-    def __init__(self, toll: Pass, party: PeerId, on_due: Callable[[], None]) -> None:
+    def __init__(
+        self, toll: Pass, party: PeerId, on_due: Callable[[], None], credit: Credit | None = None
+    ) -> None:
+        """`credit`: what all tallies of the process share (None: this is the only one)."""
         self.toll = toll
         self.connections = 0  # that count here
-        self.credit = 0  # bytes of an earlier life that may still be taken over
+        self._credit = Credit() if credit is None else credit
+        self._has_lived = False  # before this process: a receipt proves it
         self._party, self._on_due = party, on_due
         self._sent = self._received = 0  # since this party's process began
         self._before = (0, 0)  # what it had signed before that
         self._signed = 0  # of this process's bytes, both ways
         self._has_ended = False  # a connection that counted here
+
+    @property
+    def credit(self) -> int:
+        """Bytes of an earlier life that may still be taken over."""
+        return self._credit.left(self.toll.relay) if self._has_lived else 0
 
     @property
     def unsigned(self) -> int:
@@ -91,7 +118,7 @@ class Tally:
         """Goes on from this party's own last receipt, which it signed before it was started anew."""
         if tolls.is_of(last, self.toll) and last.party == self._party:
             self._before = (last.sent, last.received)
-            self.credit = limits.RECEIPT_WINDOW if any(self._before) else 0
+            self._has_lived = any(self._before)
 
     def take_over(self, sent: int, received: int) -> bool:
         """Believes what the relay counted of an earlier life; whether a receipt is due for it.
@@ -101,9 +128,10 @@ class Tally:
         if self.connections and self._has_ended:
             return False
         own = (self._sent, self._received) if self._has_ended else (0, 0)
-        up = min(max(0, sent - self._before[0] - own[0]), self.credit)
-        down = min(max(0, received - self._before[1] - own[1]), self.credit - up)
-        self.credit -= up + down
+        most = self.credit
+        up = min(max(0, sent - self._before[0] - own[0]), most)
+        down = min(max(0, received - self._before[1] - own[1]), most - up)
+        self._credit.take(self.toll.relay, up + down)
         self._before = self._before[0] + up, self._before[1] + down
         return up + down > 0
 

@@ -91,7 +91,7 @@ class Endpoint:
         self._open: dict[PeerId, list[Connection]] = {}
         self._dials: dict[_Place, asyncio.Task[Connection]] = {}
         self._attachments: dict[PeerId, Attachment] = {}
-        self.purse = Purse(self.credential, self._reach_relay)
+        self.purse = Purse(self.credential, self._reach_relay, clock)
         self._summoned = Summoned(self, self._arriving, admit, handshake_seconds)
         self._is_closed = False
         self.services: dict[str, Handler] = {}  # methods that the network itself serves to any proved key

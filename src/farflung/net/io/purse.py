@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from farflung.core import limits, tolls
@@ -19,7 +20,8 @@ from farflung.core.tolls import Pass, Receipt, SignedPass
 from farflung.net.certificates import Credential
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
-from farflung.net.receipts import Heard, Tally
+from farflung.net.passes import is_current
+from farflung.net.receipts import Credit, Heard, Tally
 
 RECEIPT: Final = "relay.receipt"  # party to relay: a SignedReceipt; the answer: `receipts.Heard`
 SIGN: Final = "relay.sign"  # relay to party: sign now, under this SignedPass
@@ -33,10 +35,10 @@ Reach = Callable[[PeerId, tuple[str, int]], Awaitable[Connection]]
 class _Line:
     """One pass in use at one relay."""
 
-    def __init__(self, toll: Pass, party: PeerId, place: tuple[str, int]) -> None:
+    def __init__(self, toll: Pass, party: PeerId, place: tuple[str, int], credit: Credit) -> None:
         self.is_due = asyncio.Event()
         self.turn = asyncio.Lock()  # one receipt at a time
-        self.tally = Tally(toll, party, self.is_due.set)
+        self.tally = Tally(toll, party, self.is_due.set, credit)
         self.place = place
         self.is_known = False  # what was signed before this process began
         self.task: asyncio.Task[None] | None = None
@@ -45,7 +47,10 @@ class _Line:
 class Purse:
     """The passes of one account."""
 
-    def __init__(self, own: Credential, reach: Reach) -> None:
+    def __init__(self, own: Credential, reach: Reach, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._clock = clock
+        self._credit = Credit()  # outlives the lines: who makes us forget one gets no new one by it
         self._nodes, self._account, self._reach = [own.node], own.account, reach  # the newest node key first
         self._passes: dict[tuple[PeerId, PeerId, int, int], SignedPass] = {}
         self._lines: dict[tuple[PeerId, PeerId, int, int], _Line] = {}
@@ -63,33 +68,43 @@ class Purse:
         if len(self._passes) > limits.PASSES_PER_PAYER:
             del self._passes[min(self._passes, key=lambda each: self._passes[each].toll.expires)]
 
+    def drop(self, payer: PeerId) -> None:
+        """The passes of this payer are shown no more. What counts under them is still signed for."""
+        self._passes = {name: s for name, s in self._passes.items() if s.toll.payer != payer}
+
     def find(self, relay: PeerId, peer: PeerId) -> SignedPass | None:
-        """The pass to show at this relay on the way to this peer: the one that ends last."""
-        both = {self._account, peer}
-        fit = [s for s in self._passes.values() if s.toll.relay == relay and both <= set(s.toll.holders)]
-        return max(fit, key=lambda signed: (signed.toll.expires, signed.toll.serial), default=None)
+        """The pass to show at this relay on the way to this peer: of those that count now, the one that ends last."""
+        return _last(s for s in self._current(relay) if {self._account, peer} <= set(s.toll.holders))
 
     def find_of(self, payer: PeerId, relay: PeerId) -> SignedPass | None:
-        """The pass to show at this relay for what this payer owns: the one that ends last."""
-        mine = [s.toll for s in self._passes.values() if (s.toll.payer, s.toll.relay) == (payer, relay)]
-        fit = [toll for toll in mine if self._account in toll.holders]
-        last = max(fit, key=lambda toll: (toll.expires, toll.serial), default=None)
-        return self._passes[_name(last)] if last is not None else None
+        """The pass to show at this relay for what this payer owns: of those that count now, the one that ends last."""
+        mine = (s for s in self._current(relay) if s.toll.payer == payer)
+        return _last(s for s in mine if self._account in s.toll.holders)
+
+    def _current(self, relay: PeerId) -> list[SignedPass]:
+        """Others would be refused there, and stand before those that are not."""
+        now = int(self._clock())
+        return [s for s in self._passes.values() if s.toll.relay == relay and is_current(s.toll, now)]
 
     def tally(self, signed: SignedPass | None, relay: PeerId, place: tuple[str, int]) -> Tally | None:
         """Where a connection through `relay` counts under this pass; None: under none, or it is none of ours."""
-        if signed is None or signed.toll.relay != relay or self._account not in signed.toll.holders:
-            return None
-        if not tolls.is_well_formed(signed.toll) or not tolls.is_pass_signed(signed):
+        if signed is None or not self._is_ours(signed, relay):
             return None
         name = _name(signed.toll)
         line = self._lines.get(name)
         if line is None:
             self._forget()
-            line = self._lines[name] = _Line(signed.toll, self._account, place)
+            line = self._lines[name] = self._line(signed.toll, place)
         line.place = place
         line.tally.toll = signed.toll
         return line.tally
+
+    def _is_ours(self, signed: SignedPass, relay: PeerId) -> bool:
+        is_named = signed.toll.relay == relay and self._account in signed.toll.holders
+        return is_named and tolls.is_well_formed(signed.toll) and tolls.is_pass_signed(signed)
+
+    def _line(self, toll: Pass, place: tuple[str, int]) -> _Line:
+        return _Line(toll, self._account, place, self._credit)
 
     def shown(self, signed: SignedPass | None, relay: PeerId, place: tuple[str, int]) -> Tally | None:
         """As `tally`, for a pass that is about to be shown; asks at first what an earlier life of ours has left."""
@@ -116,11 +131,19 @@ class Purse:
             line.task = asyncio.create_task(self._keep(line))
 
     async def asked(self, relay: Connection, body: bytes) -> None:
-        """The relay wants a receipt under the pass of `body`. Raises NetworkError, ProtocolError."""
-        place = relay.place.host, relay.place.port
-        tally = self.tally(decode(body, SignedPass, limits.TICKET_BYTES), relay.peer, place)
-        if tally is not None:
-            await self._sign(self._lines[_name(tally.toll)])
+        """The relay wants a receipt under the pass of `body`. Raises NetworkError, ProtocolError.
+
+        A pass that we neither carried under nor were given may be of an earlier life of ours, or the relay's own
+        invention: one that counts now is signed for within the credit, and nothing of it is kept, so that no line
+        of ours is forgotten for it.
+        """
+        signed, place = decode(body, SignedPass, limits.TICKET_BYTES), (relay.place.host, relay.place.port)
+        name, is_due = _name(signed.toll), is_current(signed.toll, int(self._clock()))
+        if name in self._lines or (is_due and name in self._passes):
+            if self.tally(signed, relay.peer, place) is not None:
+                await self._sign(self._lines[name])
+        elif is_due and self._is_ours(signed, relay.peer):
+            await self._sign(self._line(signed.toll, place))
 
     async def sign(self, relay: PeerId) -> None:
         """Signs for all that went through this relay. Raises NetworkError."""
@@ -244,3 +267,7 @@ class Fare:
 
 def _name(toll: Pass) -> tuple[PeerId, PeerId, int, int]:
     return toll.relay, toll.payer, toll.opening, toll.serial
+
+
+def _last(passes: Iterable[SignedPass]) -> SignedPass | None:
+    return max(passes, key=lambda signed: (signed.toll.expires, signed.toll.serial), default=None)
