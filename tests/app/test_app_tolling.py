@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from farflung.app import tolling
 from farflung.app.cli.receipts import facts, words
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.relay_desk import Desk
 from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
 from farflung.core.crypto import SigningKey, local_key
-from farflung.core.errors import RunError
+from farflung.core.errors import NetworkError, RunError
+from farflung.core.ids import PeerId
 from farflung.core.money import format_credits
 from farflung.core.tolls import GIB, cost, sign_pass
 from farflung.ledger.block import Genesis
@@ -34,6 +37,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.tollgate import Claim
+from farflung.net.metering import Books
 
 VALIDATOR, PAYER, ALICE, BOB, RELAY = (
     local_key(13, name) for name in ("validator", "payer", "alice", "bob", "relay")
@@ -171,6 +175,58 @@ def test_a_payer_that_is_started_anew_goes_on(tmp_path: Path) -> None:
         assert world.channel.paid > 0
         with pytest.raises(RunError):  # it is closed
             await world.ledger_of_relay.submit(tolling.ChannelClose(PAYER.public))
+
+    run(tmp_path, test)
+
+
+def test_a_channel_that_was_claimed_from_and_not_closed_is_closed_at_the_next_try(tmp_path: Path) -> None:
+    """The ledger was away between the two; the payer does not wait for its rest until the channel's grace is over."""
+
+    async def test(world: World) -> None:
+        payer = world.pays()
+        await payer.open(10_000_000, PRICE, 86_400_000)
+        world.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
+        await world.send(1)
+        honest, lost = world.ledger_of_relay.submit, []
+
+        async def submit(operation: Any) -> Any:
+            if isinstance(operation, tolling.ChannelClose) and not lost:
+                lost.append(operation)
+                raise NetworkError("FF-NET-047", "the ledger is away")
+            return await honest(operation)
+
+        world.ledger_of_relay.submit = submit  # type: ignore[method-assign]
+        with pytest.raises(NetworkError, match="FF-NET-047"):
+            await payer.settle()
+        row = world.channel
+        assert row.is_open
+        assert row.paid > 0
+        await payer.settle()
+        assert not world.channel.is_open
+        assert world.channel.paid == row.paid
+        assert await world.balance(PAYER) == RICH - row.paid
+
+    run(tmp_path, test)
+
+
+def test_one_payers_trouble_keeps_no_relay_from_its_claims_on_others(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        desk = Desk(RELAY, VALIDATOR.public, world.validator.address)
+        gate, tried = await desk.gate(PRICE), []
+
+        async def settle(payer: PeerId) -> None:
+            tried.append(payer)
+            raise NetworkError("FF-NET-047", "the ledger is away")
+
+        for key in (ALICE, BOB):  # without a channel
+            terms = (1, 1, (ALICE.public, BOB.public), 1, 0, 0, 1)
+            toll = tolling.Pass(GENESIS.chain, key.public, RELAY.public, *terms)
+            books = gate._books[key.public, 1, 1] = Books(sign_pass(key, toll))
+            books.moved(ALICE.public, BOB.public, 1)
+        gate.settle = settle  # type: ignore[method-assign]
+        await desk.collect()
+        assert tried == sorted((ALICE.public, BOB.public))
+        await desk.close()
 
     run(tmp_path, test)
 

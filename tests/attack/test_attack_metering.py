@@ -12,13 +12,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from msgspec.structs import replace
 from net_groups import MEMBERS, Member, heard, meeting, roster
-from net_relays import A, B, C, R, echo, run, until
-from net_tolls import NOW, PAYER, PRICE, Funds, Paid, hidden, paid, paid_group, toll
+from net_relays import A, B, C, R, echo, relay, run, until
+from net_tolls import CHAIN, NOW, PAYER, PRICE, Funds, Ledger, Paid, hidden, paid, paid_group, toll
 
 from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError
+from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.ids import PeerId
 from farflung.core.tolls import Receipt, SignedReceipt
 from farflung.net.certificates import credential_of
@@ -28,8 +28,10 @@ from farflung.net.io import fan, knock
 from farflung.net.io.fanout import _Group
 from farflung.net.io.leg import Leg, Shared
 from farflung.net.io.purse import RECEIPT, Purse
-from farflung.net.io.tollgate import SETTLE
+from farflung.net.io.till import Till
+from farflung.net.io.tollgate import SETTLE, Claim, Tollgate
 from farflung.net.messages import RemoteError
+from farflung.net.metering import Books
 from farflung.net.receipts import Heard, Tally
 
 BULK = bytes(range(256)) * 1024
@@ -313,6 +315,131 @@ def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch:
                 await made.dial()
             assert "receipts" in refused.value.cause
             assert made.server.forwarded < 4 * WINDOW
+
+    run(test)
+
+
+def test_many_passes_at_once_leave_no_more_unsigned_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tally, "receipt", Tally.nothing)
+
+    async def test() -> None:
+        async with paid(toll(A, C), window=WINDOW, held=0.1) as made:
+            for serial in range(1, 7):
+                made.a.purse.put(toll(serial=serial, expires=NOW + 600 + serial))
+                with pytest.raises(NetworkError) as refused:
+                    await calls(made, 64)
+            assert "receipts" in refused.value.cause
+            assert made.server.forwarded < 4 * WINDOW
+
+    run(test)
+
+
+def test_parties_that_sign_when_they_are_asked_get_one_more_pass() -> None:
+    async def test() -> None:
+        async with paid() as made:
+            await calls(made, 1)
+            made.gate._window = 1 << 10
+            assert made.gate._owes(PAYER.public)
+            assert await renewed(made.gate, 2)
+            assert not made.gate._owes(PAYER.public)
+
+    run(test)
+
+
+async def renewed(made: Tollgate, serial: int, **fields: object) -> bool:
+    """Whether the relay begins books for a pass that nobody has dialled with."""
+    try:
+        await made._renew(None, encode(toll(serial=serial, **fields)))  # type: ignore[arg-type]
+    except PolicyError:
+        return False
+    return True
+
+
+def test_a_payer_begins_few_passes_under_which_nobody_has_signed(tmp_path: Path) -> None:
+    """Else it would begin very many, and then use all of them at once."""
+
+    async def test() -> None:
+        ledger, now, most = Ledger(), [NOW], limits.PASSES_UNTRIED
+        gate = Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, till=Till(tmp_path))
+        async with relay(toll=gate, clock=lambda: now[0]):
+            assert not await renewed(gate, 1, quota=0)
+            assert not gate._books
+            taken = await asyncio.gather(*(renewed(gate, serial) for serial in range(1, 3 * most)))
+            assert sum(taken) == len(gate._books) == most
+            assert await renewed(gate, 1, expires=NOW + 700)  # one of them again
+            first = gate._books[PAYER.public, 1, 1]
+            first._window = 0  # its parties have signed for a window
+            assert await renewed(gate, 3 * most)
+            assert not await renewed(gate, 3 * most + 1)
+            now[0] += limits.PASS_SECONDS  # those before count no more
+            assert await renewed(gate, 3 * most + 1, begins=now[0], expires=now[0] + 600)
+
+    run(test)
+
+
+def test_a_pass_of_a_channel_that_was_closed_opens_nothing_in_the_next_one() -> None:
+    async def test() -> None:
+        async with paid() as made:
+            await calls(made, 1)
+            made.ledger.funds = Funds(2, PRICE, 1 << 40)
+            made.gate._payers[PAYER.public].know(made.ledger.funds, asyncio.get_running_loop().time())
+            connection = await made.dial()
+            connection.close()
+            await connection.closed()
+            with pytest.raises(NetworkError) as refused:
+                await made.dial()
+            assert "has no channel" in refused.value.cause
+
+    run(test)
+
+
+def test_who_settles_twice_at_once_pays_one_claim_and_the_second_takes_over_where_the_first_failed() -> None:
+    async def test() -> None:
+        async with paid() as made:
+            await calls(made, 1)
+            tries: list[PeerId] = []
+
+            async def fails_once(payer: PeerId, claims: tuple[Claim, ...]) -> None:
+                tries.append(payer)
+                await asyncio.sleep(0)
+                if len(tries) == 1:
+                    raise NetworkError("FF-NET-047", "the ledger is away")
+                await made.ledger.settle(payer, claims)
+
+            made.gate._settle = fails_once
+            ends = [made.gate.settle(PAYER.public) for _ in range(4)]
+            failed = [
+                each for each in await asyncio.gather(*ends, return_exceptions=True) if each is not None
+            ]
+            assert len(failed) == 1
+            assert len(tries) == 2
+            ((_, (claim,)),) = made.ledger.claims
+            assert len(claim.receipts) == 2
+            assert not made.gate._books
+
+    run(test)
+
+
+def test_while_a_relay_collects_for_its_claim_receipts_count_and_nothing_new_begins() -> None:
+    async def test() -> None:
+        async with paid(toll(), toll(A, C, serial=2)) as made, hidden(C, made.server.address, echo):
+            await calls(made, 1)
+            (books,) = made.gate._books.values()
+            honest = made.gate._voices.collect
+
+            async def meanwhile(asked: Books, parties: tuple[PeerId, ...]) -> None:
+                before = books.lag(A.public)
+                await made.a.purse.sign(R.public)
+                assert books.lag(A.public) < before
+                with pytest.raises(NetworkError) as refused:
+                    await made.a.dial(C.public, *made.server.address, relay=R.public)
+                assert "has no channel" in refused.value.cause
+                await honest(asked, parties)
+
+            made.gate._voices.collect = meanwhile  # type: ignore[method-assign]
+            await made.gate.settle(PAYER.public)
+            ((_, (claim,)),) = made.ledger.claims
+            assert len(claim.receipts) == 2
 
     run(test)
 

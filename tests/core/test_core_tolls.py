@@ -90,9 +90,12 @@ def test_a_pass_of_a_wrong_form_is_none() -> None:
         {"quota": limits.PASS_BYTES + 1},
         {"quota": -1},
         {"serial": 1 << 63},
+        {"serial": (1 << 63) - 1},  # the ledger could not name the one after it
+        {"serial": -1},
         {"chain": Hash(b"")},
     ]
     assert tolls.is_well_formed(TOLL)
     assert tolls.is_well_formed(replace(TOLL, holders=many[1:]))
+    assert tolls.is_well_formed(replace(TOLL, serial=(1 << 63) - 2))
     for fields in wrong:
         assert not tolls.is_well_formed(replace(TOLL, **fields)), fields

@@ -87,15 +87,16 @@ class Desk:
     async def collect(self) -> None:
         """Claims from the channels whose time is over, and forgets those that are gone.
 
-        Raises NetworkError when the ledger is away.
+        What fails for one payer waits for the next time. Raises NetworkError when the ledger is away.
         """
         assert self._ledger is not None
         assert self._gate is not None
         now = (await self._ledger.head()).header.time
         for payer in self._gate.payers:
-            row = await self._ledger.channel(payer, self._key.public)
-            if row is None or not row.is_open or now >= row.expires:
-                await self._gate.settle(payer)
+            with contextlib.suppress(FarflungError):  # one payer's trouble is not the next one's
+                row = await self._ledger.channel(payer, self._key.public)
+                if row is None or not row.is_open or now >= row.expires:
+                    await self._gate.settle(payer)
 
     async def settle(self) -> list[FarflungError]:
         """Claims all that is signed, because this relay ends: its books end with it. What did not succeed, and why."""

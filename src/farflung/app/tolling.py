@@ -61,10 +61,11 @@ def tollgate(
 
     async def settle(payer: PeerId, claims: tuple[Claim, ...]) -> None:
         row = await ledger.channel(payer, relay)
-        is_open = row is not None and row.is_open
-        due = tuple(each for each in claims if row is not None and _is_due(each.signed.toll, row))
-        if not is_open or (claims and not due):
-            return  # what was kept on disk was settled before this relay was started anew
+        if row is None or not row.is_open:
+            return
+        if claims and all(each.signed.toll.opening != row.opening for each in claims):
+            return  # what was kept on disk is of a channel that was closed before this relay was started anew
+        due = tuple(each for each in claims if _is_due(each.signed.toll, row))
         parties = {signed.receipt.party for claim in due for signed in claim.receipts}
         known = {party: await nodes(party) for party in sorted(parties)}
         for part in _parts([passage for claim in due if (passage := _sound(claim, known)).receipts]):

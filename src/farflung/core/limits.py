@@ -126,6 +126,7 @@ PASS_SECONDS: Final = 900  # a pass's longest life; the payer signs it again mea
 PASS_SKEW_SECONDS: Final = 60  # clocks of payer and relay that disagree by less do not matter
 PASSES: Final = 4096  # that one relay keeps the books of
 PASSES_PER_PAYER: Final = 256
+PASSES_UNTRIED: Final = 8  # of one payer, that count now and under which less than a window was signed
 TILL_BYTES: Final = 32 * KIB  # of one pass and its last receipts on a relay's disk
 HEARD_BYTES: Final = KIB  # a relay's answer to a receipt
 RECEIPT_BYTES: Final = 8 * MIB  # a party signs after so many bytes, and

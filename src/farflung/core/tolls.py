@@ -24,6 +24,7 @@ from farflung.core.ids import ID_BYTES, Hash, PeerId, Signature
 
 GIB: Final = 1 << 30
 _INTEGERS: Final = range(1 << 63)
+_SERIALS: Final = _INTEGERS[:-1]  # the ledger counts one further
 
 
 class Pass(Wire, frozen=True):
@@ -99,12 +100,13 @@ def is_well_formed(toll: Pass) -> bool:
     """Whether sizes and ranges are right: 2 to limits.PASS_HOLDERS holders in ascending order, none twice,
     and not the relay itself, which would sign for itself."""
     keys = (toll.chain, toll.payer, toll.relay, *toll.holders)
-    numbers = (toll.opening, toll.serial, toll.quota, toll.rate, toll.begins, toll.expires)
+    numbers = (toll.opening, toll.quota, toll.rate, toll.begins, toll.expires)
     return (
         2 <= len(toll.holders) <= limits.PASS_HOLDERS
         and all(len(key) == ID_BYTES for key in keys)
         and list(toll.holders) == sorted(set(toll.holders) - {toll.relay})
         and all(number in _INTEGERS for number in numbers)
+        and toll.serial in _SERIALS
         and toll.quota <= limits.PASS_BYTES
     )
 

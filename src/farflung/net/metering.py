@@ -19,11 +19,25 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from farflung.core import limits, tolls
 from farflung.core.ids import PeerId
 from farflung.core.tolls import Receipt, SignedPass, SignedReceipt
-from farflung.net.passes import renews
+from farflung.net.passes import is_current, renews
+
+
+class Carrier(Protocol):
+    """What forwards bytes under a pass."""
+
+    def hold(self, why: str) -> None:
+        """Reads nothing more, until `release` with the same reason."""
+
+    def release(self, why: str) -> None:
+        """Goes on."""
+
+    def close(self) -> None:
+        """Ends."""
 
 
 class Standing(enum.Enum):
@@ -136,6 +150,21 @@ class Books:
         """Bytes that can be claimed by what is signed."""
         said = {each.receipt.party: (each.receipt.sent, each.receipt.received) for each in self.receipts}
         return tolls.billed(self.signed.toll.quota, said)
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether its parties have signed for a window."""
+        return self.billed >= self._window
+
+
+def unsigned(kept: Iterable[Books]) -> int:
+    """Bytes that were carried under all these passes and cannot be claimed by what is signed."""
+    return sum(max(0, books.carried - books.billed) for books in kept)
+
+
+def untried(kept: Iterable[Books], now: int) -> int:
+    """How many of these passes count at `now` (seconds since 1970), and nobody knows whether anybody will sign."""
+    return sum(is_current(books.signed.toll, now) and not books.is_tried for books in kept)
 
 
 def _is_newer(receipt: Receipt, last: Receipt) -> bool:

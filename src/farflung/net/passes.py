@@ -12,6 +12,13 @@ from farflung.core.ids import PeerId
 from farflung.core.tolls import Pass, SignedPass
 from farflung.net.tickets import Status
 
+Name = tuple[PeerId, int, int]  # of a pass at its relay: payer, opening, serial
+
+
+def name_of(toll: Pass) -> Name:
+    """What it is called there."""
+    return toll.payer, toll.opening, toll.serial
+
 
 def judge(signed: SignedPass | None, relay: PeerId, parties: tuple[PeerId, ...]) -> Pass | Status:
     """The pass, if it is for this relay and these keys, and its payer's; else why not."""

@@ -12,20 +12,21 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tolls import Pass, SignedPass, SignedReceipt
+from farflung.core.tolls import SignedPass, SignedReceipt
 from farflung.net import passes
 from farflung.net.io.connection import Connection
 from farflung.net.io.purse import RECEIPT
 from farflung.net.io.signers import Nodes, Signers
 from farflung.net.io.till import Till
 from farflung.net.io.voices import Voices
-from farflung.net.metering import Books, Standing
+from farflung.net.metering import Books, Carrier, Standing, unsigned, untried
+from farflung.net.passes import Name, name_of
 from farflung.net.receipts import Heard
 from farflung.net.tickets import Status
 
@@ -34,8 +35,6 @@ SETTLE: Final = "relay.settle"  # payer to relay: claim what is signed, and give
 LOOK_SECONDS: Final = 0.5
 FUNDS_SECONDS: Final = 30.0  # between two questions to the ledger about one payer
 _UNSIGNED: Final = "unsigned"  # why a carrier is held
-
-Name = tuple[PeerId, int, int]  # of a pass at this relay: payer, opening, serial
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +55,6 @@ class Claim:
     receipts: tuple[SignedReceipt, ...]
 
 
-class Carrier(Protocol):
-    """What forwards bytes under a pass."""
-
-    def hold(self, why: str) -> None:
-        """Reads nothing more, until `release` with the same reason."""
-
-    def release(self, why: str) -> None:
-        """Goes on."""
-
-    def close(self) -> None:
-        """Ends."""
-
-
 @dataclass(slots=True)
 class _Payer:
     """`carried`: bytes at this payer's cost that are not settled; `room`: how many its channel pays for."""
@@ -78,7 +64,8 @@ class _Payer:
     carried: int = 0
     room: int = 0
     is_settling: bool = False
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to ask the ledger, or to begin books
+    ending: asyncio.Lock = field(default_factory=asyncio.Lock)  # to settle
 
     def know(self, funds: Funds | None, now: float) -> None:
         """What the ledger says of its channel."""
@@ -137,7 +124,7 @@ class Tollgate:
         """Belongs to this relay from now on; the methods that it serves. `clock`: seconds since 1970."""
         self._relay, self._clock, self._voices = relay, clock, Voices(attached)
         for kept in self._till.load(relay, self._chain) if self._till is not None else ():
-            books = self._books[_name(kept.signed.toll)] = Books(kept.signed, self._window)
+            books = self._books[name_of(kept.signed.toll)] = Books(kept.signed, self._window)
             books.restore(kept.receipts)
             self._payers.setdefault(kept.signed.toll.payer, _Payer()).carried += books.carried
         self._begin(self._watch())
@@ -162,9 +149,10 @@ class Tollgate:
         if isinstance(toll, Status):
             return toll
         assert signed is not None
-        books = self._books.get(_name(toll))
-        payer = self._payers.get(toll.payer)
-        if books is None or passes.renews(toll, books.signed.toll) or payer is None or payer.funds is None:
+        books = self._books.get(name_of(toll))
+        funds = self._payers.get(toll.payer, _Payer()).funds
+        is_open = funds is not None and funds.opening == toll.opening
+        if books is None or passes.renews(toll, books.signed.toll) or not is_open:
             found = await self._open(signed)
             if isinstance(found, Status):
                 return found
@@ -191,29 +179,45 @@ class Tollgate:
         is_ours = toll.chain == self._chain and funds is not None and funds.opening == toll.opening
         if funds is None or not is_ours or funds.price < self._price or payer.is_settling:
             return Status.UNFUNDED
-        if toll.serial < funds.serial:
+        if toll.serial < funds.serial or not toll.quota:
             return Status.USED_UP
-        books = self._books.get(_name(toll))
+        books = self._books.get(name_of(toll))
         if books is not None:
             if books.renew(signed):
                 self._keep(books)
             return books
-        mine = [each for name, each in self._books.items() if name[0] == toll.payer]
-        if len(self._books) >= limits.PASSES or len(mine) >= limits.PASSES_PER_PAYER:
+        if self._owes(toll.payer):
+            await self._collect(toll.payer)
+        async with payer.turn:  # however many come at once, they count each other
+            return await self._begin_books(signed)
+
+    async def _begin_books(self, signed: SignedPass) -> Books | Status:
+        """Books for a pass that had none."""
+        name, mine = name_of(signed.toll), self._of(signed.toll.payer)
+        if name in mine:
+            return mine[name]
+        is_full = len(self._books) >= limits.PASSES or len(mine) >= limits.PASSES_PER_PAYER
+        if is_full or untried(mine.values(), self._now()) >= limits.PASSES_UNTRIED:
             return Status.FULL
-        over = [each for each in mine if not passes.is_current(each.signed.toll, self._now())]
-        if sum(max(0, each.carried - each.billed) for each in over) > 2 * self._window:
-            for each in over:
-                self._voices.ask(each, each.signed.toll.holders)
-            return Status.OWING  # a new pass is no way to leave the last one's bytes unsigned
+        if self._owes(name[0]):
+            return Status.OWING  # one more pass is no way to leave the bytes of others unsigned
         if self._till is not None:
             try:
                 await self._till.open(signed)
             except FarflungError:
                 return Status.FULL  # what cannot be remembered is not begun
-        return self._books.setdefault(
-            _name(toll), Books(signed, self._window, is_whole=self._till is not None)
-        )
+        return self._books.setdefault(name, Books(signed, self._window, is_whole=self._till is not None))
+
+    def _of(self, payer: PeerId) -> dict[Name, Books]:
+        return {name: books for name, books in self._books.items() if name[0] == payer}
+
+    def _owes(self, payer: PeerId) -> bool:
+        return unsigned(self._of(payer).values()) > 2 * self._window
+
+    async def _collect(self, payer: PeerId) -> None:
+        """Everybody signs under every pass of this payer, or will not."""
+        every = self._of(payer).values()
+        await asyncio.gather(*(self._voices.collect(each, each.signed.toll.holders) for each in every))
 
     async def _funds(self, name: PeerId, payer: _Payer) -> Funds | None:
         loop = asyncio.get_running_loop()
@@ -221,7 +225,8 @@ class Tollgate:
             if loop.time() - payer.asked_at > FUNDS_SECONDS or payer.funds is None:
                 with contextlib.suppress(FarflungError):  # the ledger is away: what it said last counts
                     payer.know(await self._ask_funds(name), loop.time())
-        if payer.funds is None and self._payers.get(name) is payer and not payer.carried:
+        is_idle = not payer.carried and not payer.is_settling
+        if payer.funds is None and is_idle and self._payers.get(name) is payer:
             del self._payers[name]
         return payer.funds
 
@@ -340,12 +345,10 @@ class Tollgate:
     async def _renew(self, connection: Connection, body: bytes) -> bytes:
         """A pass, new or signed anew by its payer; whoever brings it."""
         signed = decode(body, SignedPass, limits.TICKET_BYTES)
-        found: Pass | Books | Status = passes.judge(signed, self._relay, ())
-        if not isinstance(found, Status):
-            found = await self._open(signed)
+        judged = passes.judge(signed, self._relay, ())
+        found = judged if isinstance(judged, Status) else await self._open(signed)
         if isinstance(found, Status):
             raise PolicyError("FF-NET-142", "the relay does not take this pass", cause=found.name.lower())
-        assert isinstance(found, Books)
         self._resume(found)
         return b""
 
@@ -355,31 +358,31 @@ class Tollgate:
         return b""
 
     async def settle(self, payer: PeerId) -> None:
-        """Claims all that is signed for this payer, and ends what it pays for. Raises what `settle` of the app does."""
-        known = self._payers.get(payer)
-        if known is None and await self._ask_funds(payer) is None:
+        """Claims all that is signed for this payer, and ends what it pays for. Raises what `settle` of the app does.
+
+        Meanwhile nothing begins at its cost, and receipts count. Who asks a second time waits for the first.
+        """
+        if payer not in self._payers and await self._ask_funds(payer) is None:
             return  # a stranger
-        known = self._payers.setdefault(
-            payer, _Payer()
-        )  # it may have used nothing: its money goes back all the same
-        if known.is_settling:
-            return
-        mine = {name: books for name, books in self._books.items() if name[0] == payer}
-        await asyncio.gather(
-            *(self._voices.collect(each, each.signed.toll.holders) for each in mine.values())
-        )
-        known.is_settling = True
-        try:
-            for carrier, run in list(self._runs.items()):
-                if run.payer is known:
-                    carrier.close()
-            claims = tuple(Claim(mine[name].signed, mine[name].receipts) for name in sorted(mine))
-            await self._settle(payer, tuple(claim for claim in claims if claim.receipts))
-            for name in mine:
-                await self._forget(name)
-            self._payers.pop(payer, None)
-        finally:
-            known.is_settling = False
+        # It may have used nothing: its money goes back all the same.
+        known = self._payers.setdefault(payer, _Payer())
+        async with known.ending:
+            if self._payers.get(payer) is not known:
+                return  # settled, while this one waited
+            known.is_settling = True
+            try:
+                await self._collect(payer)
+                for carrier, run in list(self._runs.items()):
+                    if run.payer is known:
+                        carrier.close()
+                mine = self._of(payer)
+                claims = tuple(Claim(mine[name].signed, mine[name].receipts) for name in sorted(mine))
+                await self._settle(payer, tuple(claim for claim in claims if claim.receipts))
+                for name in mine:
+                    await self._forget(name)
+                self._payers.pop(payer, None)
+            finally:
+                known.is_settling = False
 
     @property
     def payers(self) -> tuple[PeerId, ...]:
@@ -393,7 +396,3 @@ class Tollgate:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _name(toll: Pass) -> Name:
-    return toll.payer, toll.opening, toll.serial
