@@ -70,7 +70,8 @@ async def moored(
 ) -> AsyncIterator[tuple[Endpoint, Mooring, list[tuple[Place, ...]]]]:
     told: list[tuple[Place, ...]] = []
     endpoint = Endpoint(B, echo, Counter())
-    berth = Mooring(endpoint, places, told.append)
+    berth = Mooring(endpoint, places)
+    berth.on_change = told.append
     try:
         await endpoint.attached()
         yield endpoint, berth, told
