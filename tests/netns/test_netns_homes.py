@@ -43,7 +43,7 @@ def started(runs: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("FARFLUNG_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "farflung.app.cli.main", "run", "--preset", "tiny", "--json", *words],
-        env={**clean, "FARFLUNG_RUNS": str(runs)},
+        env={**clean, "FARFLUNG_RUNS": str(runs), "FARFLUNG_LAN": "0"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -21,7 +21,7 @@ from farflung.app.probing_relay import Named, RelayProbe, shared_port
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.errors import FarflungError, NetworkError, UsageError
 from farflung.core.ids import PeerId
 from farflung.host.io import doctor_network, doctor_places
 from farflung.host.netseen import Local, NetSeen, PeerSeen, Rate, Reach
@@ -111,8 +111,15 @@ async def _all(asked: Asked, found: _Found, say: Callable[[str], None]) -> None:
 def _local(sending: float = 0.0) -> Local:
     kept = doctor_places.clock().is_kept
     four, six = _from(socket.AF_INET), _from(socket.AF_INET6)
-    lan = why_not() if thrift.read_thrift().lan else "lan = false in network.toml, or FARFLUNG_LAN"
-    return Local(sys.platform, four, six, kept, sending, _device(four or six), lan)
+    return Local(sys.platform, four, six, kept, sending, _device(four or six), _lan())
+
+
+def _lan() -> str:
+    """Why no node here looks for peers on the LAN; empty: they do. A file that cannot be read ends no check."""
+    try:
+        return why_not() if thrift.read_thrift().lan else "lan = false in network.toml, or FARFLUNG_LAN"
+    except UsageError as error:
+        return f"{error.message} ({error.cause})" if error.cause else error.message
 
 
 def _device(source: str) -> str:
