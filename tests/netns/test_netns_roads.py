@@ -27,7 +27,7 @@ from farflung.net.io.relay import RelayServer
 from farflung.net.io.roads import Roads
 from farflung.net.paths import MEETING, Condition, Way
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.netns, pytest.mark.quiet, pytest.mark.timeout(300)]
 
 KINDS = list(Nat)
 QUICK = {"up": 0, "down": 0, "rtt": 10}
