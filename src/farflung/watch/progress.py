@@ -57,10 +57,14 @@ def _of_role(t: Timeline, role: str) -> int:
 
 
 def _up(t: Timeline) -> str:
-    up = [role for role in ("requester", "relay") if _of_role(t, role)]
-    ledger = ["ledger"] if _of_role(t, "validator") else []
-    parts = [words.many(_of_role(t, role), role) for role in ("provider", "verifier") if _of_role(t, role)]
-    return ", ".join([*parts, *ledger, *up]) + " up" if parts or ledger or up else "nobody up yet"
+    named = (("validator", "ledger"), ("requester", "requester"))
+    alone = [name for role, name in named if _of_role(t, role)]
+    nodes, relays = (
+        [words.many(_of_role(t, role), role) for role in roles if _of_role(t, role)]
+        for roles in (("provider", "verifier"), ("relay",))
+    )
+    up = [*nodes, *alone, *relays]
+    return ", ".join(up) + " up" if up else "nobody up yet"
 
 
 def _starting(t: Timeline, is_over: bool) -> list[Span]:
