@@ -62,6 +62,12 @@ def test_a_value_out_of_bounds_is_refused_at_both_ends(key: str) -> None:
         assert caught.value.code == "FF-LAB-002"
 
 
+def test_trains_are_for_lines_that_lose_nothing() -> None:
+    assert Home(train=8).train == 8
+    with pytest.raises(UsageError, match="FF-LAB-002"):
+        Home(loss=0.01, train=8)
+
+
 def test_loss_that_no_burst_of_this_length_gives_is_refused() -> None:
     assert Home(loss=0.9, burst=9)
     assert Home(loss=0.6)  # each packet by its own chance

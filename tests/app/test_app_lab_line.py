@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,20 @@ from hypothesis import strategies as st
 
 from farflung.app.lab.homes import Home
 from farflung.app.lab.laboratory import SOURCE
-from farflung.app.lab.line import CERTAIN, FULL, LOST, OVERHEAD, SECOND, Line, Terms, fates, terms_of, words
+from farflung.app.lab.line import (
+    CERTAIN,
+    FULL,
+    LOST,
+    OVERHEAD,
+    SECOND,
+    Line,
+    Parcel,
+    Terms,
+    fates,
+    terms_of,
+    weigh,
+    words,
+)
 
 MS = 1_000_000
 PLAIN = Terms(rate=20_000_000, delay=20 * MS, jitter=0, queue=100 * MS, enter=0, stay=0, seed=1)
@@ -34,31 +48,49 @@ terms = st.builds(
     stay=st.integers(0, CERTAIN - CERTAIN // 8),
     seed=st.integers(0, 2**33),
 )
-gaps = st.lists(st.tuples(st.integers(0, 30 * MS), st.integers(20, 1500)), min_size=1, max_size=120)
+sizes = st.one_of(
+    st.tuples(st.integers(20, 1500), st.just(1)), st.integers(2, 44).map(lambda n: (n * 1500, n))
+)
+gaps = st.lists(st.tuples(st.integers(0, 30 * MS), sizes), min_size=1, max_size=120)
+Step = tuple[int, tuple[int, int]]
+HEAD = struct.Struct("=BBHHHH")  # struct virtio_net_hdr
+SEGMENT = 1448
 
 
-def arrivals(steps: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(time, length) of steps (time since the one before, length)."""
+def arrivals(steps: list[Step]) -> list[tuple[int, int, int]]:
+    """(time, bytes, packets) of steps (time since the one before, what comes)."""
     times = accumulate(gap for gap, _ in steps)
-    return [(now, length) for now, (_, length) in zip(times, steps, strict=True)]
+    return [(now, *size) for now, (_, size) in zip(times, steps, strict=True)]
 
 
-def busy(count: int, seed: int = 1) -> list[tuple[int, int]]:
-    """A recorded-looking trace: bursts and pauses, small and large packets."""
+def busy(count: int, seed: int = 1) -> list[tuple[int, int, int]]:
+    """A recorded-looking trace: bursts and pauses, small and large packets, and trains of them."""
     rng = Random(seed)
     return arrivals(
-        [(rng.choice((0, 0, 1000, 400_000, 9 * MS)), rng.choice((40, 576, 1500))) for _ in range(count)]
+        [
+            (
+                rng.choice((0, 0, 1000, 400_000, 9 * MS)),
+                rng.choice(((40, 1), (576, 1), (1500, 1), (12_000, 8))),
+            )
+            for _ in range(count)
+        ]
     )
+
+
+def train(payload: int, *, ecn: bool = False) -> bytes:
+    """What a TUN device gives for so many bytes of one connection: IPv4, TCP with timestamps, 1448 bytes a packet."""
+    tcp = bytes(12) + bytes([8 << 4]) + bytes(19)
+    return HEAD.pack(1, 0x81 if ecn else 1, 52, SEGMENT, 20, 16) + bytes(20) + tcp + bytes(payload)
 
 
 @given(terms, gaps)
 def test_packets_leave_in_the_order_in_which_they_came_and_never_before_their_delay(
-    line: Terms, steps: list[tuple[int, int]]
+    line: Terms, steps: list[Step]
 ) -> None:
     trace = arrivals(steps)
     due = [
         (fate, now)
-        for (now, _), fate in zip(trace, fates(line, trace), strict=True)
+        for (now, *_), fate in zip(trace, fates(line, trace), strict=True)
         if fate not in (LOST, FULL)
     ]
     assert due == sorted(due)
@@ -67,11 +99,11 @@ def test_packets_leave_in_the_order_in_which_they_came_and_never_before_their_de
 
 @given(terms, gaps)
 def test_no_packet_waits_longer_than_the_queue_its_own_sending_and_the_jitter(
-    line: Terms, steps: list[tuple[int, int]]
+    line: Terms, steps: list[Step]
 ) -> None:
     trace = arrivals(steps)
-    for (now, length), fate in zip(trace, fates(line, trace), strict=True):
-        sending = (length + OVERHEAD) * 8 * SECOND // line.rate if line.rate else 0
+    for (now, size, packets), fate in zip(trace, fates(line, trace), strict=True):
+        sending = (size + packets * OVERHEAD) * 8 * SECOND // line.rate if line.rate else 0
         queue = line.queue if line.rate else 0
         assert fate in (LOST, FULL) or fate <= now + queue + sending + line.delay + line.jitter
 
@@ -80,21 +112,20 @@ def test_no_packet_waits_longer_than_the_queue_its_own_sending_and_the_jitter(
 def test_a_line_never_carries_more_than_its_rate(line: Terms, steps: list[tuple[int, int]]) -> None:
     trace, calm = arrivals(steps), replace(line, jitter=0)
     there = [
-        (fate, (length + OVERHEAD) * 8 * SECOND)
-        for (_, length), fate in zip(trace, fates(calm, trace), strict=True)
+        (fate, (size + packets * OVERHEAD) * 8 * SECOND)
+        for (_, size, packets), fate in zip(trace, fates(calm, trace), strict=True)
         if fate not in (LOST, FULL)
     ]
     for first in range(len(there)):
         carried = 0
         for fate, bits in there[first + 1 :]:
             carried += bits
-            assert (
-                carried <= (fate - there[first][0] + len(there)) * line.rate
-            )  # a nanosecond of rounding each
+            # Each may be rounded by a nanosecond.
+            assert carried <= (fate - there[first][0] + len(there)) * line.rate
 
 
 def test_a_full_line_carries_its_rate_and_drops_the_rest() -> None:
-    offered = [(n * SECOND // 10_000, 1462) for n in range(10_000)]  # 120 Mbit/s for a second
+    offered = [(n * SECOND // 10_000, 1462, 1) for n in range(10_000)]  # 120 Mbit/s for a second
     there = [fate for fate in fates(PLAIN, offered) if fate != FULL]
     assert 20e6 * 1.0 <= len(there) * 12_000 <= 20e6 * 1.11  # a second, and a queue of 100 ms
     assert max(there) <= SECOND + 121 * MS
@@ -103,7 +134,7 @@ def test_a_full_line_carries_its_rate_and_drops_the_rest() -> None:
 @pytest.mark.parametrize("loss", [0.005, 0.02, 0.3])
 def test_loss_is_what_was_asked_for_and_each_packets_own(loss: float) -> None:
     up, _ = terms_of(Home(up=0, loss=loss), 3)
-    lost = [fate == LOST for fate in fates(up, [(n, 100) for n in range(100_000)])]
+    lost = [fate == LOST for fate in fates(up, [(n, 100, 1) for n in range(100_000)])]
     assert abs(sum(lost) / len(lost) - loss) <= 4 * (loss * (1 - loss) / len(lost)) ** 0.5
     after = [second for first, second in pairwise(lost) if first]
     assert abs(sum(after) / len(after) - loss) <= 4 * (loss * (1 - loss) / len(after)) ** 0.5
@@ -112,7 +143,7 @@ def test_loss_is_what_was_asked_for_and_each_packets_own(loss: float) -> None:
 @pytest.mark.parametrize(("loss", "burst"), [(0.02, 8.0), (0.05, 3.0), (0.5, 2.0)])
 def test_bursts_have_the_mean_that_was_asked_for_and_the_loss_stays(loss: float, burst: float) -> None:
     _, down = terms_of(Home(down=0, loss=loss, burst=burst), 5)
-    lost = [fate == LOST for fate in fates(down, [(n, 100) for n in range(200_000)])]
+    lost = [fate == LOST for fate in fates(down, [(n, 100, 1) for n in range(200_000)])]
     lengths = [len(list(run)) for is_lost, run in groupby(lost) if is_lost]
     assert abs(sum(lengths) / len(lengths) - burst) < 0.1 * burst
     assert abs(sum(lost) / len(lost) - loss) < 0.1 * loss
@@ -129,12 +160,13 @@ def test_a_seed_repeats_a_line_and_another_does_not() -> None:
 
 def test_counters_tell_of_every_packet_and_a_cut_line_carries_none() -> None:
     line = Line(replace(PLAIN, queue=MS, enter=CERTAIN // 10, stay=CERTAIN // 10))
-    for now, length in busy(500):
-        line.arrive(now, bytes(length))
+    trace = busy(500)
+    for now, size, packets in trace:
+        line.arrive(now, Parcel(b"", size, packets))
     line.is_cut = True
-    line.arrive(60 * SECOND, b"x")
+    line.arrive(60 * SECOND, Parcel(b"x", 1))
     line.is_cut = False
-    line.arrive(60 * SECOND, b"y" * 100)
+    line.arrive(60 * SECOND, Parcel(b"y" * 100, 100))
     assert line.next is not None
     assert line.due(line.next - 1) == []
     there = line.due(61 * SECOND)
@@ -142,8 +174,28 @@ def test_counters_tell_of_every_packet_and_a_cut_line_carries_none() -> None:
     assert told.cut == 1
     assert told.lost
     assert told.full
-    assert told.arrived == 502 == told.delivered + told.lost + told.full + told.cut
-    assert (told.delivered, told.bytes) == (len(there), sum(map(len, there)))
+    assert told.arrived == 2 + sum(packets for _, _, packets in trace)
+    assert told.arrived == told.delivered + told.lost + told.full + told.cut
+    assert (told.delivered, told.bytes) == (sum(p.packets for p in there), sum(p.bytes for p in there))
+
+
+@given(st.integers(1, 60_000), st.booleans())
+def test_a_train_is_on_the_line_what_its_packets_are(payload: int, ecn: bool) -> None:
+    packets = -(-payload // SEGMENT)
+    parcel = weigh(train(payload, ecn=ecn), has_header=True)
+    assert (parcel.packets, parcel.bytes) == (packets, payload + packets * 52)
+
+
+@given(st.binary(min_size=11, max_size=200))
+def test_a_header_that_lies_is_one_packet_or_more_and_never_less_than_its_bytes(data: bytes) -> None:
+    parcel = weigh(data, has_header=True)
+    assert parcel.packets >= 1
+    assert parcel.bytes >= len(data) - HEAD.size
+
+
+def test_a_train_takes_as_long_as_its_packets_and_arrives_with_the_last() -> None:
+    single = fates(PLAIN, [(0, 1500, 1)] * 8)
+    assert abs(fates(PLAIN, [(0, 8 * 1500, 8)])[0] - single[-1]) < 8
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +215,7 @@ def test_the_compiled_line_decides_like_this_one_packet_by_packet(
     trace = busy(400, seed)
     told = subprocess.run(
         [compiled, "trace", *words(line)],
-        input="".join(f"{now} {length}\n" for now, length in trace),
+        input="".join(f"{now} {size} {packets}\n" for now, size, packets in trace),
         capture_output=True,
         text=True,
         check=True,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -17,6 +20,7 @@ from itertools import combinations_with_replacement, product
 import pytest
 
 from farflung.app.lab import Home, Laboratory, Nat, spaces, why_not
+from farflung.app.lab.line import Counters
 from farflung.app.lab.probing import nat_kind, prove, prove_home
 
 pytestmark = [pytest.mark.netns, pytest.mark.xdist_group("lab"), pytest.mark.timeout(300)]
@@ -135,9 +139,8 @@ def test_three_different_homes_measure_as_they_were_asked_for() -> None:
     ]
     with Laboratory(homes) as laboratory:
         findings = prove(laboratory)
-        laboratory.homes[2] = replace(
-            homes[2], rtt=60, loss=0.2, down=40, nat=Nat.SYMMETRIC
-        )  # which it is not
+        # A home that it is not.
+        laboratory.homes[2] = replace(homes[2], rtt=60, loss=0.2, down=40, nat=Nat.SYMMETRIC)
         amiss = {finding.what for finding in prove_home(laboratory, 3) if not finding.agrees}
     print(*findings, sep="\n")
     assert amiss == {"round trip", "loss up", "loss down", "rate down", "NAT"}
@@ -267,6 +270,38 @@ def test_a_line_of_a_smaller_mtu_says_so_unless_it_is_a_black_hole(laboratory: L
                     told = told or (error.strerror or "")
             laboratory.set_mtu(number, 1500)
             assert (refusal in told) == (not silent), told
+
+
+def carried(home: Home, engine: str, data: bytes) -> tuple[bytes, Counters]:
+    """What comes of these bytes by TCP from a server to a home, and what its line down counted meanwhile."""
+    with Laboratory([home], engine=engine) as laboratory, ExitStack() as stack:
+        server = stack.enter_context(laboratory.socket("s1", socket.SOCK_STREAM))
+        server.bind((laboratory.address("s1"), PORT))
+        server.listen()
+        client = stack.enter_context(laboratory.socket("h1", socket.SOCK_STREAM))
+        client.settimeout(30)
+        client.connect((laboratory.address("s1"), PORT))
+        accepted = stack.enter_context(server.accept()[0])
+        sender = threading.Thread(target=lambda: (accepted.sendall(data), accepted.shutdown(socket.SHUT_WR)))
+        sender.start()
+        came = b"".join(iter(lambda: client.recv(1 << 16), b""))
+        sender.join()
+        return came, laboratory.counters(1)[1]
+
+
+@pytest.mark.parametrize("engine", ["c", "python"])
+def test_trains_carry_the_same_bytes_in_as_many_packets_and_lose_none(engine: str) -> None:
+    if engine == "c" and shutil.which("cc") is None:
+        pytest.skip("needs a C compiler (cc)")
+    data = random.Random(6).randbytes(2_000_000)
+    came, single = carried(Home(up=0, down=0, rtt=4), engine, data)
+    assert came == data
+    came, train = carried(Home(up=0, down=0, rtt=4, train=8), engine, data)
+    assert came == data
+    for counted in (single, train):  # what was sent again and control packets are a few of a hundred
+        assert counted.lost == counted.full == counted.refused == 0
+        assert 1.0 <= counted.bytes / (len(data) * 1500 / 1448) <= 1.05
+        assert 1.0 <= counted.delivered / (len(data) / 1448) <= 1.1
 
 
 def test_programs_run_inside_and_end_with_the_laboratory() -> None:

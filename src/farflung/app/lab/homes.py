@@ -34,6 +34,8 @@ class Home:
     `burst` is the mean number of packets that are lost in a row (1: each by its own chance). `jitter` adds up to so
     much each way, never reordering. `queue` is how long a packet may wait for the line before it is dropped.
     `carrier` is the number of the carrier-grade NAT that the home shares with others, from 1; 0: none.
+    `train` is the number of packets that network cards are given at once (segmentation offload): with more than one
+    the machine has less to do and the line's steps are larger, so it is for fast lines, and for those without loss.
     Raises UsageError FF-LAB-002.
     """
 
@@ -49,6 +51,7 @@ class Home:
     carrier: int = 0
     mtu: int = 1500  # of the line, in bytes
     seed: int = 0
+    train: int = 1
 
     def __post_init__(self) -> None:
         for name, (least, most) in BOUNDS.items():
@@ -59,9 +62,15 @@ class Home:
                     f"a home cannot have {name} = {value}",
                     hint=f"{least:g} to {most:g}",
                 )
-        least_burst = self.loss / (
-            1 - self.loss
-        )  # with a shorter mean a burst would begin with a chance above one
+        if self.train > 1 and self.loss:
+            raise UsageError(
+                "FF-LAB-002",
+                f"a home cannot have train = {self.train} with loss = {self.loss}",
+                cause="packets are lost one by one",
+                hint="train=1",
+            )
+        # With a shorter mean a burst would begin with a chance above one.
+        least_burst = self.loss / (1 - self.loss)
         if 1 < self.burst < least_burst - 1e-9:
             raise UsageError(
                 "FF-LAB-002",
@@ -82,6 +91,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "carrier": (0, MAX_CARRIERS),
     "mtu": (576, 1_500),
     "seed": (0, 2**32 - 1),
+    "train": (1, 44),
 }
 _KINDS: dict[str, type] = {field.name: type(field.default) for field in fields(Home)}
 

@@ -253,11 +253,11 @@ class Laboratory:
 
     def _start_line(self, number: int, emulator: Sequence[str]) -> None:
         ends = [(f"r{number}", routers.WAN), (self.places.provider(number), f"home{number}")]
-        devices: list[int] = []
+        home, devices = self.places.home(number), list[int]()
         try:
             for who, device in ends:
-                devices.append(spaces.open_tun(self._space(who), device))
-            up, down = line.terms_of(self.places.home(number), number)
+                devices.append(spaces.open_tun(self._space(who), device, trains=home.train > 1))
+            up, down = line.terms_of(home, number)
             process = subprocess.Popen(
                 [*emulator, *map(str, devices), *line.words(up), *line.words(down)],
                 stdin=subprocess.PIPE,

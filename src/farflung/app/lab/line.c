@@ -1,27 +1,31 @@
 /* The line emulator of line.py, compiled: the same decisions for each packet, at many times its speed.
  *
  *   line FD_HOME FD_UPSTREAM (RATE DELAY JITTER QUEUE ENTER STAY SEED) x 2     up, then down; see Terms in line.py
- *   line trace RATE DELAY JITTER QUEUE ENTER STAY SEED     reads "TIME LENGTH" lines, prints the fate of each packet
+ *   line trace RATE DELAY JITTER QUEUE ENTER STAY SEED     reads "TIME LENGTH PACKETS" lines, prints the fate of each
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { OVERHEAD = 38, BATCH = 64, LARGEST = 2048, LEAST = 300, MOST_PACKETS = 400000 };
+enum { HEADER = 10, LARGEST_TRAIN = 65600, PACKETS_OF = 0x7f }; /* struct virtio_net_hdr; PACKETS_OF: but for ECN */
 static const int64_t SECOND = 1000000000, LOST = -1, FULL = -2;
 
 struct terms { uint64_t rate, delay, jitter, queue, enter, stay, seed; };
 struct counters { uint64_t arrived, delivered, lost, full, cut, refused, bytes; };
-struct packet { int64_t due; uint16_t length; uint8_t data[LARGEST]; };
+struct packet { int64_t due; uint64_t length, packets, bytes; }; /* as it is read; what it is on the line */
 struct line {
     struct terms terms;
     struct counters counters;
@@ -30,7 +34,8 @@ struct line {
     int64_t busy, last;
     int source, target;
     struct packet *ring;      /* from first to last, both counted on and on; a place is the count modulo size */
-    uint64_t size, first, past;
+    uint8_t *data;            /* of each place, `largest` bytes; one place more, for what has none */
+    uint64_t size, first, past, largest, header;
 };
 
 static int64_t now(void)
@@ -48,7 +53,7 @@ static uint64_t draw(struct line *line)
     return (mixed ^ mixed >> 31) >> 32;
 }
 
-static int64_t fate(struct line *line, int64_t now, uint64_t length)
+static int64_t fate(struct line *line, int64_t now, uint64_t bytes, uint64_t packets)
 {
     const struct terms *terms = &line->terms;
     if (terms->enter) {
@@ -60,7 +65,7 @@ static int64_t fate(struct line *line, int64_t now, uint64_t length)
     if (terms->rate) {
         if (start - now > (int64_t)terms->queue)
             return FULL;
-        start += (length + OVERHEAD) * 8 * SECOND / terms->rate;
+        start += (bytes + packets * OVERHEAD) * 8 * SECOND / terms->rate;
         line->busy = start;
     }
     int64_t due = start + terms->delay + (terms->jitter ? draw(line) * terms->jitter >> 32 : 0);
@@ -69,29 +74,49 @@ static int64_t fate(struct line *line, int64_t now, uint64_t length)
     return line->last;
 }
 
+/* What a train is on the line: its packets, each with the headers of the first. Else one packet is what it is. */
+static void weigh(struct packet *packet, const uint8_t *data, uint64_t header)
+{
+    uint16_t size, begins;
+    packet->packets = 1;
+    packet->bytes = packet->length - header;
+    if (!header || !(data[1] & PACKETS_OF))
+        return;
+    memcpy(&size, data + 4, sizeof size);     /* gso_size */
+    memcpy(&begins, data + 6, sizeof begins); /* csum_start: where TCP's header does */
+    if (!size || begins + 13u > packet->bytes)
+        return;
+    uint64_t heads = begins + (data[header + begins + 12] >> 4) * 4u;
+    if (heads >= packet->bytes)
+        return;
+    packet->packets = (packet->bytes - heads + size - 1) / size;
+    packet->bytes += (packet->packets - 1) * heads;
+}
+
 static void take(struct line *line, int is_cut)
 {
     for (int i = 0; i < BATCH; i++) {
-        struct packet spare, *packet = &line->ring[line->past % line->size];
         int has_room = line->past - line->first < line->size;
-        if (!has_room)
-            packet = &spare;
-        ssize_t length = read(line->source, packet->data, LARGEST);
-        if (length <= 0)
+        uint64_t place = has_room ? line->past % line->size : line->size;
+        struct packet *packet = &line->ring[place];
+        uint8_t *data = line->data + place * line->largest;
+        ssize_t length = read(line->source, data, line->largest);
+        if (length <= (ssize_t)line->header)
             return;
-        line->counters.arrived++;
+        packet->length = (uint64_t)length;
+        weigh(packet, data, line->header);
+        line->counters.arrived += packet->packets;
         if (is_cut) {
-            line->counters.cut++;
+            line->counters.cut += packet->packets;
             continue;
         }
-        int64_t due = has_room ? fate(line, now(), (uint64_t)length) : FULL;
+        int64_t due = has_room ? fate(line, now(), packet->bytes, packet->packets) : FULL;
         if (due == LOST)
-            line->counters.lost++;
+            line->counters.lost += packet->packets;
         else if (due == FULL)
-            line->counters.full++;
+            line->counters.full += packet->packets;
         else {
             packet->due = due;
-            packet->length = (uint16_t)length;
             line->past++;
         }
     }
@@ -101,14 +126,15 @@ static void give(struct line *line)
 {
     int64_t time = now();
     for (; line->first != line->past; line->first++) {
-        struct packet *packet = &line->ring[line->first % line->size];
+        uint64_t place = line->first % line->size;
+        const struct packet *packet = &line->ring[place];
         if (packet->due > time)
             return;
-        if (write(line->target, packet->data, packet->length) == packet->length) {
-            line->counters.delivered++;
-            line->counters.bytes += packet->length;
+        if (write(line->target, line->data + place * line->largest, packet->length) == (ssize_t)packet->length) {
+            line->counters.delivered += packet->packets;
+            line->counters.bytes += packet->bytes;
         } else
-            line->counters.refused++;
+            line->counters.refused += packet->packets;
     }
 }
 
@@ -134,15 +160,26 @@ static void read_terms(struct line *line, char **words)
     line->state = line->terms.seed;
 }
 
+/* Whether each packet of the device begins with a header that tells of trains. */
+static int has_header(int device)
+{
+    struct ifreq told;
+    memset(&told, 0, sizeof told);
+    return !ioctl(device, TUNGETIFF, &told) && told.ifr_flags & IFF_VNET_HDR;
+}
+
 /* Places for all packets that fit into the line at once, if they are not tiny. */
 static int make_room(struct line *line)
 {
+    line->header = has_header(line->source) ? HEADER : 0;
+    line->largest = line->header ? LARGEST_TRAIN : LARGEST;
     double held = (double)(line->terms.delay + line->terms.jitter + line->terms.queue) / 1e9;
     double rate = line->terms.rate ? (double)line->terms.rate : 2e9;
     double packets = 4096 + held * rate / 8 / LEAST;
     line->size = packets < MOST_PACKETS ? (uint64_t)packets : MOST_PACKETS;
-    line->ring = malloc(line->size * sizeof *line->ring);
-    return line->ring != NULL;
+    line->ring = malloc((line->size + 1) * sizeof *line->ring);
+    line->data = malloc((line->size + 1) * line->largest); /* pages that nothing is written to take no memory */
+    return line->ring != NULL && line->data != NULL;
 }
 
 static int trace(char **words)
@@ -151,9 +188,9 @@ static int trace(char **words)
     memset(&line, 0, sizeof line);
     read_terms(&line, words);
     int64_t time;
-    uint64_t length;
-    while (scanf("%" SCNd64 " %" SCNu64, &time, &length) == 2)
-        printf("%" PRId64 "\n", fate(&line, time, length));
+    uint64_t bytes, packets;
+    while (scanf("%" SCNd64 " %" SCNu64 " %" SCNu64, &time, &bytes, &packets) == 3)
+        printf("%" PRId64 "\n", fate(&line, time, bytes, packets));
     return 0;
 }
 

@@ -4,6 +4,10 @@ In each direction a packet is lost by chance, or waits for the line in a queue t
 travels for the delay and some jitter, and never overtakes the one before it. Loss is Gilbert's chain of two states: in
 the bad one every packet is lost. With `enter` equal to `stay` the states have no memory, and loss is independent.
 
+A train is several packets of one connection that a network card is given at once (segmentation offload): it takes as
+long on the line as they do, and arrives with the last of them. A device that carries trains says so, and puts Linux's
+struct virtio_net_hdr before each packet. On lines with loss there are none.
+
 All is counted in whole nanoseconds and drawn from SplitMix64, so `line.c` and this file decide alike, packet by packet.
 The process reads commands from stdin, a byte each, and answers each with one line of JSON, its counters: `s` says them,
 `c` cuts the line, `r` restores it. It ends with its stdin, so no line outlives the laboratory that it belongs to.
@@ -12,14 +16,17 @@ The process reads commands from stdin, a byte each, and answers each with one li
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
+import struct
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from farflung.app.lab.homes import Home
 
@@ -29,6 +36,11 @@ SECOND = 1_000_000_000
 LOST, FULL = -1, -2  # fates in place of a time
 BATCH = 64  # packets that are taken from a device before the other one has its turn
 LARGEST = 2048
+LARGEST_TRAIN = 65_600
+TUNGETIFF, IFF_VNET_HDR = 0x800454D2, 0x4000  # linux/if_tun.h
+# virtio_net_hdr: gso_type, gso_size, csum_start (where TCP's header begins).
+_HEADER = struct.Struct("=xBxxHHxx")
+_ECN = 0x80  # a flag in gso_type
 _MASK = (1 << 64) - 1
 
 
@@ -77,6 +89,28 @@ def terms_of(home: Home, number: int) -> tuple[Terms, Terms]:
     return up, down
 
 
+class Parcel(NamedTuple):
+    """What a device gives at once: a packet, or a train. `bytes` and `packets` on the line, without OVERHEAD."""
+
+    data: bytes
+    bytes: int
+    packets: int = 1
+
+
+def weigh(data: bytes, *, has_header: bool = False) -> Parcel:
+    """What was read from a device is on the line."""
+    if not has_header:
+        return Parcel(data, len(data))
+    kind, size, begins = _HEADER.unpack_from(data)
+    length = len(data) - _HEADER.size
+    if kind & ~_ECN and size and begins + 13 <= length:
+        heads = begins + (data[_HEADER.size + begins + 12] >> 4) * 4
+        if heads < length:
+            packets = -(-(length - heads) // size)
+            return Parcel(data, length + (packets - 1) * heads, packets)
+    return Parcel(data, length)
+
+
 class Line:
     """One direction of a line: packets arrive at times, and are due at times, in ns. No clock, no I/O."""
 
@@ -88,39 +122,39 @@ class Line:
         self._is_bad = False
         self._busy = 0  # the line is busy until then
         self._last = 0  # when the last packet is due: no other is due before
-        self._way: deque[tuple[int, bytes]] = deque()
+        self._way: deque[tuple[int, Parcel]] = deque()
 
     @property
     def next(self) -> int | None:
         """When the next packet is due."""
         return self._way[0][0] if self._way else None
 
-    def arrive(self, now: int, packet: bytes) -> None:
-        """Takes a packet. `now` never decreases."""
-        self.counters.arrived += 1
+    def arrive(self, now: int, parcel: Parcel) -> None:
+        """Takes a packet or a train. `now` never decreases."""
+        self.counters.arrived += parcel.packets
         if self.is_cut:
-            self.counters.cut += 1
+            self.counters.cut += parcel.packets
             return
-        fate = self.fate(now, len(packet))
+        fate = self.fate(now, parcel.bytes, parcel.packets)
         if fate == LOST:
-            self.counters.lost += 1
+            self.counters.lost += parcel.packets
         elif fate == FULL:
-            self.counters.full += 1
+            self.counters.full += parcel.packets
         else:
-            self._way.append((fate, packet))
+            self._way.append((fate, parcel))
 
-    def due(self, now: int) -> list[bytes]:
-        """The packets that reach the other end by now, in the order of their arrival."""
+    def due(self, now: int) -> list[Parcel]:
+        """What reaches the other end by now, in the order of arrival."""
         there = []
         while self._way and self._way[0][0] <= now:
-            packet = self._way.popleft()[1]
-            self.counters.delivered += 1
-            self.counters.bytes += len(packet)
-            there.append(packet)
+            parcel = self._way.popleft()[1]
+            self.counters.delivered += parcel.packets
+            self.counters.bytes += parcel.bytes
+            there.append(parcel)
         return there
 
-    def fate(self, now: int, length: int) -> int:
-        """When a packet of so many bytes that arrives now is due, in ns; LOST or FULL if never."""
+    def fate(self, now: int, size: int, packets: int = 1) -> int:
+        """When so many bytes in so many packets that arrive now are due, in ns; LOST or FULL if never."""
         terms = self.terms
         if terms.enter:
             self._is_bad = self._draw() < (terms.stay if self._is_bad else terms.enter)
@@ -130,7 +164,7 @@ class Line:
         if terms.rate:
             if start - now > terms.queue:
                 return FULL
-            start += (length + OVERHEAD) * 8 * SECOND // terms.rate
+            start += (size + packets * OVERHEAD) * 8 * SECOND // terms.rate
             self._busy = start
         travel = terms.delay + (self._draw() * terms.jitter >> 32 if terms.jitter else 0)
         self._last = max(self._last, start + travel)
@@ -144,10 +178,10 @@ class Line:
         return (mixed ^ mixed >> 31) >> 32
 
 
-def fates(terms: Terms, arrivals: Iterable[tuple[int, int]]) -> list[int]:
-    """What becomes of packets that arrive as (time, length): see Line.fate."""
+def fates(terms: Terms, arrivals: Iterable[tuple[int, int, int]]) -> list[int]:
+    """What becomes of what arrives as (time, bytes, packets): see Line.fate."""
     line = Line(terms)
-    return [line.fate(now, length) for now, length in arrivals]
+    return [line.fate(now, size, packets) for now, size, packets in arrivals]
 
 
 def words(terms: Terms) -> list[str]:
@@ -169,18 +203,26 @@ def _obey(command: bytes, lines: Sequence[Line]) -> None:
         line.is_cut = {b"c": True, b"r": False}.get(command, line.is_cut)
 
 
-def _forward(source: int, line: Line, target: int) -> None:
+def _has_header(device: int) -> bool:
+    with contextlib.suppress(OSError):  # no TUN device
+        told = fcntl.ioctl(device, TUNGETIFF, bytes(40))
+        return bool(struct.unpack_from("=16xH", told)[0] & IFF_VNET_HDR)
+    return False
+
+
+def _forward(source: int, line: Line, target: int, *, has_header: bool) -> None:
     """Takes what is there, at most a batch, and gives what is due."""
+    largest = LARGEST_TRAIN if has_header else LARGEST
     with contextlib.suppress(BlockingIOError):
         for _ in range(BATCH):
-            line.arrive(time.monotonic_ns(), os.read(source, LARGEST))
-    for packet in line.due(time.monotonic_ns()):
+            line.arrive(time.monotonic_ns(), weigh(os.read(source, largest), has_header=has_header))
+    for parcel in line.due(time.monotonic_ns()):
         try:
-            os.write(target, packet)
+            os.write(target, parcel.data)
         except OSError:  # the other end is down, or its queue is full: the packet is gone, as on a real line
-            line.counters.refused += 1
-            line.counters.delivered -= 1
-            line.counters.bytes -= len(packet)
+            line.counters.refused += parcel.packets
+            line.counters.delivered -= parcel.packets
+            line.counters.bytes -= parcel.bytes
 
 
 def emulate(home: int, upstream: int, up: Terms, down: Terms, control: int = 0, answers: int = 1) -> None:
@@ -189,6 +231,7 @@ def emulate(home: int, upstream: int, up: Terms, down: Terms, control: int = 0, 
     lines = [line for _, line, _ in ways]
     for device in (home, upstream):
         os.set_blocking(device, False)
+    has_header = _has_header(home)
     while True:
         due = min((line.next for line in lines if line.next is not None), default=None)
         wait = None if due is None else max(0, due - time.monotonic_ns()) / SECOND
@@ -200,7 +243,7 @@ def emulate(home: int, upstream: int, up: Terms, down: Terms, control: int = 0, 
             _obey(command, lines)
             os.write(answers, _answer(lines))
         for source, line, target in ways:
-            _forward(source, line, target)
+            _forward(source, line, target, has_header=has_header)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -156,7 +156,14 @@ class Places:
         for n in range(1, self.servers + 1):
             mine, second, gate = self.address(f"s{n}"), self.second_address(n), f"198.19.{n}.1"
             told["bb"] += _end(f"server{n}", [f"{gate}/24"])
-            told[f"s{n}"] += [*_end("eth0", [f"{mine}/24", f"{second}/24"]), f"route add default via {gate}"]
+            told[f"s{n}"] += [
+                *_end(
+                    "eth0",
+                    [f"{mine}/24", f"{second}/24"],
+                    train=max((h.train for h in self.homes), default=1),
+                ),
+                f"route add default via {gate}",
+            ]
         for n in range(1, len(self.carriers) + 1):
             mine = self.address(f"c{n}")
             gate = mine.removesuffix("2") + "1"
@@ -172,7 +179,10 @@ class Places:
         gate, theirs = f"{lan}.254", self.gateway(number)
         for host in range(1, home.hosts + 1):
             who = f"h{number}" if host == 1 else f"h{number}.{host}"
-            told[who] += [*_end("eth0", [f"{self.address(who)}/{length}"]), f"route add default via {gate}"]
+            told[who] += [
+                *_end("eth0", [f"{self.address(who)}/{length}"], train=home.train),
+                f"route add default via {gate}",
+            ]
         told[router] += ["link add lan type bridge", *_end("lan", [f"{gate}/{length}"])]
         for host in range(1, home.hosts + 1):
             told[router] += [f"link set port{host} master lan", f"link set port{host} up"]
@@ -183,7 +193,9 @@ class Places:
             told[provider].append(f"route add {lan}.{first}/{length} via {mine}")
 
 
-def _end(device: str, addresses: Sequence[str], mtu: int = 0) -> list[str]:
+def _end(device: str, addresses: Sequence[str], mtu: int = 0, train: int = 1) -> list[str]:
     """One end of a cable, with its addresses."""
     size = f" mtu {mtu} txqueuelen 10000" if mtu else ""  # of a line: only the emulator may drop packets
+    if train > 1:
+        size += f" gso_max_segs {train}"
     return [*(f"addr add {address} dev {device}" for address in addresses), f"link set {device} up{size}"]

@@ -220,9 +220,8 @@ def _loss(path: _Path, way: int) -> Finding:
     gap = max(1 / 4000, 2 * frame / rate if rate else 0.0)
     there, _ = _send(path, way, _PROBES, _SMALL, gap, catch_up=False)
     after, seen = path.counters(way), 1 - len(there) / _PROBES
-    memory = (
-        terms.stay - terms.enter
-    ) / CERTAIN  # between one packet and the next: losses in bursts say less
+    # Of one packet for the next: losses in bursts say less.
+    memory = (terms.stay - terms.enter) / CERTAIN
     deviation = (home.loss * (1 - home.loss) / _PROBES * (1 + memory) / (1 - memory)) ** 0.5
     agrees = abs(seen - home.loss) <= _DEVIATIONS * deviation + 1e-9
     elsewhere = _PROBES - len(there) - (after.lost - before.lost)

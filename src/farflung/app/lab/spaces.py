@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from farflung.app.lab.line import IFF_VNET_HDR
 from farflung.core.errors import RunError
 
 PREFIX = "ff-lab"
@@ -28,6 +29,7 @@ NAMESPACES = Path("/run/netns")
 TUN = Path("/dev/net/tun")
 _CLONE_NEWNET = 0x40000000
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000  # linux/if_tun.h
+_TUNSETOFFLOAD, _CHECKSUMS, _TCP4 = 0x400454D0, 0x01, 0x02
 _NETFILTER, _REQUEST_ACK, _CT_DELETE = 12, 1 | 4, 1 << 8 | 2  # linux/netlink.h, nfnetlink_conntrack.h
 _NAME = re.compile(rf"{PREFIX}-(\d+)-[a-z0-9.-]+")
 _ENDING = 2.0  # seconds that processes have to be gone after SIGKILL
@@ -142,14 +144,18 @@ def configure(name: str, settings: dict[str, str]) -> None:
                 Path("/proc/sys/net", key).write_text(value)
 
 
-def open_tun(name: str, device: str) -> int:
-    """A new TUN device in the namespace; the descriptor works from everywhere, and the device ends with it."""
+def open_tun(name: str, device: str, *, trains: bool = False) -> int:
+    """A new TUN device in the namespace; the descriptor works from everywhere, and the device ends with it.
+
+    `trains`: it gives and takes what the kernel has not cut into packets yet, each behind a virtio_net_hdr.
+    """
+    flags = _IFF_TUN | _IFF_NO_PI | (IFF_VNET_HDR if trains else 0)
     with inside(name):
         descriptor = os.open(TUN, os.O_RDWR | os.O_CLOEXEC)
         try:
-            fcntl.ioctl(
-                descriptor, _TUNSETIFF, struct.pack("16sH22x", device.encode(), _IFF_TUN | _IFF_NO_PI)
-            )
+            fcntl.ioctl(descriptor, _TUNSETIFF, struct.pack("16sH22x", device.encode(), flags))
+            if trains:
+                fcntl.ioctl(descriptor, _TUNSETOFFLOAD, _CHECKSUMS | _TCP4)
         except OSError:
             os.close(descriptor)
             raise
