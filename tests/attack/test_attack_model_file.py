@@ -5,9 +5,11 @@ A model of somebody's own is a program: it runs in a process with a sandbox, and
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -223,7 +226,6 @@ def test_a_model_file_names_no_folder_of_its_maker() -> None:
     assert card.read(data)[0].module == "m.py:build"
 
 
-MAIN = "from farflung.app.cli.main import main; main()"
 PROGRAM = """
 import torch
 from torch import nn
@@ -307,21 +309,105 @@ def test_a_source_of_another_hash_does_not_run(tmp_path: Path) -> None:
         handed.open_model(str(folder))
 
 
+ENDLESS = "\n        while True: pass"
+# Says when the command begins, and then does what a test wants to happen inside of it.
+BEGUN = "import sys\nfrom farflung.app.cli.main import main\n{also}\nsys.stderr.write('begun\\n')\nmain()"
+
+
+def sampling(folder: Path, also: str = "", tokens: int = 3) -> subprocess.Popen[bytes]:
+    """A command that does not end by itself; it has begun."""
+    words = ["sample", str(folder), "--tokens", str(tokens), "--prompt", "ready"]
+    command = [sys.executable, "-c", BEGUN.format(also=also), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder)
+    assert process.stderr is not None
+    assert process.stderr.readline() == b"begun\n"
+    return process
+
+
+def ends_as_interrupted(process: subprocess.Popen[bytes]) -> None:
+    """By Ctrl-C's exit code, without a word."""
+    try:
+        said = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, said
+    assert b"Traceback" not in said
+
+
+def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The first that it has, once it has one."""
+    while not (found := psutil.Process(process.pid).children()):
+        assert process.poll() is None
+    return found
+
+
+def all_end(processes: list[psutil.Process]) -> None:
+    """Within a minute, or are waited for by nobody."""
+    deadline = time.monotonic() + 60
+    for one in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
+                assert time.monotonic() < deadline, one
+                time.sleep(0.02)
+
+
 def test_ctrl_c_ends_a_program_that_never_returns(tmp_path: Path) -> None:
-    folder = own(tmp_path, logits="\n        while True: pass")
-    words = [sys.executable, "-c", MAIN, "sample", str(folder), "--tokens", "3", "--prompt", "ready"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not children.read_text().split():
-            assert process.poll() is None
-        child = int(children.read_text().split()[0])
+    folder = own(tmp_path, logits=ENDLESS)
+    process = sampling(folder)
+    started = children(process)
+    process.send_signal(signal.SIGINT)
+    ends_as_interrupted(process)
+    all_end(started)
+
+
+LOST = """
+import os, signal, threading, time
+from farflung.app import telling
+start = telling.start_worker
+def interrupted(*given, **named):
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        pass
+    return start(*given, **named)
+telling.start_worker = interrupted
+"""
+ELSEWHERE = """
+import signal, threading, time
+from farflung.app import telling
+write = telling.Channel.write
+def interrupt():
+    time.sleep(1)
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+def written(self, data):
+    write(self, data)
+    threading.Thread(target=interrupt, daemon=True).start()
+telling.Channel.write = written
+"""
+
+
+@pytest.mark.parametrize("also", [LOST, ELSEWHERE], ids=["in a library", "in another thread"])
+def test_an_interrupt_that_nobody_hears_of_ends_the_command_all_the_same(tmp_path: Path, also: str) -> None:
+    folder = own(tmp_path, logits=ENDLESS)
+    ends_as_interrupted(sampling(folder, also))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_command_in_any_moment_of_its_start(tmp_path: Path) -> None:
+    folder, ours = own(tmp_path, logits=ENDLESS), tmp_path / "ours"
+    ours.mkdir()
+    (ours / "model.safetensors").write_bytes(file_of(GOOD, wanted()))
+    draw, started = random.Random(6), []
+    for moment in range(20):
+        process = sampling(ours if moment % 4 == 3 else folder, tokens=1 << 20)
+        if moment % 2:
+            time.sleep(draw.uniform(0, 2))
+        else:  # just when its sandbox starts
+            started += children(process)
+            time.sleep(draw.uniform(0, 0.15))
+        if process.poll() is None:
+            started += psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
-    assert process.returncode == 130
-    deadline = (
-        time.monotonic() + 30
-    )  # a child that was just being started ends with its parent, by the kernel
-    while Path(f"/proc/{child}").exists():
-        assert time.monotonic() < deadline, Path(f"/proc/{child}/cmdline").read_bytes()
-        time.sleep(0.02)
+        ends_as_interrupted(process)
+    all_end(started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -27,7 +28,7 @@ CLOSED = (sandbox.BWRAP, sandbox.LANDLOCK)
 
 # Tries every way out and sends the names of those that worked. `world`: what the test planted outside.
 INTRUDER = """
-import ctypes, json, os, socket, sys
+import ctypes, fcntl, json, os, socket, struct, sys
 channel = socket.socket(fileno=int(sys.argv[2]))
 world = json.loads(sys.argv[1])
 
@@ -46,6 +47,15 @@ def trace():
     if ctypes.CDLL(None, use_errno=True).ptrace(16, world["victim"], None, None) != 0:
         raise OSError(ctypes.get_errno(), "ptrace")
     ctypes.CDLL(None).ptrace(17, world["victim"], None, None)
+
+def by_pipe():
+    fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, world["victim"])
+
+def by_pipe_too():
+    fcntl.fcntl(os.pipe()[0], 15, struct.pack("ii", 1, world["victim"]))  # F_SETOWN_EX
+
+def by_socket():
+    fcntl.ioctl(channel, 0x8901, struct.pack("i", world["victim"]))  # FIOSETOWN
 
 def names():
     if not os.listdir(world["run"]):
@@ -69,6 +79,9 @@ ways = {
     "fork": fork,
     "spawn": lambda: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0),
     "signal": lambda: os.kill(world["victim"], 0),
+    "signal by pipe": by_pipe,
+    "signal by pipe too": by_pipe_too,
+    "signal by socket": by_socket,
     "trace": trace,
 }
 found = []
@@ -81,12 +94,13 @@ for name, way in ways.items():
 channel.sendall(json.dumps(found).encode() + b"\\n")
 channel.recv(1)
 """
+SIGNALS = ("signal", "signal by pipe", "signal by pipe too", "signal by socket")
 OPENED_BY = {
     Gap.NETWORK: {"inet", "dial", "listen", "pair"},
     Gap.UNIX_SOCKETS: {"unix", "abstract", "pair"},
     Gap.FILES: {"read home", "read run", "list run", "write", "chmod", "stat", "passwd"},
     Gap.METADATA: {"stat"},
-    Gap.PROCESSES: {"fork", "spawn", "signal", "trace", "environ"},
+    Gap.PROCESSES: {"fork", "spawn", "trace", "environ", *SIGNALS},
 }
 
 
@@ -361,6 +375,7 @@ sys.stdin.read()
         assert victim.memory_info().rss > 64 << 20
         process.kill()
     deadline = time.monotonic() + 20
-    while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < deadline, "the worker outlived its agent"
-        time.sleep(0.01)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline, "the worker outlived its agent"
+            time.sleep(0.01)

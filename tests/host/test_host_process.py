@@ -96,8 +96,8 @@ def test_limits_hold_and_nothing_of_the_agent_is_inherited(tmp_path: Path, tier:
     assert {given["HOME"], given["TMPDIR"], facts["cwd"]} == {given["HOME"]}
     assert (facts["hash"], facts["safe_path"], facts["user_site"]) == (0, True, 1)
     assert facts["sigint"]
-    opened_by_listing = 1
-    assert len(facts["files"]) == 3 + 1 + opened_by_listing
+    tether, opened_by_listing = 1, 1
+    assert len(facts["files"]) == 3 + 1 + tether + opened_by_listing
     assert facts["fd"] in facts["files"]
 
 
@@ -136,9 +136,8 @@ while True: time.sleep(60)
     assert line(worker) == b"up\n"
     assert worker.is_running()
     assert worker.reason() == "it is running"
-    signal_name = (
-        "SIGTERM" if tier == "bwrap" else "SIGKILL"
-    )  # bubblewrap heeds it, and the worker dies with it
+    # Bubblewrap heeds it, and the worker dies with it.
+    signal_name = "SIGTERM" if tier == "bwrap" else "SIGKILL"
     assert worker.terminate(grace=0.05).startswith(signal_name)
     assert not worker.is_running()
     assert worker.terminate().startswith(signal_name)  # a second time does no harm
@@ -147,7 +146,8 @@ while True: time.sleep(60)
 def test_a_worker_that_has_ended_is_never_signalled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = start(tmp_path, "raise SystemExit(3)")
     assert worker.wait(30) == 3
-    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a pid that may be another's was signalled"))
+    for name in ("kill", "killpg"):
+        monkeypatch.setattr(os, name, lambda *_: pytest.fail("a pid that may be another's was signalled"))
     assert worker.terminate() == "exit status 3"
 
 

@@ -52,7 +52,7 @@ def test_every_number_has_the_verdict_of_its_name(machine: str) -> None:
     expected = dict.fromkeys(seccomp.DENIED, EPERM)
     # with all arguments 0: no thread, process 0 (its group), the process itself, no terminal
     expected |= {"clone": EPERM, "clone3": ENOSYS, "kill": EPERM, "tgkill": EPERM}
-    expected |= {"prlimit64": seccomp.ALLOW, "ioctl": seccomp.ALLOW}
+    expected |= {"prlimit64": seccomp.ALLOW, "ioctl": seccomp.ALLOW, "fcntl": seccomp.ALLOW}
     for number in range(seccomp.LAST_KNOWN + 1):
         assert verdict(machine, number) == expected.get(names.get(number, ""), seccomp.ALLOW), number
     for number in (seccomp.LAST_KNOWN + 1, 462, 1000, 0x3FFFFFFF):
@@ -113,6 +113,16 @@ def test_clone_makes_threads_and_nothing_else(machine: str) -> None:
     assert verdict(machine, "clone", 0x4111) == EPERM  # vfork
     for bit in (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
         assert verdict(machine, "clone", THREAD | bit) == EPERM
+
+
+@MACHINES
+def test_no_pipe_is_given_an_owner_who_would_be_signalled(machine: str) -> None:
+    for command in (8, 15):  # F_SETOWN, F_SETOWN_EX
+        assert verdict(machine, "fcntl", 3, command, PID) == EPERM
+    for request in (0x8901, 0x8902):  # FIOSETOWN, SIOCSPGRP
+        assert verdict(machine, "ioctl", 3, request, PID) == EPERM
+    for command in (1, 2, 3, 4, 5, 6, 7, 9, 10, 1030, 1031, 1032, 1033):
+        assert verdict(machine, "fcntl", 3, command) == seccomp.ALLOW
 
 
 @MACHINES

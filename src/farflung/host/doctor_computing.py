@@ -18,13 +18,11 @@ from farflung.plan.advise import HEADROOM, Plan, advise
 from farflung.plan.machine import Machine
 
 PYTHON: Final = (3, 11)  # StrEnum, tomllib, exception groups
-SLOW_LOAD: Final = (
-    5.0  # seconds of importing torch; every worker of a run pays it, and shares the cores for it
-)
+# Seconds of importing torch; every worker of a run pays it, and shares the cores for it.
+SLOW_LOAD: Final = 5.0
 SLOW_FLOPS: Final = 5e9  # a core of ten years ago with AVX2 has 30e9; below it NumPy runs without vector code
-FREE_SHARE: Final = (
-    0.5  # of the cores: a plan reckons with all of them, so below it a run takes twice its plan
-)
+# Of the cores: a plan reckons with all of them, so below it a run takes twice its plan.
+FREE_SHARE: Final = 0.5
 LEAST_FILES: Final = 48  # the supervisor of the default run holds 29 descriptors, a node 17
 FEW_FILES: Final = 256  # what a worker is given (host.limits)
 LEAST_PROCESSES: Final = 100  # the default run is some 40 processes with 90 threads, which count alike

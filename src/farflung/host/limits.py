@@ -34,9 +34,8 @@ class Limits(msgspec.Struct, frozen=True):
     counts the worker's own, and `cores` its processors: both need a control group.
     """
 
-    address_space: int = (
-        64 * GIB
-    )  # RLIMIT_AS: reserved, not used; a GPU runtime maps far more than it touches
+    # RLIMIT_AS: reserved, not used; a GPU runtime maps far more than it touches.
+    address_space: int = 64 * GIB
     data: int = 8 * GIB  # RLIMIT_DATA: private writable memory, which on Linux is heap and anonymous maps
     open_files: int = 256
     processes: int = 16384

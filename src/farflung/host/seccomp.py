@@ -10,6 +10,7 @@ the file system by handle, metadata that Landlock does not guard (modes, owners,
     anything newer than this list  fall back to an older call that can be judged
     clone                          only a thread: CLONE_THREAD, and no new namespace
     kill, tgkill, prlimit64        only to itself: the process number is part of the program
+    fcntl, ioctl                   not F_SETOWN and its like: the owner of a pipe gets whatever signal is chosen for it
     ioctl                          not TIOCSTI and TIOCLINUX, which type into somebody's terminal
 
 The kernel caches by number which calls are always allowed (since 5.11): they cost nothing that can be measured.
@@ -32,6 +33,8 @@ CLONE_THREAD: Final = 0x0001_0000
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
 CLONE_NAMESPACES: Final = 0x80 | 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x7000_0000
 TERMINAL: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+OWNERS: Final = (0x8901, 0x8902)  # FIOSETOWN, SIOCSPGRP
+OWNERS_BY_FCNTL: Final = (8, 15)  # F_SETOWN, F_SETOWN_EX
 X32_BIT: Final = 0x4000_0000
 
 # AUDIT_ARCH_* by the machine's name as `platform.machine` gives it
@@ -46,6 +49,7 @@ JUDGED: Final[Mapping[str, tuple[int | None, int | None]]] = {
     "tgkill": (234, 131),
     "prlimit64": (302, 261),
     "ioctl": (16, 29),
+    "fcntl": (72, 25),
 }
 DENIED: Final[Mapping[str, tuple[int | None, int | None]]] = {
     # sockets: the one it has is inherited
@@ -216,7 +220,8 @@ def program(machine: str, pid: int) -> bytes:
     for name in ("kill", "tgkill"):
         lines += _call(number[name], _argument_in(0, (pid,), ALLOW, _PERM))
     lines += _call(number["prlimit64"], _argument_in(0, (0, pid), ALLOW, _PERM))
-    lines += _call(number["ioctl"], _argument_in(1, TERMINAL, _PERM, ALLOW))
+    lines += _call(number["ioctl"], _argument_in(1, (*TERMINAL, *OWNERS), _PERM, ALLOW))
+    lines += _call(number["fcntl"], _argument_in(1, OWNERS_BY_FCNTL, _PERM, ALLOW))
     lines.append(_line(_RETURN, ALLOW))
     return b"".join(lines)
 

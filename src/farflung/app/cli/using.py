@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from farflung.app import asking, handed
 from farflung.app.cli.completing import run_names
+from farflung.app.interrupts import Interrupts
 from farflung.app.journal import read_timeline
 from farflung.app.prompting import as_text, harmless, prompt_tokens
 from farflung.app.telling import ask
@@ -64,29 +66,34 @@ def sample(
 
     RUN is a run's name or folder, FILE what `farflung fetch` wrote; the newest finished run by default.
     """
-    held = handed.open_model(what)
-    start = prompt_tokens(prompt, held)
-    from farflung.train import (  # torch takes seconds to load: what can be said is said before
-        sampling,
-    )
+    interrupts = Interrupts()
+    with interrupts.heard():
+        held = handed.open_model(what)
+        start = prompt_tokens(prompt, held)
+        with interrupts.held():  # torch takes seconds to load: what can be said is said before
+            from farflung.train import sampling
 
-    sampling.Options(temperature, top_k, top_p).check()
-    request = questions.Sample(held.data, held.source, start, tokens, temperature, top_k, top_p, seed)
-    stream = (a.token for a in ask(held, request) if isinstance(a, questions.Told))
-    if as_json:
+        sampling.Options(temperature, top_k, top_p).check()
+        request = questions.Sample(held.data, held.source, start, tokens, temperature, top_k, top_p, seed)
+        stream = (a.token for a in ask(held, request, interrupts) if isinstance(a, questions.Told))
+        if not as_json:
+            _write(prompt, stream)
+            return
         written = list(stream)
-        facts = {
-            "prompt": prompt,
-            "text": harmless(bytes(written).decode("utf-8", "replace")),
-            "tokens": written,
-            "seed": seed,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "job": held.card.job,
-        }
-        sys.stdout.write(msgspec.json.encode(facts).decode() + "\n")
-        return
+    facts = {
+        "prompt": prompt,
+        "text": harmless(bytes(written).decode("utf-8", "replace")),
+        "tokens": written,
+        "seed": seed,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "job": held.card.job,
+    }
+    sys.stdout.write(msgspec.json.encode(facts).decode() + "\n")
+
+
+def _write(prompt: str, stream: Iterator[int]) -> None:
     sys.stdout.write(harmless(prompt))
     for text in as_text(stream):
         sys.stdout.write(text)
@@ -119,7 +126,10 @@ def evaluate(name: str | None, data: Path | None, tokens: int | None, as_json: b
     limit = tokens or spec.evaluate.final_tokens
     _check_enough(min(limit, len(ours) - 1), held.card.context, is_cut=limit < len(ours) - 1)
     packed_tokens = np.ascontiguousarray(ours[: limit + 1], questions.PACKED).tobytes()
-    (found,) = ask(held, questions.Judge(held.data, held.source, packed_tokens, limit))
+    interrupts = Interrupts()
+    with interrupts.heard():
+        judge = questions.Judge(held.data, held.source, packed_tokens, limit)
+        (found,) = ask(held, judge, interrupts)
     assert isinstance(found, questions.Judged)
     result = read_timeline(run).result
     own = result.loss if result and data is None and limit == spec.evaluate.final_tokens else None

@@ -2,6 +2,7 @@
 
     RLIMIT_X=N[:M]   a resource limit, soft (and hard, where it is another)
     parent=PID       end when the agent with this number ends
+    tether=FD        end when the other end of this pipe is closed (host.io.tether)
     read= write= device= list=PATH   Landlock: what may be read and run, written, used, listed; the rest is closed
     seccomp=MACHINE  the filter of host.seccomp for this machine
 
@@ -15,6 +16,7 @@ held by another thread of the parent is never released. Not `prlimit` on the run
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import platform
 import resource
@@ -85,6 +87,16 @@ def end_with(parent: int) -> None:
         sys.exit(REFUSED)
 
 
+def hang_on(descriptor: int) -> None:
+    """The kernel kills this process and its group when the agent closes its end of the pipe."""
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgrp())
+    try:
+        os.read(descriptor, 1)
+    except BlockingIOError:
+        return
+    sys.exit(REFUSED)  # it was closed before this was asked
+
+
 def confine(items: Sequence[str]) -> None:
     """Carries out the items, in the order that the kernel needs. Raises OSError."""
     given: dict[str, list[str]] = {}
@@ -97,6 +109,8 @@ def confine(items: Sequence[str]) -> None:
             lower(name, int(soft), int(hard or soft))
     if sys.platform != "linux":
         return
+    if "tether" in given:
+        hang_on(int(given["tether"][0]))
     if os.geteuid() == 0:
         drop_capabilities()
     _prctl(_NO_NEW_PRIVS, _word(1), _word(0), _word(0), _word(0))

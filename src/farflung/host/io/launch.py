@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -21,6 +23,7 @@ import msgspec
 
 from farflung.host import sandbox
 from farflung.host.io.cgroup import Group
+from farflung.host.io.tether import Tether
 from farflung.host.limits import Limits, scrubbed
 
 # `-I` would ignore PYTHONHASHSEED. With a scrubbed environment these two leave nothing else of it: no user site,
@@ -30,6 +33,8 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a private folder in it, made by
 PREFIX: Final = "farflung-"
 PACKAGE: Final = Path(__file__).resolve().parents[2]  # where farflung itself lies
 
+PAUSE: Final = 0.005  # s between two looks whether a process has ended
+
 # A process writes its own number: it is in the group before its first instruction, whatever the agent is doing.
 JOIN: Final = """while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done
 shift; unset PWD OLDPWD; exec "$@" """
@@ -38,15 +43,38 @@ shift; unset PWD OLDPWD; exec "$@" """
 class Started(msgspec.Struct, frozen=True):
     """A process and the folder that it writes, as the host sees it; None: its own memory, gone with it.
 
-    `is_ours`: the folder was made for it in memory, and ends with it.
+    `is_ours`: the folder was made for it in memory, and ends with it. The process ends with its `tether`.
     """
 
     process: subprocess.Popen[bytes]
     folder: Path | None
     is_ours: bool
+    tether: Tether
+
+    def end(self, grace: float) -> None:
+        """SIGTERM, after `grace` seconds SIGKILL, to its group; returns when it has ended.
+
+        To the group, and while its number is still its own: bubblewrap's child waits for a word of its parent, which
+        would never come from a dead one.
+        """
+        pid, until = self.process.pid, time.monotonic() + grace
+        if self.process.poll() is None:
+            os.killpg(pid, signal.SIGTERM)
+            while time.monotonic() < until and not self._has_ended():
+                time.sleep(PAUSE)
+            if self.process.returncode is None:
+                os.killpg(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _has_ended(self) -> bool:
+        """Leaves it its number, where the system can."""
+        if sys.platform != "linux":
+            return self.process.poll() is not None
+        return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def discard(self) -> None:
-        """Removes what the process leaves in memory. Only after its end."""
+        """Removes what the process leaves, in memory and of processes. Only after its end."""
+        self.tether.cut()
         if self.folder is not None and self.is_ours:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -95,37 +123,41 @@ def launch(
         folder = _memory_folder() if tier == sandbox.LANDLOCK and has_memory_folder() else scratch
     seen = Path(sandbox.SCRATCH) if folder is None else folder.resolve()
     given = scrubbed(environment, seen)
-    confined = [*PYTHON, "-m", "farflung.host.io.confine", *_items(tier, limits, str(seen)), "--", *command]
+    before: list[str] = []
+    if group is not None:
+        before += ["/bin/sh", "-c", JOIN, "sh", *group.entrances(), "--"]
     if tier == sandbox.BWRAP:
         program = shutil.which("bwrap", path="/usr/bin:/bin:/usr/local/bin")
         if program is None:
             raise FileNotFoundError("bubblewrap is not installed")
-        arguments = sandbox.bwrap_arguments(program, python_paths(), given, limits.disk_bytes, link_of)
-        confined = [*arguments, *confined]
-    if group is not None:
-        confined = ["/bin/sh", "-c", JOIN, "sh", *group.entrances(), "--", *confined]
+        before += sandbox.bwrap_arguments(program, python_paths(), given, limits.disk_bytes, link_of)
+    tether = Tether()
+    items = [f"tether={tether.far}", *_items(tier, limits, str(seen))]
     try:
         process = subprocess.Popen(
-            confined,
+            [*before, *PYTHON, "-m", "farflung.host.io.confine", *items, "--", *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=given,
             cwd=folder if folder is not None else "/",
-            pass_fds=descriptors,
+            pass_fds=(*descriptors, tether.far),
             start_new_session=True,  # signals to its own group must not reach the agent, nor Ctrl-C bwrap
         )
-    except OSError:
+    except BaseException:  # an interrupt too: whatever may have started must not be left alone
+        tether.cut()
         if folder is not None and folder != scratch:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    return Started(process, folder, folder not in (None, scratch))
+    finally:
+        os.close(tether.far)
+    return Started(process, folder, folder not in (None, scratch), tether)
 
 
 def _items(tier: str, limits: Limits, scratch: str) -> list[str]:
     """What `host.io.confine` is to do in this tier."""
     items = list(limits.arguments())
-    if tier != sandbox.BWRAP:  # which sees to it by itself
+    if tier != sandbox.BWRAP:  # which sees to it by itself, once it is up
         items.append(f"parent={os.getpid()}")
     if tier == sandbox.LANDLOCK:
         reads = [*python_paths(), *sandbox.PROC_FILES]

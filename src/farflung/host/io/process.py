@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -119,16 +118,10 @@ class WorkerProcess:
         return ending.through_bwrap(status) if self.tier.name == sandbox.BWRAP else status
 
     def terminate(self, grace: float = GRACE_SECONDS) -> str:
-        """Closes the socket, sends SIGTERM, after `grace` seconds SIGKILL, to this pid alone; says why it ended."""
+        """Closes the socket, sends SIGTERM, after `grace` seconds SIGKILL, to its group alone; says why it ended."""
         self.usage()
         self.socket.close()
-        if self.is_running():
-            self._process.terminate()  # a child that is not yet waited for keeps its pid: no other is hit
-        try:
-            self._process.wait(grace)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._started.end(grace)
         return self.reason()
 
     def wait(self, seconds: float | None = None) -> int:

@@ -80,8 +80,7 @@ def _try(name: str) -> str:
         try:
             status = started.process.wait(PROBE_SECONDS)
         except subprocess.TimeoutExpired:
-            started.process.kill()
-            started.process.wait()
+            started.end(0)
             return f"a process in it did not end within {PROBE_SECONDS:.0f} s"
         finally:
             started.discard()

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any, cast
 
 from farflung.compress import kernels
@@ -24,13 +25,15 @@ from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.train import messages
 
 HEAD_BYTES = 8
+Wait = Callable[[int, int], None]
 
 
 class Channel:
     """A blocking, framed channel over two file descriptors."""
 
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
+    def __init__(self, incoming: int, outgoing: int, wait: Wait | None = None) -> None:
+        """`wait` waits until a descriptor can be read or written (events of `select.poll`); None: the kernel does."""
+        self._incoming, self._outgoing, self._wait = incoming, outgoing, wait
         self._poll = select.poll()
         self._poll.register(incoming, select.POLLIN | getattr(select, "POLLRDHUP", 0))
 
@@ -51,6 +54,8 @@ class Channel:
         for part in (len(data).to_bytes(HEAD_BYTES, "little"), data):
             view = memoryview(part)
             while view:
+                if self._wait is not None:
+                    self._wait(self._outgoing, select.POLLOUT)
                 view = view[os.write(self._outgoing, view) :]
 
     def is_closed(self) -> bool:
@@ -66,6 +71,8 @@ class Channel:
         buffer = bytearray(size)
         view = memoryview(buffer)
         while view:
+            if self._wait is not None:
+                self._wait(self._incoming, select.POLLIN)
             count = os.readv(self._incoming, [view])
             if count == 0:
                 return None
