@@ -104,6 +104,88 @@ def test_what_a_clumsy_owner_names_is_refused_with_its_cause(tmp_path: Path) -> 
         assert refused("show", str(tmp_path / "odd")).code == "FF-APP-260"
 
 
+def test_a_node_key_never_takes_the_place_of_the_accounts(tmp_path: Path) -> None:
+    account = Path(account_in(tmp_path))
+    before = account.read_bytes()
+    (tmp_path / "folder").mkdir()
+    same = str(tmp_path / "folder" / ".." / "account.key")
+    for words in (("rotate", str(account)), ("rotate", same)):
+        assert refused(*words, "--account", str(account)).code == "FF-APP-265"
+    assert account.read_bytes() == before
+    none = str(tmp_path / "none.key")
+    assert refused("new", none, "--account", none).code == "FF-APP-265"
+    assert not Path(none).exists()
+
+
+LEDGER = ("--ledger", f"127.0.0.1:9,{VALIDATOR.public.hex()}")
+
+
+def test_every_wrong_file_for_an_account_is_told_with_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
+    node, account = str(tmp_path / "node.key"), account_in(tmp_path)
+    invoke("new", node, "--account", account)
+    link, folder = tmp_path / "link.key", tmp_path / "folder"
+    link.symlink_to(account)
+    folder.mkdir()
+    for name, text in (("empty", ""), ("garbage", "\x00secret"), ("cut", OWNER.seed.hex()[:40] + "\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o600)
+    wrong = {
+        "no.key": (
+            "FF-APP-260",
+            "No such file or directory",
+            "name the file that holds it; farflung key new FILE",
+        ),
+        "folder": ("FF-APP-260", "it is a folder", "name the file in it"),
+        "link.key": ("FF-APP-260", "it is a link, which is not followed", f"name the file itself: {account}"),
+        "empty": ("FF-APP-260", "it is empty", "bring it back from a copy"),
+        "garbage": ("FF-APP-260", "its first line is not 64 hex digits", "bring it back from a copy"),
+        "cut": ("FF-APP-260", "its first line is not 64 hex digits", "bring it back from a copy"),
+        "node.key": (
+            "FF-APP-262",
+            f"it is a node key of {OWNER.public.hex()}",
+            "name the file of the account",
+        ),
+    }
+    other = tmp_path / "other.key"
+    invoke("new", str(other), "--account", account)
+    for name, (code, cause, hint) in wrong.items():
+        given = ("--account", str(tmp_path / name))
+        for words in (("rotate", str(other), *given), ("revoke", *given, *LEDGER)):
+            error = refused(*words)
+            assert error.code == code, name
+            assert cause in error.cause, name
+            assert hint in error.hint, name
+            assert "secret" not in "".join(error.lines())
+        if name != "no.key":  # where there is none, a new account is made
+            assert refused("new", str(tmp_path / "new.key"), *given).code == code, name
+
+
+def test_without_a_folder_for_them_no_key_is_made(tmp_path: Path) -> None:
+    here, there = tmp_path / "a.key", tmp_path / "my keys" / "b.key"
+    for words in ((str(here), "--account", str(there)), (str(there), "--account", str(here))):
+        error = refused("new", *words)
+        assert (error.code, error.cause) == ("FF-APP-260", "its folder does not exist")
+        assert error.hint == f"mkdir -p '{there.parent}', or name another file"
+    assert list(tmp_path.iterdir()) == []
+    here.write_text("")
+    error = refused("new", str(tmp_path / "c.key"), "--account", str(here / "b.key"))
+    assert error.cause == f"{here} is no folder"
+
+
+def test_who_let_others_read_a_key_is_told_what_is_lost_with_it(tmp_path: Path) -> None:
+    node, account = tmp_path / "node.key", Path(account_in(tmp_path))
+    invoke("new", str(node), "--account", str(account))
+    (tmp_path / "empty").touch()
+    hints = {}
+    for path in (node, account, tmp_path / "empty"):
+        path.chmod(0o644)
+        hints[path.name] = refused("show", str(path)).hint
+        assert hints[path.name].startswith(f"chmod 600 {path}")
+    assert f"farflung key rotate {node}" in hints["node.key"]
+    assert "go over to another account, and keep this file" in hints["account.key"]
+    assert hints["empty"] == f"chmod 600 {tmp_path / 'empty'}"
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
     node, account = tmp_path / "node.key", account_in(tmp_path)
@@ -284,9 +366,8 @@ def test_a_revocation_reaches_a_key_that_was_never_registered_by_its_file_or_its
                 return (await ask("show", node))["fault"]
 
             await ask("new", node, "--account", account)
-            await asyncio.to_thread(
-                invoke, "rotate", node, "--account", account
-            )  # nobody tells the ledger of epochs 2 and 3
+            # Nobody tells the ledger of epochs 2 and 3.
+            await asyncio.to_thread(invoke, "rotate", node, "--account", account)
             await asyncio.to_thread(invoke, "rotate", node, "--account", account)
             plain = CliRunner()
             said = await asyncio.to_thread(

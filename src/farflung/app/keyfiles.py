@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import stat
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,10 @@ from farflung.core.io.durable import write_atomic
 from farflung.net.certificates import Credential, read_certificate
 
 _TEXT_BYTES: Final = 2 * ID_BYTES + 1  # hex digits and a line's end
+MAKE: Final = "name the file that holds it; farflung key new FILE --account ACCOUNT makes one"
+RESTORE: Final = (
+    "name the file that holds it, or bring it back from a copy; farflung key new makes another one"
+)
 _NODE_BYTES: Final = _TEXT_BYTES + 2 * limits.NODE_CERTIFICATE_BYTES + 1
 
 
@@ -35,14 +40,28 @@ def read_private(path: Path, most: int) -> bytes:
         os.close(handle)
         raise OSError(0, "it is no file")
     with open(handle, "rb") as file:
-        if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise UsageError(
-                "FF-APP-141",
-                f"others may read {path}",
-                cause=f"its mode is {stat.S_IMODE(facts.st_mode):o}",
-                hint=f"chmod 600 {path}; if others did read it, delete it and let a new key be made",
-            )
-        return file.read(most)
+        data = file.read(most)
+    if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise UsageError(
+            "FF-APP-141",
+            f"others may read {path}",
+            cause=f"its mode is {stat.S_IMODE(facts.st_mode):o}",
+            hint=f"chmod 600 {shlex.quote(str(path))}{_if_read(path, data)}",
+        )
+    return data
+
+
+def _if_read(path: Path, data: bytes) -> str:
+    """What else is to be done if others did read it. An account's file is not thrown away: it holds money and stake."""
+    if len(data) < _TEXT_BYTES - 1:
+        return ""
+    if data.strip().count(b"\n"):
+        return (
+            f"; if others did read it: farflung key rotate {shlex.quote(str(path))}, and farflung key revoke"
+        )
+    return (
+        "; if others did read it, go over to another account, and keep this file until nothing is left in it"
+    )
 
 
 def is_there(path: Path) -> bool:
@@ -74,27 +93,28 @@ def read_own(path: Path) -> Credential:
     try:
         text = read_private(path, _NODE_BYTES + 1).decode("ascii", "replace")
     except OSError as error:
-        raise _no_key(path, error.strerror or str(error)) from error
+        raise _no_key(path, *_why_not(path, error)) from error
     first, end, rest = text.removesuffix("\n").partition("\n")
     seed = seed_in(first)
     if seed is None:
-        raise _no_key(path, f"its first line is not {2 * ID_BYTES} hex digits")
+        why = f"its first line is not {2 * ID_BYTES} hex digits" if text else "it is empty"
+        raise _no_key(path, why, RESTORE)
     if not end:
         return Credential(SigningKey(seed))
     try:
         certificate = read_certificate(bytes.fromhex(rest))
         return Credential(SigningKey(seed), certificate)
     except ValueError as error:
-        raise _no_key(path, "its second line is no certificate") from error
+        raise _no_key(path, "its second line is no certificate", RESTORE) from error
     except FarflungError as error:
-        raise _no_key(path, f"{error.message}: {error.cause}") from error
+        raise _no_key(path, f"{error.message}: {error.cause}", RESTORE) from error
 
 
 def read_account(path: Path) -> SigningKey:
     """An account's own key. Raises UsageError FF-APP-141, FF-APP-260; FF-APP-262 for a node key."""
     own = read_own(path)
     if own.certificate is not None:
-        raise another_account(path, "it is a node key, which certifies no other")
+        raise another_account(path, f"it is a node key of {own.account.hex()}, which certifies no other")
     return own.node
 
 
@@ -114,10 +134,34 @@ def write_own(path: Path, own: Credential) -> None:
     write_atomic(path, text.encode(), "node.key", private=True)
 
 
-def _no_key(path: Path, cause: str) -> UsageError:
-    return UsageError(
-        "FF-APP-260",
-        f"{path} holds no key",
-        cause=cause,
-        hint="farflung key new makes one",
-    )
+def _why_not(path: Path, error: OSError) -> tuple[str, str]:
+    """Why a file cannot be read, and what to do."""
+    if path.is_symlink():
+        return "it is a link, which is not followed", f"name the file itself: {os.path.realpath(path)}"
+    if path.is_dir():
+        return "it is a folder", "name the file in it"
+    cause = error.strerror or str(error)
+    return cause, MAKE if isinstance(error, FileNotFoundError) else "name a file that you may read"
+
+
+def check_place(path: Path) -> None:
+    """Whether a key's file can be made there. Raises UsageError FF-APP-260."""
+    if not path.parent.is_dir():
+        parent = path.parent
+        there = f"{parent} is no folder" if is_there(parent) else "its folder does not exist"
+        raise _no_key(path, there, f"mkdir -p {shlex.quote(str(parent))}, or name another file")
+
+
+def check_apart(file: Path, account: Path) -> None:
+    """Raises UsageError FF-APP-265: a node key would be written over its account's."""
+    if os.path.realpath(file) == os.path.realpath(account):
+        raise UsageError(
+            "FF-APP-265",
+            f"{file} is named as the node key and as the account's",
+            cause="the node key would take the place of the account's, and its money would be lost",
+            hint="name two files: farflung key new node.key --account account.key",
+        )
+
+
+def _no_key(path: Path, cause: str, hint: str) -> UsageError:
+    return UsageError("FF-APP-260", f"{path} holds no key", cause=cause, hint=hint)

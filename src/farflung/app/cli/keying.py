@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from farflung.app.cli import placing
-from farflung.app.keyfiles import is_there, new_account, read_account, read_own
+from farflung.app.keyfiles import check_apart, check_place, is_there, new_account, read_account, read_own
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.machine_key import DAY, DAYS, OVERLAP, ledger_of, renewed, revoked
 from farflung.app.probing_relay import Named
@@ -72,6 +72,9 @@ def new(file: Path, account: Path, ledger: Named | None, days: int, as_json: boo
             cause="a key that is overwritten is lost",
             hint=f"farflung key rotate {file} --account {account}, or name another file",
         )
+    check_apart(file, account)
+    for path in (file, account):
+        check_place(path)
     owner = read_account(account) if is_there(account) else new_account(account)
     _tell(asyncio.run(_renew(file, owner, ledger, days, 0)), file, ledger, as_json)
 
@@ -97,7 +100,9 @@ def rotate(file: Path, account: Path, ledger: Named | None, days: int, overlap: 
     the overlap and no longer; without it, until its certificate ends.
     """
     read_own(file)
-    _tell(asyncio.run(_renew(file, read_account(account), ledger, days, overlap)), file, ledger, as_json)
+    owner = read_account(account)
+    check_apart(file, account)
+    _tell(asyncio.run(_renew(file, owner, ledger, days, overlap)), file, ledger, as_json)
 
 
 @key.command(epilog="Example: farflung key revoke relay.key --account account.key")
