@@ -20,8 +20,8 @@ from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
 from farflung.core import limits, tolls
 from farflung.core.crypto import SigningKey, local_key
-from farflung.core.errors import PolicyError, UsageError
-from farflung.core.events import Planned
+from farflung.core.errors import NetworkError, PolicyError, UsageError
+from farflung.core.events import Planned, Warned
 from farflung.core.tolls import GIB, Pass, cost, sign_pass
 from farflung.core.units import Bytes
 from farflung.ledger.block import Genesis, worked_state
@@ -61,6 +61,7 @@ async def nothing() -> None:
 
 class World:
     def __init__(self, place: Path) -> None:
+        self.warned: list[Warned] = []
         self.store = Store.open(place / "chain.db", GENESIS)
         self.chain = self.store.load(VALIDATOR)
         served = Validator(self.chain, self.store, is_local=True)
@@ -92,8 +93,8 @@ class World:
     def places(self) -> tuple[Place, ...]:
         return tuple(Place(*s.address, k.public) for k, s in zip(RELAYS, self.servers, strict=True))
 
-    def fares(self) -> Fares:
-        return Fares(PAYER, self.payer, Fare(PRICE, FUNDS, self.places))
+    def fares(self, funds: int = FUNDS, most: int = 0) -> Fares:
+        return Fares(PAYER, self.payer, Fare(PRICE, funds, self.places, most), self.warned.append)
 
     async def send(self, place: Place, size: int) -> None:
         connection = await self.payer.dial(NODE.public, place.host, place.port, relay=place.relay)
@@ -191,6 +192,146 @@ def test_more_nodes_than_a_pass_names_are_refused_and_without_a_price_nothing_is
     run(tmp_path, test)
 
 
+STEP = 1 << 18  # micro-credits: 512 KiB at PRICE
+
+
+async def spend(world: World, own: Fares, times: int) -> None:
+    """64 KiB through the first relay and back, and a look, so often."""
+    for _ in range(times):
+        await world.send(world.places[0], 1 << 16)
+        await own.look(own._payers[0])
+
+
+def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_run_is_told(
+    tmp_path: Path,
+) -> None:
+    async def test(world: World) -> None:
+        own = world.fares(STEP, 4 * STEP)
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        first, second = (key.public for key in RELAYS)
+        await spend(world, own, 3)  # 384 KiB: more than half of what one step pays for
+        assert world.channels[first].held == 2 * STEP
+        assert own.passes[0].toll.quota == tolls.worth(2 * STEP, PRICE)
+        await spend(world, own, 2)  # more than the channel began with: the relay has asked the ledger again
+        assert [world.channels[each].held for each in (first, second)] == [3 * STEP, STEP]
+        assert world.channels[first].opening == 1
+        assert not world.warned
+        with pytest.raises(NetworkError):
+            await spend(world, own, 9)
+        await own.look(own._payers[0])
+        assert [each.code for each in world.warned] == ["FF-APP-245", "FF-APP-246"]  # each once
+        assert [world.channels[each].held for each in (first, second)] == [3 * STEP, STEP]  # no more
+        await world.send(world.places[1], 1 << 16)  # the other one goes on
+        await own.sign()
+        await own.close()
+        await world.settle()
+        assert 0 < world.channels[first].paid <= 3 * STEP
+        assert (await world.ledger.account(PAYER.public)).balance == RICH - sum(
+            row.paid for row in world.channels.values()
+        )
+
+    run(tmp_path, test)
+
+
+def test_a_run_looks_after_its_channels_by_itself_and_past_a_relay_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fares, "REFILL_SECONDS", 0.05)
+
+    async def test(world: World) -> None:
+        own = world.fares(STEP, 3 * STEP)
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+
+        async def away() -> int:
+            raise NetworkError("FF-NET-047", "it is away")
+
+        own._payers[0].used = away  # type: ignore[method-assign]
+        for _ in range(3):
+            await world.send(world.places[1], 1 << 16)
+        while world.channels[RELAYS[1].public].held < 2 * STEP:  # noqa: ASYNC110 - the ledger tells nobody
+            await asyncio.sleep(0.05)
+        await own.close()
+
+    run(tmp_path, test)
+
+
+def test_who_is_started_anew_remembers_what_was_put_aside(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        own = world.fares(STEP, 3 * STEP)
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        await spend(world, own, 3)
+        await own.close()
+        again = world.fares(STEP, 3 * STEP)
+        await again.fund(world.ledger, END)
+        await again.admit([NODE.public], nothing)
+        assert again.passes[0].toll.quota == tolls.worth(2 * STEP, PRICE)
+        await spend(world, again, 3)
+        assert world.channels[RELAYS[0].public].held == 2 * STEP
+        assert [each.code for each in world.warned] == ["FF-APP-245"]
+        await again.close()
+
+    run(tmp_path, test)
+
+
+def test_without_a_bound_of_the_users_nothing_is_added_and_the_run_is_told(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        own = world.fares(STEP)
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        await spend(world, own, 3)
+        assert [each.code for each in world.warned] == ["FF-APP-245"]
+        assert world.channels[RELAYS[0].public].held == STEP
+        await own.close()
+
+    run(tmp_path, test)
+
+
+def test_nothing_is_put_into_a_channel_that_the_relay_has_closed(tmp_path: Path) -> None:
+    """It would be another opening, in which no pass of this run counts."""
+
+    async def test(world: World) -> None:
+        own = world.fares(STEP, 9 * STEP)
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        await world.settle()
+        await own._payers[0].add(STEP)
+        assert not world.channels[RELAYS[0].public].is_open
+        await own.close()
+
+    run(tmp_path, test)
+
+
+def test_a_relay_that_says_all_is_used_gets_the_bound_put_aside_and_not_a_credit(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        own = world.fares(STEP, 4 * STEP)
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        payer = own._payers[0]
+
+        async def lie() -> int:
+            return 1 << 60
+
+        payer.used = lie  # type: ignore[method-assign]
+        for _ in range(9):
+            await own.look(payer)
+        assert sum(row.held for row in world.channels.values()) == 4 * STEP
+        await own.close()
+        await world.settle()
+        assert (await world.ledger.account(PAYER.public)).balance == RICH
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("most", [0, -1, fares.LEAST - 1, fares.FUNDS + 1])
+def test_a_bound_out_of_range_is_refused(most: int) -> None:
+    with pytest.raises(UsageError, match="FF-APP-247"):
+        asking.resolve(None, "tiny", {}, relay_most=most)
+    assert asking.resolve(None, "tiny", {}, relay_most=fares.LEAST)[1].relay_most == fares.LEAST
+
+
 def pass_for(*holders: SigningKey, payer: SigningKey = PAYER) -> Pass:
     named = tuple(sorted(key.public for key in holders))
     return Pass(GENESIS.chain, payer.public, RELAYS[0].public, 1, 1, named, 1, 0, 0, 900)
@@ -222,11 +363,15 @@ def test_the_plan_says_at_most_what_is_put_into_the_channels() -> None:
     assert room >= fares.ROOM << 40
     assert room & (room - 1) == 0
     said = fares.planned(event, SENT, 100_000, 2)
-    assert (said.relay_price, said.relay_funds) == (100_000, 2 * fares.funds_of(SENT, 100_000))
+    assert (said.relay_price, said.relay_funds) == (100_000, fares.reserve_of(SENT, 100_000, 2).most)
+    assert fares.reserve_of(SENT, 100_000, 2) == (100_000, 200_000)
+    for most, each in ((500_000, 100_000), (50_000, 25_000)):  # the user's word counts both ways
+        assert fares.planned(event, SENT, 100_000, 2, most).relay_funds == most
+        assert fares.reserve_of(SENT, 100_000, 2, most) == (each, most)
     with pytest.raises(PolicyError, match="FF-APP-244"):
         fares.planned(event, SENT, 10**15, 2)
     assert fares.planned(event, SENT, 0, 2) == fares.planned(event, SENT, 5, 0) == event
-    assert tolls.worth(fares.funds_of(SENT, 100_000), 100_000) >= GIB
+    assert tolls.worth(fares.reserve_of(SENT, 100_000, 2).funds, 100_000) >= GIB
     held = dict(genesis_of(spec).accounts)
     network = LocalNetwork(spec, relays=2, relay_price=5)
     assert held[network.keys.requester.public] > fares.FUNDS

@@ -18,8 +18,9 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.tolls import GIB, Pass, SignedPass, sign_pass
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.payers import Funds
 from farflung.net.io.relay import RelayServer
-from farflung.net.io.tollgate import Claim, Funds, Tollgate
+from farflung.net.io.tollgate import Claim, Tollgate
 
 CHAIN = Hash(bytes([9]) * 32)
 PAYER = local_key(5, "payer")

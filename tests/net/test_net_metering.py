@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from farflung.core import limits, tolls
 from farflung.core.crypto import local_key
 from farflung.core.ids import Hash, PeerId
-from farflung.core.tolls import Pass, Receipt, SignedReceipt
+from farflung.core.tolls import Pass, Receipt, SignedPass, SignedReceipt
 from farflung.net import passes
-from farflung.net.metering import Books, Standing
+from farflung.net.metering import Account, Books, Standing
 from farflung.net.receipts import Tally
 from farflung.net.tickets import Status
 
@@ -96,7 +96,7 @@ def test_a_renewal_takes_nothing_away() -> None:
 
 
 def test_a_party_that_signs_nothing_is_not_carried_for_after_one_window() -> None:
-    books = Books(SIGNED, WINDOW)
+    books = Books(SIGNED, Account(WINDOW))
     assert books.moved(A, B, WINDOW) is Standing.OPEN
     assert books.moved(A, B, 1) is Standing.HELD
     assert books.sign(said(A, WINDOW + 1, 0))
@@ -108,7 +108,7 @@ def test_a_party_that_signs_nothing_is_not_carried_for_after_one_window() -> Non
 
 
 def test_the_quota_ends_it_and_a_renewal_goes_on() -> None:
-    books = Books(SIGNED, 1 << 30)
+    books = Books(SIGNED, Account(1 << 30))
     assert books.moved(A, B, TOLL.quota - 1) is Standing.OPEN
     assert books.moved(A, B, 1) is Standing.USED_UP
     more = replace(TOLL, quota=2 * TOLL.quota, expires=TOLL.expires + 60)
@@ -119,7 +119,7 @@ def test_the_quota_ends_it_and_a_renewal_goes_on() -> None:
 
 
 def test_a_fan_out_takes_once_and_gives_to_each() -> None:
-    books = Books(SIGNED, WINDOW)
+    books = Books(SIGNED, Account(WINDOW))
     books.taken(A, 50)
     for receiver in (B, C):
         books.given(receiver, 50)
@@ -144,7 +144,7 @@ def test_a_fan_out_takes_once_and_gives_to_each() -> None:
     ],
 )
 def test_a_receipt_of_something_else_changes_nothing(fields: dict[str, object]) -> None:
-    books = Books(SIGNED, WINDOW)
+    books = Books(SIGNED, Account(WINDOW))
     assert not books.sign(said(A, 5, 5, **fields))
     assert books.receipts == ()
 
@@ -175,27 +175,76 @@ def test_replays_and_other_orders_of_receipts_change_nothing(
     assert shuffled.billed == straight.billed == tolls.billed(TOLL.quota, totals)
 
 
+def serial_of(serial: int, quota: int = TOLL.quota) -> SignedPass:
+    return tolls.sign_pass(PAYER, replace(TOLL, serial=serial, quota=quota))
+
+
 moves = st.tuples(st.permutations([A, B, C]), st.integers(1, 60))
 
 
 @settings(max_examples=60)
-@given(st.lists(st.one_of(moves, st.sampled_from([A, B, C])), max_size=60))
-def test_of_what_is_carried_for_two_no_more_than_their_windows_is_unbilled(events: list[object]) -> None:
+@given(
+    st.lists(st.tuples(st.one_of(moves, st.sampled_from([A, B, C])), st.integers(0, 2)), max_size=60),
+    st.integers(0, 3 * WINDOW),
+)
+def test_under_all_passes_of_a_payer_two_windows_and_a_sixteenth_are_unbilled_at_most(
+    events: list[tuple[object, int]], owed: int
+) -> None:
     """The relay stops at the first Standing that is not OPEN, as `net.io.tollgate` does, with 60 bytes under way."""
-    books = Books(SIGNED, WINDOW)
-    counts = {party: [0, 0] for party in (A, B, C)}
-    for event in events:
+    account = Account(WINDOW, owed)
+    every = [Books(serial_of(serial), account) for serial in range(3)]
+    counts = [{party: [0, 0] for party in (A, B, C)} for _ in every]
+    for event, which in events:
+        books, count = every[which], counts[which]
         if isinstance(event, bytes):
-            books.sign(said(PeerId(event), *counts[PeerId(event)]))
+            books.sign(said(PeerId(event), *count[PeerId(event)], serial=which))
             continue
         (sender, receiver, _), size = event  # type: ignore[misc]
         if books.standing(sender, receiver) is Standing.OPEN:
             books.moved(sender, receiver, size)
-            counts[sender][0] += size
-            counts[receiver][1] += size
+            count[sender][0] += size
+            count[receiver][1] += size
         assert books.billed <= books.carried <= TOLL.quota + 60
-        assert books.carried - books.billed <= sum(books.lag(party) for party in counts)
-        assert all(books.lag(party) <= WINDOW + 60 for party in counts)
+        assert books.carried - books.billed <= sum(books.lag(party) for party in count)
+        risk = sum(books.carried - books.billed for books in every)
+        billed = sum(books.billed for books in every)
+        assert (account.unsigned, account.carried) == (risk, risk + billed)
+        assert owed + risk <= max(owed, 2 * WINDOW + billed // limits.RECEIPT_LOST + 60)
+        assert account.owed == max(0, owed + risk - billed // limits.RECEIPT_LOST)
+
+
+@given(st.integers(2, 12))
+def test_parties_that_never_sign_leave_room_for_those_that_do(silent: int) -> None:
+    """Each of them takes half of what is left; whoever signs goes on, and wins room back by it."""
+    account, window = Account(1 << 20), 1 << 20
+    for serial in range(silent):
+        books = Books(serial_of(serial, 1 << 40), account)
+        while books.moved(A, B, 1 + account.room // 64) is Standing.OPEN:
+            pass
+    before = account.room
+    assert before > 0
+    books, total = Books(serial_of(silent, 1 << 40), account), 0
+    for _ in range(64):
+        assert books.moved(A, B, before // 2) is Standing.OPEN
+        total += before // 2
+        books.sign(said(A, total, 0, serial=silent))
+        books.sign(said(B, 0, total, serial=silent))
+    assert account.room > before
+    assert account.unsigned <= 2 * window
+
+
+def test_a_party_is_asked_before_it_is_held_and_once_for_so_much() -> None:
+    books = Books(SIGNED, Account(WINDOW))
+    books.moved(A, B, WINDOW // 2)
+    assert books.due((A, B)) == []
+    books.moved(A, B, WINDOW // 2)
+    assert books.standing(A, B) is Standing.OPEN
+    assert books.due((A, B)) == [A, B]
+    assert books.due((A, B)) == []
+    books.sign(said(A, WINDOW, 0))
+    books.sign(said(B, 0, WINDOW))
+    books.moved(A, B, WINDOW)
+    assert books.due((A, B)) == [A, B]
 
 
 # A relay that lies to those that were started anew
@@ -290,7 +339,7 @@ def test_nothing_is_taken_over_while_nobody_knows_which_bytes_the_relay_counted(
 
 
 def test_a_relay_that_saw_all_of_a_pass_takes_no_receipt_for_more_than_it_gave() -> None:
-    books = Books(SIGNED, WINDOW, is_whole=True)
+    books = Books(SIGNED, Account(WINDOW), is_whole=True)
     books.taken(A, 500)
     books.given(B, 500)
     books.sign(said(A, 500, 0))
@@ -298,7 +347,7 @@ def test_a_relay_that_saw_all_of_a_pass_takes_no_receipt_for_more_than_it_gave()
     assert books.billed == 0
     assert books.sign(said(B, 0, 500))
     assert books.billed == 500
-    assert Books(SIGNED, WINDOW).sign(said(C, 0, 500))  # this relay was started anew meanwhile
+    assert Books(SIGNED, Account(WINDOW)).sign(said(C, 0, 500))  # this relay was started anew meanwhile
 
 
 # The parties

@@ -21,7 +21,6 @@ from farflung.net.io.knock import new_ticket, visit
 from farflung.net.io.purse import RECEIPT
 from farflung.net.io.tollgate import RENEW, SETTLE
 from farflung.net.messages import RemoteError
-from farflung.net.rates import Bucket
 from farflung.net.tickets import NOBODY, Purpose, Status
 
 BULK = bytes(range(256)) * 1024  # 256 KiB
@@ -276,19 +275,9 @@ def test_the_rate_of_a_pass_counts_where_it_is_lower(monkeypatch: pytest.MonkeyP
         async with paid(toll(rate=1 << 20), circuit_rate=1 << 24) as made:
             await made.dial()
             (circuit,) = made.server._junction.circuits
-            assert {way._rate._rate for way in circuit._ways if way._rate is not None} == {1 << 20}
+            assert {way._rate.rate for way in circuit._ways if way._rate is not None} == {1 << 20}
 
     run(test)
-
-
-def test_a_bucket_lets_through_its_rate_and_no_more() -> None:
-    bucket, now, passed = Bucket(1000, 0.0), 0.0, 0
-    while now < 10.0:
-        passed += 64
-        now += bucket.take(64, now)
-    assert passed == pytest.approx(10_000, abs=64 + 50)
-    assert bucket.take(0, 100.0) == 0.0
-    assert bucket.take(51, 100.0) > 0.0  # what was not used for long is gone, but for a twentieth of a second
 
 
 def test_a_pass_is_worth_nothing_to_whoever_is_not_in_it() -> None:
@@ -443,7 +432,7 @@ def test_the_ledger_is_asked_once_for_many_dials() -> None:
                 return self.funds
 
         async with paid() as made:
-            made.gate._ask_funds = Counting().of
+            made.gate._payers.ask = Counting().of
             for _ in range(3):
                 connection = await made.dial()
                 connection.drop(NetworkError("FF-NET-046", "away"))

@@ -13,7 +13,8 @@ from farflung.core.errors import NetworkError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.tolls import GIB, Pass, billed, sign_pass
 from farflung.net.io.connection import Connection
-from farflung.net.io.tollgate import Claim, Funds, Tollgate
+from farflung.net.io.payers import Funds
+from farflung.net.io.tollgate import Claim, Tollgate
 from farflung.net.streams import Kind
 
 CHAIN, PAYER, QUOTA = Hash(bytes([9]) * 32), local_key(5, "payer"), 1 << 40

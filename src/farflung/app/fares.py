@@ -1,6 +1,7 @@
 """What a job pays for its ways through relays: a channel with each of them, and the pass that its nodes show there.
 
     fund       channels, before anybody is dialled; those that are open from before a restart stay
+    refill     a channel of which half is used gets as much again, while the user's bound allows it
     admit      one pass at each relay for all that may be dialled
     lease.pass hands it to each node before its lease starts, and again whenever it is signed anew
     sign       this node's last receipts; then whoever ends the run lets the relays claim (app.closing)
@@ -22,8 +23,9 @@ from farflung.app.tolling import Payer
 from farflung.core import limits, tolls
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, PolicyError
-from farflung.core.events import Planned
-from farflung.core.ids import PeerId
+from farflung.core.events import Planned, Warned
+from farflung.core.ids import PeerId, short
+from farflung.core.io.tasks import Tasks
 from farflung.core.money import MICRO, format_credits
 from farflung.core.tolls import SignedPass
 from farflung.job.spec import JobSpec
@@ -34,16 +36,24 @@ from farflung.plan.traffic import Traffic
 PRICE: Final = 100_000  # micro-credits a GiB, where nothing else is said
 FUNDS: Final = 10_000 * MICRO  # what a local run's requester has for relays: no part of a job's budget
 ROOM: Final = 4  # times the most that the plan sends: what is put into each channel pays for so much
+LEAST: Final = MICRO // 1000  # a user's bound is no lower: every relay gets something
+# Between two looks: a circuit whose channel is spent is held for longer before it ends.
+REFILL_SECONDS: Final = 10.0
 
 Tell = Callable[[], Awaitable[None]]
+Warn = Callable[[Warned], None]
 
 
 class Fare(NamedTuple):
-    """`price`: micro-credits a GiB, 0: nothing is paid; `funds`: micro-credits put into the channel of each relay."""
+    """`price`: micro-credits a GiB, 0: nothing is paid; `funds`: micro-credits put into the channel of each relay.
+
+    `most`: micro-credits that all channels together may get in time.
+    """
 
     price: int = 0
     funds: int = 0
     relays: tuple[Place, ...] = ()
+    most: int = 0
 
 
 def room_of(sent: Traffic) -> int:
@@ -52,22 +62,31 @@ def room_of(sent: Traffic) -> int:
     return max(tolls.GIB, 1 << (ROOM * most).bit_length())
 
 
-def funds_of(sent: Traffic, price: int) -> int:
-    """Micro-credits put into the channel of each relay."""
-    return tolls.cost(room_of(sent), price)
+class Reserve(NamedTuple):
+    """Micro-credits: `funds` put into the channel of each relay at first, `most` into all of them in time."""
+
+    funds: int
+    most: int
 
 
-def planned(event: Planned, sent: Traffic, price: int, relays: int) -> Planned:
-    """The plan with what it puts into the channels of its `relays` relays. Raises PolicyError FF-APP-244: too much."""
+def reserve_of(sent: Traffic, price: int, relays: int, most: int = 0) -> Reserve:
+    """What a run puts aside. `most`: what its user allows for all relays; 0: what the plan puts aside at first."""
+    funds = tolls.cost(room_of(sent), price)
+    most = most or relays * funds
+    return Reserve(min(funds, most // relays) if relays else 0, most)
+
+
+def planned(event: Planned, sent: Traffic, price: int, relays: int, most: int = 0) -> Planned:
+    """The plan with what the channels of its `relays` relays may get. Raises PolicyError FF-APP-244: too much."""
     if not price or not relays:
         return event
-    funds = relays * funds_of(sent, price)
+    funds = reserve_of(sent, price, relays, most).most
     if funds > FUNDS:
         raise PolicyError(
             "FF-APP-244",
             f"relays cost up to {format_credits(funds)} credits at {price} micro-credits a GiB",
             cause=f"the requester has {format_credits(FUNDS)} for them; each channel holds 4 to 8 times its plan",
-            hint="a lower --relay-price, or fewer --relays",
+            hint="a lower --relay-price or --relay-most, or fewer --relays",
         )
     return replace(event, relay_price=price, relay_funds=funds)
 
@@ -80,10 +99,11 @@ def can_pay(spec: JobSpec) -> bool:
 class Fares:
     """One job's, in its requester's process. Without a price it does nothing."""
 
-    def __init__(self, key: SigningKey, endpoint: Endpoint, fare: Fare) -> None:
-        self._key, self._endpoint, self._fare = key, endpoint, fare
+    def __init__(self, key: SigningKey, endpoint: Endpoint, fare: Fare, warn: Warn = lambda _: None) -> None:
+        self._key, self._endpoint, self._fare, self._warn = key, endpoint, fare, warn
+        self._warned: set[tuple[Payer, str]] = set()
         self._payers: list[Payer] = []
-        self._keeping: list[asyncio.Task[None]] = []
+        self._keeping = Tasks()
 
     @property
     def passes(self) -> tuple[SignedPass, ...]:
@@ -110,13 +130,46 @@ class Fares:
             )
         if len(holders) < 2:  # nobody to go to
             return
-        quota = min(tolls.worth(self._fare.funds, self._fare.price), limits.PASS_BYTES) if self._payers else 0
+        if self._payers and not any(payer.signed for payer in self._payers):
+            self._keeping.begin(self._refill())
         for payer in self._payers:
             if payer.signed is None:
-                await payer.admit(holders, quota)
-                self._keeping.append(asyncio.create_task(payer.keep(tell)))
+                await payer.admit(holders, payer.quota)
+                self._keeping.begin(payer.keep(tell))
             elif not holders <= set(payer.signed.toll.holders):
                 await payer.renew(holders=holders)
+
+    async def _refill(self) -> None:
+        while True:
+            await asyncio.sleep(REFILL_SECONDS)
+            for payer in self._payers:
+                # It is away, and carries nothing; or it is asked again.
+                with contextlib.suppress(FarflungError):
+                    await self.look(payer)
+
+    async def look(self, payer: Payer) -> None:
+        """Adds to a channel that runs low, or says that it may not. Raises NetworkError, RunError FF-APP-070."""
+        left = payer.put - await payer.used()
+        if 2 * left > payer.put:
+            return
+        more = min(self._fare.funds, self._fare.most - sum(each.put for each in self._payers))
+        if more > 0:
+            await payer.add(more)
+            return
+        where, most = f"relay {short(payer.relay)}", format_credits(max(self._fare.most, payer.put))
+        if left > 0:
+            text = f"the channel with {where} is used by more than half, and no more may be put aside"
+            self._tell(payer, "FF-APP-245", text, f"relays may cost {most} credits; more with --relay-most")
+        else:
+            text = f"{where} carries no more for this run: its channel is spent"
+            hint = "who has no other way than it is missed; next time more --relay-most"
+            self._tell(payer, "FF-APP-246", text, hint)
+
+    def _tell(self, payer: Payer, code: str, message: str, hint: str) -> None:
+        """Once for each relay."""
+        if (payer, code) not in self._warned:
+            self._warned.add((payer, code))
+            self._warn(Warned(code=code, message=message, hint=hint))
 
     async def sign(self) -> None:
         """This node's last receipts. A relay that cannot be reached now asks for them itself."""
@@ -126,6 +179,4 @@ class Fares:
 
     async def close(self) -> None:
         """Signs no more passes."""
-        for task in self._keeping:
-            task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._keeping.close()

@@ -13,6 +13,7 @@ from farflung.app.tolling import tollgate
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.ledger.rows import ChannelRow
 from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
@@ -42,7 +43,7 @@ class Desk:
         self._endpoint = Endpoint(own or key, serve_nothing, Counter())
         self._ledger: LedgerClient | None = None
         self._gate: Tollgate | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
 
     def renew(self, own: Credential) -> None:
         """The relay proves another node key from now on. Raises ProtocolError FF-NET-106."""
@@ -73,9 +74,9 @@ class Desk:
     def attend(self, server: RelayServer) -> None:
         """Cuts off withdrawn node keys at this relay and claims from channels that end, until `close`."""
         follower = Follower(self._reach, server.keyring, server.recheck)
-        self._tasks.append(asyncio.create_task(follower.stay()))
+        self._tasks.begin(follower.stay())
         if self._gate is not None:
-            self._tasks.append(asyncio.create_task(self._collect()))
+            self._tasks.begin(self._collect())
 
     async def _collect(self) -> None:
         """A channel that is over can be claimed from for some minutes; its payer may have gone without a word."""
@@ -112,7 +113,5 @@ class Desk:
 
     async def close(self) -> None:
         """Follows no more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
         await self._endpoint.close()

@@ -3,6 +3,8 @@
 payer                            ledger                     relay
   | -- ChannelOpen -------------> |                           |
   | -- pass, to the parties; again every few minutes -------> |  (also in the parties' tickets)
+  | -- relay.used: how much? ------------------------------> |
+  | -- ChannelOpen, to add -----> |                           |  then the pass again, for more bytes
   |                               | <-- is there a channel? - |
   |            parties: receipts -------------------------> |
   | -- relay.settle ----------------------------------------> |
@@ -21,7 +23,7 @@ from msgspec.structs import replace
 
 from farflung.app.ledger_client import LedgerClient
 from farflung.core import limits, tolls
-from farflung.core.codec import encode
+from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
 from farflung.core.ids import PeerId
@@ -30,8 +32,10 @@ from farflung.ledger.rows import ChannelRow
 from farflung.ledger.rules.relays import signers
 from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.payers import Funds
 from farflung.net.io.till import Till
-from farflung.net.io.tollgate import RENEW, SETTLE, Claim, Funds, Tollgate
+from farflung.net.io.tollgate import RENEW, SETTLE, USED, Claim, Tollgate
+from farflung.net.receipts import Used
 
 RENEW_SECONDS: Final = limits.PASS_SECONDS / 3
 _CLAIM_BYTES: Final = limits.TX_BYTES // 2  # of passages in one transaction
@@ -123,25 +127,57 @@ class Payer:
     ) -> None:
         """`place`: host and port of the relay. `clock`: seconds since 1970."""
         self._key, self._endpoint, self._ledger, self._clock = key, endpoint, ledger, clock
-        self._relay, self._place = relay, place
+        self.relay, self._place = relay, place
+        self._terms = (0, 0)
+        self.put = 0  # micro-credits in the channel, and paid from it
         self.signed: SignedPass | None = None
 
     async def open(self, amount: int, price: int, expires: int) -> None:
         """Puts `amount` into the channel, unless it is open from before a restart. `expires`: ledger time, ms."""
-        row = await self._ledger.channel(self._key.public, self._relay)
+        row = await self._ledger.channel(self._key.public, self.relay)
         if row is None or not row.is_open:
-            await self._ledger.submit(ChannelOpen(self._relay, amount, price, expires))
+            await self._ledger.submit(ChannelOpen(self.relay, amount, price, expires))
+            self.put, self._terms = amount, (price, expires)
+        else:
+            self.put, self._terms = row.held + row.paid, (row.price, row.expires)
+
+    @property
+    def quota(self) -> int:
+        """Bytes that the channel pays for."""
+        return min(tolls.worth(self.put, self._terms[0]), limits.PASS_BYTES)
+
+    async def used(self) -> int:
+        """Micro-credits for what the relay says it carried. It gains nothing by a lie: receipts alone are paid.
+
+        Raises NetworkError.
+        """
+        connection = await self._endpoint.dial(self.relay, *self._place)
+        said = decode(await connection.call(USED, b""), Used, limits.HEARD_BYTES)
+        return tolls.cost(said.carried, self._terms[0])
+
+    async def add(self, amount: int) -> None:
+        """Puts more into the channel, signs the pass for as many bytes more, and tells the relay.
+
+        Raises RunError FF-APP-070 (no money, or the channel's time is over), NetworkError. Nothing, where the relay
+        has closed the channel: what is put there now would open another.
+        """
+        row = await self._ledger.channel(self._key.public, self.relay)
+        if row is None or not row.is_open:
+            return
+        await self._ledger.submit(ChannelOpen(self.relay, amount, *self._terms))
+        before = self.quota
+        self.put += amount
+        await self.renew(more=self.quota - before)
 
     async def admit(self, holders: Iterable[PeerId], quota: int, rate: int = 0) -> SignedPass:
         """A new pass for these parties, for a quarter of an hour; `keep` signs it again. Shown by this process, too."""
-        row = await self._ledger.channel(self._key.public, self._relay)
+        row = await self._ledger.channel(self._key.public, self.relay)
         opening, settled = (row.opening, row.serial) if row is not None else (0, 0)
         now = int(self._clock())
-        serial = max(
-            settled, now
-        )  # a payer that is started anew takes a later one, without a memory of its own
+        # A payer that is started anew takes a later one, without a memory of its own.
+        serial = max(settled, now)
         terms = (opening, serial, tuple(sorted(set(holders))), quota, rate, now, now + limits.PASS_SECONDS)
-        return self._show(Pass(self._ledger.chain, self._key.public, self._relay, *terms))
+        return self._show(Pass(self._ledger.chain, self._key.public, self.relay, *terms))
 
     def _show(self, toll: Pass) -> SignedPass:
         self.signed = sign_pass(self._key, toll)
@@ -155,9 +191,10 @@ class Payer:
         old, now = self.signed.toll, int(self._clock())
         expires = max(now + limits.PASS_SECONDS, old.expires + 1)
         everybody = tuple(sorted({*old.holders, *holders}))
-        toll = replace(old, holders=everybody, quota=old.quota + more, begins=expires - limits.PASS_SECONDS)
-        signed = self._show(replace(toll, expires=expires))
-        connection = await self._endpoint.dial(self._relay, *self._place)
+        begins = expires - limits.PASS_SECONDS
+        quota = min(old.quota + more, limits.PASS_BYTES)
+        signed = self._show(replace(old, holders=everybody, quota=quota, begins=begins, expires=expires))
+        connection = await self._endpoint.dial(self.relay, *self._place)
         await connection.call(RENEW, encode(signed))
         return signed
 
@@ -175,5 +212,5 @@ class Payer:
 
     async def settle(self) -> None:
         """Lets the relay claim what is signed and give the rest back. Raises NetworkError."""
-        connection = await self._endpoint.dial(self._relay, *self._place)
+        connection = await self._endpoint.dial(self.relay, *self._place)
         await connection.call(SETTLE, b"", timeout=_SETTLE_SECONDS)

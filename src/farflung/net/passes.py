@@ -36,8 +36,13 @@ def judge(signed: SignedPass | None, relay: PeerId, parties: tuple[PeerId, ...])
 
 def is_current(toll: Pass, now: int) -> bool:
     """Whether a pass counts at `now` by the relay's clock, and is no longer than any pass may be."""
+    return has_counted(toll, now) and now < toll.expires
+
+
+def has_counted(toll: Pass, now: int) -> bool:
+    """Whether a pass counts at `now`, or did once."""
     is_begun = toll.begins - limits.PASS_SKEW_SECONDS <= now
-    return is_begun and now < toll.expires <= toll.begins + limits.PASS_SECONDS
+    return is_begun and toll.begins < toll.expires <= toll.begins + limits.PASS_SECONDS
 
 
 def renews(new: Pass, old: Pass) -> bool:

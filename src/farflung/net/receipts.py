@@ -37,6 +37,12 @@ class Heard(Wire, frozen=True):
     received: int
 
 
+class Used(Wire, frozen=True):
+    """A relay's answer to a payer: bytes that it carried at that one's cost and that are not settled."""
+
+    carried: int
+
+
 class Credit:
     """Bytes of earlier lives that one process may still take over: limits.RECEIPT_WINDOW from each relay."""
 
@@ -94,9 +100,8 @@ class Tally:
 
     def _look(self, size: int) -> None:
         step = limits.RECEIPT_BYTES
-        if (
-            self.unsigned // step > (self.unsigned - size) // step
-        ):  # once a step, though signing takes a while
+        # Once a step, though signing takes a while.
+        if self.unsigned // step > (self.unsigned - size) // step:
             self._on_due()
 
     def receipt(self) -> Receipt:

@@ -23,11 +23,13 @@ from farflung.app.roles.relay import allow_many_files
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, UsageError
+from farflung.core.io.tasks import Tasks
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_rate
 from farflung.ledger.rows import ChannelRow
 from farflung.net.certificates import Credential
 from farflung.net.io.allowance import Allowance
+from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.till import Till
 from farflung.net.io.tuning import CAN_PACE
@@ -137,7 +139,7 @@ class Words(NamedTuple):
     till: Path
 
 
-class _Till:
+class _Earnings:
     """Says what was earned, when a channel is settled and at the end."""
 
     def __init__(self, as_json: bool) -> None:
@@ -162,10 +164,10 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
-    till, ledger, month = _Till(as_json), words.ledger, words.month
+    earnings, ledger, month = _Earnings(as_json), words.ledger, words.month
     desk = None
     if ledger is not None and ledger.key is not None:
-        desk = Desk(account or own.node, ledger.key, (ledger.host, ledger.port), till.paid, own)
+        desk = Desk(account or own.node, ledger.key, (ledger.host, ledger.port), earnings.paid, own)
     try:
         toll = None
         if desk is not None and words.price is not None:
@@ -184,14 +186,15 @@ async def _serve(
         _introduce(own, words, await server.start(), as_json)
         if desk is not None:
             desk.attend(server)
-        keeping = [] if month is None else [asyncio.create_task(_keep(month, server))]
+        keeping = Tasks()
+        if month is not None:
+            keeping.begin(_keep(month, server))
         if own.certificate is not None:
-            keeping.append(asyncio.create_task(_minder(own, path, account, words, server, desk).stay()))
+            keeping.begin(_minder(own, path, account, words, server, desk).stay())
         try:
             await is_over.wait()
         finally:
-            for task in keeping:
-                task.cancel()
+            await keeping.close()
             for error in await desk.settle() if desk is not None else ():
                 sys.stderr.write("".join(f"{line}\n" for line in error.lines()))
             await server.close()
@@ -200,10 +203,12 @@ async def _serve(
     finally:
         if desk is not None:
             await desk.close()
-    facts = {} if toll is None else {"carried": till.carried, "earned": till.earned}
+    facts = {} if toll is None else {"carried": earnings.carried, "earned": earnings.earned}
     text = [f"forwarded {format_bytes(server.forwarded)}"]
     if toll is not None:
-        text.append(f"earned {format_credits(till.earned)} credits for {format_bytes(till.carried)}, in all")
+        text.append(
+            f"earned {format_credits(earnings.earned)} credits for {format_bytes(earnings.carried)}, in all"
+        )
     _say(as_json, {"forwarded": server.forwarded, **facts}, text)
 
 
@@ -276,7 +281,7 @@ async def _keep(month: Allowance, server: RelayServer) -> None:
 
 
 @click.command(epilog="Example: farflung relay --host 0.0.0.0 --key relay.key")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on.")
 @click.option(
     "--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0: any free one."
 )

@@ -16,11 +16,12 @@ from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.core.tolls import Pass, Receipt, SignedPass
 from farflung.net.certificates import Credential
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
-from farflung.net.passes import is_current
+from farflung.net.passes import has_counted, is_current
 from farflung.net.receipts import Credit, Heard, Tally
 
 RECEIPT: Final = "relay.receipt"  # party to relay: a SignedReceipt; the answer: `receipts.Heard`
@@ -54,6 +55,7 @@ class Purse:
         self._nodes, self._account, self._reach = [own.node], own.account, reach  # the newest node key first
         self._passes: dict[tuple[PeerId, PeerId, int, int], SignedPass] = {}
         self._lines: dict[tuple[PeerId, PeerId, int, int], _Line] = {}
+        self._tasks = Tasks()
 
     def renew(self, own: Credential) -> None:
         """From now on this node key signs; the one before still does where a connection was opened with it."""
@@ -128,21 +130,21 @@ class Purse:
     def _begin(self, line: _Line) -> None:
         line.is_due.set()  # at once, so that the relay knows over which connection it may ask
         if line.task is None or line.task.done():
-            line.task = asyncio.create_task(self._keep(line))
+            line.task = self._tasks.begin(self._keep(line))
 
     async def asked(self, relay: Connection, body: bytes) -> None:
         """The relay wants a receipt under the pass of `body`. Raises NetworkError, ProtocolError.
 
         A pass that we neither carried under nor were given may be of an earlier life of ours, or the relay's own
-        invention: one that counts now is signed for within the credit, and nothing of it is kept, so that no line
-        of ours is forgotten for it.
+        invention: one that counts, or did once, is signed for within the credit, and nothing of it is kept, so that no
+        line of ours is forgotten for it. That it is over changes nothing of what is owed, nor of what a lie can bring.
         """
         signed, place = decode(body, SignedPass, limits.TICKET_BYTES), (relay.place.host, relay.place.port)
-        name, is_due = _name(signed.toll), is_current(signed.toll, int(self._clock()))
-        if name in self._lines or (is_due and name in self._passes):
+        name, now = _name(signed.toll), int(self._clock())
+        if name in self._lines or (is_current(signed.toll, now) and name in self._passes):
             if self.tally(signed, relay.peer, place) is not None:
                 await self._sign(self._lines[name])
-        elif is_due and self._is_ours(signed, relay.peer):
+        elif has_counted(signed.toll, now) and self._is_ours(signed, relay.peer):
             await self._sign(self._line(signed.toll, place))
 
     async def sign(self, relay: PeerId) -> None:
@@ -155,10 +157,7 @@ class Purse:
         with contextlib.suppress(FarflungError, TimeoutError):
             async with asyncio.timeout(_LAST_SECONDS):
                 await asyncio.gather(*(self._sign(line) for line in self._lines.values()))
-        tasks = [line.task for line in self._lines.values() if line.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def _forget(self) -> None:
         """Makes room: of the passes that are not in use, the one that ended first."""
@@ -179,9 +178,8 @@ class Purse:
                 failed = 0
             except FarflungError:
                 failed += 1
-                with contextlib.suppress(
-                    TimeoutError
-                ):  # sooner if a connection is opened: then it keeps books for it
+                # Sooner if a connection is opened: then the relay keeps books for it.
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_AGAIN_SECONDS):
                         await line.is_due.wait()
                 line.is_due.set()
@@ -230,7 +228,7 @@ class Purse:
         return heard if is_ours else Heard(mine, 0, 0)
 
 
-class Fare:
+class GroupTally:
     """What one member's connection to a group counts under the pass that it was joined with.
 
     Whole DATA frames count, both ways, as the relay counts them: its own words cost nothing.

@@ -81,9 +81,8 @@ class Till:
         path = self._path(toll)
         async with self._turn:
             self._waiting.pop(path, None)
-            with contextlib.suppress(
-                FarflungError
-            ):  # it is claimed; what stays is passed over at the next claim
+            # It is claimed; what stays is passed over at the next claim.
+            with contextlib.suppress(FarflungError):
                 await asyncio.to_thread(durable.remove, path, _LABEL)
 
     def _path(self, toll: Pass) -> Path:
