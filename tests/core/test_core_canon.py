@@ -133,9 +133,8 @@ def test_the_root_reads_any_memory_order_and_byte_order_alike() -> None:
 def test_fixed_point_is_exact_half_to_even_and_saturates(values: list[float]) -> None:
     got = to_fixed(np.array(values, np.float32))
     for value, units in zip(values, got.tolist(), strict=True):
-        exact = round(
-            Fraction(float(np.float32(value))) * (1 << FRACTION_BITS)
-        )  # Fraction rounds half to even
+        # Fraction rounds half to even.
+        exact = round(Fraction(float(np.float32(value))) * (1 << FRACTION_BITS))
         assert units == max(-SATURATION, min(SATURATION, exact))
 
 

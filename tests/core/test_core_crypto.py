@@ -70,17 +70,15 @@ SMALL_ORDER = (
     bytes(32),  # order 4
     bytes.fromhex("ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),  # order 2
     bytes.fromhex("eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"),  # neutral, not minimal
-    bytes.fromhex(
-        "0100000000000000000000000000000000000000000000000000000000000080"
-    ),  # neutral, sign bit set
+    # neutral, sign bit set
+    bytes.fromhex("0100000000000000000000000000000000000000000000000000000000000080"),
 )
 
 
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_edge_cases_are_judged_by_zip_215(point: bytes) -> None:
-    signature = SMALL_ORDER[0] + bytes(
-        32
-    )  # R = neutral, s = 0: [8][s]B = [8]R + [8][k]A for every A of small order
+    # R = neutral, s = 0: [8][s]B = [8]R + [8][k]A for every A of small order.
+    signature = SMALL_ORDER[0] + bytes(32)
     assert is_signed(PeerId(point), signature, "farflung/a/1", b"anything")
 
 

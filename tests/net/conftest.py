@@ -9,6 +9,5 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 helpers = ("net_relays", "net_groups", "net_tolls")
-pytest.register_assert_rewrite(
-    *(each for each in helpers if each not in sys.modules)
-)  # tests/attack uses them, too
+# The tests of attacks use them, too.
+pytest.register_assert_rewrite(*(each for each in helpers if each not in sys.modules))

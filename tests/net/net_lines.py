@@ -27,6 +27,7 @@ class Flow:
     inflight: float = 0.0
     waits: float = 0.0  # in the line's queue
     acked: float = 0.0  # in this tick
+    lost: float = 0.0  # behind the line, which shows when it would have been acked
     delay: float = 0.0  # of what was acked last, in the queue
     starved: int = 0  # ticks until what was sent with nothing behind it is acked
     is_found: bool = False  # its start is over
@@ -75,7 +76,7 @@ class Flow:
         self.way.append((out, delay))
         came, self.delay = self.way.popleft()
         self.inflight = max(0.0, self.inflight - came)
-        self.acked = came * (1 - loss)
+        self.acked, self.lost = came * (1 - loss), came * loss
         self.recent.append(self.acked)
         self.recent.popleft()
         rate = sum(self.recent) / (len(self.recent) * TICK)
@@ -104,6 +105,7 @@ class Process:
         self.flows = [Flow(trip, at=7 * index) for index in range(flows)]
         self.line, self.follows = line or Line(), follows
         self.delivered, self.looked, self.was_busy = 0.0, 0.0, [False] * flows
+        self.lost = 0.0  # since the last look
 
     def put(self, size: float) -> None:
         """So much more is to be sent, by all of them."""
@@ -132,7 +134,10 @@ class Process:
         came = int(self.delivered - self.looked)
         self.looked += came
         trip = self.flows[0].trip + (min(queues) if queues else 0.0)
-        sample = Sample(now, came, LOOK * TICK, trip, min(queues, default=0.0), bool(queues))
+        sample = Sample(
+            now, came, LOOK * TICK, trip, min(queues, default=0.0), bool(queues), again=int(self.lost)
+        )
+        self.lost = 0.0
         self.line = uplink.observe(self.line, sample)
 
 
@@ -166,6 +171,7 @@ class Home:
             part = flow.waits / waits if waits else 0.0
             flow.take(carried * part, dropped * part, self.loss, self.queue)
             process.delivered += flow.acked
+            process.lost += flow.lost
         self.ticks += 1
         if self.ticks % LOOK == 0:
             for index, process in enumerate(self.processes):

@@ -187,6 +187,16 @@ def test_processes_of_one_user_share_a_book(tmp_path: Path) -> None:
     assert Allowance(path, GB, clock=lambda: NOVEMBER).used == 40 * 1500
 
 
+def test_a_bucket_lets_through_its_rate_and_no_more() -> None:
+    bucket, now, passed = Bucket(1000, at=5.0), 5.0, 0
+    while now < 15.0:
+        passed += 64
+        now += bucket.take(64, now)
+    assert passed == pytest.approx(10_000, abs=64 + 100)
+    assert bucket.take(0, 100.0) == 0.0
+    assert bucket.take(101, 100.0) > 0.0  # what was not used for long is gone, but for a tenth of a second
+
+
 @given(st.floats(1e3, 1e9), st.lists(st.integers(0, 1 << 17), min_size=1, max_size=50))
 def test_a_bucket_lets_no_more_through_than_its_rate(rate: float, pieces: list[int]) -> None:
     bucket, now, sent = Bucket(rate), 0.0, 0

@@ -12,9 +12,11 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, ProtocolError
 from farflung.net.counters import Counter
+from farflung.net.frames import Frame, Type
+from farflung.net.io import manners
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.streams import Kind, RemoteError
+from farflung.net.streams import Event, Kind, RemoteError, Streams
 
 A, B, C = (local_key(2, name) for name in "abc")
 
@@ -372,7 +374,7 @@ def test_a_silent_peer_is_given_up() -> None:
             back = b.connection(A.public)
             assert back is not None
             for _ in range(5):
-                connection._watch()
+                connection._silence.begin()
             with pytest.raises(NetworkError, match="FF-NET-048"):
                 await connection.call("a", b"")
             await back.closed()
@@ -383,12 +385,12 @@ def test_a_silent_peer_is_given_up() -> None:
 def test_a_silence_is_broken_by_a_ping_that_the_peer_answers() -> None:
     async def test() -> None:
         async with pair() as (_, _, connection):
-            connection._quiet = 2
-            connection._watch()
+            connection._silence._quiet = 2
+            connection._silence.begin()
             assert connection._streams._awaits_pong
             while connection._streams._awaits_pong:  # noqa: ASYNC110 - a pong has no event of its own
                 await asyncio.sleep(0)
-            assert connection._quiet == 0
+            assert connection._silence._quiet == 0
             assert await connection.call("a", b"1") == b"1"
 
     run(test)
@@ -399,8 +401,8 @@ def test_a_worn_connection_closes_when_nothing_is_under_way(monkeypatch: pytest.
 
     async def test() -> None:
         async with pair() as (_, _, connection):
-            connection._quiet = 2
-            connection._watch()
+            connection._silence._quiet = 2
+            connection._silence.begin()
             await connection.closed()
 
     run(test)
@@ -444,7 +446,7 @@ def test_answers_wait_to_be_made_while_the_asker_does_not_read() -> None:
             connection._outlet._transport.pause_reading()
             back = b.connection(A.public)
             assert back is not None
-            while back._streams.has_room(Kind.SYNC) or b._desk._tasks:  # noqa: ASYNC110 - no event of its own
+            while back._streams.has_room(Kind.SYNC) or b._handlers._tasks:  # noqa: ASYNC110 - no event of its own
                 await asyncio.sleep(0)
             assert any(back._waiting)
             assert count < len(tasks)
@@ -548,3 +550,35 @@ def test_a_closed_endpoint_dials_no_more_and_ends_dials_under_way() -> None:
 def test_errors_are_of_the_one_tree() -> None:
     assert issubclass(RemoteError, NetworkError)
     assert issubclass(NetworkError, FarflungError)
+
+
+def test_a_lone_message_to_another_home_is_followed_by_a_word_and_one_among_others_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[Type] = []
+    take = Streams.take
+
+    def noted(streams: Streams, frame: Frame) -> tuple[Kind, Event | None]:
+        heard.append(frame.type)
+        return take(streams, frame)
+
+    async def late(_: Connection, method: str, body: bytes) -> bytes:
+        await asyncio.sleep(0.1)
+        return body
+
+    async def asked(count: int, *, is_near: bool = False) -> list[Type]:
+        monkeypatch.setattr(manners, "is_near", lambda _sock: is_near)
+        async with pair(late) as (_, _, connection):
+            await connection.call("say", b"first")
+            await asyncio.sleep(0.1)
+            heard.clear()
+            await asyncio.gather(*(connection.call("say", b"x") for _ in range(count)))
+            return list(heard)
+
+    async def test() -> None:
+        monkeypatch.setattr(Streams, "take", noted)
+        assert await asked(1) == [Type.REQUEST, Type.PING, Type.PONG, Type.REPLY]
+        assert await asked(1, is_near=True) == [Type.REQUEST, Type.REPLY]
+        assert (await asked(50)).count(Type.PING) == 1
+
+    run(test)

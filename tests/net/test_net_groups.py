@@ -77,9 +77,8 @@ def test_a_join_signed_for_something_else_or_with_a_foreign_roster_is_refused() 
     assert groups.judge(encode(other), R.public, NOW) is Welcome.FORGED
     forged = SignedRoster(ROSTER.roster, OTHER.sign(NS_ROSTER, encode(ROSTER.roster)))
     assert judged(roster=forged) is Welcome.FORGED
-    taken = sign_roster(
-        OTHER, NAME, 7, (A.public,)
-    )  # somebody else's group of the same name is another group
+    # Somebody else's group of the same name is another group.
+    taken = sign_roster(OTHER, NAME, 7, (A.public,))
     assert judged(roster=taken) is Welcome.MALFORMED
     assert taken.roster.group != ROSTER.roster.group
 

@@ -19,7 +19,7 @@ from farflung.net.io import manners, tuning
 from farflung.net.io.caller import Caller
 from farflung.net.io.connection import Connection
 from farflung.net.io.measuring import connects
-from farflung.net.measures import Allowance, Reached
+from farflung.net.measures import Limiter, Reached
 from farflung.net.messages import Kind, RemoteError
 
 KEYS = [local_key(6, str(number)).public for number in range(6)]
@@ -45,7 +45,7 @@ def test_a_relay_tells_its_time_and_from_where_it_is_asked() -> None:
     run(test)
 
 
-def test_a_relay_takes_and_gives_bytes_until_the_allowance_is_used_up(
+def test_a_relay_takes_and_gives_bytes_until_the_limiter_is_used_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MEASURE_KEY_BYTES", 100_000)
@@ -173,30 +173,30 @@ takes = st.tuples(
 
 
 @given(st.lists(takes, max_size=60))
-def test_nobody_gets_more_than_the_allowance_of_a_minute(asked: list[tuple[bytes, int, float]]) -> None:
-    allowance = Allowance()
+def test_nobody_gets_more_than_the_limiter_of_a_minute(asked: list[tuple[bytes, int, float]]) -> None:
+    limiter = Limiter()
     given_: dict[tuple[bytes, int], int] = {}
     for key, size, now in sorted(asked, key=lambda one: one[2]):
-        if allowance.take(key, size, now):  # type: ignore[arg-type]
+        if limiter.take(key, size, now):  # type: ignore[arg-type]
             place = (key, int(now // 60))
             given_[place] = given_.get(place, 0) + size
     assert all(total <= limits.MEASURE_KEY_BYTES for total in given_.values())
 
 
-def test_the_allowance_of_all_is_bounded_and_comes_back_with_the_next_minute() -> None:
-    allowance = Allowance()
+def test_the_limiter_of_all_is_bounded_and_comes_back_with_the_next_minute() -> None:
+    limiter = Limiter()
     most = limits.MEASURE_ALL_BYTES // limits.MEASURE_KEY_BYTES
     names = [local_key(7, str(number)).public for number in range(most + 1)]
-    assert [allowance.take(key, limits.MEASURE_KEY_BYTES, 1.0) for key in names] == [True] * most + [False]
-    assert allowance.take(names[-1], limits.MEASURE_KEY_BYTES, 61.0)
+    assert [limiter.take(key, limits.MEASURE_KEY_BYTES, 1.0) for key in names] == [True] * most + [False]
+    assert limiter.take(names[-1], limits.MEASURE_KEY_BYTES, 61.0)
 
 
 def test_one_address_is_tried_a_few_times_a_minute_whatever_keys_ask() -> None:
-    allowance = Allowance()
-    tried = [allowance.reach(key, "192.0.2.1", 1.0) for key in KEYS]
+    limiter = Limiter()
+    tried = [limiter.reach(key, "192.0.2.1", 1.0) for key in KEYS]
     assert tried == [True] * limits.MEASURE_REACHES + [False] * (len(KEYS) - limits.MEASURE_REACHES)
-    assert not allowance.reach(KEYS[0], "192.0.2.2", 2.0)
-    assert allowance.reach(KEYS[0], "192.0.2.2", 61.0)
+    assert not limiter.reach(KEYS[0], "192.0.2.2", 2.0)
+    assert limiter.reach(KEYS[0], "192.0.2.2", 61.0)
 
 
 @pytest.mark.skipif(not tuning.CAN_PACE, reason="this system cannot pace")

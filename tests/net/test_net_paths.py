@@ -25,7 +25,6 @@ from farflung.net.paths import (
     Measured,
     Opened,
     Path,
-    Prefer,
     Probe,
     Silent,
     State,
@@ -68,7 +67,7 @@ def test_one_relay_is_dialled_at_once_and_everything_else_behind_it() -> None:
     assert play.dials(play.feed(Wanted())) == [R1]
     told = play.feed(Opened(R1, Way.RELAY))
     assert set(play.dials(told)) == {STRAIGHT, MEETING}
-    assert Prefer(R1, R1) in told
+    assert play.state.control == play.state.bulk == R1
     assert play.dials(play.feed(Wanted(is_bulk=True))) == [R2]
     assert play.dials(play.feed(Wanted(is_bulk=True))) == []
 
@@ -88,8 +87,10 @@ def test_the_next_place_is_tried_when_one_fails_or_takes_long() -> None:
 def test_a_dead_path_is_left_at_once() -> None:
     play = Play(R1, R2)
     play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
-    assert Prefer(R2, R2) in play.feed(Lost(R1))
-    assert Prefer(None, None) in play.feed(Lost(R2))
+    play.feed(Lost(R1))
+    assert play.state.control == play.state.bulk == R2
+    play.feed(Lost(R2))
+    assert play.state.control is play.state.bulk is None
 
 
 def test_a_silent_path_is_left_and_closed_when_another_one_stands() -> None:
@@ -252,8 +253,9 @@ def test_noise_of_a_tenth_moves_nothing_back_and_forth(noise: list[float], is_fi
     moves = 0
     for n, factor in enumerate(noise):
         place = R1 if (n % 2 == 0) == is_first else R2
-        effects = play.feed(Measured(place, trip=0.1 * factor, goodput=1e6 * factor))
-        moves += any(isinstance(effect, Prefer) for effect in effects)
+        before = play.state.control, play.state.bulk
+        play.feed(Measured(place, trip=0.1 * factor, goodput=1e6 * factor))
+        moves += before != (play.state.control, play.state.bulk)
     assert moves <= 1
 
 
@@ -281,9 +283,8 @@ def test_whoever_waits_for_a_path_that_is_slow_has_one_more_tried_though_it_fail
     play.feed(Failed(R2))
     assert play.dials(play.feed(Wanted())) == [R3]
     assert play.dials(play.feed(Wanted(), after=paths.SLOW_SECONDS / 2)) == []
-    assert (
-        play.dials(play.feed(Tick(), after=paths.SLOW_SECONDS / 2)) == []
-    )  # nobody waits: its pause is not over
+    # Nobody waits: its pause is not over.
+    assert play.dials(play.feed(Tick(), after=paths.SLOW_SECONDS / 2)) == []
     assert len(play.dials(play.feed(Wanted()))) == 1
     assert play.dials(play.feed(Wanted())) == []
     assert len(play.dials(play.feed(Wanted(), after=paths.SLOW_SECONDS))) == 1

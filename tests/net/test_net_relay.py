@@ -13,7 +13,7 @@ from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import tls
 from farflung.net.certificates import Identity, bare
 from farflung.net.counters import Counter
-from farflung.net.io.circuit import CAN_SPLICE, Circuit
+from farflung.net.io.circuit import CAN_SPLICE, Buffer, Circuit, Pipe
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -34,7 +34,8 @@ def test_two_hidden_peers_call_each_other_through_the_relay_alone(may_splice: bo
             assert back is not None
             assert await back.call("b", body[:99]) == body[:99]
             (circuit,) = server._junction.circuits
-            assert circuit.is_spliced == (may_splice and CAN_SPLICE)
+            kind = Pipe if may_splice and CAN_SPLICE else Buffer
+            assert {type(way.duct) for way in circuit._ways} == {kind}
             assert a._server is None
             assert b._server is None
 

@@ -22,7 +22,7 @@ from farflung.net.io.opening import OFFER, Offer, targets
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.roads import ECHO, Roads
 from farflung.net.messages import RemoteError
-from farflung.net.paths import Way
+from farflung.net.paths import Measured, Way
 
 R1, R2 = local_key(5, "relay"), local_key(5, "other relay")
 
@@ -123,6 +123,27 @@ def test_a_dial_that_gets_no_answer_is_begun_anew_and_the_late_one_is_closed(
     run(test)
 
 
+def test_a_connection_to_a_place_that_is_near_goes_by_way_of_the_lan() -> None:
+    async def test() -> None:
+        listeners = [Endpoint(key, echo, Counter()) for key in (B, C)]
+        dialer = Endpoint(A, echo, Counter())
+        for listener in listeners:
+            await listener.start()
+        near, far = (Place(*listener.address) for listener in listeners)
+        roads = Roads(dialer, is_near=lambda peer, place: (peer, place) == (B.public, near))
+        try:
+            for peer, place, way in ((B.public, near, Way.LAN), (C.public, far, Way.DIRECT)):
+                roads.learn(peer, [place])
+                assert (await roads.connection(peer)).way is way
+                assert roads.way(peer) is way
+        finally:
+            await roads.close()
+            for endpoint in (dialer, *listeners):
+                await endpoint.close()
+
+    run(test)
+
+
 def test_control_starts_on_the_first_relay_and_goes_on_over_the_second_when_that_dies() -> None:
     async def test() -> None:
         async with two_relays(A, B) as (servers, (a, b)):
@@ -150,7 +171,8 @@ def test_bulk_gets_both_relays_and_keeps_the_one_that_lives() -> None:
             ways = a.roads.ways(B.public)
             assert {relay_of(way) for way in ways} == {R1.public, R2.public}
             for way in ways:
-                a.roads.moved(way, 10_000_000 if relay_of(way) == R2.public else 1_000_000, 1.0)
+                measured = Measured(way.place, goodput=1e7 if relay_of(way) == R2.public else 1e6)
+                a.roads._feed(B.public, a.roads._roads[B.public], measured)
             assert relay_of(a.roads.ways(B.public)[0]) == R2.public
             await servers[1].close()
             await until(lambda: len(a.roads.ways(B.public)) == 1)

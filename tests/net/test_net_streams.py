@@ -11,7 +11,7 @@ from farflung.core import limits
 from farflung.core.codec import encode as to_wire
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import messages
-from farflung.net.frames import Frame, FrameReader, Type
+from farflung.net.frames import FRAGMENT_BYTES, Frame, FrameReader, Type
 from farflung.net.messages import ErrorBody
 from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
 
@@ -24,12 +24,12 @@ def pair() -> tuple[Streams, Streams]:
     return dialer, acceptor
 
 
-def carry(source: Streams, target: Streams, count: int = 1 << 30) -> list[Event]:
+def carry(source: Streams, target: Streams, count: int = 1 << 30, limit: int = FRAGMENT_BYTES) -> list[Event]:
     """Moves up to `count` frames one way; the events at the other end."""
     events: list[Event] = []
     reader = FrameReader()
-    while count and (sent := source.next_frame()) is not None:
-        for frame in reader.feed(sent[1]):
+    while count and (sent := source.next_frames(limit)) is not None:
+        for frame in reader.feed(b"".join(sent[1])):
             kind, event = target.take(frame)
             assert kind is sent[0]
             events += [event] if event is not None else []
@@ -90,7 +90,7 @@ def test_an_error_travels_with_code_cause_and_hint_and_cannot_move_the_cursor() 
 def test_an_error_without_an_error_code_is_refused(code: str) -> None:
     dialer, _ = pair()
     dialer.request("a", b"", Kind.CONTROL)
-    dialer.next_frame()
+    dialer.next_frames()
     body = to_wire(ErrorBody(code, "", "", ""))
     with pytest.raises(ProtocolError, match="FF-NET-024"):
         dialer.take(Frame(Type.ERROR, 1, messages.answer_head(len(body)) + body))
@@ -211,9 +211,9 @@ def test_ping_is_answered_once_and_never_twice_under_way() -> None:
     dialer, acceptor = pair()
     dialer.ping()
     dialer.ping()
-    assert dialer.next_frame() is not None
+    assert dialer.next_frames() is not None
     dialer.ping()
-    assert dialer.next_frame() is None
+    assert dialer.next_frames() is None
     for _ in range(5):
         acceptor.take(Frame(Type.PING, 0))
     assert carry(acceptor, dialer) == []
@@ -294,14 +294,14 @@ def test_answers_that_nobody_asked_for_are_refused() -> None:
     _, target = pair()
     target.request("a", b"", Kind.CONTROL)
     broken("FF-NET-023", Frame(Type.REPLY, 2, answer), acceptor=target)  # queued, not sent
-    target.next_frame()
+    target.next_frames()
     broken("FF-NET-023", Frame(Type.REPLY, 2, answer), Frame(Type.REPLY, 2, answer), acceptor=target)
 
 
 def test_an_answer_to_half_a_request_is_refused() -> None:
     _, target = pair()
     target.request("a", bytes(200_000), Kind.CONTROL)
-    target.next_frame()
+    target.next_frames()
     broken("FF-NET-023", Frame(Type.REPLY, 2, messages.answer_head(0)), acceptor=target)
 
 
@@ -309,11 +309,11 @@ def test_answers_keep_the_limit_of_their_kind() -> None:
     for kind, total in ((Kind.SYNC, limits.BULK_BYTES), (Kind.CONTROL, limits.CONTROL_BYTES)):
         _, target = pair()
         target.request("a", b"", kind)
-        target.next_frame()
+        target.next_frames()
         broken("FF-NET-021", Frame(Type.REPLY, 2, messages.answer_head(total + 1), False), acceptor=target)
     _, target = pair()
     target.request("a", b"", Kind.CONTROL)
-    target.next_frame()
+    target.next_frames()
     big = Frame(Type.ERROR, 2, messages.answer_head(limits.ERROR_BYTES + 1), False)
     broken("FF-NET-021", big, acceptor=target)
 
@@ -336,11 +336,11 @@ def test_welcome_comes_first_and_once_and_from_the_acceptor() -> None:
 def test_strange_frames_only_raise_protocol_errors(frames: list[Frame]) -> None:
     _, target = pair()
     target.request("a", b"", Kind.CONTROL)
-    target.next_frame()
+    target.next_frames()
     try:
         for frame in frames:
             target.take(frame)
-            target.next_frame()
+            target.next_frames()
     except ProtocolError:
         pass
 

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from net_relays import A, B, echo, pair, run
 
 from farflung.core import limits
-from farflung.net.counters import Counter
-from farflung.net.io import tuning
+from farflung.net.counters import Counter, Meter
+from farflung.net.io import manners, tuning
 from farflung.net.io.circuit import Circuit
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.outlet import Outlet
 from farflung.net.io.pacing import Uplink
+from farflung.net.portions import MOST_HELD, MOST_WRITTEN
 from farflung.net.shares import divide, kept_rate, wanted
 
 UNPACED = (1 << 32) - 1
@@ -301,11 +303,51 @@ def test_who_uses_its_share_may_have_all_and_who_does_not_keeps_room(
     if used >= share:
         assert want == rate
     elif 4 * used < 3 * share:
-        assert want >= 2 * used
+        assert 3 * want >= 4 * used
         assert want >= rate // (8 * count)
+
+
+def test_what_a_slow_connection_leaves_the_others_get_but_for_a_third_of_what_it_uses() -> None:
+    rate, share = 100_000, 25_000
+    wants = [wanted(used, share, rate, 4) for used in (12_000, share, share, share)]
+    assert divide(rate, wants) == [16_000, 28_000, 28_000, 28_000]
 
 
 def test_many_quiet_ones_leave_seven_eighths_to_who_sends() -> None:
     rate, count = 2_375_000, 1024
     wants = [wanted(0, rate // count, rate, count)] * (count - 1) + [rate]
     assert divide(rate, wants)[-1] >= rate * 7 // 8
+
+
+class _Idle(asyncio.Transport):
+    """Over a real socket, and nothing is written."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__({"socket": sock})
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+@linux
+@pytest.mark.parametrize("is_far", [False, True])
+def test_a_fast_line_may_hold_more_unsent_unless_it_leads_to_another_home(
+    is_far: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manners, "is_near", lambda _sock: not is_far)
+
+    async def test() -> None:
+        with linked() as (one, _):
+            outlet = Outlet(_Idle(one), Meter(Counter()), manners.Manners(), lambda: None, lambda: None)
+            before = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+            outlet._portions.held, outlet._portions.written = MOST_HELD, MOST_WRITTEN
+            assert outlet.piece == (before // 2 if is_far else MOST_WRITTEN)
+            outlet.filled()
+            assert outlet.piece == 0
+            held = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+            assert held == (before if is_far else MOST_HELD)
+
+    run(test)

@@ -45,7 +45,7 @@ def test_bulk_gets_95_percent_of_its_line_and_the_queue_stays_small(
     home = Home(rate, ours, buffer=buffer, loss=loss, jitter=jitter)
     home.run(settled(trip), [ours])
     (got,) = home.run(20.0, [ours])
-    assert got >= 0.94 - 2.5 * loss
+    assert got >= 0.94 - 1.5 * loss
     assert usual(home.queues) <= max(0.03, 0.5 * trip)
     assert sum(home.queues) / len(home.queues) <= 0.02
 
@@ -307,3 +307,16 @@ def test_a_queue_beneath_a_rate_that_still_doubles_is_tcps_start_and_proves_noth
         size = int(20_000 * 2 ** (look / 6))
         line = uplink.observe(line, Sample(look * LOOK, size, LOOK, 0.05, 0.03))
     assert (line.phase, line.found) == (Phase.OPEN, 0.0)
+
+
+def test_a_queue_whose_smoothed_round_trip_falls_late_is_still_ours() -> None:
+    line, at, queue = Line(), 0.0, 0.06
+    for _ in range(60):
+        at += LOOK
+        line = uplink.observe(line, Sample(at, 50_000, LOOK, 0.04 + queue, queue))
+        if line.phase is Phase.TEST:
+            queue *= 0.92
+        if line.phase is Phase.KEEP:
+            break
+    assert line.phase is Phase.KEEP
+    assert line.rate == pytest.approx(50_000 / LOOK)

@@ -18,6 +18,13 @@ def test_an_object_comes_whole_or_the_fetch_says_why_not(first: int, tmp_path: P
         fetch(seed, tmp_path / str(seed))
 
 
+@pytest.mark.parametrize("seed", [1109, 1222, 1243])
+def test_a_connection_that_closed_behind_its_last_byte_is_ended_once_more_without_a_fault(
+    seed: int, tmp_path: Path
+) -> None:
+    fetch(seed, tmp_path)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_an_object_comes_whole_or_the_fetch_says_why_not_in_many_more_worlds(tmp_path: Path) -> None:

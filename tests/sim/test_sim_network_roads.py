@@ -15,6 +15,7 @@ from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
+from farflung.net.io.lanes import LANES
 from farflung.net.io.roads import Roads
 from farflung.net.paths import Way
 from farflung.net.streams import Kind
@@ -22,7 +23,7 @@ from farflung.store.io.disk import Disk
 from farflung.store.objects import open_object, seal
 
 BACK_SECONDS = 5.0
-IN_FLIGHT = 8  # chunks that were under way over the lanes of a path when it died
+IN_FLIGHT = 2 * (LANES + 1)  # chunks that were under way over the connections of a path when it died
 
 
 class Traveller(PeerNode):

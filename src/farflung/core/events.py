@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from farflung.core.event import Event as Event
+from farflung.core.events_base import Event as Event
 from farflung.core.events_of_ways import Housed as Housed
 from farflung.core.events_of_ways import RelayPaid as RelayPaid
 from farflung.core.events_of_ways import WaysTaken as WaysTaken

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farflung.core.event import Event
+from farflung.core.events_base import Event
 
 
 class Housed(Event, frozen=True, tag="housed"):

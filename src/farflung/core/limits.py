@@ -37,12 +37,10 @@ PAYLOAD_BYTES: Final = 8 << 30
 SANDBOX_CHARACTERS: Final = 32  # of the name of a sandbox tier
 
 # Audits
-OPENING_BYTES: Final = (
-    MIB  # leaves with their paths that a peer shows at a time: losses of some 100,000 steps
-)
-OPENED_BYTES: Final = (
-    3 * MIB
-)  # with manifests; the order that brings it to a verifier has to fit in a control message
+# Leaves with their paths that a peer shows at a time: losses of some 100,000 steps.
+OPENING_BYTES: Final = MIB
+# With manifests; the order that brings it to a verifier has to fit in a control message.
+OPENED_BYTES: Final = 3 * MIB
 VERDICT_BYTES: Final = 4 * KIB  # what a verifier answers: a promise, or a border and a verdict
 
 # Ledger
@@ -105,9 +103,8 @@ CIRCUITS_PER_KEY: Final = 64  # dialled by one key
 CIRCUIT_BUFFER_BYTES: Final = 64 * KIB  # held by a relay for one direction of a circuit
 CIRCUIT_SECONDS: Final = 5.0  # for the wanted peer to come
 CIRCUIT_IDLE_SECONDS: Final = 300.0  # without a byte: more than two peers' own patience (IDLE_SECONDS)
-SPARE_SECONDS: Final = (
-    60.0  # then an attached peer renews its spare connection: many routers forget after minutes
-)
+# Then an attached peer renews its spare connection: many routers forget after minutes.
+SPARE_SECONDS: Final = 60.0
 REATTACH_SECONDS: Final = 1.0  # the longest pause before an attached peer tries its relay again
 
 # What a relay measures for whoever asks
@@ -126,12 +123,12 @@ PASS_SECONDS: Final = 900  # a pass's longest life; the payer signs it again mea
 PASS_SKEW_SECONDS: Final = 60  # clocks of payer and relay that disagree by less do not matter
 PASSES: Final = 4096  # that one relay keeps the books of
 PASSES_PER_PAYER: Final = 256
-PASSES_UNTRIED: Final = 8  # of one payer, that count now and under which less than a window was signed
 TILL_BYTES: Final = 32 * KIB  # of one pass and its last receipts on a relay's disk
 HEARD_BYTES: Final = KIB  # a relay's answer to a receipt
 RECEIPT_BYTES: Final = 8 * MIB  # a party signs after so many bytes, and
 RECEIPT_SECONDS: Final = 10.0  # after so long, if anything was carried
-RECEIPT_WINDOW: Final = 32 * MIB  # a relay carries for one party beyond what it signed: two parties, 64 MiB
+RECEIPT_WINDOW: Final = 32 * MIB  # a relay leaves two of them unsigned for one payer, over all its passes
+RECEIPT_LOST: Final = 16  # and one byte of so many that are signed: circuits break while bytes are under way
 HELD_SECONDS: Final = 15.0  # a circuit waits for receipts, then it ends
 CLAIM_PASSES: Final = 128  # settled by one operation
 CLAIM_RECEIPTS: Final = 512

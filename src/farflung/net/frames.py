@@ -20,9 +20,8 @@ HEAD_BYTES: Final = _HEAD.size
 FRAGMENT_BYTES: Final = limits.FRAME_BYTES - HEAD_BYTES  # of senders: a whole frame fills four TLS records
 FIN: Final = 1
 Piece = bytes | bytearray | memoryview
-_PIECE_BYTES: Final = (
-    8 * limits.KIB
-)  # half a TLS record: from there on a piece is kept as it came, with its record
+# Half a TLS record: from there on a piece is kept as it came, with its record.
+_PIECE_BYTES: Final = 8 * limits.KIB
 
 
 class Type(enum.IntEnum):
@@ -59,8 +58,13 @@ class Frame:
 
 def encode(frame: Frame) -> bytes:
     """The bytes of one frame."""
-    head = _HEAD.pack(frame.type, FIN * frame.is_last, frame.stream, frame.size - HEAD_BYTES)
-    return b"".join((head, frame.body, *frame.rest))
+    before = head(frame.type, frame.is_last, frame.stream, frame.size - HEAD_BYTES)
+    return b"".join((before, frame.body, *frame.rest))
+
+
+def head(type_: Type, is_last: bool, stream: int, length: int) -> bytes:
+    """What stands before a body of `length` bytes."""
+    return _HEAD.pack(type_, FIN * is_last, stream, length)
 
 
 def _broken(cause: str) -> ProtocolError:
@@ -69,7 +73,7 @@ def _broken(cause: str) -> ProtocolError:
     )
 
 
-def _head(data: bytes) -> tuple[Type, bool, int, int]:
+def _read_head(data: bytes) -> tuple[Type, bool, int, int]:
     number, flags, stream, length = _HEAD.unpack(data)
     if not Type.WELCOME <= number <= Type.DATA:
         raise _broken(f"type {number} is unknown")
@@ -118,12 +122,12 @@ class FrameReader:
         at, end = 0, len(data)
         while at < end:
             if self._open is None:
-                head = self._begun + data[at : at + HEAD_BYTES - len(self._begun)]
-                at += len(head) - len(self._begun)
-                if len(head) < HEAD_BYTES:
-                    self._begun = head
+                begun = self._begun + data[at : at + HEAD_BYTES - len(self._begun)]
+                at += len(begun) - len(self._begun)
+                if len(begun) < HEAD_BYTES:
+                    self._begun = begun
                     return
-                self._begun, self._open = b"", _Open(*_head(head))
+                self._begun, self._open = b"", _Open(*_read_head(begun))
             frame = self._open
             to = min(end, at + frame.missing)
             frame.add(data, at, to)

@@ -126,6 +126,5 @@ _SAMPLE = _whole(_MARK, bytes(0x80), bytes(SIGNATURE_BYTES))
 _BARE_KEY_AT: Final = _whole(_MARK, b"", bytes(SIGNATURE_BYTES)).index(_MARK)
 _CERTIFIED_KEY_AT: Final = _SAMPLE.index(_MARK)
 _CERTIFIED_OVERHEAD: Final = len(_SAMPLE) - 0x80
-_CERTIFIED_TAIL: Final = (
-    len(_ED25519) + 3 + SIGNATURE_BYTES
-)  # 3: tag, length and unused bits of the signature
+# The 3 are tag, length and unused bits of the signature.
+_CERTIFIED_TAIL: Final = len(_ED25519) + 3 + SIGNATURE_BYTES

@@ -51,8 +51,8 @@ def answer(key: PeerId) -> bytes:
     return tls.MAGIC + key
 
 
-class Allowance:
-    """How much is still to be had in this minute. `now`: seconds of a clock that never goes back."""
+class Limiter:
+    """A rate limiter: how much is still to be had in this minute. `now`: seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self._window = -1

@@ -1,7 +1,7 @@
-"""Decides which frame leaves next: signals, then control, then bulk.
+"""Decides what leaves next: signals, then control, then bulk.
 
 Two lanes. Inside a lane messages leave one after another, replies before requests (they free places); between
-lanes control overtakes at every frame. So the receiver needs to put together one message a lane at most.
+lanes control overtakes whenever more is asked for. So the receiver needs to put together one message a lane at most.
 A request starts only while places are free by the rules that the peer checks (limits.STREAMS_OPEN and
 REQUEST_BYTES); bulk uses half of each, so that it cannot keep control waiting.
 """
@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from farflung.core import limits
-from farflung.net.frames import FRAGMENT_BYTES, Frame, Type, encode
+from farflung.net.frames import FRAGMENT_BYTES, HEAD_BYTES, Frame, Piece, Type, encode, head
 from farflung.net.messages import Kind
+from farflung.net.tls import RECORD_BYTES
 
+_FIRST_BYTES: Final = RECORD_BYTES - HEAD_BYTES  # of a frame's body, in its first TLS record
 _MESSAGE_COST: Final = 512  # bytes that a queued message counts beside its body: small ones are not free
 
 
@@ -36,15 +38,27 @@ class Message:
         """Whether it takes one of the peer's places."""
         return self.type in (Type.REQUEST, Type.TELL)
 
-    def fragment(self, limit: int = FRAGMENT_BYTES) -> Frame:
-        """The next frame, of `limit` bytes at most; the head goes with the first."""
-        head = b"" if self.sent else self.head
-        piece = self.body[self.sent : self.sent + limit - len(head)]
-        self.sent += len(piece)
-        is_last = self.sent == len(self.body)
-        if head:
-            return Frame(self.type, self.stream, head, is_last, (piece,))
-        return Frame(Type.DATA, self.stream, piece, is_last)
+    def cut(self, room: int, pieces: list[Piece]) -> int:
+        """Adds the next frames to `pieces`, one at least; what is left of `room` is less than a frame, or they end it.
+
+        No piece crosses the end of a TLS record of its frame, and what is behind a frame's first record is not copied.
+        """
+        body, at, end = self.body, self.sent, len(self.body)
+        type_, before = (Type.DATA, b"") if at else (self.type, self.head)
+        while True:
+            ahead = len(before)
+            to = min(end, at + min(FRAGMENT_BYTES, room) - ahead)
+            first = min(to, at + _FIRST_BYTES - ahead)
+            start = head(type_, to == end, self.stream, ahead + to - at)
+            pieces.append(b"".join((start, before, body[at:first])))
+            if first < to:
+                pieces.append(body[first:to])
+            room -= HEAD_BYTES + ahead + to - at
+            at = to
+            if at == end or room < FRAGMENT_BYTES:
+                self.sent = at
+                return room
+            type_, before = Type.DATA, b""
 
 
 @dataclass(slots=True)
@@ -113,28 +127,44 @@ class Outbox:
         lane.places -= 1
         lane.bytes_placed -= size
 
-    def next(self, limit: int = FRAGMENT_BYTES) -> tuple[Kind, bytes, Message | None] | None:
-        """The next frame's kind and bytes, and the message if this is its first frame; None: nothing to send.
+    def next(self, limit: int = FRAGMENT_BYTES) -> tuple[Kind, list[Piece], list[Message]] | None:
+        """What leaves next: its kind, frames in pieces, and the messages that begin in it; None: nothing to send.
 
-        `limit`: the frame's bytes at most; on a slow line control shall not wait for a large one.
+        A frame of `limit` bytes at most, so that control does not wait for a large one on a slow line; further whole
+        frames of the same kind where they fit.
         """
         if self._signals:
-            return Kind.CONTROL, encode(Frame(self._signals.popleft(), 0)), None
+            return Kind.CONTROL, [encode(Frame(self._signals.popleft(), 0))], []
         for lane in self._lanes:
-            started = None
-            if lane.current is None:
-                lane.current = started = self._start(lane)
-            if lane.current is not None:
-                message = lane.current
-                return message.kind, self._advance(lane, message, limit), started
+            if (message := lane.current or self._start(lane)) is not None:
+                return message.kind, *self._fill(lane, message, limit)
         return None
 
-    def _start(self, lane: _Lane) -> Message | None:
-        if lane.replies:
-            return lane.replies.popleft()
-        if not lane.requests or not self._has_place(lane, len(lane.requests[0].body)):
+    def _fill(self, lane: _Lane, first: Message, room: int) -> tuple[list[Piece], list[Message]]:
+        pieces: list[Piece] = []
+        started = [] if lane.current is first else [first]
+        message: Message | None = first
+        while message is not None:
+            room = message.cut(room, pieces)
+            is_over = message.sent == len(message.body)
+            lane.current = None if is_over else message
+            if is_over:
+                lane.cost -= _cost(message)
+            message = self._start(lane, first.kind) if is_over and room >= FRAGMENT_BYTES else None
+            if message is not None:
+                started.append(message)
+        return pieces, started
+
+    def _start(self, lane: _Lane, kind: Kind | None = None) -> Message | None:
+        """The lane's next message, if it is of this `kind`."""
+        queue = lane.replies or lane.requests
+        if not queue or (kind is not None and queue[0].kind is not kind):
             return None
-        message = lane.requests.popleft()
+        if queue is lane.replies:
+            return queue.popleft()
+        if not self._has_place(lane, len(queue[0].body)):
+            return None
+        message = queue.popleft()
         message.stream = self._next_stream
         self._next_stream += 2
         lane.places += 1
@@ -151,10 +181,3 @@ class Outbox:
             and lane.places < limits.STREAMS_OPEN // share
             and lane.bytes_placed + size <= limits.REQUEST_BYTES // share
         )
-
-    def _advance(self, lane: _Lane, message: Message, limit: int) -> bytes:
-        frame = message.fragment(limit)
-        if frame.is_last:
-            lane.current = None
-            lane.cost -= _cost(message)
-        return encode(frame)

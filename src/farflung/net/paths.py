@@ -187,19 +187,12 @@ class Close(msgspec.Struct, frozen=True):
     place: Place
 
 
-class Prefer(msgspec.Struct, frozen=True):
-    """From now on control and bulk go over these."""
-
-    control: Place | None
-    bulk: Place | None
-
-
-Effect = Dial | Probe | Close | Prefer
+Effect = Dial | Probe | Close
 
 
 def handle(state: State, event: Event, now: float) -> tuple[State, list[Effect]]:
     """The next state and what to do. `now`: seconds of a clock that only goes forward."""
-    before, effects = state, list[Effect]()
+    effects = list[Effect]()
     match event:
         case Known():
             state, effects = _known(state, event, now)
@@ -211,8 +204,6 @@ def handle(state: State, event: Event, now: float) -> tuple[State, list[Effect]]
             state, effects = _happened(state, event, now)
     state, closes = _leave(_prefer(state), now)
     state, tries = _try(state, now, is_wanted=isinstance(event, Wanted | Silent))
-    if (state.control, state.bulk) != (before.control, before.bulk):
-        effects.append(Prefer(state.control, state.bulk))
     return state, effects + closes + tries
 
 

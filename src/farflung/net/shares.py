@@ -1,7 +1,8 @@
 """Divides the upload rate of one line among those that send over it: max-min fair, and never more than there is.
 
 Nobody gets more than it wants while another has less than it wants; what nobody wants is spread over all, so that
-whoever begins to send finds some. Who uses what it was given wants everything; who does not, twice what it uses.
+whoever begins to send finds some. Who uses what it was given wants everything; who uses less than three quarters of it,
+a third more than it uses: more would be kept from others, and less could not show that it wants more.
 
 Rates are whole bytes a second. Source: Bertsekas and Gallager, Data Networks, section 6.5.2.
 """
@@ -24,7 +25,7 @@ def wanted(used: int, share: int, rate: int, count: int) -> int:
     """What one of `count` wants of `rate`, after it used `used` of its `share`."""
     if 4 * used >= 3 * share:
         return rate
-    return max(2 * used, rate // (_QUIET * count))
+    return max(-(-4 * used // 3), rate // (_QUIET * count))
 
 
 def divide(rate: int, wants: Sequence[int]) -> list[int]:

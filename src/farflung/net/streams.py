@@ -171,15 +171,15 @@ class Streams:
         """Whether another message of this kind may be queued without growing over the bound."""
         return self._outbox.has_room(kind)
 
-    def next_frame(self, limit: int = FRAGMENT_BYTES) -> tuple[Kind, bytes] | None:
-        """The next frame to send and what its bytes are for; None: nothing may be sent now."""
+    def next_frames(self, limit: int = FRAGMENT_BYTES) -> tuple[Kind, list[Piece]] | None:
+        """What to send next, in pieces, and what it is for; None: nothing may be sent now. `limit`: `Outbox.next`."""
         sent = self._outbox.next(limit)
         if sent is None:
             return None
-        kind, data, started = sent
-        if started is not None:
-            self._started(started)
-        return kind, data
+        kind, pieces, started = sent
+        for message in started:
+            self._started(message)
+        return kind, pieces
 
     def _put(self, type_: Type, method: str, body: bytes, kind: Kind, ticket: int) -> None:
         head = messages.ask_head(method, kind, len(body))

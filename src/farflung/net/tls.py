@@ -152,16 +152,20 @@ class Session:
         self._guarded(lambda: plain.extend(self._receive(data)))
         return plain
 
-    def send(self, plaintext: bytes | memoryview) -> None:
+    def send(self, *plaintext: bytes | bytearray | memoryview) -> None:
         """Encrypts; the ciphertext is in `outgoing`. Raises NetworkError FF-NET-005 before READY."""
-        if self._tls is None or not self.is_ready:
+        if self._tls is None or self.identity is None or self._is_broken:
             raise NetworkError("FF-NET-005", "the connection is not open yet")
-        tls = self._tls
-        self._guarded(lambda: tls.write(plaintext))
+        write = self._tls.write
+        try:
+            for each in plaintext:
+                write(each)
+        except ssl.SSLError as error:
+            raise self._broke(error) from None
 
     def outgoing(self) -> bytes:
         """Bytes for the socket since the last call."""
-        data = self._out.read() if self._out.pending else b""
+        data = self._out.read()
         return b"" if self._is_broken else data
 
     def finish(self) -> None:
@@ -176,11 +180,14 @@ class Session:
         try:
             step()
         except ssl.SSLError as error:
-            self._is_broken = True
-            raise _broken(error.reason or str(error)) from None
+            raise self._broke(error) from None
         except ProtocolError:
             self._is_broken = True
             raise
+
+    def _broke(self, error: ssl.SSLError) -> ProtocolError:
+        self._is_broken = True
+        return _broken(error.reason or str(error))
 
     def _start(self, context: ssl.SSLContext, *, is_server: bool) -> None:
         self._tls = context.wrap_bio(self._in, self._out, server_side=is_server)
@@ -240,8 +247,9 @@ class Session:
     def _read(self) -> list[bytes]:
         assert self._tls is not None
         pieces: list[bytes] = []
+        next_record = self._tls.read
         try:
-            while piece := self._tls.read(RECORD_BYTES):
+            while piece := next_record(RECORD_BYTES):
                 pieces.append(piece)
             self.is_closed = True
         except ssl.SSLWantReadError:

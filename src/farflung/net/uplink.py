@@ -3,8 +3,9 @@
 A line is paced for one reason: the queue that we would make in it, in which the owner's packets wait. So without a
 queue there is no estimate and no pace. A round trip well above its shortest, in three windows in a row in which we had
 something to send all the time and the rate no longer grew, is a queue; if it goes when we halve, it was ours, and what
-was delivered while it stood is what the line carries. Nothing else lowers the estimate: no loss, no burst that ends
-before TCP has found its rate, no time without anything to send. What is known is doubted every few seconds.
+was sent while it stood, delivered or lost elsewhere, is what the line carries. Nothing else lowers the estimate: no
+loss, no burst that ends before TCP has found its rate, no time without anything to send. What is known is doubted every
+few seconds.
 
     OPEN --- a queue ---> TEST --- it went: it was ours ---> KEEP --- 1 to 4 s of work, or a pause ---> PROBE
                                --- it stayed ---> OPEN, and SHARE if it stands for a second more
@@ -43,6 +44,9 @@ STEADY: Final = 1.25  # between the least and the most of them; in its start TCP
 QUEUE: Final = 0.008  # that a queue takes at least, so that jitter is none
 QUEUE_SHARE: Final = 0.125  # of the round trip
 TEST_TRIPS: Final = 4.0
+TEST_LEAST: Final = (
+    0.75  # a slow connection's smoothed round trip falls late: by an eighth an acknowledgement
+)
 TEST_MOST: Final = 1.5
 WEIGH: Final = 0.25  # or WEIGH_TRIPS: in which more than is known must come, to be believed
 WEIGH_TRIPS: Final = 4.0
@@ -52,6 +56,7 @@ PROBE_TRIPS: Final = 16.0  # two cycles in which BBR tries a quarter more
 PROBE_LEAST: Final = 0.5
 STAYS: Final = 1.0  # so long somebody else's queue stands, or is away, before we act on it
 SILENCE: Final = 1.0  # so long nothing is delivered when a line is cut; slow ones deliver packets
+LOST: Final = 0.05  # of what was delivered may be lost elsewhere: a queue that overflows drops more
 _PROBE, _TEST, _SHARE = 1.25, 0.5, 0.5
 _KEEP: Final = KEPT * 1500 / 1448  # a line is told in packets, and rates here count what they carry
 
@@ -72,7 +77,7 @@ class Sample:
 
     `trip`: the shortest round trip of the busy ones. `queue`: by how much the least delayed of them exceeds its own
     shortest: a queue of the line delays all of them. `is_busy`: at both ends of the time something waited to be sent
-    by TCP, whose receiver took it; else the rest says nothing.
+    by TCP, whose receiver took it; else the rest says nothing. `again`: bytes that were sent once more.
     """
 
     at: float
@@ -81,6 +86,12 @@ class Sample:
     trip: float = 0.05
     queue: float = 0.0
     is_busy: bool = True
+    again: int = 0
+
+    @property
+    def carried(self) -> float:
+        """Bytes that the line took: what is lost elsewhere it has carried, what its own queue dropped it has not."""
+        return self.delivered + min(self.again, LOST * self.delivered)
 
     @property
     def base(self) -> float:
@@ -95,14 +106,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes that were delivered in a time."""
+    """Bytes that were carried in a time."""
 
-    got: int = 0
+    got: float = 0.0
     seconds: float = 0.0
 
     def more(self, sample: Sample) -> Span:
         """With those of one more look."""
-        return Span(self.got + sample.delivered, self.seconds + sample.seconds)
+        return Span(self.got + sample.carried, self.seconds + sample.seconds)
 
     @property
     def rate(self) -> float:
@@ -216,7 +227,7 @@ def _proof(line: Line) -> float | None:
 def _tested(line: Line, sample: Sample) -> Line | None:
     if (found := _proof(line)) is None:
         return None
-    patience = min(TEST_MOST, TEST_TRIPS * sample.trip)
+    patience = min(TEST_MOST, max(TEST_LEAST, TEST_TRIPS * sample.trip))
     return replace(_enter(line, Phase.TEST), found=found, patience=patience)
 
 

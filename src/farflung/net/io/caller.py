@@ -12,7 +12,7 @@ from farflung.core.ids import PeerId
 from farflung.net.counters import Counter, Meter
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
-from farflung.net.io.desk import internal_error
+from farflung.net.io.handlers import internal_error
 from farflung.net.io.manners import Manners
 from farflung.net.streams import Asked, Kind
 from farflung.net.tls import Session

@@ -23,13 +23,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from farflung.core import limits
+from farflung.net.bucket import Bucket
 from farflung.net.io.tuning import tune
-from farflung.net.rates import Bucket
 
 CAN_SPLICE: Final = sys.platform == "linux" and hasattr(os, "splice")
 _TURNS: Final = 16  # fillings and drainings before other circuits have theirs
 _QUIET_LOOKS: Final = 3
-_UNSTARTED, _STOPPED, _RATE = "not started", "stopped", "rate"  # reasons to hold a way
+_UNSTARTED, _STOPPED, _RATE, _HELD = "not started", "stopped", "rate", "held"  # reasons to hold a way
 
 
 class Duct(Protocol):
@@ -142,7 +142,7 @@ class _Way:
 
     def limit(self, rate: int) -> None:
         """Forwards at most `rate` bytes a second from now on."""
-        self._rate = Bucket(rate, self._loop.time())
+        self._rate = Bucket(rate, at=self._loop.time())
 
     def stop(self) -> None:
         """Waits for nothing any more."""
@@ -223,29 +223,25 @@ class Circuit:
         """Bytes taken from one peer and not yet given to the other's socket, both ways."""
         return sum(way.duct.held for way in self._ways)
 
-    @property
-    def is_spliced(self) -> bool:
-        """Whether the bytes stay in the kernel both ways."""
-        return all(isinstance(way.duct, Pipe) for way in self._ways)
-
     def start(self) -> None:
         """Forwards from now on."""
-        self.release(_UNSTARTED)
+        for way in self._ways:
+            way.release(_UNSTARTED)
 
     def limit(self, rate: int) -> None:
         """Forwards at most `rate` bytes a second each way from now on."""
         for way in self._ways:
             way.limit(rate)
 
-    def hold(self, why: str) -> None:
-        """Reads nothing from either peer until `release` with the same reason."""
+    def hold(self) -> None:
+        """Reads nothing from either peer until `release`."""
         for way in self._ways:
-            way.hold(why)
+            way.hold(_HELD)
 
-    def release(self, why: str) -> None:
+    def release(self) -> None:
         """See `hold`."""
         for way in self._ways:
-            way.release(why)
+            way.release(_HELD)
 
     def moved(self, sink: socket.socket, size: int) -> None:
         """A sink took `size` bytes."""

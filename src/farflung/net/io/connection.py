@@ -1,7 +1,7 @@
 """One connection between two keys: joins TLS, frames, streams and counters to an asyncio transport.
 
 Reading never pauses: every buffer behind it is bounded by rules that the peer must keep (see `streams`). Writing
-hands over one frame at a time, and only while the kernel takes it (`outlet`), so that control can overtake bulk
+hands over a portion at a time, and only while the kernel takes it (`outlet`), so that control can overtake bulk
 until the last moment.
 """
 
@@ -22,13 +22,14 @@ from farflung.net.frames import FrameReader
 from farflung.net.io.listening import again, left, stuck, unanswered
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.owner import Owner
+from farflung.net.io.rooms import Rooms
+from farflung.net.io.silence import Silence
 from farflung.net.io.tuning import Tuned
 from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
 from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
 from farflung.net.tls import Session
 
-_QUIET_LOOKS: Final = 3
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close
 
 
@@ -46,12 +47,12 @@ class Connection(asyncio.BufferedProtocol):
         self._outlet: Outlet | None = None
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._waiting: tuple[deque[Asked], deque[Asked]] = (deque(), deque())  # control, bulk: not started
-        self._room, self._gone = asyncio.Event(), asyncio.Event()
+        self._rooms, self._gone = Rooms(self._streams), asyncio.Event()
         self._proved: asyncio.Future[None] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._reason: NetworkError | None = None
-        self._idle_seconds, self._quiet = idle_seconds, 0  # looks of `_watch` since something came
-        self._timers: list[asyncio.TimerHandle] = []
+        dumb = stuck(f"nothing came for {idle_seconds:.0f} s")
+        self._silence = Silence(idle_seconds, self._still, lambda: self.drop(dumb))
         self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
         self.place, self.way = MEETING, Way.DIRECT  # over what it runs, as its endpoint says
         self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (roads)
@@ -153,15 +154,14 @@ class Connection(asyncio.BufferedProtocol):
         except TimeoutError:
             if self.heard <= began:  # not even something else came: who is only slow answers the ping
                 self.doubt()
-                self._streams.ping()
-                self._pump()
+                self._ping()
             raise unanswered(self.peer, method, timeout) from None
 
     async def tell(self, method: str, body: bytes, *, kind: Kind = Kind.CONTROL) -> None:
         """Sends without waiting for an answer; returns when it is queued. Raises FF-NET-030, 046, 150."""
         await self._wait_for_room(kind)
         self._streams.tell(method, body, kind)
-        self._pump()
+        self._send()
 
     async def closed(self) -> None:
         """Returns when the connection is gone."""
@@ -176,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self._session.finish()
             self._outlet.write(Kind.CONTROL, self._session.outgoing())
             self._outlet.close()
-            self._timers.append(self._loop.call_later(_LINGER_SECONDS, self._outlet.abort))
+            self._loop.call_later(_LINGER_SECONDS, self._outlet.abort)
 
     # For the endpoint and its desk
 
@@ -203,13 +203,13 @@ class Connection(asyncio.BufferedProtocol):
         """Replies to a request. Raises NetworkError FF-NET-030 for a body over the limit."""
         if self._reason is None:
             self._streams.reply(asked, body)
-            self._pump()
+            self._send()
 
     def refuse(self, asked: Asked, error: FarflungError) -> None:
         """Replies with an error."""
         if self._reason is None:
             self._streams.fail(asked, error)
-            self._pump()
+            self._send()
 
     def check(self, kind: Kind) -> None:
         """Raises NetworkError FF-NET-150 when the owner allows no more of this kind this month."""
@@ -227,11 +227,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio: the TCP connection stands."""
         assert isinstance(transport, asyncio.Transport)
-        self._outlet = Outlet(transport, self._meter, self._owner.manners, self._pump)
+        self._outlet = Outlet(transport, self._meter, self._owner.manners, self._pump, self._ping)
         if self._reason is not None:
             transport.abort()
             return
-        self._watch()
+        self._silence.begin()
         self._write(Kind.CONTROL, self._session.outgoing())
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         """asyncio: `nbytes` are there."""
         if self._outlet is not None:
             self._outlet.took(nbytes)
-        self._quiet = 0
+        self._silence.broken()
         self.heard = self._loop.time()
         if self._reason is not None:
             return
@@ -258,7 +258,6 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio: the TCP connection is gone."""
         self._end(left(self._refuser, str(exc) if exc else "the peer closed it"))
-        self._stop_timers()
         if self._outlet is not None:
             self._outlet.gone()
         self._gone.set()
@@ -267,14 +266,13 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """asyncio: the kernel takes no more."""
         if self._outlet is not None:
-            self._outlet.is_full = True
+            self._outlet.filled()
 
     def resume_writing(self) -> None:
         """asyncio: the kernel has taken everything."""
         if self._outlet is not None:
-            self._outlet.is_full = False
             self.heard = self._loop.time()
-            self._outlet.account()
+            self._outlet.emptied()
             self._pump()
 
     # Inside
@@ -315,9 +313,7 @@ class Connection(asyncio.BufferedProtocol):
                 call.set_result(event.body)
 
     async def _wait_for_room(self, kind: Kind) -> None:
-        while not self._streams.has_room(kind) and self._reason is None:
-            self._room.clear()
-            await self._room.wait()
+        await self._rooms.wait(kind)
         self._check_open()
         self.check(kind)
 
@@ -331,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
         call: asyncio.Future[bytes] = self._loop.create_future()
         self._calls[ticket] = call
         try:
-            self._pump()
+            self._send()
             return await call
         finally:
             if self._calls.pop(ticket, None) is not None and self._reason is None:
@@ -340,18 +336,29 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pump(self) -> None:
         """Sends frames while the kernel takes them; then whoever waits for room may look."""
-        while (most := self._most()) and (frame := self._streams.next_frame(most)) is not None:
-            self._session.send(frame[1])
-            self._write(frame[0], self._session.outgoing())
-        self._room.set()
+        outlet, session, streams = self._outlet, self._session, self._streams
+        if outlet is not None and session.is_ready:
+            while self._reason is None and (most := outlet.piece):
+                sent = streams.next_frames(most)
+                if sent is None:
+                    break
+                session.send(*sent[1])
+                outlet.write(sent[0], session.outgoing())
+        self._rooms.look()
         self.serve()
+
+    def _send(self) -> None:
+        """Sends what was queued, and says a word behind it if nothing else follows."""
+        self._pump()
+        if self._outlet is not None:
+            self._outlet.followed()
+
+    def _ping(self) -> None:
+        self._streams.ping()
+        self._pump()
 
     def _may_serve(self, kind: Kind) -> bool:
         return self._streams.has_room(kind) and self._owner.has_place(self.peer, kind)
-
-    def _most(self) -> int:
-        is_up = self._reason is None and self._session.is_ready
-        return self._outlet.piece if is_up and self._outlet is not None else 0
 
     def _write(self, kind: Kind, data: bytes) -> None:
         if self._outlet is not None and data:
@@ -364,7 +371,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reason is not None:
             return
         self._reason = reason
-        self._stop_timers()
+        self._silence.end()
         for queue in self._waiting:
             queue.clear()
         calls, self._calls = self._calls, {}
@@ -373,27 +380,11 @@ class Connection(asyncio.BufferedProtocol):
             if not waited.done():
                 waited.set_exception(again(reason))
                 waited.exception()  # nobody has to wait for it
-        self._room.set()
+        self._rooms.end()
 
-    def _watch(self) -> None:
-        """Looks for silence, three times in `idle_seconds`: the dialer pings, either end gives up.
-
-        It counts looks and not seconds: a process that was stopped for an hour has not listened, so it cannot
-        blame the peer.
-        """
-        if self._quiet >= _QUIET_LOOKS:
-            self.drop(stuck(f"nothing came for {self._idle_seconds:.0f} s"))
-            return
-        if self.is_open and self._quiet:
-            if self.is_worn and self._streams.is_idle:
-                self.close()
-                return
-            if self._is_dialer:
-                self._streams.ping()
-                self._pump()
-        self._quiet += 1
-        self._timers = [self._loop.call_later(self._idle_seconds / _QUIET_LOOKS, self._watch)]
-
-    def _stop_timers(self) -> None:
-        while self._timers:
-            self._timers.pop().cancel()
+    def _still(self) -> None:
+        """Nothing came for a while: the dialer pings, and who has carried enough ends."""
+        if self.is_open and self.is_worn and self._streams.is_idle:
+            self.close()
+        elif self.is_open and self._is_dialer:
+            self._ping()

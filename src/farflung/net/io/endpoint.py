@@ -29,9 +29,9 @@ from farflung.net.endpoints import DIRECT, Place
 from farflung.net.io.attachment import SUMMON, Attachment, first_there
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
-from farflung.net.io.desk import Desk, Handler, OnError
+from farflung.net.io.handlers import Handler, Handlers, OnError
 from farflung.net.io.knock import knock, new_ticket
-from farflung.net.io.listening import cannot_listen, check_host, too_slow, turned_away, unreachable
+from farflung.net.io.listening import LOOPBACK, cannot_listen, check_host, too_slow, turned_away, unreachable
 from farflung.net.io.manners import Manners
 from farflung.net.io.purse import SIGN, Purse
 from farflung.net.io.spares import keep_spare
@@ -58,7 +58,7 @@ class Endpoint:
         handler: Handler,
         counter: Counter,
         *,
-        host: str = "127.0.0.1",
+        host: str = LOOPBACK,
         port: int = 0,
         admit: Admit | None = None,
         allow_remote: bool = False,
@@ -79,7 +79,7 @@ class Endpoint:
         self.manners: Manners | None = manners or Manners()
         self.buffer = bytearray(_READ_BYTES)
         self._handler = handler
-        self._desk = Desk(self._handle, on_error or _report, self._freed)
+        self._handlers = Handlers(self._handle, on_error or _report, self._freed)
         self._host, self._port, self._allow_remote = host, port, allow_remote
         self._admit = admit
         self._handshake_seconds, self._idle_seconds = handshake_seconds, idle_seconds
@@ -236,7 +236,7 @@ class Endpoint:
         for connection in list(self._connections):
             connection.close()
         await asyncio.gather(*(each.closed() for each in list(self._connections)))
-        await self._desk.close()
+        await self._handlers.close()
         for late in list(self._connections):  # a relay joined it while we closed
             late.drop(NetworkError("FF-NET-049", "this endpoint is closed"))
         self._credentials.close()
@@ -366,11 +366,11 @@ class Endpoint:
 
     def has_place(self, peer: PeerId, kind: Kind) -> bool:
         """Whether another request of this key may start."""
-        return self._desk.has_place(peer, kind)
+        return self._handlers.has_place(peer, kind)
 
     def work(self, connection: Connection, asked: Asked) -> None:
         """Starts the handler of a request."""
-        self._desk.start(connection, asked)
+        self._handlers.start(connection, asked)
 
     def lost(self, connection: Connection) -> None:
         """The connection is gone."""

@@ -4,7 +4,8 @@ It stays connected until it is closed, and joins again by itself when the connec
 does not come this way is fetched in another, so a message that cannot be sent is an error for its sender alone.
 
 A relay that says something now and then but takes nothing, or never counts a roster, is left in time (`_holding`): what
-is sent has the time that a line of limits.OWED_RATE needs to carry it from every member, and some more.
+is sent has the time that a line of limits.OWED_RATE needs to carry it from every member, and some more. It is not
+joined again for a while (`Shunned`), and `enter` says so, that whoever leads the group takes another relay meanwhile.
 """
 
 from __future__ import annotations
@@ -27,10 +28,9 @@ from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head, Opener, Sealer, missing_of, read_head
 from farflung.net.groups import Join, SignedRoster, Welcome
-from farflung.net.io.fanway import REFUSALS, dial, lost, refused
-from farflung.net.io.frontdoor import exactly
+from farflung.net.io.fanway import REFUSALS, Shunned, dial, lost, refused, show
 from farflung.net.io.manners import Manners
-from farflung.net.io.purse import Fare, Purse
+from farflung.net.io.purse import GroupTally, Purse
 from farflung.net.io.tuning import expect, tune
 from farflung.net.io.valve import Valve
 from farflung.net.messages import Kind
@@ -107,9 +107,10 @@ class Fan:
         self._account = station.credential.account
         self._opener = Opener(self._account)
         self._meeting: Meeting | None = None
+        self._shunned = Shunned()
         self._socket: socket.socket | None = None
         self._valve: Valve | None = None  # of the socket
-        self._fare: Fare | None = None  # what it costs, at a relay that is paid
+        self._tally: GroupTally | None = None  # what it costs, at a relay that is paid
         self._sealer: Sealer | None = None
         self._sending = asyncio.Lock()
         self._holds: asyncio.Timeout | None = None  # of who is sending
@@ -140,6 +141,8 @@ class Fan:
             return
         if self._account not in roster.members:
             raise refused(meeting.relay, REFUSALS[Welcome.OUTSIDE])
+        if not is_here and self._shunned.left(meeting.relay, time.monotonic()):
+            raise refused(meeting.relay, "it hung, and is left alone for some minutes")
         self._opener.enter(roster, meeting.key, time.monotonic())
         if not is_here:
             await self._stop()
@@ -163,8 +166,7 @@ class Fan:
             last = min(max(began, self.heard), began + limits.FAN_GROUP_BYTES / self._rate)
             left = last + self._patience - time.monotonic()
             if left <= 0:
-                if sock is not None and sock is self._socket:
-                    self._shut(sock)
+                self._leave(sock)
                 raise lost()
             await asyncio.wait([counts], timeout=left)
         return counts.result()
@@ -176,11 +178,13 @@ class Fan:
         The relay gives them to all others, whose lines carry what everybody sends; who is slowest stops the senders.
         """
         async with self._sending:
+            sock = self._socket
             members = len(self._meeting.roster.roster.members) if self._meeting is not None else 1
             try:
                 async with asyncio.timeout(self._patience + size * members / self._rate) as self._holds:
                     yield
-            except TimeoutError as error:  # `_write` has shut the connection
+            except TimeoutError as error:
+                self._leave(sock)
                 raise lost() from error
             finally:
                 self._holds = None
@@ -196,8 +200,8 @@ class Fan:
             self._valve.check(self._kind)
             for frame in self._sealer.seal(message):
                 await self._write(frame, self._kind)
-                if self._fare is not None:
-                    self._fare.sent(len(frame))
+                if self._tally is not None:
+                    self._tally.sent(len(frame))
 
     async def close(self) -> None:
         """Leaves the group."""
@@ -231,9 +235,9 @@ class Fan:
             self._valve.close()
             self._socket.close()
             self._socket = self._valve = None
-        if self._fare is not None:
-            self._fare.end()
-            self._fare = None
+        if self._tally is not None:
+            self._tally.end()
+            self._tally = None
 
     def _draw(self, meeting: Meeting) -> None:
         """A stream of its own, so that no counter comes twice whatever was sent before."""
@@ -245,14 +249,14 @@ class Fan:
         nonce = secrets.token_bytes(groups.NONCE_BYTES)
         ends = now + limits.TICKET_SECONDS // 2
         place = (meeting.host, meeting.port)
-        fare = Fare(self._station.purse, meeting.roster.roster.owner, meeting.relay, place)
-        join = Join(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends, fare.toll)
+        tally = GroupTally(self._station.purse, meeting.roster.roster.owner, meeting.relay, place)
+        join = Join(meeting.relay, meeting.roster.roster.group, own.account, nonce, ends, tally.toll)
         shown = groups.sign_join(own, join, meeting.roster)
         sock = await dial(meeting.relay, meeting.host, meeting.port)
         tune(sock)
         valve = Valve(sock, self._station.manners)
         try:
-            word = await self._show(meeting, sock, shown)
+            word = await show(meeting.relay, sock, shown)
         except BaseException:
             valve.close()
             sock.close()
@@ -267,19 +271,9 @@ class Fan:
             sock.close()
             raise refused(meeting.relay, "it has no groups" if status is None else REFUSALS[status])
         self._socket, self._valve, self._heard = sock, valve, time.monotonic()
-        self._fare = fare
-        fare.begin()
+        self._tally = tally
+        tally.begin()
         self._draw(meeting)
-
-    @staticmethod
-    async def _show(meeting: Meeting, sock: socket.socket, shown: bytes) -> bytes:
-        """The relay's answer to a join. Raises NetworkError FF-NET-130."""
-        try:
-            async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
-                await asyncio.get_running_loop().sock_sendall(sock, shown)
-                return await exactly(sock, groups.ANSWER_BYTES)
-        except (OSError, EOFError) as error:  # TimeoutError is an OSError
-            raise refused(meeting.relay, "it does not answer") from error
 
     async def _write(self, data: bytes, kind: Kind) -> None:
         """Raises NetworkError FF-NET-135. A frame that was begun is written to its end, or the connection is over."""
@@ -304,6 +298,12 @@ class Fan:
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
 
+    def _leave(self, sock: socket.socket | None) -> None:
+        """The relay hangs, unless this connection to it is over anyhow."""
+        if sock is not None and sock is self._socket and self._meeting is not None:
+            self._shunned.hung(self._meeting.relay, time.monotonic())
+            self._shut(sock)
+
     async def _stay(self) -> None:
         """Reads, and joins again after a loss, until it is cancelled."""
         while True:
@@ -320,7 +320,8 @@ class Fan:
                     pinging.cancel()
                     self._drop()
                 self._hearer.gap()
-            await asyncio.sleep(AGAIN_SECONDS)
+            relay = self._meeting.relay if self._meeting is not None else PeerId(b"")
+            await asyncio.sleep(max(AGAIN_SECONDS, self._shunned.left(relay, time.monotonic())))
             if self._meeting is not None:
                 with contextlib.suppress(NetworkError):
                     await self._join(self._meeting)
@@ -329,7 +330,7 @@ class Fan:
         while True:
             await asyncio.sleep(PING_SECONDS)
             if time.monotonic() - self._heard > limits.IDLE_SECONDS:
-                self._shut(sock)
+                self._leave(sock)
                 return
             with contextlib.suppress(NetworkError):
                 async with self._holding(HEAD_BYTES):
@@ -368,8 +369,8 @@ class Fan:
         self._counter.received[self._kind if is_data else Kind.CONTROL] += size
         match head.kind:
             case FrameKind.DATA:
-                if self._fare is not None:
-                    self._fare.received(size)
+                if self._tally is not None:
+                    self._tally.received(size)
                 self._open(view[:HEAD_BYTES], view[HEAD_BYTES:size])
             case FrameKind.GAP:
                 self._hearer.gap()

@@ -13,9 +13,9 @@ A member is never in the middle of two frames at once: the one that it has begun
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import socket
-from collections import Counter as Tally
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -38,7 +38,6 @@ from farflung.net.metering import Books
 from farflung.net.tickets import Spent, Status
 
 LOOK_SECONDS: Final = 0.5
-_TURNS: Final = 4  # frames that one member may send before others have their turn
 # What a group's member is told when its owner's pass is not taken: the word that a circuit's dialer would hear.
 _WELCOMES: Final = {
     status: Welcome[status.name]
@@ -55,7 +54,6 @@ _WELCOMES: Final = {
         Status.OWING,
     )
 }
-_BUFFERS: Final = 16  # frames given to the kernel at once
 
 
 class _Group:
@@ -240,7 +238,7 @@ class Hub:
         self.moved, self._counter, self._uplink = on_moved, counter, uplink
         self.held = 0
         self.groups: dict[Hash, _Group] = {}
-        self._by_owner: Tally[PeerId] = Tally()
+        self._by_owner = collections.Counter[PeerId]()
 
     async def hear(self, stranger: socket.socket, magic: bytes) -> bool:
         """Reads a join and follows it; whether the socket was kept. Raises OSError, EOFError."""
@@ -259,11 +257,7 @@ class Hub:
 
     def counts(self, who: Identity) -> bool:
         """Whether a node key counts now."""
-        try:
-            self._rules.keyring.check(who, self._rules.clock())
-        except ProtocolError:
-            return False
-        return True
+        return self._rules.keyring.counts(who, self._rules.clock())
 
     def is_sound(self, signed: SignedRoster) -> bool:
         """Whether a roster is its owner's, by a key that counts."""

@@ -1,4 +1,4 @@
-"""A member's way to its group's relay: dialled, refused with a cause, or lost."""
+"""A member's way to its group's relay: dialled, refused with a cause, lost, or left alone for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Final
 from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId, short
+from farflung.net import groups
 from farflung.net.groups import Welcome
+from farflung.net.io.frontdoor import exactly
+
+SHUN_SECONDS: Final = 60.0  # a relay that hung is left alone, twice as long each time,
+SHUN_MOST: Final = 900.0  # and at most so long
+_SHUNNED: Final = 16  # relays remembered
 
 REFUSALS: Final = {
     Welcome.MALFORMED: "it cannot read our join",
@@ -54,6 +60,37 @@ async def dial(relay: PeerId, host: str, port: int) -> socket.socket:
             cause=getattr(error, "strerror", None) or str(error)[:200],
             hint="nothing: what a group saves is lost, and everything goes the ordinary way",
         ) from error
+
+
+async def show(relay: PeerId, sock: socket.socket, shown: bytes) -> bytes:
+    """The relay's answer to a join. Raises NetworkError FF-NET-130."""
+    try:
+        async with asyncio.timeout(limits.HANDSHAKE_SECONDS):
+            await asyncio.get_running_loop().sock_sendall(sock, shown)
+            return await exactly(sock, groups.ANSWER_BYTES)
+    except (OSError, EOFError) as error:  # TimeoutError is an OSError
+        raise refused(relay, "it does not answer") from error
+
+
+class Shunned:
+    """Relays that let us in and then took or said nothing: who joins them at once again hangs at once again."""
+
+    def __init__(self) -> None:
+        self._until: dict[PeerId, tuple[float, float]] = {}  # when it is over, and how long it was
+
+    def hung(self, relay: PeerId, now: float) -> None:
+        """It did so at `now` (monotonic seconds)."""
+        if self.left(relay, now):  # of the same time: more than one waited for it
+            return
+        _, before = self._until.pop(relay, (0.0, 0.0))
+        pause = min(2 * before, SHUN_MOST) or SHUN_SECONDS
+        self._until[relay] = now + pause, pause
+        if len(self._until) > _SHUNNED:
+            del self._until[next(iter(self._until))]
+
+    def left(self, relay: PeerId, now: float) -> float:
+        """Seconds for which it is still left alone."""
+        return max(0.0, self._until.get(relay, (now, 0.0))[0] - now)
 
 
 def refused(relay: PeerId, cause: str) -> NetworkError:

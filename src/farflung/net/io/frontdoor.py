@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from farflung.core import limits
+from farflung.core.io.tasks import Tasks
 from farflung.net.io.listening import cannot_listen, check_host
 
 MAGIC_BYTES: Final = 4
@@ -20,9 +21,8 @@ _BACKLOG: Final = 128
 _ACCEPTED_AT_ONCE: Final = 16
 _BREATHER_SECONDS: Final = 1.0  # when the system has no descriptor left
 
-Greeter = Callable[
-    [socket.socket, bytes], Awaitable[bool]
-]  # the socket and what was read; whether it was kept
+# Gets the socket and what was read; says whether it keeps the socket.
+Greeter = Callable[[socket.socket, bytes], Awaitable[bool]]
 
 
 class FrontDoor:
@@ -40,7 +40,7 @@ class FrontDoor:
         self._host, self._port, self._greeters = host, port, greeters
         self._allow_remote, self._handshake_seconds = allow_remote, handshake_seconds
         self._listener: socket.socket | None = None
-        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._strangers = Tasks()  # being greeted
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
@@ -67,10 +67,7 @@ class FrontDoor:
             self._listener.close()
             self._listener = None
         await asyncio.sleep(0)  # a task that is cancelled before its first step does not close its socket
-        tasks = list(self._strangers)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._strangers.close()
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
@@ -85,12 +82,8 @@ class FrontDoor:
                 return
             stranger.setblocking(False)
             while len(self._strangers) >= limits.HALF_OPEN:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                oldest.cancel()
-            task = asyncio.create_task(self._greet(stranger))
-            self._strangers[task] = None
-            task.add_done_callback(lambda done: self._strangers.pop(done, None))
+                self._strangers.drop_oldest()
+            self._strangers.begin(self._greet(stranger))
 
     def _take_breath(self, listener: socket.socket) -> None:
         """No descriptor is left: connections that end will free some."""

@@ -20,6 +20,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.messages import Kind
 from farflung.net.tickets import Purpose, Status, Ticket
 
+# The cause and the hint for each status.
 _REFUSALS: Final = {
     Status.MALFORMED: ("it cannot read our ticket", "check that both sides run the same version of farflung"),
     Status.ELSEWHERE: ("another relay listens there", "get a fresh address of the peer"),
@@ -42,7 +43,7 @@ _REFUSALS: Final = {
         "receipts for what it carried are missing",
         "wait for both sides to sign, then dial again",
     ),
-}  # status: cause, hint
+}
 
 
 Make = Callable[[SignedPass | None], Connection]  # under which pass a spare was joined

@@ -74,9 +74,8 @@ class Lan:
             await self._announce(ServiceInfo)
         except BaseException as error:
             await self.close()
-            if isinstance(
-                error, OSError | Error
-            ):  # any host of the LAN can answer for our name, random as it is
+            # Any host of the LAN can answer for our name, random as it is.
+            if isinstance(error, OSError | Error):
                 cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
                 raise _impossible(cause) from error
             raise

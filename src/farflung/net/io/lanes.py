@@ -3,8 +3,9 @@
 Over 100 Mbit/s and 100 ms, 100 MB filled .88 and .85 of the line with one connection of bbr (0.5 and 2 % loss), and
 .94 and .91 with four; what was missing was lost in the first two seconds (docs/decisions/026-paths.md).
 
-Whoever can dial the path opens them, one after the first use for bulk, and closes them when they rest. They are bulk's
-alone: control, measuring and the choice of paths stay with the first connection of each path.
+Whoever can dial the path opens them after the first use for bulk, and closes them when they rest. They are bulk's
+alone, and bulk leaves the first connection to control as soon as one of them stands: what is lost of bulk would hold up
+what was sent behind it for a round trip and more. Asking and the choice of paths stay with the first connection too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.paths import Way
 
-LANES: Final = 4  # connections of one path, the first among them
+LANES: Final = 4  # of one path, beside its first connection
 REST_SECONDS: Final = 60.0  # after which an idle lane is closed, and a path that refused one is asked again
 
 _Path = tuple[PeerId, Place]
@@ -36,13 +37,20 @@ class Lanes:
         self._resting: dict[_Path, float] = {}  # until when no lane is tried
 
     def of(self, first: Connection) -> tuple[Connection, ...]:
-        """All usable connections over the same path, `first` before them; those that are missing are dialled."""
+        """What carries bulk over the path of `first`: its lanes, else itself. Those that are missing are dialled."""
+        lanes = self.beside(first)
+        if len(lanes) < LANES and first.place.port > 0 and first.way in (Way.DIRECT, Way.RELAY):
+            self._add((first.peer, first.place), LANES - len(lanes))
+        return lanes[:LANES] or (first,)
+
+    def beside(self, first: Connection) -> tuple[Connection, ...]:
+        """The usable lanes over the path of `first`."""
         path = (first.place, first.way)
-        others = (each for each in self._endpoint.connections(first.peer) if (each.place, each.way) == path)
-        there = [first, *(each for each in others if each is not first)]
-        if len(there) < LANES and first.place.port > 0 and first.way in (Way.DIRECT, Way.RELAY):
-            self._add((first.peer, first.place), LANES - len(there))
-        return tuple(there[:LANES])
+        return tuple(
+            each
+            for each in self._endpoint.connections(first.peer)
+            if each is not first and (each.place, each.way) == path and not (each.is_worn or each.is_doubted)
+        )
 
     def look(self, now: float) -> None:
         """Closes lanes that rest. `now`: seconds of the loop's clock."""

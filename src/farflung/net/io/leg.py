@@ -196,13 +196,13 @@ class Leg:
             self._tell_gap()
         self.is_skipped = True
 
-    def hold(self, why: str) -> None:
+    def hold(self) -> None:
         """Takes nothing from it and gives it nothing, as if it stood still, until `release`."""
         self._is_held = True
         self.read(should=False)
         self._write(should=False)
 
-    def release(self, why: str) -> None:
+    def release(self) -> None:
         """Goes on."""
         self._is_held = False
         self._group.released(self)

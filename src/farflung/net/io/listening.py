@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+from typing import Final
 
 from farflung.core.errors import NetworkError, PolicyError
 from farflung.core.ids import PeerId, short
 
-LOOPBACK = "127.0.0.1"
+LOOPBACK: Final = "127.0.0.1"
 
 
 def check_host(host: str, *, allow_remote: bool) -> None:

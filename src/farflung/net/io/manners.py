@@ -123,6 +123,10 @@ class Manners:
         if self._members.pop(sock, None) is not None:
             self._uplink.close(sock)
 
+    def minds(self, sock: socket.socket) -> bool:
+        """Whether it leads to another home."""
+        return sock in self._members
+
     def held(self, sock: socket.socket) -> int:
         """Bytes that the kernel may hold of it, unsent."""
         member = self._members.get(sock)
@@ -225,7 +229,7 @@ class Manners:
 
         A socket that waits for its receiver, or for us, is not busy; one whose other end is gone says nothing at all.
         """
-        delivered = 0
+        delivered = again = 0
         trips: list[float] = []
         queues: list[float] = []
         for sock, member in self._members.items():
@@ -235,6 +239,7 @@ class Manners:
                 continue
             came = max(0, reading.delivered - before.delivered)
             delivered += came
+            again += max(0, reading.again - before.again)
             member.silent = 0.0 if came or not reading.has_unsent else member.silent + seconds
             bound = reading.bound - before.bound > _BOUND_SHARE * seconds
             is_waiting = reading.has_unsent and not bound and not uplink.is_cut(member.silent, reading.trip)
@@ -249,7 +254,7 @@ class Manners:
             self._uplink.quiet(sock, member.calm >= _QUIET_LOOKS)
         if not trips:
             return Sample(now, delivered, seconds, is_busy=False)
-        return Sample(now, delivered, seconds, min(trips), min(queues))
+        return Sample(now, delivered, seconds, min(trips), min(queues), again=again)
 
 
 def _hold(sock: socket.socket, member: _Member, rate: float) -> None:

@@ -15,7 +15,7 @@ from farflung.core.errors import NetworkError, ProtocolError
 from farflung.net import measures
 from farflung.net.io.connection import Connection
 from farflung.net.io.pacing import Uplink
-from farflung.net.measures import Allowance, Reached
+from farflung.net.measures import Limiter, Reached
 
 _NUMBER_BYTES: Final = 16  # of a canonical integer
 _ZEROS: Final = bytes(limits.MEASURE_BYTES)
@@ -27,7 +27,7 @@ class Measures:
     def __init__(self, clock: Callable[[], float], uplink: Uplink | None) -> None:
         """`clock` gives seconds since 1970."""
         self._clock, self._uplink = clock, uplink
-        self._allowance = Allowance()
+        self._limiter = Limiter()
         self._paced: dict[Connection, asyncio.Task[None]] = {}
 
     def methods(self) -> dict[str, Callable[[Connection, bytes], Awaitable[bytes]]]:
@@ -60,12 +60,12 @@ class Measures:
 
     async def _reach(self, connection: Connection, body: bytes) -> bytes:
         host, port = connection.remote[0], _number(body, (1 << 16) - 1)
-        if not self._allowance.reach(connection.peer, host, time.monotonic()):
+        if not self._limiter.reach(connection.peer, host, time.monotonic()):
             raise _enough()
         return encode(int(await connects(host, port, limits.MEASURE_REACH_SECONDS)))
 
     def _take(self, connection: Connection, size: int) -> None:
-        if not self._allowance.take(connection.peer, size, time.monotonic()):
+        if not self._limiter.take(connection.peer, size, time.monotonic()):
             raise _enough()
 
     def _pace(self, connection: Connection, size: int) -> None:

@@ -18,6 +18,7 @@ from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.net import measures, moorings
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
@@ -48,14 +49,14 @@ class Mooring:
         self._endpoint = endpoint
         self.on_change: OnChange = lambda _: None
         self._state, self._told = moorings.State(), tuple[Place, ...]()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._moved: dict[Connection, int] = {}
         self._looked = _now()
         known = tuple(places)
         self._feed(moorings.Known(known))
         self._told = self._state.moored
         if len(known) > len(self._told):  # else there is nothing to choose
-            self._spawn(self._watch())
+            self._tasks.begin(self._watch())
 
     @property
     def places(self) -> tuple[Place, ...]:
@@ -64,9 +65,7 @@ class Mooring:
 
     async def close(self) -> None:
         """Measures and changes no more."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def _feed(self, event: Event) -> None:
         self._state, effects = moorings.handle(self._state, event, _now())
@@ -76,11 +75,11 @@ class Mooring:
                 case moorings.Attach():
                     self._endpoint.attach(place.relay, place.host, place.port)
                 case moorings.Detach():
-                    self._spawn(self._leave(place))
+                    self._tasks.begin(self._leave(place))
                 case moorings.Probe():
-                    self._spawn(self._measure(place))
+                    self._tasks.begin(self._measure(place))
         if self._told and any(not isinstance(effect, moorings.Probe) for effect in effects):
-            self._spawn(self._tell())
+            self._tasks.begin(self._tell())
 
     async def _tell(self) -> None:
         """Others hear of a new relay when it knows us."""
@@ -153,11 +152,6 @@ class Mooring:
         sent, again = after[0] - before[0], after[1] - before[1]
         goodput = (up[0] + down[0]) / (up[1] + down[1])
         return moorings.Measured(place, trip, goodput, again / sent if sent else 0.0)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _now() -> float:

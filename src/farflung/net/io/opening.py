@@ -30,6 +30,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import FarflungError, NetworkError, PolicyError
 from farflung.core.ids import PeerId, short
+from farflung.core.io.tasks import Tasks
 from farflung.net import measures
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
@@ -118,19 +119,17 @@ class Openings:
         self._turn = asyncio.Semaphore(_AT_ONCE)
         self._offered: dict[PeerId, asyncio.Task[Connection]] = {}  # by us, not answered yet
         self._heard: dict[PeerId, float] = {}  # when a peer's offer was last followed
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._offering, self._following = Tasks(), Tasks()
         endpoint.services[OFFER] = self._answer
 
     async def close(self) -> None:
         """Gives up what is under way."""
-        tasks = [*self._tasks, *self._offered.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._following.close()
+        await self._offering.close()
 
     async def open(self, connection: Connection) -> Connection:
         """A connection to the same peer without a relay. Raises NetworkError: FF-NET-114 where they cannot meet."""
-        task = self._offered[connection.peer] = asyncio.create_task(self._open(connection))
+        task = self._offered[connection.peer] = self._offering.begin(self._open(connection))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -162,13 +161,11 @@ class Openings:
             raise PolicyError("FF-NET-115", "no simultaneous open with this peer now")
         if mine is not None:
             mine.cancel()
-        if len(self._tasks) >= limits.HALF_OPEN:
+        if len(self._following) >= limits.HALF_OPEN:
             raise PolicyError("FF-NET-115", "no simultaneous open with this peer now")
         self._heard = {p: at for p, at in self._heard.items() if now - at < OFFER_SECONDS} | {peer: now}
         port: asyncio.Future[_Port] = asyncio.get_running_loop().create_future()
-        task = asyncio.create_task(self._follow(connection, offer, port))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._following.begin(self._follow(connection, offer, port))
         found = await port
         return encode(Offer((found.own,), found.seen, 0))
 

@@ -18,12 +18,12 @@ The relay holds no key of the peers' TLS: it can drop and delay, and see who tal
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import secrets
 import socket
 import time
-from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from farflung.core import limits
@@ -31,6 +31,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.net import groups, measures, tickets, tls
 from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import Counter
@@ -40,6 +41,7 @@ from farflung.net.io.endpoint import Admit, Endpoint
 from farflung.net.io.fanout import Hub, Rules
 from farflung.net.io.frontdoor import FrontDoor, Greeter, exactly
 from farflung.net.io.junction import Bounds, Junction, Waiting
+from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.measuring import Measures
 from farflung.net.io.pacing import Uplink
 from farflung.net.io.spares import Spares, part
@@ -61,7 +63,7 @@ class RelayServer:
         self,
         own: SigningKey | Credential,
         *,
-        host: str = "127.0.0.1",
+        host: str = LOOPBACK,
         port: int = 0,
         admit: Admit | None = None,
         on_traffic: Callable[[int], None] | None = None,
@@ -112,10 +114,10 @@ class RelayServer:
         )
         self._methods: dict[str, Method] = {ATTACH: self._attach, **Measures(clock, self._uplink).methods()}
         self._spares = Spares(time.monotonic, lambda who: self.keyring.counts(who, int(clock())))
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks()
         self._attached: dict[PeerId, Connection] = {}
         self._waiting: dict[int, Waiting] = {}
-        self._owned: Tally[PeerId] = Tally()  # waiting or joined, by dialer
+        self._owned = collections.Counter[PeerId]()  # waiting or joined, by dialer
 
     def _greeters(self) -> dict[bytes, Greeter]:
         """Whom a stranger wants, by what it says first."""
@@ -129,12 +131,12 @@ class RelayServer:
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
         place = await self._door.start()
-        self._begin(self._watch())
-        self._begin(self._hub.watch())
+        self._tasks.begin(self._watch())
+        self._tasks.begin(self._hub.watch())
         if self._toll is not None:
             self._methods |= self._toll.serve(self._own.account, self._clock, self._attached.get)
         if self._uplink is not None:
-            self._begin(self._uplink.keep())
+            self._tasks.begin(self._uplink.keep())
         return place
 
     @property
@@ -159,10 +161,7 @@ class RelayServer:
     async def close(self) -> None:
         """Stops listening and ends all circuits and connections."""
         await self._door.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         if self._toll is not None:
             await self._toll.close()
         for waiting in self._waiting.values():
@@ -255,7 +254,7 @@ class RelayServer:
             return None
         number = 1 + secrets.randbelow((1 << 63) - 1)
         self._waiting[number] = waiting
-        self._begin(self._summon(target, number))
+        self._tasks.begin(self._summon(target, number))
         return None
 
     async def _summon(self, target: Connection, number: int) -> None:
@@ -318,7 +317,7 @@ class RelayServer:
             raise ProtocolError("FF-NET-075", "a relay does not serve an attachment with a body")
         if self._attached.get(connection.peer) is not connection:
             self._attached[connection.peer] = connection
-            self._begin(self._forget(connection))
+            self._tasks.begin(self._forget(connection))
         return b""
 
     async def _forget(self, connection: Connection) -> None:
@@ -327,8 +326,3 @@ class RelayServer:
         if self._attached.get(connection.peer) is connection:
             del self._attached[connection.peer]
             self._spares.drop(connection.peer)
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))

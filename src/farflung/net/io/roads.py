@@ -1,9 +1,8 @@
 """All paths of one endpoint to its peers: carries out what `net.paths` decides, and tells it what is measured.
 
-    learn(peer, places)            where a peer is
-    await connection(peer)         the best path for control: what stands, else a relay at once; better ones behind it
-    ways(peer)                     all connections for bulk: over all open paths, several over each (`lanes`)
-    moved(connection, n, seconds)  what a transfer has measured
+    learn(peer, places)      where a peer is
+    await connection(peer)   the best path for control: what stands, else a relay at once; better ones behind it
+    ways(peer)               all connections for bulk: over all open paths, several over each (`lanes`)
 
 Round trips and silence are asked for by a small request, only over connections to other machines and only while they
 are in use; goodput is what bulk moved over them anyway. Only a path that has lost a third of its goodput is measured by
@@ -15,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from farflung.core import limits
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
+from farflung.core.io.tasks import Tasks
 from farflung.net import paths
 from farflung.net.endpoints import DIRECT, EndpointRecord, Place, check_newer
 from farflung.net.io.anew import first_of
@@ -82,15 +82,19 @@ class Roads:
         *,
         may_meet: bool = True,
         may_meet_here: bool = False,
+        is_near: Callable[[PeerId, Place], bool] = lambda _peer, _place: False,
         on_way: Callable[[PeerId, Way], None] = lambda _peer, _way: None,
     ) -> None:
-        """`may_meet`: whether to leave relays by simultaneous open; `may_meet_here`: also on one machine."""
+        """`may_meet`: whether to leave relays by simultaneous open; `may_meet_here`: also on one machine.
+
+        `is_near`: whether a place of a peer is on this machine's LAN; who is dialled there is met by Way.LAN.
+        """
         self._endpoint, self._may_meet, self._may_meet_here = endpoint, may_meet, may_meet_here
-        self._on_way = on_way
+        self._is_near, self._on_way = is_near, on_way
         self._roads: dict[PeerId, _Road] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._openings: Openings | None = None
-        self._lanes = Lanes(endpoint, self._spawn)
+        self._lanes = Lanes(endpoint, self._tasks.begin)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def learn(self, peer: PeerId, places: Iterable[Place]) -> None:
@@ -148,22 +152,12 @@ class Roads:
         path = None if road is None or road.state.control is None else road.state.path(road.state.control)
         return None if path is None else path.way
 
-    def moved(self, connection: Connection, size: int, seconds: float) -> None:
-        """So many bytes went over this connection in so many seconds."""
-        road = self._roads.get(connection.peer)
-        if road is not None and seconds > 0:
-            place = next((at for at, line in road.lines.items() if line.connection is connection), None)
-            if place is not None:
-                self._feed(connection.peer, road, paths.Measured(place, goodput=size / seconds))
-
     async def close(self) -> None:
         """Tries and measures no more; connections are the endpoint's."""
         if self._openings is not None:
             await self._openings.close()
-        tasks, self._endpoint.on_accepted = list(self._tasks), None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._endpoint.on_accepted = None
+        await self._tasks.close()
 
     # Inside
 
@@ -173,7 +167,7 @@ class Roads:
         self._openings = Openings(self._endpoint, self._may_open, self._came)
         self._endpoint.services[ECHO] = _echo
         self._endpoint.on_accepted = self._came
-        self._spawn(self._watch())
+        self._tasks.begin(self._watch())
 
     def _now(self) -> float:
         assert self._loop is not None
@@ -206,10 +200,10 @@ class Roads:
         if old is not None and old.connection is not connection:
             if old.silent is None and _is_usable(old.connection):
                 return
-            self._spawn(self._bury(peer, old.connection))
+            self._tasks.begin(self._bury(peer, old.connection))
         road.lines[place] = _Line(connection, connection.moved, self._now())
         connection.ways = functools.partial(self.ways, peer)
-        self._spawn(self._until_lost(peer, road, place, connection))
+        self._tasks.begin(self._until_lost(peer, road, place, connection))
         self._feed(peer, road, paths.Opened(place, connection.way))
 
     async def _until_lost(self, peer: PeerId, road: _Road, place: Place, connection: Connection) -> None:
@@ -251,11 +245,11 @@ class Roads:
         for effect in effects:
             match effect:
                 case paths.Dial():
-                    self._spawn(self._dial(peer, road, effect.place))
+                    self._tasks.begin(self._dial(peer, road, effect.place))
                 case paths.Probe():
-                    self._spawn(self._burst(road, effect.place))
+                    self._tasks.begin(self._burst(peer, road, effect.place))
                 case paths.Close() if (line := road.lines.pop(effect.place, None)) is not None:
-                    self._spawn(self._bury(peer, line.connection))
+                    self._tasks.begin(self._bury(peer, line.connection))
                 case _:
                     pass
         road.changed.set()
@@ -280,7 +274,10 @@ class Roads:
         async def dial(number: int) -> Connection:
             return await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=number)
 
-        return await first_of(dial, _DIALS)
+        connection = await first_of(dial, _DIALS)
+        if self._is_near(peer, place):
+            connection.way = Way.LAN
+        return connection
 
     async def _meet(self, peer: PeerId, road: _Road) -> Connection:
         assert self._openings is not None
@@ -306,21 +303,23 @@ class Roads:
         connection, now = line.connection, self._now()
         if not self._is_far(connection):
             return
-        moved, seconds, is_busy = connection.moved, now - line.at, connection.is_busy
+        beside, seconds = self._lanes.beside(connection), now - line.at
+        moved = connection.moved + sum(lane.moved for lane in beside)
+        is_busy = connection.is_busy or any(lane.is_busy for lane in beside)
         if line.silent is not None and connection.heard != line.silent:
             line.silent = None
             self._feed(peer, road, paths.Heard(connection.place))
         if line.was_busy and is_busy and moved - line.moved >= _BULK_BYTES:
-            sent = losses(connection.tcp)
+            sent = _losses(connection, *beside)
             more, again = sent[0] - line.sent[0], sent[1] - line.sent[1]
             loss = again / more if more > _BULK_BYTES else None
             goodput, line.sent = (moved - line.moved) / seconds, sent
             self._feed(peer, road, paths.Measured(connection.place, goodput=goodput, loss=loss))
         line.moved, line.at, line.was_busy = moved, now, is_busy
         is_used = now - road.wanted <= USED_SECONDS
-        is_quiet = is_busy and now - connection.heard >= QUIET_SECONDS
+        is_quiet = connection.is_busy and now - connection.heard >= QUIET_SECONDS
         if line.asked is None and (is_quiet or (is_used and now - line.tripped >= TRIP_SECONDS)):
-            line.asked = self._spawn(self._trip(peer, road, line))
+            line.asked = self._tasks.begin(self._trip(peer, road, line))
 
     async def _trip(self, peer: PeerId, road: _Road, line: _Line) -> None:
         """Asks for nothing; the answer tells the round trip, its absence that the path is silent."""
@@ -344,7 +343,7 @@ class Roads:
         line.connection.doubt()
         self._feed(peer, road, paths.Silent(line.connection.place))
 
-    async def _burst(self, road: _Road, place: Place) -> None:
+    async def _burst(self, peer: PeerId, road: _Road, place: Place) -> None:
         """Asks what is left of a path's goodput, if no bulk goes over it anyway."""
         line = road.lines.get(place)
         if line is None or line.connection.is_busy:
@@ -357,13 +356,15 @@ class Roads:
 
         with contextlib.suppress(NetworkError):
             await asyncio.gather(*(one() for _ in range(_BURST)))
-            self.moved(connection, _BURST * limits.FRAME_BYTES, self._now() - before)
+            seconds = self._now() - before
+            if seconds > 0 and road.lines.get(place) is line:
+                self._feed(peer, road, paths.Measured(place, goodput=_BURST * limits.FRAME_BYTES / seconds))
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+
+def _losses(*connections: Connection) -> tuple[int, int]:
+    """Bytes sent, and sent again, over all of them."""
+    told = [losses(each.tcp) for each in connections]
+    return sum(sent for sent, _ in told), sum(again for _, again in told)
 
 
 def _is_usable(connection: Connection) -> bool:

@@ -2,7 +2,7 @@
 
     TCP_NODELAY           a frame leaves when it is written
     TCP_NOTSENT_LOWAT     the kernel holds little unsent, so that control can overtake bulk; to other machines some
-                          milliseconds of what the connection delivers (`manners`)
+                          milliseconds of what the connection delivers (`manners`, `portions`)
     TCP_CONGESTION        bbr, where the kernel has it and lets this user choose it; else what the system has chosen
     SO_RCVLOWAT           a group's frame is of use when it is whole (`leg`, `fan`)
     SO_MAX_PACING_RATE    to other machines: its share of the line (`pacing`, `manners`)
@@ -36,8 +36,8 @@ _NOTSENT_LOWAT: Final[int | None] = getattr(socket, "TCP_NOTSENT_LOWAT", None)
 _MAX_PACING_RATE: Final = 47
 _TCP_INFO: Final[int | None] = getattr(socket, "TCP_INFO", None) if CAN_PACE else None
 # struct tcp_info of linux/tcp.h: the bits that begin with delivery_rate_app_limited, snd_mss, rtt, notsent, min_rtt,
-# delivery_rate, rwnd_limited, sndbuf_limited, delivered
-_INFO: Final = struct.Struct("=7xB8xI48xI72xII8xQ8xQQI")
+# delivery_rate, rwnd_limited, sndbuf_limited, delivered, bytes_retrans (Linux 4.19)
+_INFO: Final = struct.Struct("=7xB8xI48xI72xII8xQ8xQQI12xQ")
 _APP_LIMITED: Final = 1 if sys.byteorder == "little" else 0x80
 _SENT: Final = struct.Struct("=200xQQ")  # bytes_sent and bytes_retrans of the same (Linux 4.19)
 # Networks of homes and offices: what stays in them does not go up the line.
@@ -64,9 +64,9 @@ class Tuned:
 class Reading:
     """What the kernel says of a connection. Times in seconds, `rate` bytes a second: the newest rate of delivery."""
 
-    delivered: (
-        int  # bytes so far, whole segments, also those that came out of order; counts round at 2^32 segments
-    )
+    # Bytes so far, whole segments, also those that came out of order; counts round at 2^32 segments.
+    delivered: int
+    again: int  # bytes so far that were sent once more
     rate: float
     trip: float
     shortest: float
@@ -85,9 +85,10 @@ def read(sock: socket.socket) -> Reading | None:
         return None
     if len(data) < _INFO.size:
         return None
-    bits, segment, trip, unsent, shortest, rate, shut, late, delivered = _INFO.unpack(data)
+    bits, segment, trip, unsent, shortest, rate, shut, late, delivered, again = _INFO.unpack(data)
     return Reading(
         delivered=delivered * segment,
+        again=again,
         rate=rate,
         trip=trip / 1e6,
         shortest=shortest / 1e6,

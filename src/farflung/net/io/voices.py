@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from farflung.core.codec import encode
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.net.io.connection import Connection
 from farflung.net.io.purse import SIGN
 from farflung.net.metering import Books
@@ -25,13 +26,13 @@ class Voices:
         self._attached = attached
         self._known: dict[PeerId, Connection] = {}
         self._asked: dict[tuple[Books, PeerId], asyncio.Task[None]] = {}  # and have not answered yet
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def hear(self, connection: Connection) -> None:
         """Its party signed over this connection."""
         if self._known.get(connection.peer) is not connection:
             self._known[connection.peer] = connection
-            self._begin(self._until_gone(connection))
+            self._tasks.begin(self._until_gone(connection))
 
     async def _until_gone(self, connection: Connection) -> None:
         await connection.closed()
@@ -42,7 +43,7 @@ class Voices:
         """Lets those of them who lag sign now, each once at a time; they do so by themselves soon enough otherwise."""
         late = {(books, party) for party in parties if books.lag(party)}
         for each in late - set(self._asked):
-            self._asked[each] = self._begin(self._ask(*each))
+            self._asked[each] = self._tasks.begin(self._ask(*each))
         return {self._asked[each] for each in late}
 
     async def collect(self, books: Books, parties: Iterable[PeerId]) -> None:
@@ -60,15 +61,6 @@ class Voices:
         finally:
             del self._asked[books, party]
 
-    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def close(self) -> None:
         """Asks nobody any more."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()

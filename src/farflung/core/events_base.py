@@ -1,4 +1,4 @@
-"""What all events have in common; which there are stands in core.events."""
+"""What all events have in common: the base of those in core.events and core.events_of_ways."""
 
 from __future__ import annotations
 
