@@ -196,6 +196,35 @@ def test_the_loss_is_compared_even_when_the_gap_is_bad(pages: dict[str, str]) ->
     assert "+0.328" in text
 
 
+def ways_of(said: list[AnyEvent]) -> str:
+    """The text of the part on ways; empty where there is none."""
+    found = re.search("<h3>Ways</h3>(.*?)<h3>", page_of(said), re.DOTALL)
+    return " ".join(html.unescape(re.sub("<[^>]+>", " ", found[1])).split()) if found else ""
+
+
+def test_how_pairs_reached_each_other_and_what_the_exchange_took_is_told() -> None:
+    text = ways_of(app_told.whole())
+    assert "15 pairs of nodes talked" in text
+    for row in (
+        "on the LAN 2",
+        "directly 9",
+        "by an opening through both routers 3",
+        "through a relay 1",
+        "all-gather 1 0.50 s 0.75 s",
+        "fan-out 7 0.25 s 0.24 s",
+        "2 relays carried 152 MB that both ends signed for, and got 0.015200 credits",
+    ):
+        assert row in text
+
+
+def test_of_ways_the_page_says_no_more_than_is_known() -> None:
+    assert "is told at the end of the run" in ways_of(app_told.running())
+    homes = events.Housed(names=("a", "b"), routers=("cone", "cone"), up=20.0, down=100.0, rtt=40.0)
+    assert "2 simulated homes of 20/100 Mbit/s, 40 ms, NAT 2 cone." in ways_of([*app_told.begun(), homes])
+    assert "No pair of nodes talked" in ways_of([*app_told.begun(), homes, events.WaysTaken()])
+    assert ways_of(app_told.begun()) == ""
+
+
 def test_the_plan_is_compared_and_what_is_off_is_marked(pages: dict[str, str]) -> None:
     rows = re.findall(r"<tr><th scope=\"row\">([^<]+)</th>.*?</tr>", pages["whole"])
     assert {"sync", "audit", "worker memory", "time", "price"} <= set(rows)

@@ -213,9 +213,8 @@ def test_a_failure_closes_the_screen_and_is_told_below_it(tmp_path: Path) -> Non
     lines = errors.splitlines()
     assert lines[0].startswith("error[FF-TRAIN-052]")
     assert len(lines) <= 6
-    assert (
-        "[red]no[/red] ?[2J" in errors
-    )  # the model's own words, and nothing that they could do to a terminal
+    # The model's own words, and nothing that they could do to a terminal.
+    assert "[red]no[/red] ?[2J" in errors
     assert "Traceback" not in errors
 
 

@@ -33,6 +33,13 @@ def test_the_screen_says_that_a_run_goes_through_simulated_homes() -> None:
     assert "simulated" not in shown(told(PLANNED, up))
 
 
+def test_the_screen_says_how_pairs_talked_once_that_is_known() -> None:
+    up = events.ProcessStarted(role="provider", name="provider-0", pid=7, peer=PEERS[0])
+    said = "pairs that talked: 9 directly, 1 through a relay"
+    assert said in shown(told(PLANNED, up, events.WaysTaken(direct=9, relay=1)))
+    assert "pairs that talked" not in shown(told(PLANNED, up))
+
+
 def opened(round: int, at: float = 0.0, waited: float = 0.0) -> events.RoundOpened:
     return events.RoundOpened(at=at, round=round, rounds=24, peers=PEERS, waited=waited)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from farflung.app.handed import Handed
+from farflung.app.interrupts import Interrupts
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import RunError
@@ -25,29 +26,35 @@ WORDS: Final = 2000  # characters of what a process says of its failure
 _CODE: Final = re.compile("FF-[A-Z]{1,10}-[0-9]{3}")
 
 
-def ask(handed: Handed, request: Request) -> Iterator[Answer]:
-    """The model's answers as they come. Raises what train.telling raises, RunError FF-APP-167 (the process ended)."""
-    from farflung.train import telling  # torch takes seconds to load
+def ask(handed: Handed, request: Request, interrupts: Interrupts | None = None) -> Iterator[Answer]:
+    """The model's answers as they come. Raises what train.telling raises, RunError FF-APP-167 (the process ended).
 
+    `interrupts`: those that the caller hears; None: as Python has it.
+    """
+    interrupts = interrupts or Interrupts()
+    with interrupts.held():
+        from farflung.train import telling  # torch takes seconds to load
     if handed.card.kind == "gpt":
-        yield from telling.answers(request)
+        for answer in telling.answers(request):
+            interrupts.check()
+            yield answer
         return
     folder = Path(tempfile.mkdtemp(prefix="farflung-teller-"))
     log = folder / "teller.log"
+    worker: WorkerProcess | None = None
     try:
-        worker = start_worker(folder / "scratch", log, command=(*PYTHON, "-m", teller.MODULE))
-        try:
-            yield from _answers(worker, request, log)
-        finally:
-            worker.socket.close()
-            worker.terminate(0)
+        with interrupts.held():
+            worker = start_worker(folder / "scratch", log, command=(*PYTHON, "-m", teller.MODULE))
+        yield from _answers(worker, request, log, interrupts)
     finally:
+        if worker is not None:
+            worker.terminate(0)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _answers(worker: WorkerProcess, request: Request, log: Path) -> Iterator[Answer]:
+def _answers(worker: WorkerProcess, request: Request, log: Path, interrupts: Interrupts) -> Iterator[Answer]:
     kind = cast(type[Any], Told | Judged | Broken)
-    channel = Channel(worker.socket.fileno(), worker.socket.fileno())
+    channel = Channel(worker.socket.fileno(), worker.socket.fileno(), interrupts.wait)
     left = request.count if isinstance(request, Sample) else 1
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         channel.write(encode(request))

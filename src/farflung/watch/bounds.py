@@ -20,9 +20,8 @@ ENTRIES: Final = 256  # of one list
 TEXT: Final = 64 * limits.KIB  # characters of one text
 LEAST_WHOLE, MOST_WHOLE = -(1 << 63), (1 << 63) - 1
 MOST_REAL: Final = 1e30
-_COUNTED: Final = frozenset(
-    {"round", "rounds", "segment", "session"}
-)  # what tables and drawings have rows for
+# What tables and drawings have rows for.
+_COUNTED: Final = frozenset({"round", "rounds", "segment", "session"})
 _NAMING: Final = frozenset({"peer", "peers", "process"})
 
 

@@ -82,9 +82,8 @@ class Timeline(Struct, frozen=True):
     last: int = -1  # the highest of `rounds`
     opened: events.RoundOpened | None = None  # the round that was opened last
     openings: Mapping[int, events.RoundOpened] = _NOTHING
-    arrivals: Mapping[int, Mapping[tuple[str, str], events.Arrived]] = (
-        _NOTHING  # by round, then peer and phase
-    )
+    # By round, then peer and phase.
+    arrivals: Mapping[int, Mapping[tuple[str, str], events.Arrived]] = _NOTHING
     sent_at: Mapping[int, BytesBy] = _NOTHING  # sent by all so far, when the round closed
     losses: Mapping[int, float] = _NOTHING  # held-out loss by round
     traffic: Mapping[tuple[int, str], BytesBy] = _NOTHING  # most that was seen, by session and process

@@ -48,7 +48,7 @@ def network(t: Timeline, columns: int, is_over: bool) -> list[Row]:
     if not t.processes:
         return _not_yet("Network", "not started" if is_over else "waits for the plan …", columns)
     rows = block("Network", [plain(_up(t)), *_starting(t, is_over)], columns, rank=FACT)
-    cells = [plain(text) for text in (_homes(t), _tier(t), _hired(t), _exchange(t))]
+    cells = [plain(text) for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t))]
     return [*rows, *block("", cells, columns, rank=DETAIL)] if any(c.text for c in cells) else rows
 
 
@@ -117,6 +117,10 @@ def _homes(t: Timeline) -> str:
 
 def _exchange(t: Timeline) -> str:
     return words.exchange(t.last_round) if t.last_round is not None else ""
+
+
+def _ways(t: Timeline) -> str:
+    return words.ways(t.ways) if t.ways is not None else ""
 
 
 def _hired(t: Timeline) -> str:

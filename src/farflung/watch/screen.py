@@ -35,9 +35,8 @@ class View(Struct, frozen=True):
     verbose: bool = False
     version: str = ""  # until the run says its own
     is_over: bool = False  # nothing more will come: what is missing now stays missing
-    note: tuple[str, ...] = (
-        LIVE  # what the right end of the first row says while the run goes on, shorter and shorter
-    )
+    # What the right end of the first row says while the run goes on, shorter and shorter.
+    note: tuple[str, ...] = LIVE
     run: str = ""  # how commands name the run, where it is not the newest of the runs' folder
 
 

@@ -31,6 +31,13 @@ ALSO: Final = "also: report, eval, watch, verify-run"  # further verbs that take
 UNFINISHED: Final = "none yet: the run was stopped before its end"
 LEFT_OUT: Final = "FF-APP-133"  # the warning that the one machine is not waited for
 ASKED_TO_STOP: Final = "FF-APP-131"  # the warning that the first Ctrl-C was heard
+# By the fields of events.WaysTaken, best first.
+WAYS: Final = {
+    "lan": "on the LAN",
+    "direct": "directly",
+    "opened": "by an opening through both routers",
+    "relay": "through a relay",
+}
 FEW: Final = 2  # so many who are late are named
 DID: Final = {"train": "trained", "reveal": "had sent its payload", "merge": "merged"}
 
@@ -43,14 +50,8 @@ def columns_of(text: str) -> int:
 
 
 def _shown(char: str) -> str:
-    is_joined = unicodedata.category(char) in (
-        "Mn",
-        "Me",
-        "Mc",
-        "Cf",
-        "Lm",
-        "Sk",
-    )  # width depends on neighbours
+    # The width of these depends on their neighbours.
+    is_joined = unicodedata.category(char) in ("Mn", "Me", "Mc", "Cf", "Lm", "Sk")
     return "?" if (is_joined and ord(char) > 127) or not char.isprintable() else char
 
 
@@ -370,11 +371,5 @@ def warned(event: events.Warned) -> str:
 
 def ways(event: events.WaysTaken) -> str:
     """How the pairs of a run talked."""
-    kinds = (
-        (event.lan, "on the LAN"),
-        (event.direct, "directly"),
-        (event.opened, "by an opening through both routers"),
-        (event.relay, "through a relay"),
-    )
-    told = ", ".join(f"{count} {how}" for count, how in kinds if count)
+    told = ", ".join(f"{count} {how}" for name, how in WAYS.items() if (count := getattr(event, name)))
     return f"pairs that talked: {told}" if told else "no pair talked"

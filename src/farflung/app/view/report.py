@@ -26,6 +26,7 @@ from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.plan.compare import HIGH, LOW
 from farflung.watch import series
 from farflung.watch.fold import Timeline
+from farflung.watch.meetings import meetings
 from farflung.watch.series import AuditRow, Audits, Losses, PlanRow, Strip
 from farflung.watch.sharing import share
 
@@ -169,6 +170,7 @@ def facts(t: Timeline, name: str, created: float, *, is_owned: bool) -> dict[str
         "planned": series.planned(t),
         "members": members(t),
         "marks": series.marks(t),
+        "meetings": meetings(t),
         "charts": _charts(t, names, curves, found, strips),
         "rows": ROWS,
         "listed": listed(found.rows),
