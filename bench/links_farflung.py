@@ -60,9 +60,8 @@ def _method(module: nn.Module, name: str, every: int, group: Any) -> sync.Synchr
         case "Dense":  # every gradient, every step, exactly; AdamW on the mean
             spec = methods._spec("dense", optimizer_lr=RATE)
             return sync.Synchroniser(module, spec, None, min_quorum=None, clip_to_median=False, group=group)
-        case (
-            "DenseMuon"
-        ):  # a step of Muon on each one's batch, then the mean of all weights, exactly, every step
+        case "DenseMuon":
+            # A step of Muon on each one's batch, then the mean of all weights, exactly, every step.
             return sync.LocalSGD(module, sync.Muon(module, RATE), sync_every=1, group=group)
         case "MuLoCo":
             return sync.MuLoCo(module, lr=RATE, sync_every=every, group=group)

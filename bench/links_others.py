@@ -101,9 +101,8 @@ def _superlink(python: str, links: Links, environment: Mapping[str, str], out: I
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "links"\n[superlink.links]\naddress = "{_hub()}:{SUPERLINK}"\ninsecure = true\n'
     )
-    found = os.pathsep.join(
-        [str(programs), environment.get("PATH", os.defpath)]
-    )  # it looks for its own programs
+    # It looks for its own programs.
+    found = os.pathsep.join([str(programs), environment.get("PATH", os.defpath)])
     own = {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": found}
     rounds = int(environment["STEPS"]) // int(environment["EVERY"])
     asked = f"rounds={rounds} steps={environment['EVERY']}"

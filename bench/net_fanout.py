@@ -22,10 +22,11 @@ ONCE: Final = 1.1  # payloads that a home sends: what headers, acknowledgements 
 START, PERIOD = 0.5, 4.0  # seconds from the sign to the first round, and from one round to the next
 PLAIN_ROUNDS: Final = 8  # whose bytes plain TCP carries to compare
 MEMBERS: Final = 8  # of the group over loopback
+TRAIN: Final = 8  # packets of one connection that a network card is given at once: 1 ms of FAST
 
 
 def _homes(quick: bool) -> list[Home]:
-    return [Home(up=SLOW, down=FAST, rtt=40)] * (4 if quick else 8)
+    return [Home(up=SLOW, down=FAST, rtt=40, train=TRAIN)] * (4 if quick else 8)
 
 
 def lines(stage: Stage, numbers: list[int]) -> Iterator[Row]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from net_stage import MB, PLAIN, Failed, Stage, Transfer, Worker, listed, median, payload, percentile
-from net_worker import PIECE
+from net_worker import FIRST, PIECE
 from reporting import Row, at_least, at_most, told
 
 from farflung.app.lab import Home, Nat
@@ -48,6 +48,11 @@ def home(
 def size(quick: bool) -> tuple[int, float]:
     """Bytes of a transfer, and seconds that it may take: in full runs slow start is a small part of it."""
     return (16 * PIECE, 3.0) if quick else (96 * PIECE, 10.0)
+
+
+def long(quick: bool) -> tuple[int, float]:
+    """The same of a model's weights, of which slow start and the end are a smaller part."""
+    return size(quick) if quick else (224 * PIECE, 24.0)
 
 
 def rates(seen: list[Transfer]) -> list[float]:
@@ -112,10 +117,13 @@ def direct(stage: Stage, numbers: list[int]) -> Iterator[Row]:
     for at, loss in enumerate(_direct_losses(stage.quick)):
         one, two = f"h{numbers[2 * at]}", f"h{numbers[2 * at + 1]}"
         # a quick run is over before more connections have found their rates
-        ours = stage.ours(one, two, *size(stage.quick), lanes=not stage.quick)
-        plain = stage.plain(one, two, *size(stage.quick))
+        ours = stage.ours(one, two, *long(stage.quick), lanes=not stage.quick)
+        plain = stage.plain(one, two, *long(stage.quick))
         name = f"direct, {conditions(loss, TRIP)}"
         yield filled(name, ours, FAST, 0.90)
+        if first := [FIRST * 8 / 1e6 / one.first for one in ours if one.first]:
+            against = f"the first {FIRST / MB:.0f} MB of the same runs, slow start included: {listed(first, 1)} Mbit/s"
+            yield told(f"{name}: goodput, first", median(first) / payload(FAST), "share", against)
         yield compared(name, ours, plain, DIRECT[loss])
 
 
@@ -131,7 +139,7 @@ def control(stage: Stage, numbers: list[int]) -> Iterator[Row]:
     """Small calls on a connection that carries bulk at the same time."""
     for at, loss in enumerate(_control_losses(stage.quick)):
         one, two = f"h{numbers[2 * at]}", f"h{numbers[2 * at + 1]}"
-        seen = stage.ours(one, two, *size(stage.quick), asking=True)
+        seen = stage.ours(one, two, *size(stage.quick), asking=True, lanes=True)
         calls = [call for run in seen for call in run.facts["trips"]]
         trips = [trip for _, trip in calls]
         quiet = min(trip for run in seen for trip in run.facts["quiet"])

@@ -133,6 +133,7 @@ class Transfer(NamedTuple):
     seconds: float
     began: float  # by the machine's monotonic clock
     facts: Facts
+    first: float = 0.0  # seconds of its first net_worker.FIRST bytes, where so many came
 
     @property
     def rate(self) -> float:
@@ -196,8 +197,10 @@ class Stage:
             seen = []
             for _ in range(self.times):
                 facts = here.line(seconds)
-                got: Facts = there.line() if size else {"bytes": 0, "seconds": 1.0, "began": 0.0}
-                seen.append(Transfer(got["bytes"], got["seconds"], got["began"], facts))
+                got: Facts = (
+                    there.line() if size else {"bytes": 0, "seconds": 1.0, "began": 0.0, "first": 0.0}
+                )
+                seen.append(Transfer(got["bytes"], got["seconds"], got["began"], facts, got["first"]))
             return seen
 
     def plain(self, sender: str, receiver: str, size: int, seconds: float) -> list[Transfer]:

@@ -40,6 +40,7 @@ from farflung.store.objects import Manifest
 SEED: Final = 6
 PIECE: Final = 1 << 20  # bytes of one bulk message
 _ZEROS: Final = bytes(PIECE)
+FIRST: Final = 96 * PIECE  # bytes of a long transfer whose time is told, too
 SMALL: Final = 1 << 16  # of one in a mesh, whose circuits are slow
 QUIET: Final = 8  # calls before the transfer begins
 PAUSE: Final = 0.05  # seconds between two calls during it
@@ -68,7 +69,7 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._wanted = self._got = 0
-        self._began = self._last = self._seconds = self._cpu = 0.0
+        self._began = self._last = self._first = self._seconds = self._cpu = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._there = set[bytes]()
 
@@ -88,6 +89,7 @@ class Arrivals:
         self._wanted, self._got, self._seconds = asked["bytes"], 0, asked["seconds"]
         self._there.clear()
         self._began = self._last = asked["began"]
+        self._first = 0.0
         self._cpu = time.process_time()
         left = self._began + self._seconds - time.monotonic()
         self._timer = asyncio.get_running_loop().call_later(left, self._end, self._seconds)
@@ -95,6 +97,8 @@ class Arrivals:
     def _put(self, size: int) -> None:
         self._got += size
         self._last = time.monotonic()
+        if self._got >= FIRST and not self._first:
+            self._first = self._last - self._began
         if self._got >= self._wanted:
             self._end(self._last - self._began)
 
@@ -103,7 +107,7 @@ class Arrivals:
             self._timer.cancel()
             self._timer = None
             spent = time.process_time() - self._cpu
-            say(bytes=self._got, seconds=seconds, began=self._began, cpu=spent)
+            say(bytes=self._got, seconds=seconds, began=self._began, cpu=spent, first=self._first)
 
 
 async def relay(options: Options) -> None:

@@ -55,9 +55,8 @@ class Entry(NamedTuple):
     rates: tuple[float, ...]
     is_alone: bool = False  # one machine on all peers' batches: what dense synchronisation computes
     phases: int = 1  # rounds of one step; a step is made on as many batches, each so much smaller
-    like: str = (
-        ""  # takes the rate that was chosen for this method: differs from it in how values are written
-    )
+    # Takes the rate that was chosen for this method: differs from it in how values are written.
+    like: str = ""
 
 
 def of(method: str, **flags: str) -> dict[str, str]:
