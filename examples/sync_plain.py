@@ -28,9 +28,8 @@ def main(rank: int) -> None:
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16))
     inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
-    key = farflung.sync.unsafe_key(
-        1, rank
-    )  # anybody can compute it: yours is farflung.sync.new_key("peer.key")
+    # Anybody can compute it: yours is farflung.sync.new_key("peer.key").
+    key = farflung.sync.unsafe_key(1, rank)
     group = farflung.sync.connect(BOOK, key)
     sync = farflung.sync.SparseLoCo(model, inner, sync_every=10, topk=256, group=group)
     for step in range(60):

@@ -97,6 +97,9 @@ def rounds(first: int, last: int, members: Sequence[str] = PEERS) -> Iterator[An
             seconds=5.05,
             train_seconds=3.0,
             sync_bytes=2_500_000 * (number + 1),
+            way="all-gather" if number == 0 else "fan-out",
+            way_predicted=0.5 if number == 0 else 0.25,
+            way_taken=0.75 if number == 0 else 0.2 + number / 100,
         )
         if number % 2:
             loss = 2.05 + 2.2 / (number + 1)
@@ -138,6 +141,13 @@ def caught() -> Iterator[AnyEvent]:
 
 def settled(pays: Sequence[tuple[str, int]]) -> Iterator[AnyEvent]:
     yield from (events.Settled(at=46.0, peer=peer, units=max(paid, 12_800), paid=paid) for peer, paid in pays)
+
+
+def ways() -> Iterator[AnyEvent]:
+    """Of fifteen pairs, and what two relays got."""
+    yield events.WaysTaken(at=46.1, lan=2, direct=9, opened=3, relay=1)
+    for peer, size in (("a1" * 32, 90_000_000), ("b2" * 32, 62_000_000)):
+        yield events.RelayPaid(at=46.2, peer=peer, bytes=size, price=100_000, paid=size // 10_000)
 
 
 def compared() -> Iterator[AnyEvent]:
@@ -207,6 +217,7 @@ def whole() -> list[AnyEvent]:
         *rounds(5, ROUNDS, others),
         *audit(6, PEERS[3]),
         *settled(PAYS),
+        *ways(),
         *compared(),
         *baseline(),
         events.Evaluated(at=63.5, round=ROUNDS, loss=2.325, tokens=65_536),

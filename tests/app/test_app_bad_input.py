@@ -29,9 +29,8 @@ MODULE = ("--set", "model.kind=module", "--set")
 # Without audits: an opened state that was damaged is a withheld one (tests/attack), which is another story.
 OFF = ("--set", "audit.rate=0", "--set", "audit.probation=0", "--set", "network.verifiers=0")
 SIX = (*TINY, "--rounds", "6", *OFF)
-MIDDLE = (
-    "run.log.write@19"  # round 4 is trained, its commitments are not logged; a snapshot of round 4 is there
-)
+# Round 4 is trained, its commitments are not logged; a snapshot of round 4 is there.
+MIDDLE = "run.log.write@19"
 
 USAGE, NETWORK, POLICY, VERIFICATION = 2, 3, 4, 5
 

@@ -24,12 +24,8 @@ JOB = (
 SERVANTS = ("ledger", "relay", "verifier-0", "requester")  # whose deaths change nothing
 
 
-LONG = (
-    "--rounds",
-    "14",
-    "--set",
-    "sync.steps=64",
-)  # rounds that last longer than a worker takes to start anew
+# Rounds that last longer than a worker takes to start anew.
+LONG = ("--rounds", "14", "--set", "sync.steps=64")
 
 
 def run_with_deaths(farflung: Farflung, victims: Sequence[str], *more: str) -> Ended:

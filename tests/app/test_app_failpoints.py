@@ -91,9 +91,8 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...]
 @pytest.mark.timeout(3600)
 def test_a_kill_at_every_failpoint_ends_with_the_same_bits(reference: Any, farflung: Farflung) -> None:
     words, points, wanted = reference
-    points.insert(
-        points.index("run.log.write") + 1, "run.log.cut"
-    )  # what is torn there is cut off by the next leg
+    # What is torn there is cut off by the next leg.
+    points.insert(points.index("run.log.write") + 1, "run.log.cut")
     legs = kill_at_each(farflung, words, points, wanted)
     print(f"\n{len(legs.fired)} failpoints fired in {len(legs.runs)} runs: " + ", ".join(legs.fired))
     assert list(legs.fired) == points

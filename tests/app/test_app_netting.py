@@ -29,8 +29,8 @@ from farflung.market.offer import Capabilities
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place, issue
 from farflung.net.io.connection import Connection
-from farflung.net.io.desk import Handler
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.handlers import Handler
 from farflung.net.io.measuring import Measures
 from farflung.net.io.relay import RelayServer
 

@@ -55,6 +55,7 @@ def test_everybody_gets_everybody_s_payload_small_and_of_many_pieces() -> None:
             assert all(set(data) == {rank + tag} for rank, data in found.payloads.items())
             assert found.missing == {}
             assert found.bytes_down > sum(sizes) - sizes[mesh.rank] or tag
+        mesh.exchange(8, b"x", 1, 3)  # everybody is here once all has come to everybody
         return mesh.nbytes
 
     for rank, (up, down) in enumerate(meshed(3, work)):

@@ -21,6 +21,7 @@ from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.messages import Kind
 from farflung.store import fetch as plans
+from farflung.store.fetch import FIRST_WINDOW
 from farflung.store.io.disk import Disk
 from farflung.store.objects import seal
 
@@ -188,6 +189,34 @@ def test_chunks_are_asked_for_over_all_ways_and_each_once(tmp_path: Path) -> Non
             assert stored(world.mine, manifest.id, len(chunks)) == chunks
             assert sorted(by_way.values())[0] >= 3
             assert by_way.total() <= len(chunks) + 2  # the end may ask twice
+            await second_home.close()
+
+    run(scenario)
+
+
+def test_bulk_leaves_the_connection_of_control_when_others_stand(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with World(tmp_path) as world:
+            manifest, chunks = seal(JOB_KEY, os.urandom(24 << 20))
+            world.theirs.put(manifest, chunks)
+            by_way: list[Connection] = []
+            serve = world.shelf.serve
+
+            async def answer(connection: Connection, method: str, body: bytes) -> bytes:
+                by_way.append(connection)
+                if len(by_way) == 1:
+                    first.ways = lambda: (second,)
+                return serve(connection.peer, method, body)
+
+            world.away._handler = answer
+            first = await world.dial(AWAY.public)
+            second_home = Endpoint(HOME, world.refuse, Counter())
+            address, key = world.relays[1].address, world.relays[1]._own.account
+            second = await second_home.dial(AWAY.public, *address, relay=key)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
+            assert stored(world.mine, manifest.id, len(chunks)) == chunks
+            assert 1 <= by_way.count(by_way[0]) <= 2 * FIRST_WINDOW
+            assert len(by_way) == len(chunks)
             await second_home.close()
 
     run(scenario)

@@ -58,7 +58,7 @@ ORDERS = (
     wire.OPEN,
     wire.UNVEIL,
     wire.MEMBERS,
-    wire.FARE,
+    wire.PASSES,
     wire.END,
 )
 

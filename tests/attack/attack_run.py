@@ -311,7 +311,6 @@ class Run:
         keys = {member.key.public: member.lease_key.public for member in self.members}
         held = (self.home.disk, self.fanning, keys, self.journal, self.outlook, BOUND)
         coordinator = Coordinator(
-            REQUESTER,
             TERMS,
             self.log,
             self.archive,

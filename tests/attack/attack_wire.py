@@ -101,9 +101,8 @@ class HostileRelay:
         self.answer: Callable[[bytes], bytes] = lambda data: data
         self.heard: list[bytearray] = []  # everything that crosses it, by connection and direction
         self.units: dict[int, list[bytes]] = {UP: [], DOWN: []}  # of all circuits
-        self.crossed: list[Stream] | None = (
-            None  # if there is one, the next two circuits are joined crosswise
-        )
+        # If there is one, the next two circuits are joined crosswise.
+        self.crossed: list[Stream] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._streams: list[Stream] = []
         self._server: asyncio.Server | None = None

@@ -53,7 +53,7 @@ def test_audits_of_rounds_before_a_peer_was_barred_can_still_reach_it(
         crew = manned(monkeypatch, said)
         assert crew.is_member(EVE)
         crew.lost(EVE, may_return=False)
-        await asyncio.gather(*crew._telling)
+        await asyncio.gather(*crew._tasks)
         assert not crew.is_member(EVE)  # it fetches nothing more
         await crew.dial(EVE)  # and still opens what it owes
         assert EVE in {a.peer for a in crew.starter.everybody}  # so verifiers that are brought back know it
@@ -80,3 +80,20 @@ def test_who_is_barred_is_not_brought_back(monkeypatch: pytest.MonkeyPatch) -> N
         await crew.rest()
 
     within(10, test)
+
+
+def test_a_crew_that_rested_tells_and_brings_back_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[PeerId, str, bytes]] = []
+
+    async def test() -> None:
+        crew = manned(monkeypatch, said)
+        await crew.rest()
+        crew.lost(EVE, may_return=False)
+        await asyncio.gather(*crew._tasks)
+        crew.bring_back(MEMBERS[0].public)
+        await asyncio.sleep(0)
+        assert not crew._returning[MEMBERS[0].public].cancelling()
+        await crew.rest()
+
+    within(10, test)
+    assert {peer for peer, method, _ in said if method == wire.MEMBERS} == set(EVERYBODY) - {REQUESTER.public}

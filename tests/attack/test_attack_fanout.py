@@ -8,18 +8,20 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "net"))
 from net_groups import MEMBERS, NAME, OWNER, Member, gathered, group, heard, key_of, meeting, roster
-from net_relays import R, relay, run, until
+from net_relays import C, R, relay, run, until
 
 from farflung.app import fanning, objects
 from farflung.core import limits
 from farflung.core.crypto import NS_ROSTER, local_key
 from farflung.core.errors import NetworkError
+from farflung.core.ids import PeerId
 from farflung.net import groups
 from farflung.net.certificates import bare, credential_of
 from farflung.net.counters import Counter
@@ -29,6 +31,7 @@ from farflung.net.io import fan as fan_file
 from farflung.net.io import fanout
 from farflung.net.io.connection import Connection
 from farflung.net.io.fan import Alone, Fan
+from farflung.net.io.fanway import Shunned
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, seal
 
@@ -36,8 +39,11 @@ Attack = Callable[[Head, bytes], list[bytes]]  # a frame; what is given to the o
 
 
 @asynccontextmanager
-async def deaf(word: FrameKind) -> AsyncIterator[tuple[str, int]]:
-    """A relay that lets everybody in, reads nothing after that, and says one word again and again."""
+async def deaf(word: FrameKind, joins: list[bytes] | None = None) -> AsyncIterator[tuple[str, int]]:
+    """A relay that lets everybody in, reads nothing after that, and says one word again and again.
+
+    `joins`: what it was shown by each who joined.
+    """
     talking: list[asyncio.Task[None]] = []
 
     async def talk(writer: asyncio.StreamWriter) -> None:
@@ -49,7 +55,9 @@ async def deaf(word: FrameKind) -> AsyncIterator[tuple[str, int]]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         size = groups.read_head(await reader.readexactly(groups.HEAD_BYTES))
-        await reader.readexactly(size or 0)
+        shown = await reader.readexactly(size or 0)
+        if joins is not None:
+            joins.append(shown)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(groups.answer(groups.Welcome.JOINED))
         talking.append(asyncio.create_task(talk(writer)))
@@ -296,6 +304,50 @@ def test_a_relay_that_talks_but_takes_nothing_is_left_and_the_sender_may_go_else
             await fan.close()
 
     run(test)
+
+
+def test_a_relay_that_hung_is_left_alone_for_a_while_and_the_group_may_meet_at_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fan_file, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(fan_file, "AGAIN_SECONDS", 0.01)
+
+    async def test() -> None:
+        joins: list[bytes] = []
+        async with deaf(FrameKind.PING, joins) as place, relay(C) as other:
+            member = Member(MEMBERS[0])
+            member.fan = fan = Fan(member.station, member, patience=0.3, rate=1e9)
+            await fan.enter(meeting(place))
+            with pytest.raises(NetworkError):
+                await poured(fan)
+            await until(lambda: not fan.epoch)
+            await asyncio.sleep(0.5)  # many times AGAIN_SECONDS
+            assert len(joins) == 1
+            # As the group's owner hears it, who then takes another place.
+            with pytest.raises(NetworkError) as caught:
+                await fan.enter(meeting(place, roster(2)))
+            assert caught.value.code == "FF-NET-130"
+            assert "hung" in caught.value.cause
+            there = replace(meeting(other.address, roster(3)), relay=C.public)
+            await fan.enter(there)
+            assert fan.epoch == 3
+            await fan.close()
+
+    run(test)
+
+
+def test_a_relay_that_hangs_again_is_left_alone_for_longer_and_in_the_end_tried_again() -> None:
+    shunned, now, pauses = Shunned(), 0.0, []
+    for _ in range(6):
+        shunned.hung(R.public, now)
+        shunned.hung(R.public, now)  # two waited for it
+        pauses.append(shunned.left(R.public, now))
+        now += pauses[-1]
+        assert not shunned.left(R.public, now)
+    assert pauses == [60, 120, 240, 480, 900, 900]
+    for number in range(99):  # whoever names many relays
+        shunned.hung(PeerId(bytes([number]) * 32), now)
+    assert len(shunned._until) == 16
 
 
 def test_a_relay_that_never_counts_a_roster_is_left() -> None:

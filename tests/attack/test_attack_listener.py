@@ -313,9 +313,9 @@ def test_a_key_that_reconnects_and_asks_gets_no_more_handlers_than_one_connectio
                 for i in range(limits.STREAMS_OPEN):
                     peer.send(encode(ask(1 + 2 * i, b"hang")))
                 await peer.writer.drain()
-                await until(lambda: not server._desk.has_place(HOSTILE.public, Kind.CONTROL))
+                await until(lambda: not server._handlers.has_place(HOSTILE.public, Kind.CONTROL))
                 peer.writer.close()
-            assert len(server._desk._tasks) == limits.STREAMS_OPEN
+            assert len(server._handlers._tasks) == limits.STREAMS_OPEN
             await is_served(server)
 
     asyncio.run(test())

@@ -93,7 +93,7 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
             wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
             wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, said),
             wire.MEMBERS: wire.Members(TERMS.id, (scene.stranger.address, scene.fellow.address)),
-            wire.FARE: wire.Passes(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
+            wire.PASSES: wire.Passes(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
             wire.END: wire.End(TERMS.id),
         }
         assert orders.keys() == set(ORDERS)
@@ -126,11 +126,11 @@ def test_a_requester_cannot_make_a_provider_show_passes_that_others_pay_for(agai
             (good,) * 100,
         ]
         for passes in bad:
-            assert await scene.order(wire.FARE, wire.Passes(TERMS.id, passes)) == "FF-APP-241"
+            assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, passes)) == "FF-APP-241"
         relay, purse = good.toll.relay, scene.provider.endpoint.purse
         assert purse.find(relay, REQUESTER.public) is None
-        assert await scene.order(wire.FARE, wire.Passes(NIL, (good,))) == "FF-APP-057"
-        assert await scene.order(wire.FARE, wire.Passes(TERMS.id, (good,))) == "ok"
+        assert await scene.order(wire.PASSES, wire.Passes(NIL, (good,))) == "FF-APP-057"
+        assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, (good,))) == "ok"
         assert purse.find(relay, REQUESTER.public) == good
 
     against(attack)
@@ -146,10 +146,10 @@ def test_a_requesters_passes_are_shown_for_as_long_as_they_count_and_its_lease_l
         over = replace(good.toll, serial=3, begins=0, expires=limits.PASS_SECONDS)
         early = replace(good.toll, serial=4, begins=2**61, expires=2**61 + limits.PASS_SECONDS)
         relay, purse = good.toll.relay, scene.provider.endpoint.purse
-        assert await scene.order(wire.FARE, wire.Passes(TERMS.id, (good,))) == "ok"
+        assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, (good,))) == "ok"
         for toll in (endless, over, early):
             bad = sign_pass(REQUESTER, toll)
-            assert await scene.order(wire.FARE, wire.Passes(TERMS.id, (bad,))) == "FF-APP-241"
+            assert await scene.order(wire.PASSES, wire.Passes(TERMS.id, (bad,))) == "FF-APP-241"
             purse.put(bad)  # had it got in before, or lapsed since
         assert purse.find(relay, REQUESTER.public) == good
         assert purse.find_of(REQUESTER.public, relay) == good
@@ -286,9 +286,8 @@ def test_orders_out_of_their_order_get_a_code(against: Any) -> None:
         share = await scene.round(0)
         merged = scene.process.worker.state
         again = wire.MergeRound(TERMS.id, 0, (share,))
-        assert (
-            await scene.order(wire.MERGE, again) == "ok"
-        )  # a connection was lost: the same answer once more
+        # A connection was lost: the same answer once more.
+        assert await scene.order(wire.MERGE, again) == "ok"
         assert scene.process.worker.state is merged
         assert await scene.order(wire.TRAIN, train) == "FF-APP-057"  # a round that is over
         assert scene.process.worker.trained == [0]
@@ -552,9 +551,8 @@ def test_a_provider_that_is_started_again_in_a_round_merges_it_again(
         share = await scene.round(0)
         if is_restarted:
             scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]
-        assert (
-            await scene.order(wire.START, scene.start) == "ok"
-        )  # the coordinator crashed before it closed it
+        # The coordinator crashed before it closed it.
+        assert await scene.order(wire.START, scene.start) == "ok"
         assert await scene.order(wire.MERGE, wire.MergeRound(TERMS.id, 0, (share,))) == "ok"
         assert scene.process.worker.state.round == 1
 

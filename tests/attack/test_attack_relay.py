@@ -21,6 +21,7 @@ from farflung.net.counters import Counter
 from farflung.net.identity import certificate
 from farflung.net.io import knock
 from farflung.net.io.attachment import ATTACH
+from farflung.net.io.circuit import Buffer
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
@@ -418,7 +419,8 @@ def test_a_relay_that_runs_out_of_pipes_forwards_through_its_memory(monkeypatch:
         monkeypatch.setattr(os, "pipe2", none_left)
         found, (_, writer) = await world.show(shown())
         assert found is Status.JOINED
-        assert not any(circuit.is_spliced for circuit in world.server._junction.circuits)
+        (circuit,) = world.server._junction.circuits
+        assert {type(way.duct) for way in circuit._ways} == {Buffer}
         await world.is_served()
         writer.close()
 

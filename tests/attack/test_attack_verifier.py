@@ -534,9 +534,8 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
             scene.peer.worker.trace_of(b"another").opened(*indices),
         ):
             judged = await scene.judge(order, answer.blind, leaves=leaves)
-            assert (
-                about(judged.verdict, order) is Finding.HOLDS
-            )  # the coordinator's word: the peer says otherwise
+            # The coordinator's word: the peer says otherwise.
+            assert about(judged.verdict, order) is Finding.HOLDS
             scene.shown = replace(honest, leaves=leaves)
             judged = await scene.judge(order, answer.blind, leaves=leaves)
             assert about(judged.verdict, order) is Finding.FALSE

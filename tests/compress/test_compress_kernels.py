@@ -14,16 +14,8 @@ from hypothesis.extra.numpy import arrays
 from farflung.compress import ans, chunks, codecs, context, kernels, merge, plane, support, values
 from farflung.core.errors import ProtocolError, UsageError
 
-MODULES = (
-    ans,
-    chunks,
-    codecs,
-    context,
-    merge,
-    plane,
-    support,
-    values,
-)  # importing them registers every kernel
+# Importing them registers every kernel.
+MODULES = (ans, chunks, codecs, context, merge, plane, support, values)
 
 WIDTH = 1 << 15
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -311,9 +311,8 @@ def test_values_that_are_not_finite_are_refused_by_name(bad, phase):
 def test_sums_beyond_float32_are_refused_rather_than_sent():
     layout = Layout.of({"w": (30, 30)})
     query = CODEC.query(layout, 1)
-    row = np.copysign(
-        np.float32(3e38), query[: 30 * RANK : RANK]
-    )  # times the first column: 3e38 of its 1-norm
+    # Times the first column: 3e38 of its 1-norm.
+    row = np.copysign(np.float32(3e38), query[: 30 * RANK : RANK])
     with pytest.raises(RunError) as caught:
         CODEC.starting(query).encode(None, np.tile(row, 30), layout, about(BASIS))
     assert caught.value.code == "FF-COMP-020"

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import farflung
 from farflung.app.cli.main import cli
@@ -111,12 +112,32 @@ def test_every_example_job_loads(path: Path) -> None:
     load(path.read_text(encoding="utf-8"), origin_name=path.name)
 
 
+def understood(words: list[str]) -> Result:
+    """The answer to a command that does nothing: `--help` stands behind the verb, where it is no option's value.
+
+    An option that is shown without its value gets one.
+    """
+    given = [word for word in words if word not in ("...", "…")]
+    command: click.Command | None = cli
+    at = 0
+    while isinstance(command, click.Group) and at < len(given):
+        command = command.get_command(click.Context(command), given[at])
+        at += 1
+    asked = [*given[:at], "--help", *given[at:]]
+    answer = CliRunner().invoke(cli, asked)
+    return CliRunner().invoke(cli, [*asked, "1"]) if "requires an argument" in answer.output else answer
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_command_that_is_shown_is_understood(page: Path) -> None:
+def test_every_command_that_is_shown_is_understood(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for words in commands(page):
-        given = [word for word in words if word not in ("...", "…")]
-        answer = CliRunner().invoke(cli, [*given, "--help"])
+        answer = understood(words)
         assert answer.exit_code == 0, f"farflung {' '.join(words)}\n{answer.output}"
+        assert "Usage: " in answer.output, words
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -141,6 +162,15 @@ def test_python_that_is_shown_is_python_and_uses_what_exists(page: Path) -> None
                 is_ours = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
                 if is_ours and node.value.id == "farflung":
                     assert hasattr(farflung, node.attr), node.attr
+
+
+def test_a_command_that_ends_in_an_option_is_only_asked_for_its_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["key", "new", "--account"], ["key", "new"], ["relay", "--key"], ["run", "--preset"]):
+        assert understood(words).exit_code == 0, words
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_readme_is_short_and_begins_with_the_two_commands() -> None:
@@ -211,5 +241,5 @@ def test_a_broken_link_an_unknown_command_and_a_wrong_job_are_seen(tmp_path: Pat
     assert list(links(page)) == ["gone.md"]
     assert anchors(page) == {"a-heading-marked"}
     assert commands(page) == [["fly"], ["run", "--speed", "9"]]
-    assert all(CliRunner().invoke(cli, [*words, "--help"]).exit_code for words in commands(page))
+    assert all(understood(words).exit_code for words in commands(page))
     assert blocks(page) == [("toml", "rouds = 2\n")]

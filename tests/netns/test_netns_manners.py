@@ -163,9 +163,8 @@ def test_no_more_goes_up_than_the_owner_allows(laboratory: Laboratory, tmp_path:
 
 def test_no_more_comes_down_than_the_owner_allows(laboratory: Laboratory, tmp_path: Path) -> None:
     _, _, down = exchange(laboratory, tmp_path, "get", warm=2.0, down=CAP)
-    assert (
-        0.5 * CAP < down <= CAP * 1.15
-    )  # what the kernel takes before it makes the sender wait is not ours to choose
+    # What the kernel takes before it makes the sender wait is not ours to choose.
+    assert 0.5 * CAP < down <= CAP * 1.15
 
 
 @pytest.mark.parametrize("method", ["put", "get"])

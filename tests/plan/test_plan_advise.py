@@ -363,9 +363,8 @@ def test_audits_take_time_only_where_cores_are_short() -> None:
     some, all_of_them, none = AuditSpec(4, 0.25, 1), AuditSpec(4, 1.0, 1), AuditSpec(4, 0.0, 0)
     assert not seconds(1, none).audit
     assert 0 < seconds(1, some).audit < seconds(1, all_of_them).audit
-    assert seconds(64, some).audit == pytest.approx(
-        seconds(64, all_of_them).audit, rel=0.01
-    )  # one, at the end
+    # With many cores it takes one audit at the end.
+    assert seconds(64, some).audit == pytest.approx(seconds(64, all_of_them).audit, rel=0.01)
     assert seconds(1, some).start > seconds(1, none).start  # verifiers, and the profile run
     assert seconds(1, some).compute == seconds(1, none).compute
 

@@ -45,12 +45,8 @@ NAMES = {
     "agent": ("provider-0", "provider-1", "provider-2"),
     "worker": ("provider-0 worker", "provider-1 worker", "provider-2 worker"),
 }
-SAME = (
-    "model_hash",
-    "rounds",
-    "paid",
-    "refunded",
-)  # which verifier is paid may differ, hence the ledger's root
+# Which verifier is paid may differ, hence the ledger's root.
+SAME = ("model_hash", "rounds", "paid", "refunded")
 OFTEN = 4  # deaths of one process in a run: whoever dies more often within a minute is given up
 LIMIT = 300.0
 SILENCE = 120.0  # seconds without an event

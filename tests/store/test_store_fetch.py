@@ -122,6 +122,22 @@ def test_a_way_of_which_nothing_comes_gives_back_what_it_owes_and_is_asked_again
     assert plan.next(late) == ("a", 2)
 
 
+def test_a_way_that_is_spared_brings_what_it_owes_and_is_asked_again_only_when_it_is_alone():
+    plan = FetchPlan(manifest(6), ["a", "b"], window=1)
+    assert [plan.next(0), plan.next(0)] == [("a", 0), ("b", 1)]
+    plan.spared("a", True)
+    plan.received(0, "a", 1)
+    assert plan.next(1) is None
+    plan.received(1, "b", 1)
+    assert plan.next(1) == ("b", 2)
+    plan.failed("b")
+    assert plan.next(2) == ("a", 2)
+    plan.offered("b")
+    plan.spared("a", False)
+    plan.received(2, "a", 3)
+    assert {plan.next(3), plan.next(3)} == {("a", 3), ("b", 4)}
+
+
 def test_a_way_that_is_heard_is_not_stalled_but_may_be_stuck():
     plan = FetchPlan(manifest(1), ["a"])
     plan.next(0)
@@ -157,6 +173,8 @@ def test_while_one_way_is_honest_every_chunk_comes_whatever_the_others_do(data, 
     asked: list[tuple[str, int]] = []
     here: set[int] = set()
     for now in range(1000):
+        if plan.ways:
+            plan.spared(data.draw(st.sampled_from(plan.ways)), data.draw(st.booleans()))
         step = plan.next(now)
         if step is not None:
             assert step[1] not in here

@@ -24,9 +24,8 @@ def test_it_measures_every_tensor_of_every_vector(engine, tiny):
     assert [name for name, _ in found.noise] == ["params", "mean", "square"]
     assert {len(row) for _, row in found.noise} == {len(names)}
     assert all(math.isfinite(d) and 0 <= d <= segments.UNBOUNDED for _, row in found.noise for d in row)
-    assert sum(d > 0 for _, row in found.noise for d in row) > 2 * len(
-        names
-    )  # a tiny model has noise as well
+    # A tiny model has noise as well.
+    assert sum(d > 0 for _, row in found.noise for d in row) > 2 * len(names)
     assert found.classes == tuple(CLASSES)
     assert len(found.classes) >= 3
 

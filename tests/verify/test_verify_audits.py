@@ -94,9 +94,8 @@ def test_who_is_found_guilty_by_two_is_out_and_loses_pay_and_stake(finding: Find
     assert members == [{A, B, C}, {A, B, C}, {B}]
     assert (lease(story, A).paid, report.slashed) == (0, 1)
     assert lease(story, A).slashed == (1000 if finding is Finding.FALSE else 100)
-    reruns = (
-        (2 + 4) * SEGMENT if finding is Finding.FALSE else 4 * SEGMENT
-    )  # who saw nothing ran nothing again
+    # Who saw nothing ran nothing again.
+    reruns = (2 + 4) * SEGMENT if finding is Finding.FALSE else 4 * SEGMENT
     assert report.paid == (2 + 1 + 1) * SPEC.round_tokens + reruns
 
 

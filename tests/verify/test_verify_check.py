@@ -176,9 +176,8 @@ def test_a_submission_is_held_against_the_phase_of_its_round(round: int) -> None
     c = Contribution(PEERS[0], weight, digested, digested, ROOT, ROOT, "none")
     told = Check(round, state.root(LAYOUT), c, Statement((2.0,), weight), payload)
     assert decoded(sync, LAYOUT, told, weight).any()
-    with pytest.raises(
-        ProtocolError, match=r"FF-COMP-00[27]"
-    ):  # too long for the other phase, or of another round
+    # Too long for the other phase, or of another round.
+    with pytest.raises(ProtocolError, match=r"FF-COMP-00[27]"):
         decoded(sync, LAYOUT, replace(told, round=round + 1), weight)
 
 

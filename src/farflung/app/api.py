@@ -232,6 +232,7 @@ def run(
     cheat: str | None = None,
     baseline: bool | None = None,
     relay_price: int | None = None,
+    relay_most: int | None = None,
     display: bool = True,
 ) -> Run:
     """Trains a job on a network of processes on this computer, settles it, and returns the finished run.
@@ -245,13 +246,16 @@ def run(
         but the preset "local" is asked for, and nobody cheats otherwise.
     baseline: whether one machine trains on the same tokens, to compare with. None: as for `cheat`.
     relay_price: micro-credits that relays are paid for a GiB; 0: nothing; None: a small price.
+    relay_most: micro-credits that all relays together may cost; None: what the plan puts aside.
     display: whether a notebook shows the run as it goes on. Elsewhere nothing is shown: print what you want to see.
 
     Ctrl-C, or the stop button of a notebook, finishes the open round and settles; once more stops at once. Either
     way RunStoppedError is raised, and `farflung.load()` opens what there is.
     Raises farflung.core.errors.FarflungError with a code, a cause and a hint.
     """
-    resolved, identity = _resolved(spec, preset, set, cheat=cheat, baseline=baseline, relay_price=relay_price)
+    resolved, identity = _resolved(
+        spec, preset, set, cheat=cheat, baseline=baseline, relay_price=relay_price, relay_most=relay_most
+    )
     root = asking.new_root(Path(out) if out is not None else None, resolved.spec.name)
     hooks = Callbacks(root, callbacks)
     if display and notebook.kernel() is not None:
@@ -270,13 +274,16 @@ def plan(
     set: Mapping[str, object] | None = None,
     baseline: bool | None = None,
     relay_price: int | None = None,
+    relay_most: int | None = None,
 ) -> Plan:
     """What a job will take: bytes, memory, seconds, price. Nothing is started, nothing is spent.
 
     Arguments as in `farflung.run`. Raises SpecError FF-APP-016 for a model of your own, whose size is known once it
     is built, and PolicyError FF-PLAN-0xx for a job that cannot run here.
     """
-    resolved, identity = _resolved(spec, preset, set, baseline=baseline, relay_price=relay_price)
+    resolved, identity = _resolved(
+        spec, preset, set, baseline=baseline, relay_price=relay_price, relay_most=relay_most
+    )
     layout = preparation.known_layout(resolved.spec)
     if layout is None:
         raise SpecError(
@@ -285,9 +292,8 @@ def plan(
     data = read_dataset(resolved.spec.data, resolved.spec.model, Path(identity.base))
     said = advise(resolved.spec, layout, len(dataset.pack(data)), machine())
     event = said.event("", baseline=identity.baseline)
-    event = fares.planned(
-        event, said.traffic, identity.relay_price, identity.relays if resolved.spec.hidden else 0
-    )
+    relays = identity.relays if resolved.spec.hidden else 0
+    event = fares.planned(event, said.traffic, identity.relay_price, relays, identity.relay_most)
     return Plan(**{name: getattr(event, name) for name in event.__struct_fields__})
 
 
@@ -307,6 +313,7 @@ def _resolved(
     cheat: str | None = None,
     baseline: bool | None = None,
     relay_price: int | None = None,
+    relay_most: int | None = None,
 ) -> tuple[Resolved, Identity]:
     flags = {
         key: str(value).lower() if isinstance(value, bool) else str(value)
@@ -314,4 +321,6 @@ def _resolved(
     }
     is_path = isinstance(spec, str) and spec.endswith(".toml") and "\n" not in spec
     job = Path(spec) if isinstance(spec, str) and is_path else spec
-    return asking.resolve(job, preset, flags, cheat=cheat, baseline=baseline, relay_price=relay_price)
+    return asking.resolve(
+        job, preset, flags, cheat=cheat, baseline=baseline, relay_price=relay_price, relay_most=relay_most
+    )

@@ -68,14 +68,16 @@ def resolve(
     cheat: str | None = None,
     baseline: bool | None = None,
     relay_price: int | None = None,
+    relay_most: int | None = None,
 ) -> tuple[Resolved, Identity]:
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
-    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243 (relay price). Relative paths in the job
-    start from the file's folder, else from `base`. `cheat` names what one of the providers does instead of its work
+    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243, -247 (relays' pay). Relative paths in the
+    job start from the file's folder, else from `base`. `cheat` names what one of the providers does instead of its work
     (job.cheats); None: it skips its work in the run that shows what audits are for, and nobody cheats in a run of your
     own. `baseline`: whether one machine is trained on the same tokens to compare with; None: only in that first run.
     `relay_price`: micro-credits a GiB for relays; None: fares.PRICE, or 0 for more nodes than a pass can name.
+    `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside.
     """
     text = read_job(job) if isinstance(job, Path) else job
     name = job.name if isinstance(job, Path) else "the given text"
@@ -96,7 +98,7 @@ def resolve(
     compares = is_shown if baseline is None else baseline
     fare = _fare(resolved.spec, relay_price)
     begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
-    return resolved, Identity(*begun, cheat, compares, relay_price=fare)
+    return resolved, Identity(*begun, cheat, compares, relay_price=fare, relay_most=_most(relay_most))
 
 
 def _fare(spec: JobSpec, asked: int | None) -> int:
@@ -111,6 +113,18 @@ def _fare(spec: JobSpec, asked: int | None) -> int:
         f"relays cannot be paid {asked} micro-credits a GiB",
         cause=f"it is a number from 0 to {limits.RELAY_PRICE}, and a pass names {limits.PASS_HOLDERS} nodes at most",
         hint="--relay-price 0: they carry for nothing",
+    )
+
+
+def _most(asked: int | None) -> int:
+    """What a run's relays may cost together, micro-credits; 0: what its plan says."""
+    if asked is None or fares.LEAST <= asked <= fares.FUNDS:
+        return asked or 0
+    raise UsageError(
+        "FF-APP-247",
+        f"relays cannot cost {asked} micro-credits",
+        cause=f"it is a number from {fares.LEAST} to {fares.FUNDS}",
+        hint="--relay-most 1: a credit; or --relay-price 0: they carry for nothing",
     )
 
 

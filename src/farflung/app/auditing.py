@@ -193,9 +193,8 @@ class AuditTenancy:
         """Whether the round goes on from the committed end of the peer's round before it."""
         before: Border | None = None
         start = opening.read_border(opened.start)
-        is_fresh = (
-            start.optimizer == ZERO_HASH
-        )  # it says openly that it lost what it had: no end to go on from
+        # It says openly that it lost what it had: no end to go on from.
+        is_fresh = start.optimizer == ZERO_HASH
         if asked.segment == 0 and asked.before != ZERO_HASH and not is_fresh:
             last = self._terms.spec.segments
             leaves = opened.before

@@ -8,6 +8,7 @@ told by app.recording, from the log alone.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -23,10 +24,10 @@ from farflung.app.journal import Emitter
 from farflung.app.lines import PATIENCE_SECONDS, Dial, Lines
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.core.events import Left, Reexecuted
 from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.job.spec import Terms
 from farflung.train import rounds
 from farflung.train.roundlog import Closed, Contribution, Finished, Member
@@ -50,7 +51,6 @@ class Coordinator:
 
     def __init__(
         self,
-        key: SigningKey,
         terms: Terms,
         log: RunLog,
         archive: Archive,
@@ -65,7 +65,7 @@ class Coordinator:
         on_lost: OnLost,
         patience: Callable[[PeerId], float] = lambda _: PATIENCE_SECONDS,
     ) -> None:
-        self._key, self._terms, self._log, self._archive = key, terms, log, archive
+        self._terms, self._log, self._archive = terms, log, archive
         self._state, self._public, self._next_public = state, public, public
         self._audits, self._inspection = audits, inspection
         self._exchange, self._journal, self._on_closed, self._on_lost = exchange, journal, on_closed, on_lost
@@ -73,10 +73,9 @@ class Coordinator:
         self._arrivals = Arrivals(terms.spec)
         self._aside: set[PeerId] = set()  # passed over, and not back yet
         self._catching: dict[PeerId, asyncio.Lock] = {}
-        self._at_work: dict[PeerId, set[asyncio.Task[None]]] = {}
+        self._at_work = defaultdict[PeerId | None, Tasks](Tasks)  # for each peer; None: for nobody
         self._sync = Sync.of(terms.spec)
         self._events: asyncio.Queue[rounds.Event] = asyncio.Queue()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._promises: dict[PeerId, wire.Promise] = {}
         self._shares: dict[PeerId, wire.Share] = {}
         self._held = dict.fromkeys(state.members, state.round)  # round of the public state at each peer
@@ -142,9 +141,7 @@ class Coordinator:
                 self._arrivals.see(self._state)
         finally:
             self._exchange.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*(each.close() for each in self._at_work.values()))
         return self._finished, self._public
 
     def _carry_out(self, effect: rounds.Effect) -> None:
@@ -168,9 +165,8 @@ class Coordinator:
                     self.post(self._arrivals.pace(self._state))  # before anything that opens the next round
                 self._spawn(None, self._merge_own(round, accepted))
                 for peer in set(self._state.members) - self._state.in_round:
-                    self._spawn(
-                        peer, self._catch_up(peer, round + 1)
-                    )  # who waits for the next round has time now
+                    # Who waits for the next round has time now.
+                    self._spawn(peer, self._catch_up(peer, round + 1))
             case rounds.Report(closed, accepted):
                 self._report(closed, accepted)
             case rounds.Audit(round):
@@ -191,13 +187,7 @@ class Coordinator:
                 self._finished = finished
 
     def _spawn(self, peer: PeerId | None, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._guard(peer, work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if peer is not None:
-            mine = self._at_work.setdefault(peer, set())
-            mine.add(task)
-            task.add_done_callback(mine.discard)
+        self._at_work[peer].begin(self._guard(peer, work))
 
     async def _guard(self, peer: PeerId | None, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -222,8 +212,7 @@ class Coordinator:
         if phase is rounds.Phase.TRAIN:
             self._arrivals.passed_over(self._state, peer)
         if phase is not rounds.Phase.MERGE:
-            for task in tuple(self._at_work.get(peer, ())):
-                task.cancel()
+            self._at_work[peer].cancel()
             self._spawn(peer, self._drop(round, peer))
 
     async def _drop(self, round: int, peer: PeerId) -> None:
@@ -304,9 +293,8 @@ class Coordinator:
 
     async def _merge(self, round: int, peer: PeerId, accepted: tuple[Contribution, ...]) -> None:
         await self._flagged.wait()
-        await self._lines.patiently(
-            peer, lambda: self._audits.open(round, peer)
-        )  # what the checks suspect is opened now, before it is gone
+        # What the checks suspect is opened now, before it is gone.
+        await self._lines.patiently(peer, lambda: self._audits.open(round, peer))
         request = self._exchange.order(round, tuple(self._share(c) for c in accepted))
         data = await self._lines.ask(peer, wire.MERGE, encode(request))
         merged = decode(data, wire.Merged, limits.CONTROL_BYTES)

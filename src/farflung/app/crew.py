@@ -19,6 +19,7 @@ from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import Warned
 from farflung.core.ids import PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.job.spec import Terms
 from farflung.net.io.connection import Connection
 from farflung.net.io.roads import Roads
@@ -50,7 +51,7 @@ class Crew:
         self._supplies, self._journal, self._passes = supplies, journal, passes
         self._addresses: dict[PeerId, wire.Address] = {}
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
-        self._telling: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._coordinator: Coordinator | None = None
         self.barred: set[PeerId] = set()  # broke the rules: they serve what they owe, and get nothing
         self.starter = Starter(terms, (), self.dial, journal, job_key, passes)
@@ -99,9 +100,7 @@ class Crew:
             return
         self.barred.add(peer)
         self._list_members()
-        task = asyncio.create_task(self._tell_members())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        self._tasks.begin(self._tell_members())
 
     def _list_members(self) -> None:
         everybody = tuple(self._addresses.values())
@@ -122,13 +121,13 @@ class Crew:
         said = encode(wire.Passes(self._terms.id, self._passes()))
         for peer in [p for p in self._addresses if p != self._me]:
             with contextlib.suppress(FarflungError):
-                await (await self.dial(peer)).call(wire.FARE, said)
+                await (await self.dial(peer)).call(wire.PASSES, said)
 
     def bring_back(self, peer: PeerId) -> None:
         """Lets a member that died take part again, as soon as it can."""
         task = self._returning.get(peer)
         if peer not in self.barred and (task is None or task.done()):
-            self._returning[peer] = asyncio.create_task(self._until_back(peer))
+            self._returning[peer] = self._tasks.begin(self._until_back(peer))
 
     async def _until_back(self, peer: PeerId) -> None:
         refusals = 0
@@ -167,8 +166,6 @@ class Crew:
                 await connection.call(wire.END, encode(wire.End(self._terms.id)))
 
     async def rest(self) -> None:
-        """Gives up bringing anybody back."""
-        tasks = [*self._returning.values(), *self._telling]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Gives up bringing anybody back, for now: a crew that is put together again rests first."""
+        tasks, self._tasks = self._tasks, Tasks()
+        await tasks.close()

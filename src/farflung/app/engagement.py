@@ -130,7 +130,7 @@ class Requester:
         self._fanning = Fanning(self.endpoint, self._shelf, self._disk)
         self.roads = Roads(self.endpoint)
         self._whereabouts = Whereabouts(self.endpoint, self.roads)  # hears where members are now
-        self._fares = Fares(key, self.endpoint, fare)
+        self._fares = Fares(key, self.endpoint, fare, journal.emit)
         how = (self.roads, self._supplies, journal, lambda: self._fares.passes)
         self._crew = Crew(key.public, terms, self._job_key, *how)
 
@@ -313,7 +313,6 @@ class Requester:
 
         audits = self._audits()
         coordinator = self._coordinator = Coordinator(
-            self._key,
             self._terms,
             self.log,
             self.archive,

@@ -125,18 +125,20 @@ class Exchange:
         return Meeting(place.relay, place.host, place.port, roster, key)
 
     async def _gather(self, meeting: Meeting, lines: Lines) -> None:
-        for left in reversed(range(len(self._places))):
-            try:
-                await self._fanning.enter(meeting)
-                break
-            except NetworkError as error:
-                if not left:
-                    if not self._has_warned:
-                        self._warn(error.code, error.message, error.hint)
-                    return
+        """Meets at the first relay that takes the group, and invites its members there; warns once if none does."""
+        for tried in range(len(self._places)):
+            if tried:
                 self._places.rotate(-1)
                 self._meeting = meeting = self._new_meeting(self._places[0], self._members)
-        await asyncio.gather(*(self._invite(peer, meeting, lines) for peer in self._members))
+            try:
+                await self._fanning.enter(meeting)
+            except NetworkError as error:
+                refusal = error
+            else:
+                await asyncio.gather(*(self._invite(peer, meeting, lines) for peer in self._members))
+                return
+        if not self._has_warned:
+            self._warn(refusal.code, refusal.message, refusal.hint)
 
     async def _invite(self, peer: PeerId, meeting: Meeting, lines: Lines) -> None:
         epoch = meeting.roster.roster.epoch

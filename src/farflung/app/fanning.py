@@ -137,9 +137,8 @@ class Fanning(Hearer):
             if method == objects.FINISH:
                 self._taken.append(decode(body, Hash, limits.CONTROL_BYTES))
         except FarflungError:
-            self._gaps += (
-                1  # what is refused here, or does not fit on this disk, shows again when it is fetched
-            )
+            # What is refused here, or does not fit on this disk, shows again when it is fetched.
+            self._gaps += 1
         self._changed.set()
 
     def gap(self) -> None:

@@ -32,6 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
     lab: bool = False  # whether providers and verifiers are in simulated homes (app.housing)
     relays: int = 2  # how many there are for those who cannot be reached, 1 to app.housing.MOST_RELAYS
     relay_price: int = 0  # micro-credits a GiB that a relay is paid; 0: nothing (app.fares)
+    relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside
 
 
 class RunFolder:

@@ -80,9 +80,8 @@ def _read(path: Path, run: RunFolder | None) -> Handed:
     data = read_file(path, limits.PIPE_BYTES)
     said, tensors = card.read(data)
     if said.kind == "gpt":
-        card.fit(
-            said, card.gpt_layout(said), tensors
-        )  # what follows builds it by the sizes that the file claims
+        # What follows builds it by the sizes that the file claims.
+        card.fit(said, card.gpt_layout(said), tensors)
     beside = path.parent / MODULE
     source = _source(beside, said) if said.kind == "module" else b""
     return Handed(path, data, said, tensors, source, run)
@@ -105,9 +104,8 @@ def read_file(path: Path, limit: int) -> bytes:
     """An ordinary file of at most `limit` bytes; raises RunError FF-APP-161."""
     data = b""
     try:
-        with os.fdopen(
-            os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb"
-        ) as file:  # a pipe does not make us wait
+        # A pipe does not make us wait.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 cause = "it is a folder, a pipe or a device"

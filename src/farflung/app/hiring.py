@@ -255,7 +255,7 @@ class Starter:
         )
         connection = await self._dial(peer)
         if passes := self._passes():
-            await connection.call(wire.FARE, encode(wire.Passes(job, passes)))
+            await connection.call(wire.PASSES, encode(wire.Passes(job, passes)))
         data = await connection.call(wire.START, encode(request), timeout=None)
         return decode(data, wire.Started, limits.CONTROL_BYTES)
 

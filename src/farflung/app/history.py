@@ -62,9 +62,9 @@ def _alike(folder: RunFolder, timeline: Timeline) -> Iterator[tuple[RunFolder, e
             yield earlier, past.result
 
 
-def _money(identity: Identity) -> tuple[str, int, bool, int]:
-    price = identity.relay_price
-    return identity.cheat, price, bool(price) and identity.lab, identity.relays if price else 0
+def _money(identity: Identity) -> tuple[str, int, int, bool, int]:
+    price, most = identity.relay_price, identity.relay_most
+    return identity.cheat, price, most, bool(price) and identity.lab, identity.relays if price else 0
 
 
 def _versions(timeline: Timeline) -> tuple[str, str, str] | None:

@@ -23,9 +23,8 @@ from farflung.verify.io.checker import Checker
 MODULE: Final = "farflung.verify.io.checker"
 CPU_SECONDS: Final = 24 * 3600  # of one process; a payload that takes CHECK_SECONDS is refused long before
 CHECK_SECONDS: Final = 60.0
-FACTOR: Final = (
-    64  # bytes of memory for each parameter: decoded updates of a round's peers, and their products
-)
+# Bytes of memory for each parameter: decoded updates of a round's peers, and their products.
+FACTOR: Final = 64
 ROUNDS_KEPT: Final = 2  # whose payloads a new process is shown again: the open one, and one still under audit
 
 AnswerT = TypeVar("AnswerT")
@@ -40,9 +39,8 @@ class Inspection:
         self._process: WorkerProcess | None = None
         self._checker: Checker | None = None
         self._turn = asyncio.Lock()
-        self._good: dict[
-            int, dict[PeerId, Check]
-        ] = {}  # what was found good, by round, until it is concluded
+        # What was found good, by round, until it is concluded.
+        self._good: dict[int, dict[PeerId, Check]] = {}
 
     async def check(self, request: Check) -> None:
         """Raises ProtocolError with the fault of a payload; one that kills a fresh checker, or keeps it, is refused."""
@@ -61,9 +59,8 @@ class Inspection:
         async with self._turn:
             try:
                 found = await self._bounded((await self._ready()).conclude(round, peers), len(peers))
-            except (
-                RunError
-            ):  # it died of what lay in its memory, or was killed: once more with what was accepted
+            except RunError:
+                # It died of what lay in its memory, or was killed: once more with what was accepted.
                 found = await self._bounded((await self._ready()).conclude(round, peers), len(peers))
             self._good.pop(round, None)
         return found

@@ -272,6 +272,5 @@ class Child:
                 self._process.kill()
             await self._process.wait()
         if self._reader is not None:
-            await asyncio.gather(
-                self._reader, return_exceptions=True
-            )  # whoever waits for its end has heard it
+            # Whoever waits for its end has heard it.
+            await asyncio.gather(self._reader, return_exceptions=True)

@@ -17,9 +17,9 @@ from farflung.app.auditing import AuditTenancy
 from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.mooring import Quarters
 from farflung.app.neighbours import station
 from farflung.app.policy import Policy, check_passes, needs
+from farflung.app.quarters import Quarters
 from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
@@ -30,6 +30,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, RunError
 from farflung.core.ids import Hash, PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.core.tolls import SignedPass
 from farflung.core.units import Millis
 from farflung.host import lease
@@ -74,13 +75,12 @@ class Lender:
         self._requester: PeerId | None = None
         self._proposal: wire.Proposal | None = None
         self._tenancy: Tenancy | AuditTenancy | None = None
-        self._past: Tenancy | None = (
-            None  # lost its worker: it serves what is on its disk until it is started anew
-        )
+        # Lost its worker: it serves what is on its disk until it is started anew.
+        self._past: Tenancy | None = None
         self._slot: lease.Slot = None
         self._process: WorkerProcess | None = None
         self._pipe: WorkerPipe | None = None
-        self._orders: set[asyncio.Task[bytes]] = set()  # under way
+        self._orders = Tasks()  # under way
         self._facts = capabilities(self._folder, int(config["flops"]))
         self._policy = Policy(genesis.chain, role, self._unit_price, self._stake, self._facts.memory_bytes)
         self.counter = Counter()
@@ -108,9 +108,8 @@ class Lender:
         if self._tenancy is None or not self._may_order(connection.peer, method, self._tenancy):
             raise PolicyError("FF-APP-041", f"{method[:40]!r} is for the requester of a lease on this node")
         if method == wire.UNVEIL or connection.peer != self._requester:
-            return self._tenancy.recall(
-                method, body
-            )  # on the disk already: it waits for no order, and gives none
+            # On the disk already: it waits for no order, and gives none.
+            return self._tenancy.recall(method, body)
         return await self._order(connection, self._tenancy, method, body)
 
     def _may_order(self, peer: PeerId, method: str, tenancy: Tenancy | AuditTenancy) -> bool:
@@ -134,7 +133,7 @@ class Lender:
             self._know(order(tenancy.job, body, wire.Members).members)
             tenancy.admit(frozenset(self._addresses) | {connection.peer})
             return b""
-        if method == wire.FARE:
+        if method == wire.PASSES:
             self._show(order(tenancy.job, body, wire.Passes).passes, connection.peer)
             return b""
         if method == wire.ENTER and isinstance(tenancy, Tenancy):
@@ -142,11 +141,8 @@ class Lender:
             return b""
         if method == wire.DROP and isinstance(tenancy, Tenancy):
             await tenancy.abandon(order(tenancy.job, body, wire.DropRound))
-        work = asyncio.create_task(self._carry_out(connection, tenancy, method, body))
-        self._orders.add(work)
-        work.add_done_callback(self._orders.discard)
         try:
-            return await work
+            return await self._orders.begin(self._carry_out(connection, tenancy, method, body))
         except asyncio.CancelledError:
             if self._tenancy is tenancy:
                 raise
@@ -230,8 +226,7 @@ class Lender:
         """Ends the worker, if there is one, and tells the slot."""
         if self._slot is None:
             return
-        for work in self._orders:
-            work.cancel()  # first: it waits for the worker's socket, which `terminate` closes
+        self._orders.cancel()  # first: they wait for the worker's socket, which `terminate` closes
         why = "there is no worker"
         if self._process is not None:
             report("usage", process=f"{self._name} worker", **self._process.usage())
@@ -337,19 +332,19 @@ async def lend(orders: Orders, role: Role) -> None:
     node.quarters.follow(presence)
     report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
     follower = Follower(reach_ledger, node.endpoint.keyring, node.endpoint.recheck)
-    tasks = [asyncio.create_task(node.watch()), asyncio.create_task(follower.stay())]
+    tasks = Tasks()
+    tasks.begin(node.watch())
+    tasks.begin(follower.stay())
     while (said := await orders.next()) is not None:
         if said.get("do") == "register":
             await node.register(client, int(config["expires"]))
             await presence.publish()
-            tasks.append(asyncio.create_task(presence.stay()))
+            tasks.begin(presence.stay())
             report("registered")
         elif said.get("do") == "leave":
             await client.leave()
             report("left")
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await tasks.close()
     node.release("the agent ends")
     await node.quarters.close()
     await node.roads.close()

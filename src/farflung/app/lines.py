@@ -14,9 +14,8 @@ from farflung.net.messages import RemoteError
 
 REDIAL_SECONDS: Final = 0.25  # between tries to reach a member whose connection was lost
 STOOD_SECONDS: Final = 1.0  # a line that stood so long and then broke has time to mend anew
-PATIENCE_SECONDS: Final = (
-    2.0  # then it counts as lost: nobody is counted on for more than 3 s after its death
-)
+# Then it counts as lost: nobody is counted on for more than 3 s after its death.
+PATIENCE_SECONDS: Final = 2.0
 
 Dial = Callable[[PeerId], Coroutine[Any, Any, Connection]]
 ResultT = TypeVar("ResultT")

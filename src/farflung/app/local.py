@@ -26,9 +26,8 @@ from farflung.net.certificates import Credential, certify
 from farflung.net.io.listening import LOOPBACK
 
 FEE = Credits(10)  # micro-credits a transaction
-STAKE_ROUNDS = (
-    20  # a provider stakes the price of this many rounds: more than it could save by cheating in one
-)
+# A provider stakes the price of this many rounds: more than it could save by cheating in one.
+STAKE_ROUNDS = 20
 POCKET = MICRO  # credits for fees, beyond budget or stake
 JOB_MS = 30 * DAY_MS
 NODE_MS = 60 * DAY_MS

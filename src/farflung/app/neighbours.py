@@ -21,9 +21,8 @@ from farflung.core.ids import PeerId
 from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
-from farflung.net.io.connection import Connection
-from farflung.net.io.desk import Handler
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.handlers import Handler
 from farflung.net.io.lan import Lan, is_candidate, why_not
 from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.manners import Manners
@@ -69,7 +68,7 @@ class Neighbourhood(Roads):
         on_way: Callable[[PeerId, Way], None] = lambda _peer, _way: None,
     ) -> None:
         """`host`: the own address on the LAN, where `endpoint` will listen; loopback or empty: there is no LAN."""
-        super().__init__(endpoint, on_way=on_way)
+        super().__init__(endpoint, is_near=self._is_on_lan, on_way=on_way)
         self._at, self._station = host, endpoint
         self._named: dict[PeerId, tuple[Place, ...]] = {}
         self._lan: Lan | None = None
@@ -97,11 +96,8 @@ class Neighbourhood(Roads):
             self._named.pop(peer, None)
         super().forget(gone)
 
-    async def _reach(self, peer: PeerId, place: Place) -> Connection:
-        connection = await super()._reach(peer, place)
-        if self._lan is not None and place in self._lan.places(peer):
-            connection.way = Way.LAN
-        return connection
+    def _is_on_lan(self, peer: PeerId, place: Place) -> bool:
+        return self._lan is not None and place in self._lan.places(peer)
 
     def _heard(self, peer: PeerId) -> None:
         """Somebody came, moved or went on the LAN; who is of no interest here stays so."""

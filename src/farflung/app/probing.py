@@ -29,6 +29,7 @@ from farflung.net import measures
 from farflung.net.io.caller import Caller
 from farflung.net.io.connection import Connection
 from farflung.net.io.lan import why_not
+from farflung.net.io.listening import LOOPBACK
 from farflung.net.messages import Kind
 
 SECONDS: Final = 28.0  # for all; with the start of Python the check stays below 30 s
@@ -190,7 +191,7 @@ async def _is_open(port: int) -> bool:
     """Whether somebody listens on it here."""
     try:
         async with asyncio.timeout(1.0):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            _, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:
         with contextlib.suppress(psutil.Error, OSError):  # some systems tell root alone
             return any(

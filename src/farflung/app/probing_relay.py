@@ -38,16 +38,8 @@ TRIPS: Final = 9
 TRIP_SECONDS: Final = 3.0  # for all of them
 BULK_SECONDS: Final = 5.0
 ELSEWHERE: Final = 443  # a port that is open, or refused, on most machines
-SIZES: Final = (
-    1500,
-    1492,
-    1450,
-    1400,
-    1280,
-    1200,
-    1000,
-    576,
-)  # of packets that are tried where large ones do not pass
+# Bytes of the packets that are tried where large ones do not pass.
+SIZES: Final = (1500, 1492, 1450, 1400, 1280, 1200, 1000, 576)
 _HEADERS: Final = {4: 40, 6: 60}  # of IP and TCP
 _IP_MTU: Final = {4: (0, 14), 6: (41, 24)}  # level, option: Linux's IP_MTU, IPV6_MTU
 _UNREACHABLE: Final = {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.EPROTO}

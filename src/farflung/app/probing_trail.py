@@ -65,9 +65,8 @@ def _sent(family: socket.AddressFamily, kind: socket.SocketKind, place: tuple[st
         sock.setblocking(False)
         sock.setsockopt(*_RECVERR[family], 1)
         sock.setsockopt(*_HOPS[family], hops)
-        sock.setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-        )  # nobody is left half open
+        # Nobody is left half open.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         with contextlib.suppress(BlockingIOError):
             sock.connect(place)
         if kind == socket.SOCK_DGRAM:

@@ -194,10 +194,10 @@ class Run:
             event = self._plan.event(self._folder.name, baseline=self._identity.baseline)
             self._journal.emit(fares.planned(event, *self._fare(self._plan)))
 
-    def _fare(self, plan: Plan) -> tuple[Traffic, int, int]:
-        """What is sent, what relays are paid for it (micro-credits a GiB), and how many there are."""
+    def _fare(self, plan: Plan) -> tuple[Traffic, int, int, int]:
+        """What is sent, what relays are paid for it (micro-credits a GiB), how many there are, what all may cost."""
         network = self._network
-        return plan.traffic, network.relay_price, len(network.relays)
+        return plan.traffic, network.relay_price, len(network.relays), self._identity.relay_most
 
     async def _with_network(self, layout: Layout | None) -> events.Result:
         worker = self._processes.start_own_worker()
@@ -233,13 +233,14 @@ class Run:
     def _allowed(self) -> dict[str, Any]:
         """What the plan says that the requester may spend, and what it may ask of providers and verifiers."""
         assert self._plan is not None
-        plan = self._plan
+        plan, reserve = self._plan, fares.reserve_of(*self._fare(self._plan))
         return {
             "escrow": plan.price.escrow,
             "memory_bytes": plan.memory.worker,
             "dataset_bytes": plan.data_bytes,
             "answer_seconds": plan.answer,
-            "relay_funds": fares.funds_of(plan.traffic, self._network.relay_price),
+            "relay_funds": reserve.funds,
+            "relay_most": reserve.most,
         }
 
     def _last_state(self, outcome: Outcome) -> bytes:

@@ -98,10 +98,8 @@ class Tenancy:
         self._result: Result | None = None
         self._is_training = False
         self._dropped = -1  # the last round that this peer was passed over in
-        self._assigned: tuple[int, dict[PeerId, int]] = (
-            -1,
-            {},
-        )  # a round, and what each member may contribute
+        # Of a round, and what each member may contribute.
+        self._assigned: tuple[int, dict[PeerId, int]] = (-1, {})
         self._old: list[tuple[int, Hash]] = []
         self._round: int | None = None  # of the public state that the worker holds
         self.members: frozenset[PeerId] = frozenset()

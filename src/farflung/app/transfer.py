@@ -103,6 +103,8 @@ class Transfer:
             for way in usable[:1]:
                 for beside in way.ways():
                     self._offer(source, beside)
+            for way in usable:
+                self._plan.spared(way, way not in way.ways())
             if not usable and source.dialling is None and not source.is_lost:
                 source.dialling = asyncio.create_task(self._reach(source))
 

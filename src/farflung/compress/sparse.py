@@ -23,9 +23,8 @@ from farflung.compress.sections import Sent
 from farflung.core.errors import VerificationError
 from farflung.core.layout import Float32, Layout
 
-SUPPORT: Final = (
-    0.985  # of a uniform support's bits in Rice's code: recorded changes, once their residual has settled
-)
+# Of a uniform support's bits in Rice's code: recorded changes, once their residual has settled.
+SUPPORT: Final = 0.985
 BITS: Final = {1: 1.0, 2: 1.57, 4: 2.7, 8: 6.75, 16: 9.95, 32: 25.95}  # that a value takes, likewise
 
 

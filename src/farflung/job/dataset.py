@@ -33,9 +33,8 @@ _DTYPES: Final[Mapping[int, np.dtype[Any]]] = {  # by code: bytes of one token
     4: np.dtype("<u4"),
 }
 _SAMPLE: Final = limits.MIB  # how much of a file is looked at to tell text from binary
-_INVALID_SHARE: Final = (
-    0.1  # of the sample; Latin-1 prose stays below, compressed and compiled files far above
-)
+# Of the sample; Latin-1 prose stays below, compressed and compiled files far above.
+_INVALID_SHARE: Final = 0.1
 _COUNT_BLOCK: Final = 1 << 22  # tokens counted at a time: bincount widens them to 8 bytes
 
 

@@ -17,7 +17,7 @@ from farflung.plan.network import HERE, Network
 from farflung.plan.price import Price, price
 from farflung.plan.states import EXACT_BITS, codec_of
 from farflung.plan.time import Duration, alone_seconds, answer_seconds, duration
-from farflung.plan.traffic import Traffic, traffic
+from farflung.plan.traffic import Traffic, apart, traffic
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
 
@@ -105,6 +105,9 @@ def advise(
     need = memory(spec, layout, dataset_bytes)
     _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)
+    took = duration(spec, layout, sent, machine, network)
+    if network.is_apart:
+        sent = apart(sent, spec, took.total)
     return Plan(
         spec=spec,
         parameters=layout.size,
@@ -112,7 +115,7 @@ def advise(
         data_bytes=Bytes(dataset_bytes),
         traffic=sent,
         memory=need,
-        duration=duration(spec, layout, sent, machine, network),
+        duration=took,
         lines=network.told,
         price=cost,
         cores=machine.cores,

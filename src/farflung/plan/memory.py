@@ -26,9 +26,8 @@ AGENT_STATES: Final = 24  # vectors that a node's agent or the requester holds t
 OTHERS: Final = 3  # ledger, checker and supervisor
 RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the run is told another number
 DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
-BLOCK_VALUES: Final = (
-    17  # values kept per token and channel of one GPT block (measured 16.97, fused attention)
-)
+# Values kept per token and channel of one GPT block (measured 16.97, fused attention).
+BLOCK_VALUES: Final = 17
 LOGIT_COPIES: Final = 3  # logits, their log-softmax and their gradient
 HEAP_SLACK: Final = 1.25  # what the C heap keeps beyond what is in use
 

@@ -30,9 +30,8 @@ START_NODE: Final = 2.5  # core-seconds to start one node: its agent, and a work
 START_WORKER: Final = 2.0  # of it, the worker; the supervisor has one too
 START_AGENT: Final = 0.5  # to start ledger, relay, requester or checker
 START_NETWORK: Final = 2.0  # seconds for listeners, genesis, escrow and match
-PROFILE: Final = (
-    1.5  # seconds of the profile run that are no training: the classes' set-up, distances in float64
-)
+# Seconds of the profile run that are no training: the classes' set-up, distances in float64.
+PROFILE: Final = 1.5
 PROFILE_STEPS: Final = 36  # steps that it trains: three stretches of three, in four classes
 NEWTON_SCHULZ: Final = 5  # iterations of Muon in one step
 BORDER: Final = 0.02  # share of training that hashing and keeping the states at the segments' borders adds
@@ -48,9 +47,8 @@ DECODE_BYTE: Final = 2e-8  # core-seconds to seal, send, fetch, open and decode 
 
 ANSWER_LEAST: Final = 180.0  # seconds for an answer of a verifier: states on their way, a worker that starts
 SERVED_MOST: Final = 3.0 * limits.OWED_SECONDS
-ANSWER_TIMES: Final = (
-    4  # times the seconds of the training: slower machines, and cores that others use as well
-)
+# Times the seconds of the training: slower machines, and cores that others use as well.
+ANSWER_TIMES: Final = 4
 
 
 class Duration(msgspec.Struct, frozen=True):

@@ -52,15 +52,17 @@ PUSH: Final = 350  # what a push takes beyond a fetch: manifest, begin, finish, 
 SHARE: Final = 300  # one accepted contribution with its manifest, in the list that every member merges
 MEMBER_ROUND: Final = 800  # orders to train, reveal, merge, and their answers but for lists
 LOSS: Final = 9  # a step's loss in a promise, and twice in the statistics that an audit opens
-LEDGER_ROUND: Final = (
-    1_200  # one round on the ledger: questions, the transaction, its block when blocks are read
-)
+# One round on the ledger: questions, the transaction, its block when blocks are read.
+LEDGER_ROUND: Final = 1_200
 AUDIT: Final = 4_700  # open, order, blind commitment, reveal, judgement, verdict, with their Merkle paths
-CHUNK_HASH: Final = (
-    34  # of a manifest; a manifest of an opened state travels twice, by way of the coordinator
-)
+# Of a manifest; a manifest of an opened state travels twice, by way of the coordinator.
+CHUNK_HASH: Final = 34
 DIAL: Final = 2_200  # a pair of peers that talk: a TLS handshake, in which both show a certificate
 CIRCUIT: Final = 900  # more, when it is made by way of a relay: a ticket each, and the summons
+# More of a pair whose lines are their own: other paths are tried, and bulk has connections of its own (net.io.lanes).
+PAIR_APART: Final = 38_000
+# A second of a node on a line of its own: it shows itself at its relays, measures its paths and reads withdrawn keys.
+NODE_SECOND: Final = 1_000
 START_NODE: Final = 2_900  # offer, lease, ledger transactions and receipts of one node
 START_OTHERS: Final = 19_400  # escrow, match, settlement and the export
 TERMS: Final = 700  # a job's terms without layout and tolerances, sent to every node
@@ -200,6 +202,16 @@ def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
     pairs = 2 * nodes + 2 + members * (members - 1) // 2 + verifiers * members
     circuits = hidden * (members + verifiers) * CIRCUIT
     return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL + circuits
+
+
+def apart(sent: Traffic, spec: JobSpec, seconds: float) -> Traffic:
+    """The same where members are on lines of their own for so long: what stands there talks, too. Fitted to three runs
+    of `--lab`, of 3 and 7 nodes, and 13 to 231 s.
+    """
+    members, nodes = spec.network.providers, spec.network.providers + spec.verifiers
+    pairs = nodes + members * (members - 1) // 2 + spec.verifiers * members
+    more = pairs * PAIR_APART + nodes * seconds * NODE_SECOND
+    return msgspec.structs.replace(sent, control=Bytes(sent.control + round(more)))
 
 
 def all_relayed(sent: Traffic) -> Traffic:

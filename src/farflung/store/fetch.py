@@ -58,6 +58,7 @@ class _Way:
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     trip: float = math.inf  # seconds, the shortest from a question to its answer
     is_parked: bool = False
+    is_spared: bool = False
 
     @property
     def rate(self) -> float:
@@ -141,7 +142,9 @@ class FetchPlan(Generic[WayT]):
 
         None when there is nothing to ask: all is here or asked for, every window is full, or no way is left.
         """
-        free = [(len(w.asked) / w.window, way) for way, w in self._ways.items() if not w.is_parked]
+        usable = {way: each for way, each in self._ways.items() if not each.is_parked}
+        wanted = {way: each for way, each in usable.items() if not each.is_spared} or usable
+        free = [(len(each.asked) / each.window, way) for way, each in wanted.items()]
         emptiest = min(free, key=lambda each: each[0], default=None)
         if emptiest is None or emptiest[0] >= 1:
             return None
@@ -158,7 +161,7 @@ class FetchPlan(Generic[WayT]):
     def _again(self, now: float) -> tuple[WayT, int] | None:
         """The end: an idle way asks for what a much slower one owes, each chunk twice at most."""
         for way, idle in self._ways.items():
-            if idle.asked or idle.is_parked or not idle.rates:
+            if idle.asked or idle.is_parked or idle.is_spared or not idle.rates:
                 continue
             owed = [
                 (slow.owes_for(index, now), index)
@@ -210,6 +213,10 @@ class FetchPlan(Generic[WayT]):
         """What a way owes may be asked over others; it is asked nothing more until it gives a sign of life."""
         self._give_back(way)
         self._ways[way].is_parked = True
+
+    def spared(self, way: WayT, is_spared: bool) -> None:
+        """Whether a way is asked nothing more while others are there: what it owes is still to come."""
+        self._ways[way].is_spared = is_spared
 
     def failed(self, way: WayT) -> None:
         """A way broke off, or who is at its end has nothing or lied: not asked again unless it is `offered` anew."""

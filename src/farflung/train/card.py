@@ -27,9 +27,8 @@ from farflung.train.snapshot import PublicState
 
 KEY: Final = "farflung"
 _HASH: Final = re.compile("[0-9a-f]{64}")
-_MODULE: Final = re.compile(
-    r"[^`<>/\\]{1,255}:[A-Za-z_][A-Za-z0-9_]{0,255}"
-)  # no folder: that is its maker's affair
+# No folder: that is its maker's affair.
+_MODULE: Final = re.compile(r"[^`<>/\\]{1,255}:[A-Za-z_][A-Za-z0-9_]{0,255}")
 FORMAT: Final = 1
 HEAD_BYTES: Final = 64 << 20  # the longest head that is looked at
 _TOKEN_FILES: Final = (".npy", ".safetensors")  # data that came as numbers (job.io.read)

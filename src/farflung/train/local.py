@@ -28,9 +28,8 @@ from farflung.train.schedule import learning_rate
 from farflung.train.segments import BorderState
 
 Pulse = Callable[[], None]
-Batches = Callable[
-    [int], tuple[Int64, Int64]
-]  # step of the round -> inputs and targets, shape (rows, context)
+# Step of the round -> inputs and targets, shape (rows, context).
+Batches = Callable[[int], tuple[Int64, Int64]]
 
 
 class Leg(NamedTuple):
@@ -45,9 +44,8 @@ def seed(spec: JobSpec, round: int, member: int, step: int) -> None:
     """Fixes torch's own draws (a user's dropout) for one step, so that a repeated round repeats them."""
     about = b"".join(n.to_bytes(8, "little") for n in (spec.seed, round, member, step))
     number = int.from_bytes(digest(NS_DATA_ORDER, b"torch", about)[:7], "little")
-    torch.default_generator.manual_seed(
-        number
-    )  # workers compute on the CPU: manual_seed would visit all devices
+    # Workers compute on the CPU: manual_seed would visit all devices.
+    torch.default_generator.manual_seed(number)
 
 
 def tensors(batch: tuple[Int64, Int64]) -> tuple[Tensor, Tensor]:

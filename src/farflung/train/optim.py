@@ -16,15 +16,11 @@ from farflung.job.spec import OptimizerSpec
 from farflung.train.inner import VECTORS
 from farflung.train.sync import SCALE
 
-POLYNOMIAL = (
-    3.4445,
-    -4.7750,
-    2.0315,
-)  # of Jordan et al. 2024: singular values from 0.01 on come near 1 in five steps
+# From Jordan et al. 2024: singular values from 0.01 on come near 1 in five steps.
+POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
-MATCH = (
-    0.2  # RMS of an AdamW update (Liu et al. 2025, arXiv 2502.16982, section 2.2): one rate serves both parts
-)
+# RMS of an AdamW update (Liu et al. 2025, arXiv 2502.16982, section 2.2): one rate serves both parts.
+MATCH = 0.2
 
 
 class Terrain(NamedTuple):

@@ -41,9 +41,8 @@ from farflung.train.messages import Part
 from farflung.train.schedule import learning_rate
 from farflung.train.snapshot import FIRST, MOMENTUM, PENDING, SECOND, PublicState
 
-SCALE: Final = (
-    64.0  # a clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates
-)
+# A clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates.
+SCALE: Final = 64.0
 GRADIENT: Final = "gradient"
 
 

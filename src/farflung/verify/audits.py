@@ -52,9 +52,8 @@ class Audits:
             found = draw(spec.audit, spec.segments, luck, known, flagged)
             by_peer = {c.peer: c for c in accepted}
             self._drawn[round] = {d.peer: (d, by_peer[d.peer]) for d in found}
-        self._accepted = {
-            c.peer: self._accepted.get(c.peer, 0) + 1 for c in accepted
-        }  # in a row: sample.standing
+        # Rounds in a row, for sample.standing.
+        self._accepted = {c.peer: self._accepted.get(c.peer, 0) + 1 for c in accepted}
 
     def are_due(self, rounds: int) -> None:
         """Audits of the first `rounds` rounds are written, and of no others. Raises FF-VERI-033."""

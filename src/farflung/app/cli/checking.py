@@ -137,9 +137,8 @@ def check(
 
 def _computer(port: int | None, as_json: bool) -> list[Finding]:
     """Looks at this computer, and says what it found."""
-    runs = Path(
-        os.environ.get("FARFLUNG_RUNS") or "runs"
-    )  # not asking.runs_folder: it refuses what is to be told
+    # Not asking.runs_folder: it refuses what is to be told.
+    runs = Path(os.environ.get("FARFLUNG_RUNS") or "runs")
     found = probing.measure(probing.probes(runs, port))
     terminal = findings_shown.terminal()
     if terminal is not None and doctor.judge("terminal", terminal).state != State.OK:

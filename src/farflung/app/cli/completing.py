@@ -68,9 +68,8 @@ def completion(shell: str, as_json: bool) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     made = kind(cli, {}, "farflung", VARIABLE)
-    script = (
-        made.source_template % made.source_vars()
-    ).strip()  # source() would start a bash to ask its version
+    # source() would start a bash to ask its version.
+    script = (made.source_template % made.source_vars()).strip()
     if as_json:
         said = msgspec.json.encode({"shell": shell, "install": INSTALL[shell], "script": script}).decode()
         sys.stdout.write(said + "\n")

@@ -17,6 +17,7 @@ from farflung.app.journal import read_timeline
 from farflung.core.errors import UsageError
 from farflung.core.events import to_json
 from farflung.core.layout import Layout
+from farflung.core.money import MICRO
 from farflung.host.io.probe import machine
 from farflung.job import cheats, dataset, show
 from farflung.job.io.read import read_dataset
@@ -87,13 +88,19 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
     type=click.IntRange(1, MOST_RELAYS),
     default=2,
     metavar="N",
-    help="For peers behind routers. Default: 2.",
+    help="For hidden peers. Default: 2.",
 )
 @click.option(
     "--relay-price",
     type=int,
     metavar="MICRO",
     help=f"To relays, a GiB; 0: free. Default: {fares.PRICE}.",
+)
+@click.option(
+    "--relay-most",
+    type=float,
+    metavar="CREDITS",
+    help="To all relays. Default: what the plan says.",
 )
 @_JSON
 def run(
@@ -108,6 +115,7 @@ def run(
     lab: bool,
     relays: int,
     relay_price: int | None,
+    relay_most: float | None,
     as_json: bool,
 ) -> None:
     """Train a job on a network on this computer, and settle it in test credits.
@@ -121,6 +129,7 @@ def run(
         cheat=cheat,
         baseline=baseline,
         relay_price=relay_price,
+        relay_most=None if relay_most is None else round(relay_most * MICRO),
     )
     identity = msgspec.structs.replace(identity, lab=lab, relays=relays)
     root = asking.new_root(out, resolved.spec.name)
@@ -201,9 +210,8 @@ def plan(
         return
     size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
     found = advise(spec, layout, size, machine())
-    event = fares.planned(
-        found.event(""), found.traffic, identity.relay_price, identity.relays if spec.hidden else 0
-    )
+    relays = identity.relays if spec.hidden else 0
+    event = fares.planned(found.event(""), found.traffic, identity.relay_price, relays, identity.relay_most)
     told = [to_json(event)] if as_json else lines(event, Timeline()) + linking.by_default(resolved)
     sys.stdout.write("\n".join(told) + "\n")
 

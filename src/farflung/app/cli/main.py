@@ -17,6 +17,7 @@ from click.shell_completion import CompletionItem
 import farflung
 from farflung.app.cli.streams import open_missing
 from farflung.app.compiling import choose_kernels
+from farflung.app.interrupts import Interrupts
 from farflung.core.errors import FarflungError, RunError, UsageError
 
 LINE = 400  # the longest line of an error
@@ -103,7 +104,9 @@ class Verbs(click.Group):
         if verb is None:
             return None
         module, _, name = verb.place.partition(":")
-        command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
+        interrupts = Interrupts()
+        with interrupts.heard(), interrupts.held():
+            command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -209,18 +212,17 @@ def _refuse(error: FarflungError) -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
     words = list(arguments) if arguments is not None else sys.argv[1:]
-    open_missing()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="backslashreplace"
-            )  # a terminal that lacks a character still gets the rest
     try:
+        open_missing()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # A terminal that lacks a character still gets the rest.
+                stream.reconfigure(errors="backslashreplace")
         choose_kernels()
         status = cli.main(args=words, prog_name="farflung", standalone_mode=False)
         if isinstance(status, int) and status:  # of `ctx.exit`: it is returned here, not raised
             sys.exit(status)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()

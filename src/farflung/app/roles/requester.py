@@ -20,7 +20,7 @@ from farflung.app.hiring import Budget
 from farflung.app.housing import RELAY, REQUESTER
 from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report, report_end, run_role
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.mooring import places_of
+from farflung.app.quarters import places_of
 from farflung.app.registry import Follower, credential_in
 from farflung.core import limits
 from farflung.core.codec import decode
@@ -60,7 +60,8 @@ def outlook_of(config: Report) -> Outlook:
 
 def fare_of(config: Report) -> Fare:
     """What the supervisor's plan pays relays."""
-    return Fare(int(config["relay_price"]), int(config["relay_funds"]), places_of(config["relays"]))
+    price, funds, most = (int(config[name]) for name in ("relay_price", "relay_funds", "relay_most"))
+    return Fare(price, funds, places_of(config["relays"]), most)
 
 
 def tell_closed(_: PublicState, counter: Counter) -> None:

@@ -223,9 +223,8 @@ class Synchroniser:
             self.flight = self._sent(tokens)
         else:
             report = self._exchanged(tokens)
-            for _ in range(
-                1, self.sync.phases
-            ):  # the same change once more, now in the basis that all agreed on
+            # The same change once more, now in the basis that all agreed on.
+            for _ in range(1, self.sync.phases):
                 report = report.joined(self._exchanged(tokens))
         self.done, self.tokens = 0, None
         self.memory.begin(self._shown().params)

@@ -28,6 +28,7 @@ from farflung.core.codec import decode, describe, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
+from farflung.core.io.tasks import Tasks
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
@@ -37,12 +38,10 @@ T = TypeVar("T")
 
 _LANES: Final = 4  # pieces under way to one peer: the line stays busy over one round trip
 _RETRY_SECONDS: Final = 0.25
-_STALL_SECONDS: Final = (
-    5.0  # without a piece of a payload that counts: then it is fetched from the first member
-)
-_MARGIN_SECONDS: Final = (
-    10.0  # how much longer others wait for the verdict than the first member for payloads
-)
+# Without a piece of a payload that counts: then it is fetched from the first member.
+_STALL_SECONDS: Final = 5.0
+# How much longer others wait for the verdict than the first member for payloads.
+_MARGIN_SECONDS: Final = 10.0
 
 
 def connect(
@@ -92,7 +91,7 @@ class Mesh:
         self._verdicts: dict[int, asyncio.Future[Verdict]] = {}
         self._counter = Counter()
         self._last = (0, 0)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
         describe()
@@ -177,20 +176,22 @@ class Mesh:
         }
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MARGIN_SECONDS):
-                await asyncio.gather(*self._tasks, return_exceptions=True)
+                if self._tasks:
+                    await asyncio.wait(self._tasks)
                 for connection in standing.values():
                     with contextlib.suppress(FarflungError):
                         await connection.tell("sync.bye", b"")
                 for rank, connection in standing.items():
                     await self._gone(rank, connection)
+        await self._tasks.close()
         for verdict in self._verdicts.values():
             verdict.cancel()
         await self._endpoint.close()
 
     async def _gone(self, rank: int, connection: Connection) -> None:
         """Returns when a member has said good-bye, or its connection is lost."""
-        said = asyncio.create_task(self._bye[rank].wait())
-        lost = asyncio.create_task(connection.closed())
+        said = self._tasks.begin(self._bye[rank].wait())
+        lost = self._tasks.begin(connection.closed())
         await asyncio.wait((said, lost), return_when=asyncio.FIRST_COMPLETED)
         said.cancel()
         lost.cancel()
@@ -222,9 +223,7 @@ class Mesh:
         self._begun.set()
         for rank in range(len(self.ids)):
             if rank != self.rank:
-                task = asyncio.create_task(self._push(rank, tag, own, until))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._tasks.begin(self._push(rank, tag, own, until))
         if self.rank == 0:
             verdict = await self._decide(tag, until, quorum)
         else:

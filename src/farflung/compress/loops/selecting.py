@@ -10,9 +10,8 @@ import numpy as np
 from farflung.compress.loops.compiling import loop
 
 _MAGNITUDE = np.uint32(0x7FFFFFFF)  # all bits of a float32 but its sign: non-negative floats order like these
-_MARGIN = np.uint32(
-    1 << 19
-)  # of such bits: a guess lies a thirty-second to a sixteenth below what it is made of
+# Of these bits: a guess lies a thirty-second to a sixteenth below what it is made of.
+_MARGIN = np.uint32(1 << 19)
 _RUN = 8  # elements of which it is known at once whether there is a candidate among them
 
 

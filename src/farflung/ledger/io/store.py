@@ -173,9 +173,8 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        kind = (
-            getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        )  # the primary of extended codes
+        # The primary of extended codes.
+        kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             raise RunError(
                 "FF-LEDG-083",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from farflung.app.directory import Presence
@@ -10,6 +9,7 @@ from farflung.app.leash import Report
 from farflung.app.neighbours import Neighbourhood
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.net.endpoints import Place
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.mooring import Mooring
@@ -28,7 +28,7 @@ class Quarters:
         self._account, self._endpoint, self._roads = account, endpoint, roads
         self._whereabouts = Whereabouts(endpoint, roads)
         self._mooring: Mooring | None = None
-        self._telling: set[asyncio.Task[None]] = set()
+        self._telling = Tasks()
 
     async def open(self, relays: Iterable[Report]) -> tuple[Place, ...]:
         """Listens, or where nobody can reach this machine stays at relays; where to find it, for the directory."""
@@ -45,9 +45,7 @@ class Quarters:
 
         def changed(places: tuple[Place, ...]) -> None:
             presence.move(places)
-            task = asyncio.create_task(self._whereabouts.tell(self._account, places))
-            self._telling.add(task)
-            task.add_done_callback(self._telling.discard)
+            self._telling.begin(self._whereabouts.tell(self._account, places))
 
         if self._mooring is not None:
             self._mooring.on_change = changed
@@ -56,6 +54,4 @@ class Quarters:
         """Stays where it is until the endpoint is closed."""
         if self._mooring is not None:
             await self._mooring.close()
-        for task in self._telling:
-            task.cancel()
-        await asyncio.gather(*self._telling, return_exceptions=True)
+        await self._telling.close()
