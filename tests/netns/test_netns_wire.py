@@ -35,7 +35,7 @@ from farflung.core.errors import NetworkError
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import open_object, seal
 
@@ -239,3 +239,12 @@ def test_an_object_crosses_a_line_of_1280_bytes_a_packet_that_is_cut_for_ten_sec
             assert said(asker) == "whole"
     finally:
         scene.laboratory.set_mtu(2, 1500)
+
+
+@pytest.mark.parametrize("home", [1, 2])
+def test_an_object_goes_on_though_its_holder_or_asker_gets_another_address(scene: Scene, home: int) -> None:
+    with scene.asking(SIZE) as asker:
+        time.sleep(0.5)
+        assert scene.laboratory.counters(2)[1].arrived
+        scene.laboratory.change_address(home)
+        assert said(asker) == "whole"
