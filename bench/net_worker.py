@@ -33,7 +33,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.roads import Roads
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 from farflung.store.fetch import FetchPlan
 from farflung.store.objects import Manifest
 

@@ -23,7 +23,7 @@ from farflung.core.errors import NetworkError, UsageError
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 A, B, C, R = (local_key(8, name) for name in ("a", "b", "c", "relay"))
 SIZE = 1_000_000

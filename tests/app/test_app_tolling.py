@@ -13,7 +13,7 @@ import pytest
 from farflung.app import tolling
 from farflung.app.cli.receipts import facts, words
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.relay_desk import Desk
+from farflung.app.relay_desk import RelayDesk
 from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
 from farflung.core.crypto import SigningKey, local_key
@@ -208,7 +208,7 @@ def test_a_channel_that_was_claimed_from_and_not_closed_is_closed_at_the_next_tr
 
 def test_one_payers_trouble_keeps_no_relay_from_its_claims_on_others(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        desk = Desk(RELAY, VALIDATOR.public, world.validator.address)
+        desk = RelayDesk(RELAY, VALIDATOR.public, world.validator.address)
         gate, tried = await desk.gate(PRICE), []
 
         async def settle(payer: PeerId) -> None:

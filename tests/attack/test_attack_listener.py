@@ -18,7 +18,7 @@ from farflung.net.frames import Frame, Type, encode
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 from farflung.net.tls import MAGIC, Session, hello
 
 HONEST, SERVER, HOSTILE = (local_key(3, name) for name in ("honest", "server", "hostile"))

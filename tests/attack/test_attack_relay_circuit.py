@@ -10,7 +10,7 @@ from farflung.core.crypto import digest
 from farflung.core.errors import NetworkError
 from farflung.net import tickets, tls
 from farflung.net.io.connection import Connection
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 from farflung.net.tickets import Status
 
 BOTH = pytest.mark.parametrize("direction", [UP, DOWN], ids=["up", "down"])

@@ -17,7 +17,7 @@ from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.knock import new_ticket
 from farflung.net.io.relay import RelayServer
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 from farflung.net.tickets import Purpose
 from farflung.net.tls import Session
 

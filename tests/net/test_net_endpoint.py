@@ -16,7 +16,8 @@ from farflung.net.frames import Frame, Type
 from farflung.net.io import manners
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.streams import Event, Kind, RemoteError, Streams
+from farflung.net.messages import Kind, RemoteError
+from farflung.net.streams import Event, Streams
 
 A, B, C = (local_key(2, name) for name in "abc")
 

@@ -19,7 +19,6 @@ from farflung.net.paths import (
     Effect,
     Event,
     Failed,
-    Heard,
     Known,
     Lost,
     Measured,
@@ -27,6 +26,7 @@ from farflung.net.paths import (
     Path,
     Probe,
     Silent,
+    Spoken,
     State,
     Tick,
     Wanted,
@@ -108,7 +108,7 @@ def test_a_silent_path_that_speaks_again_is_open_again() -> None:
     play = Play(R1, may_meet=False)
     play.feed(Wanted(), Opened(R1, Way.RELAY))
     assert play.dials(play.feed(Silent(R1))) == [R1]
-    play.feed(Heard(R1))
+    play.feed(Spoken(R1))
     assert play.state.control == R1
     assert not [effect for effect in play.effects if isinstance(effect, Close)]
 
@@ -204,7 +204,7 @@ EVENTS = st.one_of(
     st.builds(Tick),
     st.builds(Known, st.lists(st.sampled_from(PLACES[:4]), max_size=4).map(tuple), st.booleans()),
     st.builds(Opened, st.sampled_from(PLACES), st.sampled_from(list(Way))),
-    *(st.builds(kind, st.sampled_from(PLACES)) for kind in (Failed, Lost, Silent, Heard)),
+    *(st.builds(kind, st.sampled_from(PLACES)) for kind in (Failed, Lost, Silent, Spoken)),
     st.builds(
         Measured,
         st.sampled_from(PLACES),

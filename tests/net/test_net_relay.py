@@ -17,7 +17,7 @@ from farflung.net.io.circuit import CAN_SPLICE, Buffer, Circuit, Pipe
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.streams import Kind, RemoteError
+from farflung.net.messages import Kind, RemoteError
 from farflung.net.tickets import Status, Ticket
 
 BOTH = pytest.mark.parametrize("may_splice", [True, False], ids=["splice", "buffer"])

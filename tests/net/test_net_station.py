@@ -29,7 +29,7 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
             line = mine.station.manners = Manners(allowance=month)
             try:
                 await mine.fan.enter(meeting(server.address))
-                assert list(line._members) == list(line._uplink._senders) == [mine.fan._socket]
+                assert list(line._members) == list(line._pacer._senders) == [mine.fan._socket]
                 await mine.fan.send(bytes(400_000))
                 await heard(others, 1)
                 assert month.used >= 400_000
@@ -42,7 +42,7 @@ def test_a_members_bytes_are_paced_and_counted_as_all_others_and_end_with_the_mo
             finally:
                 await mine.fan.close()
             assert not line._members
-            assert not line._uplink._senders
+            assert not line._pacer._senders
         await month.close()
 
     run(test)

@@ -12,8 +12,8 @@ from farflung.core.codec import encode as to_wire
 from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import messages
 from farflung.net.frames import FRAGMENT_BYTES, Frame, FrameReader, Type
-from farflung.net.messages import ErrorBody
-from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
+from farflung.net.messages import ErrorBody, Kind
+from farflung.net.streams import Answered, Asked, Event, Refused, Streams, Welcomed
 
 
 def pair() -> tuple[Streams, Streams]:

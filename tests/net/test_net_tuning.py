@@ -20,7 +20,7 @@ from farflung.net.io import manners, tuning
 from farflung.net.io.circuit import Circuit
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.outlet import Outlet
-from farflung.net.io.pacing import Uplink
+from farflung.net.io.pacing import Pacer
 from farflung.net.portions import MOST_HELD, MOST_WRITTEN
 from farflung.net.shares import divide, kept_rate, wanted
 
@@ -180,7 +180,7 @@ def test_95_percent_of_a_line_is_used() -> None:
 @linux
 def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
     rate = 24_000_000
-    uplink = Uplink(rate)
+    uplink = Pacer(rate)
     with linked() as (a, b), linked() as (c, _):
         uplink.open(a)
         assert paced(a) == rate
@@ -208,7 +208,7 @@ def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
 @linux
 def test_who_has_nothing_waiting_is_not_paced_to_little_and_what_it_sends_is_taken_off_the_others() -> None:
     rate = 24_000_000
-    uplink = Uplink(rate)
+    uplink = Pacer(rate)
     with linked() as (a, b), linked() as (c, _):
         for each in (a, b, c):
             uplink.open(each)

@@ -13,7 +13,7 @@ import asyncio, json, pathlib
 from farflung.core.crypto import local_key
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 MIB = 1 << 20
 A, B = local_key(4, "a"), local_key(4, "b")

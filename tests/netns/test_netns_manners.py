@@ -40,7 +40,7 @@ from farflung.net.io.allowance import Allowance
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.manners import Caps, Manners
 from farflung.net.io.memory import LineMemory
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 asked = json.loads(sys.argv[1])
 A, B = local_key(9, "a"), local_key(9, "b")

@@ -23,7 +23,7 @@ from farflung.net.counters import Counter
 from farflung.net.io import tuning
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 A, B, R = (local_key(9, name) for name in "abr")
 

@@ -13,7 +13,7 @@ from farflung.app import objects
 from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.net.io.connection import Connection
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import open_object, seal
 

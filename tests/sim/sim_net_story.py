@@ -17,7 +17,7 @@ from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
 from farflung.net.io.connection import Connection
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 LASTS = 60.0  # seconds in which things break
 CALLS = 12

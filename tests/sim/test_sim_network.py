@@ -11,7 +11,7 @@ from sim_net_lines import Line, Nat
 
 from farflung.core.errors import NetworkError
 from farflung.net.io.connection import Connection
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 
 async def brief(connection: Connection, method: str, body: bytes) -> bytes:

@@ -17,8 +17,8 @@ from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.lanes import LANES
 from farflung.net.io.roads import Roads
+from farflung.net.messages import Kind
 from farflung.net.paths import Way
-from farflung.net.streams import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import open_object, seal
 

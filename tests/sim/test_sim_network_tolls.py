@@ -15,7 +15,7 @@ from farflung.core.tolls import GIB, Pass, billed, sign_pass
 from farflung.net.io.connection import Connection
 from farflung.net.io.payers import Funds
 from farflung.net.io.tollgate import Claim, Tollgate
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 CHAIN, PAYER, QUOTA = Hash(bytes([9]) * 32), local_key(5, "payer"), 1 << 40
 WINDOW = 1_000_000

@@ -31,7 +31,7 @@ class Opening(Wire, frozen=True):
     revealed: SegmentRevealed
 
 
-class Openings:
+class DrawnSegments:
     """The drawn segments of one lease."""
 
     def __init__(

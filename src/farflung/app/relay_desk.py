@@ -27,7 +27,7 @@ _CLAIM_FEES: Final = 2  # transactions of one settlement: the claim, and the end
 _LOOK_SECONDS: Final = 30.0  # between two looks for channels that end
 
 
-class Desk:
+class RelayDesk:
     """One relay's way to its ledger. `paid` is told of each channel when it is settled."""
 
     def __init__(

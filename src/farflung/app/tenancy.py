@@ -14,7 +14,7 @@ from typing import Final
 from farflung.app import objects
 from farflung.app.exchange import REPLICA_AWAY
 from farflung.app.fanning import Fanning
-from farflung.app.openings import Openings
+from farflung.app.openings import DrawnSegments
 from farflung.app.private import Kept, Private, Result
 from farflung.app.vault import Vault
 from farflung.app.wire import (
@@ -140,9 +140,9 @@ class Tenancy:
         self._vault = Vault(self._folder, secret)
         self._private = Private(self._vault, self._terms.id)
 
-    def _openings_under(self, job_key: bytes) -> Openings:
+    def _openings_under(self, job_key: bytes) -> DrawnSegments:
         segments = self._terms.spec.segments
-        return Openings(self._key, self.job, segments, self._disk, self._vault, job_key)
+        return DrawnSegments(self._key, self.job, segments, self._disk, self._vault, job_key)
 
     def _holds(self, round: int, root: Hash) -> None:
         self._round = round

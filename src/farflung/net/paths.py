@@ -2,7 +2,7 @@
 
     untried --Dial--> trying --Opened--> open --Lost--> failed --after its pause--> trying ...
                         |                 |  ^            ^
-                        |                 +--|---Silent-->+     no pause; Heard takes it back
+                        |                 +--|---Silent-->+     no pause; Spoken takes it back
                         +-- Failed -----------------------+     pauses double from 5 s up to 600 s
 
 A path is a place of the peer's record, or MEETING: a TCP simultaneous open that the two agree on over an open path. One
@@ -134,7 +134,7 @@ class Silent(msgspec.Struct, frozen=True):
     place: Place
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Spoken(msgspec.Struct, frozen=True):
     """Something came over a path that was silent."""
 
     place: Place
@@ -165,8 +165,8 @@ class Tick(msgspec.Struct, frozen=True):
     """Time passes."""
 
 
-Event = Known | Wanted | Opened | Failed | Lost | Silent | Heard | Measured | Tick
-_OfPath = Opened | Failed | Lost | Silent | Heard | Measured
+Event = Known | Wanted | Opened | Failed | Lost | Silent | Spoken | Measured | Tick
+_OfPath = Opened | Failed | Lost | Silent | Spoken | Measured
 
 
 class Dial(msgspec.Struct, frozen=True):
@@ -265,7 +265,7 @@ def _happened(state: State, event: _OfPath, now: float) -> tuple[State, list[Eff
             path = replace(path, condition=Condition.FAILED, failures=failures, since=rest)
         case Silent() if path.is_open:
             path = replace(path, condition=Condition.FAILED, since=now, is_silent=True)
-        case Heard() if path.is_silent:
+        case Spoken() if path.is_silent:
             path = replace(path, condition=Condition.OPEN, since=now, is_silent=False)
         case Lost() if path.is_silent:
             path = replace(path, is_silent=False)

@@ -108,7 +108,6 @@ class Streams:
     """One end of one connection: requests in and out, without any waiting."""
 
     def __init__(self, *, is_dialer: bool) -> None:
-        self._is_dialer = is_dialer
         self._outbox = Outbox(1 if is_dialer else 2)
         self._next_theirs = 2 if is_dialer else 1
         self._tickets = 0

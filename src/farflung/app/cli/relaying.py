@@ -18,7 +18,7 @@ from farflung.app.cli import placing
 from farflung.app.keyfiles import another_account, is_there, new_account, read_account, read_own
 from farflung.app.machine_key import Minder, ledger_of
 from farflung.app.probing_relay import Named
-from farflung.app.relay_desk import Desk
+from farflung.app.relay_desk import RelayDesk
 from farflung.app.roles.relay import allow_many_files
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
@@ -167,7 +167,7 @@ async def _serve(
     earnings, ledger, month = _Earnings(as_json), words.ledger, words.month
     desk = None
     if ledger is not None and ledger.key is not None:
-        desk = Desk(account or own.node, ledger.key, (ledger.host, ledger.port), earnings.paid, own)
+        desk = RelayDesk(account or own.node, ledger.key, (ledger.host, ledger.port), earnings.paid, own)
     try:
         toll = None
         if desk is not None and words.price is not None:
@@ -218,7 +218,7 @@ def _minder(
     account: SigningKey | None,
     words: Words,
     server: RelayServer,
-    desk: Desk | None,
+    desk: RelayDesk | None,
 ) -> Minder:
     """Keeps the relay on its newest node key."""
 

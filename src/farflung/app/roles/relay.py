@@ -16,7 +16,7 @@ from typing import Final
 
 from farflung.app.leash import Orders, Report, by_name, report, report_usage, run_role
 from farflung.app.ledger_client import PATIENCE_SECONDS
-from farflung.app.relay_desk import Desk
+from farflung.app.relay_desk import RelayDesk
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
@@ -86,15 +86,15 @@ def _told(server: RelayServer) -> dict[str, int]:
     return {"relay": server.forwarded, **by_name(server.counter)}
 
 
-def desk_of(config: Report, key: SigningKey) -> Desk | None:
+def desk_of(config: Report, key: SigningKey) -> RelayDesk | None:
     """The relay's way to its ledger: whose node keys are withdrawn, and who pays."""
     ledger = config.get("ledger")
     if ledger is None:
         return None
-    return Desk(key, PeerId(bytes.fromhex(ledger["peer"])), (ledger["host"], ledger["port"]))
+    return RelayDesk(key, PeerId(bytes.fromhex(ledger["peer"])), (ledger["host"], ledger["port"]))
 
 
-async def _gate(desk: Desk, price: int, till: Till) -> Tollgate:
+async def _gate(desk: RelayDesk, price: int, till: Till) -> Tollgate:
     """A ledger that died with this relay is on its way back, too. Raises NetworkError when it does not come."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

@@ -32,7 +32,7 @@ from farflung.core.io.tasks import Tasks
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.streams import Kind
+from farflung.net.messages import Kind
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
 from farflung.net.io.handlers import internal_error
 from farflung.net.io.manners import Manners
-from farflung.net.streams import Asked, Kind
+from farflung.net.messages import Kind
+from farflung.net.streams import Asked
 from farflung.net.tls import Session
 
 _READ_BYTES = 256 * limits.KIB

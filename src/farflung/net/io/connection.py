@@ -25,9 +25,10 @@ from farflung.net.io.owner import Owner
 from farflung.net.io.rooms import Rooms
 from farflung.net.io.silence import Silence
 from farflung.net.io.tuning import Tuned
+from farflung.net.messages import Kind
 from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
-from farflung.net.streams import Answered, Asked, Event, Kind, Refused, Streams, Welcomed
+from farflung.net.streams import Answered, Asked, Event, Refused, Streams, Welcomed
 from farflung.net.tls import Session
 
 _LINGER_SECONDS: Final = 2.0  # for the last bytes of a connection that we close

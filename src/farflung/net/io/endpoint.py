@@ -37,9 +37,10 @@ from farflung.net.io.purse import SIGN, Purse
 from farflung.net.io.spares import keep_spare
 from farflung.net.io.summoned import Summoned
 from farflung.net.keyring import Keyring
+from farflung.net.messages import Kind
 from farflung.net.paths import MEETING, Way
 from farflung.net.receipts import Tally
-from farflung.net.streams import Asked, Kind
+from farflung.net.streams import Asked
 from farflung.net.tickets import Purpose, Summons
 from farflung.net.tls import Session
 

@@ -30,7 +30,7 @@ from farflung.net.fanframes import HEAD_BYTES, FrameKind, Head
 from farflung.net.groups import Admitted, Roster, SignedRoster, Welcome
 from farflung.net.io.frontdoor import exactly
 from farflung.net.io.leg import Leg, Shared
-from farflung.net.io.pacing import Uplink
+from farflung.net.io.pacing import Pacer
 from farflung.net.io.tollgate import Tollgate
 from farflung.net.keyring import Keyring
 from farflung.net.messages import Kind
@@ -231,7 +231,7 @@ class Hub:
         rules: Rules,
         on_moved: Callable[[socket.socket, int], None],
         counter: Counter,
-        uplink: Uplink | None,
+        uplink: Pacer | None,
     ) -> None:
         """`on_moved` hears what the sockets took; `counter` counts what the relay itself says and hears."""
         self._rules, self.toll = rules, rules.toll

@@ -15,7 +15,8 @@ from farflung.core.errors import FarflungError
 from farflung.core.ids import PeerId
 from farflung.core.io.tasks import Tasks
 from farflung.net.io.connection import Connection
-from farflung.net.streams import Asked, Kind
+from farflung.net.messages import Kind
+from farflung.net.streams import Asked
 
 Handler = Callable[[Connection, str, bytes], Awaitable[bytes]]
 OnError = Callable[[Exception], None]

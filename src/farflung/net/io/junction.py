@@ -10,7 +10,7 @@ from farflung.core.ids import PeerId
 from farflung.net import tickets
 from farflung.net.certificates import Identity
 from farflung.net.io.circuit import Circuit
-from farflung.net.io.pacing import Uplink
+from farflung.net.io.pacing import Pacer
 from farflung.net.io.tollgate import Tollgate
 from farflung.net.keyring import Keyring
 from farflung.net.metering import Books
@@ -34,7 +34,7 @@ class Bounds:
 
     rate: int
     may_splice: bool
-    uplink: Uplink | None
+    uplink: Pacer | None
     toll: Tollgate | None
 
 

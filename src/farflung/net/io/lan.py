@@ -6,7 +6,6 @@ is random; its record holds the account's key, which every dialled peer shows to
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import importlib.util
 import ipaddress
@@ -19,6 +18,7 @@ from typing import Any, Final
 from farflung.core import limits
 from farflung.core.errors import NetworkError
 from farflung.core.ids import ID_BYTES, PeerId
+from farflung.core.io.tasks import Tasks
 from farflung.net.endpoints import Place
 
 SERVICE: Final = "_farflung._tcp.local."
@@ -55,7 +55,7 @@ class Lan:
         self._interfaces = [each for each in interfaces if not ipaddress.ip_address(each).is_loopback]
         self._hosts = [each for each in hosts if not ipaddress.ip_address(each).is_loopback]
         self._places: OrderedDict[str, tuple[PeerId, tuple[Place, ...]]] = OrderedDict()  # by service
-        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._asking, self._tasks = set[str](), Tasks()
         self._zeroconf: Any = None
         self._info: Any = None
 
@@ -67,7 +67,6 @@ class Lan:
         from zeroconf import Error, IPVersion, ServiceInfo
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncZeroconf
 
-        self._loop = asyncio.get_running_loop()
         try:
             self._zeroconf = AsyncZeroconf(interfaces=self._interfaces, ip_version=IPVersion.V4Only)
             AsyncServiceBrowser(self._zeroconf.zeroconf, SERVICE, handlers=[self._heard])
@@ -100,10 +99,7 @@ class Lan:
 
     async def close(self) -> None:
         """Says good-bye and stops."""
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         if self._zeroconf is not None:
             from zeroconf import Error
 
@@ -120,8 +116,8 @@ class Lan:
         elif (
             name not in self._asking and len(self._asking) < _ASKED_AT_ONCE and len(name) <= limits.HOST_BYTES
         ):
-            self._asking[name] = task = self._loop.create_task(self._ask(name))
-            task.add_done_callback(lambda _: self._asking.pop(name, None))
+            self._asking.add(name)
+            self._tasks.begin(self._ask(name)).add_done_callback(lambda _: self._asking.discard(name))
 
     async def _ask(self, name: str) -> None:
         from zeroconf.asyncio import AsyncServiceInfo

@@ -1,6 +1,6 @@
 """Keeps what all connections of one process exchange with other homes below what the line carries and its owner allows.
 
-One Uplink divides the rate among the sockets, as in a relay; the rate is what `uplink` estimates from the kernel's own
+One Pacer divides the rate among the sockets, as in a relay; the rate is what `uplink` estimates from the kernel's own
 figures, and never above the owner's cap. Where the kernel cannot pace, a token bucket holds the senders back; one for
 what comes pauses reading, and TCP slows whoever sends. While nothing is sent there is no timer and nothing is read.
 """
@@ -20,7 +20,7 @@ from farflung.net.bucket import Bucket
 from farflung.net.io import tuning
 from farflung.net.io.allowance import Allowance
 from farflung.net.io.memory import LineMemory, network_of
-from farflung.net.io.pacing import Uplink
+from farflung.net.io.pacing import Pacer
 from farflung.net.io.tuning import UNSENT_BYTES, Reading, hold, is_near, read
 from farflung.net.messages import Kind
 from farflung.net.shares import KEPT
@@ -86,7 +86,7 @@ class Manners:
         self.line, self.allowance = Line(), allowance
         self._memory, self._network, self._kept = memory, "", 0.0
         self._cap = KEPT * caps.up if caps.up else math.inf  # rates here count what packets carry
-        self._uplink = Uplink(self._ceiling())
+        self._pacer = Pacer(self._ceiling())
         self._members: dict[socket.socket, _Member] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked = self._divided = 0.0
@@ -98,7 +98,7 @@ class Manners:
     @property
     def rate(self) -> int:
         """Bytes a second that all of them together may send now."""
-        return self._uplink.rate
+        return self._pacer.rate
 
     def _ceiling(self) -> int:
         return int(min(uplink.ceiling(self.line, self._cap), _UNBOUND))
@@ -113,15 +113,15 @@ class Manners:
         if not is_near(sock):
             self._remember(sock)
             self._members[sock] = member = _Member(source, wake, read(sock))
-            self._uplink.open(sock)
-            self._uplink.quiet(sock, True)
+            self._pacer.open(sock)
+            self._pacer.quiet(sock, True)
             if member.reading is not None:
                 _hold(sock, member, 0.0)
 
     def close(self, sock: socket.socket) -> None:
         """It is gone; nothing if it was not one of these."""
         if self._members.pop(sock, None) is not None:
-            self._uplink.close(sock)
+            self._pacer.close(sock)
 
     def minds(self, sock: socket.socket) -> bool:
         """Whether it leads to another home."""
@@ -140,7 +140,7 @@ class Manners:
         """The kernel took `size` bytes of it."""
         if sock not in self._members:
             return
-        self._uplink.sent(sock, size)
+        self._pacer.sent(sock, size)
         if self.allowance is not None:
             self.allowance.add(size, 0)
         loop = asyncio.get_running_loop()
@@ -195,9 +195,9 @@ class Manners:
         sample = self._sampled(now, now - self._looked)
         self._looked = now
         self.line = uplink.observe(self.line, sample)
-        self._uplink.limit(self._ceiling())
+        self._pacer.limit(self._ceiling())
         if now - self._divided >= _SHARE_SECONDS:
-            self._uplink.look(now - self._divided)
+            self._pacer.look(now - self._divided)
             self._divided = now
         self._keep()
         is_over = not self._has_sent and not sample.is_busy
@@ -206,7 +206,7 @@ class Manners:
         if is_over:
             for sock, member in self._members.items():
                 member.calm = _QUIET_LOOKS
-                self._uplink.quiet(sock, True)
+                self._pacer.quiet(sock, True)
 
     def _remember(self, sock: socket.socket) -> None:
         """The first connection names the network; what is known of its line is where we begin."""
@@ -214,7 +214,7 @@ class Manners:
             self._network = network_of(sock)
             if (rate := self._memory.rate(self._network)) is not None:
                 self.line, self._kept = uplink.known(rate, asyncio.get_running_loop().time()), rate
-                self._uplink.limit(self._ceiling())
+                self._pacer.limit(self._ceiling())
 
     def _keep(self) -> None:
         """Writes the line's rate down when it has become another one."""
@@ -251,7 +251,7 @@ class Manners:
                 queues.append(reading.trip - reading.shortest)
             member.was_waiting, member.was_busy = is_waiting, is_busy
             member.calm = 0 if is_waiting else member.calm + 1
-            self._uplink.quiet(sock, member.calm >= _QUIET_LOOKS)
+            self._pacer.quiet(sock, member.calm >= _QUIET_LOOKS)
         if not trips:
             return Sample(now, delivered, seconds, is_busy=False)
         return Sample(now, delivered, seconds, min(trips), min(queues), again=again)

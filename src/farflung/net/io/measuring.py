@@ -14,7 +14,7 @@ from farflung.core.codec import decode, encode
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.net import measures
 from farflung.net.io.connection import Connection
-from farflung.net.io.pacing import Uplink
+from farflung.net.io.pacing import Pacer
 from farflung.net.measures import Limiter, Reached
 
 _NUMBER_BYTES: Final = 16  # of a canonical integer
@@ -24,7 +24,7 @@ _ZEROS: Final = bytes(limits.MEASURE_BYTES)
 class Measures:
     """Measures for others, within an allowance; what it sends keeps to the relay's own `uplink`, if there is one."""
 
-    def __init__(self, clock: Callable[[], float], uplink: Uplink | None) -> None:
+    def __init__(self, clock: Callable[[], float], uplink: Pacer | None) -> None:
         """`clock` gives seconds since 1970."""
         self._clock, self._uplink = clock, uplink
         self._limiter = Limiter()
@@ -78,7 +78,7 @@ class Measures:
             self._paced[connection] = asyncio.create_task(self._until_lost(connection, uplink, tcp))
         uplink.sent(tcp, size)
 
-    async def _until_lost(self, connection: Connection, uplink: Uplink, tcp: socket.socket) -> None:
+    async def _until_lost(self, connection: Connection, uplink: Pacer, tcp: socket.socket) -> None:
         await connection.closed()
         uplink.close(tcp)
         del self._paced[connection]

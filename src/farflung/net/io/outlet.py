@@ -12,8 +12,8 @@ from farflung.net.counters import Meter
 from farflung.net.frames import FRAGMENT_BYTES
 from farflung.net.io.manners import Manners
 from farflung.net.io.tuning import UNSENT_BYTES, Tuned, hold, tune
+from farflung.net.messages import Kind
 from farflung.net.portions import MOST_WRITTEN, Portions
-from farflung.net.streams import Kind
 
 _OVERFULL_BYTES: Final = 2 * MOST_WRITTEN
 _BEHIND_SECONDS: Final = 0.01  # in which something follows a message, or a word is said behind it

@@ -6,7 +6,8 @@ from typing import Protocol, TypeVar
 
 from farflung.core.ids import PeerId
 from farflung.net.io.manners import Manners
-from farflung.net.streams import Asked, Kind
+from farflung.net.messages import Kind
+from farflung.net.streams import Asked
 
 ConnectionT = TypeVar("ConnectionT", contravariant=True)
 

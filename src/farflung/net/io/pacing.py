@@ -22,7 +22,7 @@ class _Sender:
     is_quiet: bool = False
 
 
-class Uplink:
+class Pacer:
     """One line's upload, `rate` bytes a second for all senders together. A newcomer wants all of it until looked at."""
 
     def __init__(self, rate: int) -> None:

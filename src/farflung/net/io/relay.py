@@ -43,7 +43,7 @@ from farflung.net.io.frontdoor import FrontDoor, Greeter, exactly
 from farflung.net.io.junction import Bounds, Junction, Waiting
 from farflung.net.io.listening import LOOPBACK
 from farflung.net.io.measuring import Measures
-from farflung.net.io.pacing import Uplink
+from farflung.net.io.pacing import Pacer
 from farflung.net.io.spares import Spares, part
 from farflung.net.io.tollgate import Tollgate
 from farflung.net.keyring import Keyring
@@ -99,7 +99,7 @@ class RelayServer:
             clock=clock,
         )
         self._endpoint.manners = None  # a socket has one pacer: the relay's uplink, or none
-        self._toll, self._uplink = toll, None if uplink is None else Uplink(uplink)
+        self._toll, self._uplink = toll, None if uplink is None else Pacer(uplink)
         bounds = Bounds(circuit_rate, may_splice, self._uplink, toll)
         self._junction = Junction(bounds, self._tell, on_traffic, self._release)
         self._spent = Spent()

@@ -308,7 +308,7 @@ class Roads:
         is_busy = connection.is_busy or any(lane.is_busy for lane in beside)
         if line.silent is not None and connection.heard != line.silent:
             line.silent = None
-            self._feed(peer, road, paths.Heard(connection.place))
+            self._feed(peer, road, paths.Spoken(connection.place))
         if line.was_busy and is_busy and moved - line.moved >= _BULK_BYTES:
             sent = _losses(connection, *beside)
             more, again = sent[0] - line.sent[0], sent[1] - line.sent[1]

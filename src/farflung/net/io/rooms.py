@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from farflung.net.streams import Kind, Streams
+from farflung.net.messages import Kind
+from farflung.net.streams import Streams
 
 
 class Rooms:

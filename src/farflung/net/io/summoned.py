@@ -21,7 +21,7 @@ from farflung.net.paths import Way
 from farflung.net.tickets import Purpose, Summons
 
 
-class Station(Protocol):
+class Speaker(Protocol):
     """What is spoken from: an Endpoint. Asked anew each time, since a node key is renewed."""
 
     credential: Credential
@@ -34,7 +34,7 @@ class Summoned:
 
     def __init__(
         self,
-        station: Station,
+        station: Speaker,
         arriving: Callable[..., Connection],
         admit: Callable[[PeerId], bool] | None,
         seconds: float,
