@@ -245,18 +245,41 @@ def test_whatever_happens_an_open_path_is_preferred_and_nothing_is_dialled_witho
         assert bool(play.state.ways(play.now)) == bool(there)
 
 
+def test_a_round_trip_that_a_busy_machine_lengthened_is_forgotten_by_the_next() -> None:
+    play = Play(R1)
+    play.feed(Wanted(), Opened(R1, Way.RELAY), Opened(MEETING, Way.OPENED))
+    for trip in (0.025, 0.027, 0.030, 0.024):
+        play.feed(Measured(R1, trip=trip))
+    play.feed(Measured(MEETING, trip=0.123))
+    assert play.state.control == R1
+    play.feed(Measured(MEETING, trip=0.024))
+    assert play.state.control == MEETING
+    play.feed(*[Measured(MEETING, trip=0.5)] * (paths.TRIPS - 1))
+    assert play.state.control == MEETING
+    play.feed(Measured(MEETING, trip=0.5))
+    assert play.state.control == R1  # all that is remembered says that it has become longer
+
+
+def test_round_trips_of_an_earlier_connection_say_nothing_of_the_next_one() -> None:
+    play = Play(R1, R2)
+    play.feed(Wanted(), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
+    play.measure(R1, trip=0.1)
+    play.measure(R2, trip=0.05)
+    assert play.state.control == R2
+    play.feed(Lost(R2), Opened(R2, Way.RELAY), Measured(R2, trip=0.2))
+    assert play.state.control == R1
+
+
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.floats(0.9, 1.1), min_size=40, max_size=200), st.booleans())
-def test_noise_of_a_tenth_moves_nothing_back_and_forth(noise: list[float], is_first: bool) -> None:
+@given(st.lists(st.floats(0.92, 1.09), min_size=40, max_size=200), st.booleans())
+def test_noise_within_a_fifth_moves_nothing(noise: list[float], is_first: bool) -> None:
     play = Play(R1, R2)
     play.feed(Wanted(is_bulk=True), Opened(R1, Way.RELAY), Opened(R2, Way.RELAY))
-    moves = 0
     for n, factor in enumerate(noise):
         place = R1 if (n % 2 == 0) == is_first else R2
         before = play.state.control, play.state.bulk
         play.feed(Measured(place, trip=0.1 * factor, goodput=1e6 * factor))
-        moves += before != (play.state.control, play.state.bulk)
-    assert moves <= 1
+        assert before == (play.state.control, play.state.bulk)
 
 
 @given(

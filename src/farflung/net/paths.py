@@ -8,8 +8,9 @@
 A path is a place of the peer's record, or MEETING: a TCP simultaneous open that the two agree on over an open path. One
 relay path is opened at once; everything else is tried behind it, a second relay only for bulk. Control goes over the
 shortest round trip, bulk over the highest goodput, both only where it is a fifth better than what is in use; what is
-within a tenth of it, and needs no relay, is taken too. A dead or silent path is left at once; a silent connection is
-closed when another one stands, so that whoever waits on it hears of it. Nothing here waits or measures.
+within a tenth of it, and needs no relay, is taken too. A busy machine only ever lengthens what it measures of a round
+trip, so the least of the last few counts. A dead or silent path is left at once; a silent connection is closed when
+another one stands, so that whoever waits on it hears of it. Nothing here waits or measures.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ FIRST_PAUSE: Final = 5.0
 LAST_PAUSE: Final = 600.0
 SLOW_SECONDS: Final = 2.0  # while nothing stands, until one more path is tried
 STEADY_SECONDS: Final = 60.0  # a path that stood so long may be tried again at once
-_NEW: Final = 0.25  # weight of a new measurement
+TRIPS: Final = 4  # round trips of a path that are remembered
+_NEW: Final = 0.25  # weight of a new measurement of goodput or loss
 
 
 class Way(StrEnum):
@@ -56,7 +58,10 @@ class Condition(StrEnum):
 
 
 class Path(msgspec.Struct, frozen=True):
-    """One path to a peer. `trip`: seconds there and back; `goodput`: bytes a second; `loss`: of what was sent."""
+    """One path to a peer. `trip`: seconds there and back; `goodput`: bytes a second; `loss`: of what was sent.
+
+    `trips`: what was measured last; `trip` is the least of them.
+    """
 
     place: Place
     condition: Condition = Condition.UNTRIED
@@ -64,6 +69,7 @@ class Path(msgspec.Struct, frozen=True):
     trip: float | None = None
     goodput: float | None = None
     loss: float = 0.0
+    trips: tuple[float, ...] = ()
     failures: int = 0
     since: float = 0.0  # tried or open since; failed: not to be tried before
     probed: float = float("-inf")
@@ -256,9 +262,8 @@ def _happened(state: State, event: _OfPath, now: float) -> tuple[State, list[Eff
         state = replace(state, paths=(*state.paths, path))
     match event:
         case Opened() if not path.is_open:
-            path = replace(
-                path, condition=Condition.OPEN, way=event.way, since=now, trip=None, is_silent=False
-            )
+            path = replace(path, condition=Condition.OPEN, way=event.way, since=now, is_silent=False)
+            path = replace(path, trip=None, trips=())
         case Failed() if not path.is_open:
             failures = path.failures + 1
             rest = now + pause(failures + 2 * (path.place == MEETING))  # a router stays of its kind
@@ -289,19 +294,20 @@ def _smoothed(path: Path, told: Measured) -> Path:
     def mix(old: float | None, new: float | None) -> float | None:
         return old if new is None else new if old is None else (1 - _NEW) * old + _NEW * new
 
-    loss = mix(path.loss, told.loss) or 0.0
-    trip, goodput = mix(path.trip, told.trip), mix(path.goodput, told.goodput)
-    return msgspec.structs.replace(path, trip=trip, goodput=goodput, loss=loss)
+    goodput, loss = mix(path.goodput, told.goodput), mix(path.loss, told.loss) or 0.0
+    path = msgspec.structs.replace(path, goodput=goodput, loss=loss)
+    if told.trip is None:
+        return path
+    trips = (*path.trips, told.trip)[-TRIPS:]
+    return msgspec.structs.replace(path, trips=trips, trip=min(trips))
 
 
 def _prefer(state: State) -> State:
     there = [path for path in state.paths if path.is_open]
     control, bulk = state.path(state.control or MEETING), state.path(state.bulk or MEETING)
-    best = [
-        _best(there, control if state.control else None, is_bulk=False),
-        _best(there, bulk if state.bulk else None, is_bulk=True),
-    ]
-    return msgspec.structs.replace(state, control=best[0], bulk=best[1])
+    nearest = _best(there, control if state.control else None, is_bulk=False)
+    fastest = _best(there, bulk if state.bulk else None, is_bulk=True)
+    return msgspec.structs.replace(state, control=nearest, bulk=fastest)
 
 
 def _leave(state: State, now: float) -> tuple[State, list[Effect]]:

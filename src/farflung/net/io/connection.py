@@ -57,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
         self.place, self.way = MEETING, Way.DIRECT  # over what it runs, as its endpoint says
         self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (roads)
-        self.round_trip: float | None = None  # seconds, smoothed, where `roads` measures it
+        self.round_trip: float | None = None  # seconds, the least of the last, where `roads` measures it
 
     # For users
 

@@ -5,8 +5,9 @@
     ways(peer)               all connections for bulk: over all open paths, several over each (`lanes`)
 
 Round trips and silence are asked for by a small request, only over connections to other machines and only while they
-are in use; goodput is what bulk moved over them anyway. Only a path that has lost a third of its goodput is measured by
-a burst of its own. Peers on one machine stay on the path that they have: nothing is better there.
+are in use; of a new path at every tick, until no single answer decides. Goodput is what bulk moved over them anyway.
+Only a path that has lost a third of its goodput is measured by a burst of its own. Peers on one machine stay on the
+path that they have: nothing is better there.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ TICK_SECONDS: Final = 0.5
 QUIET_SECONDS: Final = 1.0  # without a byte, while an answer is due: is it still there?
 SILENT_SECONDS: Final = 4.0  # after which another path is tried
 GRACE_SECONDS: Final = 1.0  # in which a silent connection may still speak when another one stands
-TRIP_SECONDS: Final = 5.0  # between two measurements of one round trip
+TRIP_SECONDS: Final = 5.0  # between two measurements of a round trip that is known
 USED_SECONDS: Final = 30.0  # for which a peer counts as in use
 _BULK_BYTES: Final = 128 * limits.KIB  # moved in one tick, to tell goodput
 _DIALS: Final = (1, 101)  # numbers of new connections that no lane has
@@ -318,7 +319,9 @@ class Roads:
         line.moved, line.at, line.was_busy = moved, now, is_busy
         is_used = now - road.wanted <= USED_SECONDS
         is_quiet = connection.is_busy and now - connection.heard >= QUIET_SECONDS
-        if line.asked is None and (is_quiet or (is_used and now - line.tripped >= TRIP_SECONDS)):
+        path = road.state.path(connection.place)
+        rest = 0.0 if path is None or len(path.trips) < paths.TRIPS else TRIP_SECONDS
+        if line.asked is None and (is_quiet or (is_used and now - line.tripped >= rest)):
             line.asked = self._tasks.begin(self._trip(peer, road, line))
 
     async def _trip(self, peer: PeerId, road: _Road, line: _Line) -> None:
