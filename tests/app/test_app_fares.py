@@ -34,6 +34,7 @@ from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
+from farflung.net.receipts import Used
 from farflung.plan.traffic import Traffic
 
 
@@ -244,7 +245,7 @@ def test_a_run_looks_after_its_channels_by_itself_and_past_a_relay_that_is_away(
         await own.fund(world.ledger, END)
         await own.admit([NODE.public], nothing)
 
-        async def away() -> int:
+        async def away() -> Used:
             raise NetworkError("FF-NET-047", "it is away")
 
         own._payers[0].used = away  # type: ignore[method-assign]
@@ -311,8 +312,8 @@ def test_a_relay_that_says_all_is_used_gets_the_bound_put_aside_and_not_a_credit
         await own.admit([NODE.public], nothing)
         payer = own._payers[0]
 
-        async def lie() -> int:
-            return 1 << 60
+        async def lie() -> Used:
+            return Used(1 << 60)
 
         payer.used = lie  # type: ignore[method-assign]
         for _ in range(9):
@@ -321,6 +322,29 @@ def test_a_relay_that_says_all_is_used_gets_the_bound_put_aside_and_not_a_credit
         await own.close()
         await world.settle()
         assert (await world.ledger.account(PAYER.public)).balance == RICH
+
+    run(tmp_path, test)
+
+
+def test_what_nobody_signs_for_is_made_good_in_part_and_the_run_is_told_of_the_rest(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        own = world.fares(FUNDS)
+        await own.fund(world.ledger, END)
+        await own.admit([NODE.public], nothing)
+        for _ in range(8):
+            await world.send(world.places[0], 1 << 16)
+        await own.sign()
+        gate: Any = world.servers[0]._junction._bounds.toll
+        await world.node.purse.sign(RELAYS[0].public)
+        (books,) = gate._books.values()
+        lost = limits.RECEIPT_WINDOW // 2
+        books.moved(PAYER.public, NODE.public, lost)
+        for _ in range(3):
+            await own.look(own._payers[0])
+        assert [each.code for each in world.warned] == ["FF-APP-248"]
+        assert 0 < own.passes[0].toll.lost <= books.billed // limits.MADE_GOOD
+        assert books.account.owed >= lost - own.passes[0].toll.lost
+        await own.close()
 
     run(tmp_path, test)
 

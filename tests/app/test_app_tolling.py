@@ -16,6 +16,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.relay_desk import RelayDesk
 from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
+from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.core.ids import PeerId
@@ -130,6 +131,45 @@ def test_a_relay_earns_what_it_carried_and_the_payer_gets_the_rest(tmp_path: Pat
             )
             (told,) = facts(file, rows, GENESIS.chain)["channels"]
             assert (told["carried"], told["paid"], told["held"]) == (row.carried, row.paid, 0)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("is_made_good", [True, False])
+def test_what_was_lost_on_the_way_ends_no_run_whose_payer_makes_it_good_and_every_other(
+    tmp_path: Path, is_made_good: bool
+) -> None:
+    """Four windows are lost in time, and sixteen times as much arrives; no more than one is ever at risk."""
+    window, lost = 1 << 20, 3 << 18
+
+    async def test(world: World) -> None:
+        world.gate._payers._window, world.gate._held_seconds = window, 1.0
+        payer = world.pays()
+        await payer.open(100_000_000, PRICE, 86_400_000)
+        world.alice.purse.put(await payer.admit((ALICE.public, BOB.public), 1 << 30))
+        for round in range(6):
+            try:
+                await world.send(26)
+            except NetworkError:
+                assert round > 0
+                assert not is_made_good
+                break
+            (books,) = world.gate._books.values()
+            books.moved(ALICE.public, BOB.public, lost)
+            assert books.account.owed <= window + limits.RECEIPT_STEP
+            if is_made_good:
+                said = await payer.used()
+                assert said.unsigned >= lost
+                assert await payer.make_good(said) == 0
+                assert await payer.make_good(await payer.used()) == 0
+        else:
+            assert is_made_good
+        await payer.settle()
+        signed = world.relay.forwarded
+        made_good = payer.signed.toll.lost if payer.signed is not None else 0
+        assert (made_good >= 6 * lost) == is_made_good
+        assert world.channel.carried <= signed + made_good
+        assert world.channel.carried >= signed + made_good - limits.RECEIPT_STEP
 
     run(tmp_path, test)
 

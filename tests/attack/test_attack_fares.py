@@ -13,18 +13,22 @@ from farflung.app import asking, closing
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.local import JOB_MS, LocalNetwork
 from farflung.app.roles.validator import Validator
-from farflung.core import tolls
+from farflung.app.tolling import Payer
+from farflung.core import limits, tolls
+from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, RunError
 from farflung.core.events import AnyEvent, RelayPaid, Warned
-from farflung.core.tolls import Pass, Receipt, sign_pass, sign_receipt
+from farflung.core.ids import PeerId
+from farflung.core.tolls import Pass, Receipt, SignedPass, sign_pass, sign_receipt
 from farflung.ledger.io.store import Store
 from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
-from farflung.net.io.tollgate import SETTLE
+from farflung.net.io.tollgate import RENEW, SETTLE, USED
+from farflung.net.receipts import Used
 
 SPEC = asking.resolve("[network]\nhidden = 1", "tiny", {})[0].spec
 NETWORK = LocalNetwork(SPEC, relays=1, relay_price=tolls.GIB)  # a micro-credit a byte
@@ -58,11 +62,18 @@ class World:
             Endpoint(RELAY, self._serve, Counter()),
         )
         self.answer, self.told = answer, Told()
+        self.used = Used(0)  # what the relay says
+        self.renewed: SignedPass | None = None  # the pass that it has
 
     async def _refuse(self, *_: Any) -> bytes:
         raise PolicyError("FF-APP-145", "nothing is served here")
 
-    async def _serve(self, _: Connection, method: str, __: bytes) -> bytes:
+    async def _serve(self, _: Connection, method: str, body: bytes) -> bytes:
+        if method == USED:
+            return encode(self.used)
+        if method == RENEW:
+            self.renewed = decode(body, SignedPass, limits.TICKET_BYTES)
+            return b""
         assert method == SETTLE
         await self.answer(self)
         return b""
@@ -174,5 +185,45 @@ def test_a_run_ends_though_its_relay_wants_no_money(tmp_path: Path) -> None:
         paid = await world.end_of_run()
         assert (paid.paid, paid.held) == (0, FUNDS)
         assert [event.code for event in world.told.events if isinstance(event, Warned)] == ["FF-APP-242"]
+
+    run(tmp_path, answer, test)
+
+
+async def loses(world: World, *said: tuple[SigningKey, PeerId, int, int]) -> int:
+    """What a payer makes good to a relay that says again and again that a terabyte was lost, with such receipts."""
+    ledger = world.client(PAYER, world.payer)
+    payer = Payer(PAYER, world.payer, ledger, RELAY.public, world.relay.address)
+    await payer.open(FUNDS, NETWORK.relay_price, JOB_MS)
+    signed = await payer.admit((PAYER.public, NODE.public), payer.quota)
+    toll = signed.toll
+    name = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
+    receipts = [sign_receipt(key, Receipt(*name, party, up, down)) for key, party, up, down in said]
+    for _ in range(4):
+        lost = payer.signed.toll.lost if payer.signed is not None else 0
+        world.used = Used(0, 1 << 40, lost, tuple(receipts))
+        assert await payer.make_good(await payer.used()) > 0
+    assert payer.signed is not None
+    assert world.renewed is None or world.renewed == payer.signed
+    return payer.signed.toll.lost
+
+
+@pytest.mark.parametrize(
+    ("receipts", "most"),
+    [
+        ([], 0),
+        ([(PAYER, PAYER, CARRIED, 0)], 0),  # of one end alone
+        ([(PAYER, PAYER, CARRIED, 0), (RELAY, NODE, 0, CARRIED)], 0),  # in the node's name
+        ([(PAYER, PAYER, CARRIED, 0), (NODE, NODE, 0, CARRIED)], CARRIED // limits.MADE_GOOD),
+        ([(PAYER, PAYER, CARRIED, 0), (NODE, NODE, 0, 1 << 40)], CARRIED // limits.MADE_GOOD),
+    ],
+)
+def test_a_relay_that_invents_losses_gets_a_sixteenth_of_what_both_ends_signed_and_no_more(
+    tmp_path: Path, receipts: list[tuple[SigningKey, SigningKey, int, int]], most: int
+) -> None:
+    async def answer(_: World) -> None: ...
+
+    async def test(world: World) -> None:
+        said = [(key, party.public, up, down) for key, party, up, down in receipts]
+        assert await loses(world, *said) == most
 
     run(tmp_path, answer, test)

@@ -37,8 +37,10 @@ from farflung.net.metering import Books
 from farflung.net.receipts import Heard, Tally
 
 BULK = bytes(range(256)) * 1024
-WINDOW = 1 << 20
-AT_RISK = 2 * WINDOW + 3 * limits.CIRCUIT_BUFFER_BYTES  # of one payer whose parties sign nothing
+WINDOW = 1 << 21
+AT_RISK = (
+    WINDOW + limits.CIRCUIT_BUFFER_BYTES
+)  # of one payer whose parties sign nothing: the piece that filled it
 GROUP = MEMBERS[:3]
 # Bytes of one message on the wire.
 FRAMES = len(BULK) + len(BULK) // limits.FAN_FRAME_BYTES * (HEAD_BYTES + TAG_BYTES)
@@ -103,7 +105,7 @@ class Liar:
 
 @pytest.mark.parametrize("crowds_by_summons", [True, False])
 @pytest.mark.parametrize("honest", [1, 3])
-def test_a_relay_gets_one_window_of_invented_bytes_however_it_makes_a_party_forget_its_lines(
+def test_a_relay_gets_one_credit_of_invented_bytes_however_it_makes_a_party_forget_its_lines(
     crowds_by_summons: bool, honest: int
 ) -> None:
     """By passes of a throwaway payer, or under several passes of the true one."""
@@ -134,7 +136,7 @@ def test_a_relay_gets_one_window_of_invented_bytes_however_it_makes_a_party_forg
                     purse.tally(shown, R.public, ("127.0.0.1", 1))
                 await purse.asked(liar, encode(shown))
         said = [liar.last[PAYER.public, shown.toll.serial].receipt for shown in true]
-        assert sum(each.sent + each.received for each in said) <= honest * 1000 + limits.RECEIPT_WINDOW
+        assert sum(each.sent + each.received for each in said) <= honest * 1000 + limits.RECEIPT_CREDIT
         await purse.close()
 
     run(test)
@@ -157,7 +159,7 @@ def test_a_relay_cannot_have_anything_signed_under_a_pass_that_never_counted() -
     run(test)
 
 
-def test_a_relay_gets_one_window_of_invented_bytes_by_all_passes_that_are_over_together() -> None:
+def test_a_relay_gets_one_credit_of_invented_bytes_by_all_passes_that_are_over_together() -> None:
     async def test() -> None:
         liar: Any = Liar()
         over = [toll(serial=serial, begins=NOW - 900, expires=NOW - serial) for serial in range(1, 9)]
@@ -168,7 +170,7 @@ def test_a_relay_gets_one_window_of_invented_bytes_by_all_passes_that_are_over_t
         for shown in 2 * over:
             await purse.asked(liar, encode(shown))
         said = [each.receipt for each in liar.last.values()]
-        assert sum(each.sent + each.received for each in said) == 8000 + limits.RECEIPT_WINDOW
+        assert sum(each.sent + each.received for each in said) == 8000 + limits.RECEIPT_CREDIT
         assert purse._lines == {}
 
     run(test)
@@ -202,7 +204,7 @@ def test_who_was_started_anew_after_its_pass_ended_signs_what_its_last_life_left
 
 
 @pytest.mark.parametrize("liar", [A, B], ids=["sender", "receiver"])
-def test_who_says_less_is_served_one_window_and_saves_no_more(
+def test_who_says_less_is_served_half_a_window_and_saves_no_more(
     monkeypatch: pytest.MonkeyPatch, liar: SigningKey
 ) -> None:
     honest = Tally.receipt
@@ -222,8 +224,9 @@ def test_who_says_less_is_served_one_window_and_saves_no_more(
                 await calls(made, 64)
             await until(lambda: not made.server._junction.circuits)
             (books,) = made.gate._books.values()
-            assert WINDOW < books.lag(liar.public) <= WINDOW + 3 * limits.CIRCUIT_BUFFER_BYTES
-            assert books.carried - books.billed <= 2 * WINDOW
+            half = WINDOW // 2
+            assert half < books.lag(liar.public) <= half + 3 * limits.CIRCUIT_BUFFER_BYTES
+            assert books.carried - books.billed <= WINDOW
 
     run(test)
 
@@ -359,7 +362,7 @@ def test_a_new_pass_is_no_way_to_leave_the_last_ones_bytes_unsigned(monkeypatch:
                 monkeypatch.setattr(knock, "time", SimpleNamespace(time=lambda: made.now[0] + 20))
                 made.now[0] += 20
                 books = made.gate._books[PAYER.public, 1, serial]
-                assert books.carried < (WINDOW >> serial - 2) + 3 * limits.CIRCUIT_BUFFER_BYTES
+                assert books.carried < (WINDOW >> serial - 1) + 3 * limits.CIRCUIT_BUFFER_BYTES
             assert made.server.forwarded <= AT_RISK
 
     run(test)
@@ -639,10 +642,10 @@ def test_a_relay_that_fills_the_gap_of_a_skipped_member_is_paid_for_no_more_than
 def test_a_member_that_signs_for_copies_it_never_got_raises_the_bill_to_no_more_than_was_uploaded(
     has_seen_all: bool,
 ) -> None:
-    """And by nothing but a window where the relay keeps its books on disk, and so knows that it gave nothing."""
+    """And by nothing but half a window where the relay keeps its books on disk, and so knows that it gave nothing."""
 
     async def test() -> None:
-        async with paid_group(*GROUP, window=FRAMES // 2) as (made, members):
+        async with paid_group(*GROUP, window=FRAMES) as (made, members):
             (books,) = made.gate._books.values()
             books._is_whole = has_seen_all
             (group,) = made.server._hub.groups.values()

@@ -27,13 +27,14 @@ def test_a_fan_out_is_billed_once_for_each_that_received() -> None:
     assert billed(1 << 40, {A: (100, 0), B: (0, 100), C: (0, 100), D: (0, 100)}) == 300
 
 
-@given(words, sizes)
-def test_no_more_is_billed_than_either_side_signed_or_the_quota(
-    last: dict[PeerId, tuple[int, int]], quota: int
+@given(words, sizes, sizes)
+def test_no_more_is_billed_than_either_side_signed_or_the_quota_and_what_the_payer_makes_good(
+    last: dict[PeerId, tuple[int, int]], quota: int, lost: int
 ) -> None:
     bill = billed(quota, last)
     sent, received = sum(s for s, _ in last.values()), sum(r for _, r in last.values())
     assert 0 <= bill <= min(quota, received, sent * max(0, len(last) - 1))
+    assert billed(quota, last, lost) == min(quota, billed(1 << 60, last) + lost)
     assert len(last) > 1 or bill == 0
 
 

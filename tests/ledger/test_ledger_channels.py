@@ -98,6 +98,14 @@ def test_the_quota_of_a_pass_is_the_most_that_is_billed() -> None:
     assert world.channel(relay=RELAY).carried == 30
 
 
+def test_what_the_payer_makes_good_is_billed_within_the_quota() -> None:
+    whole, bounded = opened(), opened()
+    assert claim(whole, passage(whole, 1, lost=7)) == "ok"
+    assert whole.channel(relay=RELAY).carried == 100 + 7
+    assert claim(bounded, passage(bounded, 1, lost=7, quota=103)) == "ok"
+    assert bounded.channel(relay=RELAY).carried == 103
+
+
 def test_a_group_is_billed_for_each_member_that_received() -> None:
     world = opened()
     holders = (A, B, VALIDATOR)
@@ -114,6 +122,8 @@ def test_a_group_is_billed_for_each_member_that_received() -> None:
         ({"opening": 2}, "FF-LEDG-093"),
         ({"chain": CAPS}, "FF-LEDG-093"),
         ({"quota": limits.PASS_BYTES + 1}, "FF-LEDG-093"),
+        ({"lost": limits.PASS_BYTES + 1}, "FF-LEDG-093"),
+        ({"lost": -1}, "FF-LEDG-093"),
         ({"holders": (A, B, RELAY)}, "FF-LEDG-093"),
         ({"signer": RELAY}, "FF-LEDG-094"),
     ],

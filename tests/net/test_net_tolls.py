@@ -99,7 +99,7 @@ def test_the_payers_channel_has_to_pay_the_price(funds: Funds | None, cause: str
     run(test)
 
 
-def test_a_party_that_does_not_sign_is_served_one_window_and_then_cut_off(
+def test_a_party_that_does_not_sign_is_served_half_a_window_and_then_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def refuse(*_: object) -> None:
@@ -108,13 +108,13 @@ def test_a_party_that_does_not_sign_is_served_one_window_and_then_cut_off(
     monkeypatch.setattr(purse.Purse, "_sign", refuse)
 
     async def test() -> None:
-        window = 1 << 20
-        async with paid(window=window, held=0.2) as made:
+        half = 1 << 20
+        async with paid(window=2 * half, held=0.2) as made:
             connection = await made.dial()
             with pytest.raises(NetworkError):
                 await _calls(connection.call, 64)
             await until(lambda: not made.server._junction.circuits)
-            assert window < made.server.forwarded <= window + 3 * limits.CIRCUIT_BUFFER_BYTES
+            assert half < made.server.forwarded <= half + 3 * limits.CIRCUIT_BUFFER_BYTES
             with pytest.raises(NetworkError) as refused:
                 await made.dial()
             assert "receipts" in refused.value.cause
@@ -126,7 +126,7 @@ def test_many_windows_pass_while_both_sides_sign(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 19)
 
     async def test() -> None:
-        async with paid(window=1 << 20) as made:
+        async with paid(window=1 << 21) as made:
             connection = await made.dial()
             for _ in range(24):
                 assert await connection.call("x", BULK) == BULK
@@ -142,7 +142,7 @@ def test_who_takes_a_new_node_key_goes_on_signing_on_old_connections_and_on_new_
     monkeypatch.setattr(limits, "RECEIPT_BYTES", 1 << 19)
 
     async def test() -> None:
-        async with paid(window=1 << 20) as made:
+        async with paid(window=1 << 21) as made:
             connection = await made.dial()
             for epoch in range(3):
                 for _ in range(8):
@@ -352,11 +352,11 @@ def test_a_spare_that_is_joined_under_a_strangers_pass_signs_nothing() -> None:
 
 def test_who_is_started_anew_takes_over_what_it_had_not_signed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each life dies with most of its bytes unsigned; without that the pass would be OWING for ever."""
-    window = 1 << 20
-    monkeypatch.setattr(limits, "RECEIPT_WINDOW", window)
+    half = 1 << 20
+    monkeypatch.setattr(limits, "RECEIPT_CREDIT", half)
 
     async def test() -> None:
-        async with paid(window=window) as made:
+        async with paid(window=2 * half) as made:
             connection = await made.dial()
             await _calls(connection.call, 1)
             await made.a.purse.sign(R.public)
@@ -381,21 +381,21 @@ def test_who_is_started_anew_takes_over_what_it_had_not_signed(monkeypatch: pyte
 def test_who_is_dialled_anew_is_asked_under_a_pass_that_it_does_not_know_and_then_the_dial_goes_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    window = 1 << 20
-    monkeypatch.setattr(limits, "RECEIPT_WINDOW", window)
+    half = 1 << 20
+    monkeypatch.setattr(limits, "RECEIPT_CREDIT", half)
 
     async def refuse(*_: object) -> None:
         raise NetworkError("FF-NET-047", "no receipt from here")
 
     async def test() -> None:
-        async with paid(window=window) as made:
+        async with paid(window=2 * half) as made:
             connection = await made.dial()
             await _calls(connection.call, 1)
             await made.b.purse.sign(R.public)
             made.b.purse._sign = refuse  # type: ignore[method-assign]
             work = asyncio.create_task(_calls(connection.call, 9))
             (books,) = made.gate._books.values()
-            await until(lambda: books.lag(B.public) > window)
+            await until(lambda: books.lag(B.public) > half)
             await made.b.close()  # as if it were killed
             await asyncio.gather(work, return_exceptions=True)
             await until(lambda: not made.server._junction.circuits)

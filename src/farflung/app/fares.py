@@ -1,7 +1,8 @@
 """What a job pays for its ways through relays: a channel with each of them, and the pass that its nodes show there.
 
     fund       channels, before anybody is dialled; those that are open from before a restart stay
-    refill     a channel of which half is used gets as much again, while the user's bound allows it
+    refill     a channel of which half is used gets as much again, while the user's bound allows it; bytes that were
+               lost on the way are made good, a few to many that were not
     admit      one pass at each relay for all that may be dialled
     lease.pass hands it to each node before its lease starts, and again whenever it is signed anew
     sign       this node's last receipts; then whoever ends the run lets the relays claim (app.closing)
@@ -148,8 +149,18 @@ class Fares:
                     await self.look(payer)
 
     async def look(self, payer: Payer) -> None:
-        """Adds to a channel that runs low, or says that it may not. Raises NetworkError, RunError FF-APP-070."""
-        left = payer.put - await payer.used()
+        """Makes good what was lost, and adds to a channel that runs low, or says that it may not.
+
+        Raises NetworkError, ProtocolError, RunError FF-APP-070.
+        """
+        said = await payer.used()
+        if (unpaid := await payer.make_good(said)) > 0:
+            text = f"relay {short(payer.relay)} carried {unpaid / 1e6:.0f} MB that nobody signs for"
+            hint = (
+                "circuits broke, or nodes left: it may carry no more for this run, and goes on if they sign"
+            )
+            self._tell(payer, "FF-APP-248", text, hint)
+        left = payer.put - payer.cost(said)
         if 2 * left > payer.put:
             return
         more = min(self._fare.funds, self._fare.most - sum(each.put for each in self._payers))

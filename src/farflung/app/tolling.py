@@ -5,6 +5,7 @@ payer                            ledger                     relay
   | -- pass, to the parties; again every few minutes -------> |  (also in the parties' tickets)
   | -- relay.used: how much? ------------------------------> |
   | -- ChannelOpen, to add -----> |                           |  then the pass again, for more bytes
+  | -- pass, that makes good what was lost ----------------> |  a part of what the parties' receipts show, at most
   |                               | <-- is there a channel? - |
   |            parties: receipts -------------------------> |
   | -- relay.settle ----------------------------------------> |
@@ -146,14 +147,42 @@ class Payer:
         """Bytes that the channel pays for."""
         return min(tolls.worth(self.put, self._terms[0]), limits.PASS_BYTES)
 
-    async def used(self) -> int:
-        """Micro-credits for what the relay says it carried. It gains nothing by a lie: receipts alone are paid.
-
-        Raises NetworkError.
-        """
+    async def used(self) -> Used:
+        """What the relay says it carried, and how much of it nobody signs for. Raises NetworkError, ProtocolError."""
         connection = await self._endpoint.dial(self.relay, *self._place)
-        said = decode(await connection.call(USED, b""), Used, limits.HEARD_BYTES)
+        return decode(await connection.call(USED, b""), Used, limits.USED_BYTES)
+
+    def cost(self, said: Used) -> int:
+        """Micro-credits for what was carried. The relay gains nothing by a lie: what is signed alone is paid."""
         return tolls.cost(said.carried, self._terms[0])
+
+    async def make_good(self, said: Used) -> int:
+        """Signs for bytes that were lost on the way, so that the relay goes on. Returns those for which it does not.
+
+        At most one to limits.MADE_GOOD that the parties' receipts, which are checked here, let the relay bill: so a
+        relay that invents losses gains no more than that. Raises NetworkError, RunError FF-APP-070.
+        """
+        if self.signed is None or not said.unsigned:
+            return 0
+        toll = self.signed.toll
+        proven = tolls.billed(toll.quota, await self._sound(said, toll))
+        unheard = max(0, toll.lost - said.lost)  # the last renewal did not come through
+        missing = max(0, said.unsigned - unheard)
+        more = min(missing, max(0, proven // limits.MADE_GOOD - toll.lost))
+        if more or unheard:
+            await self.renew(lost=more)
+        return missing - more
+
+    async def _sound(self, said: Used, toll: Pass) -> dict[PeerId, tuple[int, int]]:
+        """What each party signed, of those receipts that the ledger would take."""
+        found = {}
+        for signed in said.receipts[: limits.PASS_HOLDERS]:
+            receipt = signed.receipt
+            if tolls.is_of(receipt, toll):
+                keys = (receipt.party, *signers(await self._ledger.keys(receipt.party)))
+                if tolls.is_receipt_signed(signed, *keys):
+                    found[receipt.party] = (receipt.sent, receipt.received)
+        return found
 
     async def add(self, amount: int) -> None:
         """Puts more into the channel, signs the pass for as many bytes more, and tells the relay.
@@ -184,8 +213,13 @@ class Payer:
         self._endpoint.purse.put(self.signed)
         return self.signed
 
-    async def renew(self, *, more: int = 0, holders: Iterable[PeerId] = ()) -> SignedPass | None:
-        """Signs the pass anew, with `more` bytes and further holders, and tells the relay. Raises NetworkError."""
+    async def renew(
+        self, *, more: int = 0, holders: Iterable[PeerId] = (), lost: int = 0
+    ) -> SignedPass | None:
+        """Signs the pass anew and tells the relay: `more` bytes, further holders, `lost` bytes more that are made good.
+
+        Raises NetworkError.
+        """
         if self.signed is None:
             return None
         old, now = self.signed.toll, int(self._clock())
@@ -193,7 +227,8 @@ class Payer:
         everybody = tuple(sorted({*old.holders, *holders}))
         begins = expires - limits.PASS_SECONDS
         quota = min(old.quota + more, limits.PASS_BYTES)
-        signed = self._show(replace(old, holders=everybody, quota=quota, begins=begins, expires=expires))
+        terms = {"quota": quota, "begins": begins, "expires": expires, "lost": old.lost + lost}
+        signed = self._show(replace(old, holders=everybody, **terms))
         connection = await self._endpoint.dial(self.relay, *self._place)
         await connection.call(RENEW, encode(signed))
         return signed

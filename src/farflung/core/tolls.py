@@ -4,12 +4,13 @@ A payer signs a *pass*: these parties may send through that relay at my cost, so
 signs *receipts*: so many bytes of mine went in, so many came out to me, since the pass began. Both count upwards and
 only the last of each counts. What the relay may bill follows from the receipts alone:
 
-    billed = min(quota, sum over parties m of min(received by m, sent by all others together))
+    billed = min(quota, lost + sum over parties m of min(received by m, sent by all others together))
 
 For two parties that is min(a sent, b received) + min(b sent, a received): the smaller of what the two ends say. In a
 fan-out the upload counts once for each member that received it. Nobody's own word raises the bill: who received
-must agree with who sent. Price: whole micro-credits a GiB, rounded down over all that was ever billed (`cost`), so
-that settling in small pieces brings nothing more.
+must agree with who sent. `lost` is the payer's own: what it makes good of bytes that the relay carried and that nobody
+can sign for any more, because a circuit broke or a party is gone. Price: whole micro-credits a GiB, rounded down over
+all that was ever billed (`cost`), so that settling in small pieces brings nothing more.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Pass(Wire, frozen=True):
 
     `opening`: how often payer and relay have opened their channel on the ledger `chain`. `serial` names the pass
     there; the payer may sign it again with more quota, more holders and a later end. `rate`: bytes a second that one
-    circuit may forward, 0: as the relay likes. `begins`, `expires`: seconds since 1970.
+    circuit may forward, 0: as the relay likes. `begins`, `expires`: seconds since 1970. `lost`: bytes of the quota that
+    the payer pays for though no two ends have signed for them.
     """
 
     chain: Hash
@@ -45,6 +47,7 @@ class Pass(Wire, frozen=True):
     rate: int
     begins: int
     expires: int
+    lost: int = 0
 
 
 class SignedPass(Wire, frozen=True):
@@ -100,14 +103,14 @@ def is_well_formed(toll: Pass) -> bool:
     """Whether sizes and ranges are right: 2 to limits.PASS_HOLDERS holders in ascending order, none twice,
     and not the relay itself, which would sign for itself."""
     keys = (toll.chain, toll.payer, toll.relay, *toll.holders)
-    numbers = (toll.opening, toll.quota, toll.rate, toll.begins, toll.expires)
+    numbers = (toll.opening, toll.quota, toll.rate, toll.begins, toll.expires, toll.lost)
     return (
         2 <= len(toll.holders) <= limits.PASS_HOLDERS
         and all(len(key) == ID_BYTES for key in keys)
         and list(toll.holders) == sorted(set(toll.holders) - {toll.relay})
         and all(number in _INTEGERS for number in numbers)
         and toll.serial in _SERIALS
-        and toll.quota <= limits.PASS_BYTES
+        and max(toll.quota, toll.lost) <= limits.PASS_BYTES
     )
 
 
@@ -119,10 +122,10 @@ def is_of(receipt: Receipt, toll: Pass) -> bool:
     return said == same and receipt.party in toll.holders and is_in_range
 
 
-def billed(quota: int, last: Mapping[PeerId, tuple[int, int]]) -> int:
-    """Bytes that may be billed, given what each party (sent, received) says at last."""
+def billed(quota: int, last: Mapping[PeerId, tuple[int, int]], lost: int = 0) -> int:
+    """Bytes that may be billed, given what each party (sent, received) says at last and what the payer makes good."""
     sent = sum(said for said, _ in last.values())
-    return min(quota, sum(min(got, sent - own) for own, got in last.values()))
+    return min(quota, lost + sum(min(got, sent - own) for own, got in last.values()))
 
 
 def cost(size: int, price: int) -> int:

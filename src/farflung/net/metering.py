@@ -1,20 +1,21 @@
 """A relay's books of one pass: what it carried for whom, what they signed, and whether it goes on.
 
 Theory. What is *at risk* with a payer is what was carried under all its passes and cannot be claimed by what is signed
-(`Account.unsigned`). It may be two windows, and a sixteenth of what can be claimed; what is left of that is its *room*.
-A party's *lag* is how much of what it sent and was given its last receipt does not speak of. The relay carries for a
-party while there is room and the party does not lag by more than the room. So one payer leaves no more unsigned, with
-however many passes and parties at once; a party that never signs takes half of the room, the next one half of the rest,
-and no party takes it all from the others. Two parties that are alone may lag by a window.
+(`Account.owed`). It is a window at most; what is left of that is its *room*. A party's *lag* is how much of what it
+sent and was given its last receipt does not speak of. The relay carries for a party while there is room and the party
+does not lag by more than the room. So one payer leaves no more unsigned, with however many passes and parties at once;
+a party that never signs takes half of the room, the next one half of the rest, and no party takes it all from the
+others. Two parties that are alone may lag by half a window.
 
-What was lost on the way (a circuit that broke) stays in the lag until the pass is done, so that nobody gains by
-breaking circuits. It is what the sixteenth is for: who signs for much may lose now and then.
+What was lost on the way (a circuit that broke, a party that is gone for ever) stays at risk until the payer makes it
+good in a renewal of its pass (`Pass.lost`): nobody gains by breaking circuits, and a long run does not end by what
+breaks. Whether it does, and how much of it, is the payer's choice (`app.tolling`).
 
     OPEN     --- no room, or a party's lag > room ---> HELD     --- receipts ---> OPEN
     OPEN     --- carried >= quota -------------------> USED_UP  --- the payer's renewal ---> OPEN
 
 Receipts count upwards: one that says less than the last changes nothing, in any order and however often it comes.
-Where the relay has seen all of a pass, one that says it received a window more than it was given changes nothing
+Where the relay has seen all of a pass, one that says it received half a window more than it was given changes nothing
 either: in a fan-out its sender could not know better.
 """
 
@@ -35,7 +36,7 @@ class Carrier(Protocol):
     """What forwards bytes under a pass."""
 
     def hold(self) -> None:
-        """Reads nothing more, until `release`."""
+        """Carries nothing more, until `release`."""
 
     def release(self) -> None:
         """Goes on."""
@@ -58,35 +59,47 @@ class _Party:
     received: int = 0  # given to it
     said: SignedReceipt | None = None  # its last receipt
     known: int = 0  # its lag when it was asked, or signed, last
+    forgiven: int = 0  # of what it has not signed: the payer made as much good
 
     @property
-    def lag(self) -> int:
+    def unsigned(self) -> int:
         """Bytes that it has not signed."""
         if self.said is None:
             return self.sent + self.received
         sent, received = self.sent - self.said.receipt.sent, self.received - self.said.receipt.received
         return (sent if sent > 0 else 0) + (received if received > 0 else 0)
 
+    @property
+    def lag(self) -> int:
+        """Of these, those that its payer has not made good."""
+        lag = self.unsigned - self.forgiven
+        return lag if lag > 0 else 0
+
 
 class Account:
     """One payer at one relay, over all its passes that are not settled."""
 
     def __init__(self, window: int = limits.RECEIPT_WINDOW, owed: int = 0) -> None:
-        """`window`: bytes; two of them may be unsigned. `owed`: unsigned bytes of passes that are settled."""
+        """`window`: bytes that may be at risk. `owed`: of them, what earlier passes left, which are settled."""
         self.window, self._before = window, owed
         self.carried = 0  # bytes given to parties
-        self.unsigned = 0  # of these, what cannot be claimed by what is signed
+        self.unsigned = 0  # of these, what cannot be claimed by what the parties signed
+        self.made_good = 0  # bytes that can be claimed by the payer's own word
 
     @property
     def owed(self) -> int:
-        """Unsigned bytes, of these and earlier passes, beyond the part that may be lost."""
-        return max(0, self._before + self.unsigned - (self.carried - self.unsigned) // limits.RECEIPT_LOST)
+        """Bytes at risk, of these and earlier passes."""
+        return max(0, self._before + self.unsigned - self.made_good)
 
     @property
     def room(self) -> int:
         """Bytes that may be carried now before anybody signs; none or fewer: nothing is carried."""
-        lost = (self.carried - self.unsigned) // limits.RECEIPT_LOST
-        return 2 * self.window + lost - self._before - self.unsigned
+        return self.window - self.owed
+
+    @property
+    def is_low(self) -> bool:
+        """Whether half of the window is at risk: then a payer hears of it."""
+        return self.owed > self.window // 2
 
 
 class Books:
@@ -97,14 +110,25 @@ class Books:
         self.signed, self._is_whole = signed, is_whole
         self.account = Account() if account is None else account
         self.carried = 0  # bytes given to parties
-        self.billed = 0  # bytes that can be claimed by what is signed
+        self.billed = 0  # bytes that can be claimed by what the parties signed
+        self._made_good = 0  # and by the payer's own word, within the quota
         self._parties = {party: _Party() for party in signed.toll.holders}
 
-    def _count(self, carried: int, billed: int) -> None:
+    def _count(self, carried: int) -> None:
         before = max(0, self.carried - self.billed)
         self.account.carried += carried - self.carried
-        self.carried, self.billed = carried, billed
-        self.account.unsigned += max(0, carried - billed) - before
+        self.carried = carried
+        self.account.unsigned += max(0, carried - self.billed) - before
+
+    def _bill(self) -> None:
+        """Something was signed."""
+        toll, before = self.signed.toll, max(0, self.carried - self.billed)
+        said = {each.receipt.party: (each.receipt.sent, each.receipt.received) for each in self.receipts}
+        self.billed = tolls.billed(toll.quota, said)
+        self.account.unsigned += max(0, self.carried - self.billed) - before
+        made_good = tolls.billed(toll.quota, said, toll.lost) - self.billed
+        self.account.made_good += made_good - self._made_good
+        self._made_good = made_good
 
     def moved(self, sender: PeerId, receiver: PeerId, size: int) -> Standing:
         """`size` bytes more went from one holder to another: whether the relay goes on between them."""
@@ -115,7 +139,7 @@ class Books:
     def given(self, receiver: PeerId, size: int) -> None:
         """A holder was given `size` bytes that had come in before: a copy of a fan-out."""
         self._parties[receiver].received += size
-        self._count(self.carried + size, self.billed)
+        self._count(self.carried + size)
 
     def taken(self, sender: PeerId, size: int) -> None:
         """`size` bytes came in from a holder, to be copied."""
@@ -128,17 +152,19 @@ class Books:
         return Standing.HELD if self.late(parties) else Standing.OPEN
 
     def lag(self, party: PeerId) -> int:
-        """Bytes carried for a holder that it has not signed."""
+        """Bytes carried for a holder that neither it has signed nor its payer made good."""
         return self._parties[party].lag
 
     def renew(self, signed: SignedPass) -> bool:
         """Takes the pass as its payer signed it anew; False: it is less than what stands here, or another one."""
         if not renews(signed.toll, self.signed.toll):
             return False
-        self.signed = signed
-        for party in signed.toll.holders:
-            self._parties.setdefault(party, _Party())
-        self._count(self.carried, self._bill())
+        lost, self.signed = signed.toll.lost - self.signed.toll.lost, signed
+        for name in signed.toll.holders:
+            party = self._parties.setdefault(name, _Party())
+            # Who lost it nobody says; it is fairness among the parties alone that hangs on it.
+            party.forgiven = min(party.forgiven + lost, party.unsigned)
+        self._bill()
         return True
 
     def sign(self, signed: SignedReceipt) -> bool:
@@ -149,11 +175,12 @@ class Books:
         party = self._parties[receipt.party]
         if party.said is not None and not _is_newer(receipt, party.said.receipt):
             return False
-        if self._is_whole and receipt.received > party.received + self.account.window:
+        if self._is_whole and receipt.received > party.received + self.account.window // 2:
             return False
         party.said = signed
+        party.forgiven = min(party.forgiven, party.unsigned)
         party.known = party.lag
-        self._count(self.carried, self._bill())
+        self._bill()
         return True
 
     def restore(self, receipts: tuple[SignedReceipt, ...]) -> None:
@@ -161,8 +188,8 @@ class Books:
         for signed in receipts:
             party = self._parties[signed.receipt.party]
             party.sent, party.received, party.said = signed.receipt.sent, signed.receipt.received, signed
-        billed = self._bill()
-        self._count(billed, billed)
+        self._bill()
+        self._count(self.billed + self._made_good)
 
     def count(self, party: PeerId) -> tuple[int, int]:
         """Bytes that were taken from a holder, and given to it."""
@@ -192,10 +219,6 @@ class Books:
         """The last receipt of each party that has signed, in the order of their keys."""
         found = (self._parties[party].said for party in sorted(self._parties))
         return tuple(said for said in found if said is not None)
-
-    def _bill(self) -> int:
-        said = {each.receipt.party: (each.receipt.sent, each.receipt.received) for each in self.receipts}
-        return tolls.billed(self.signed.toll.quota, said)
 
 
 def _is_newer(receipt: Receipt, last: Receipt) -> bool:

@@ -49,5 +49,6 @@ def renews(new: Pass, old: Pass) -> bool:
     """Whether `new` may stand for `old`: the same pass, with no holder and no byte less, and a later end."""
     same = (new.chain, new.payer, new.relay, new.opening, new.serial)
     before = (old.chain, old.payer, old.relay, old.opening, old.serial)
-    is_more = new.quota >= old.quota and set(new.holders) >= set(old.holders)
-    return same == before and is_more and new.expires > old.expires
+    is_more = (new.quota, new.lost) == (max(new.quota, old.quota), max(new.lost, old.lost))
+    is_for_all = set(new.holders) >= set(old.holders)
+    return same == before and is_more and is_for_all and new.expires > old.expires

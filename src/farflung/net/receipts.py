@@ -7,11 +7,11 @@
 A party that is started anew has forgotten what it counted. The relay shows it its own last receipt, and it goes on
 from there. What it had not signed when it died it takes over from the relay's count of what has ended: only if that
 receipt proves an earlier life, only while it knows which of its own bytes are in that count, and at most
-limits.RECEIPT_WINDOW from each relay in a life, whatever passes it names and however often it asks (`Credit`).
+limits.RECEIPT_CREDIT from each relay in a life, whatever passes it names and however often it asks (`Credit`).
 
 Apart from that a party signs its own numbers and no others, so a relay that says it carried more gets nothing for it.
 Theory: a byte is billed when a sender and a receiver sign it. So what a relay can bill by lying to those that were
-started anew is bounded by either end: by what it counted in all its lives, and a window for each life but the first.
+started anew is bounded by either end: by what it counted in all its lives, and that credit for each life but the first.
 """
 
 from __future__ import annotations
@@ -38,13 +38,21 @@ class Heard(Wire, frozen=True):
 
 
 class Used(Wire, frozen=True):
-    """A relay's answer to a payer: bytes that it carried at that one's cost and that are not settled."""
+    """A relay's answer to a payer: bytes that it carried at that one's cost and that are not settled.
+
+    `unsigned`: of these and of earlier ones, what can never be claimed as things stand, once everybody was asked; 0
+    while it is little. `lost`: what the payer's last pass made good, as the relay has it; `receipts`: those under that
+    pass, to show what can be claimed.
+    """
 
     carried: int
+    unsigned: int = 0
+    lost: int = 0
+    receipts: tuple[SignedReceipt, ...] = ()
 
 
 class Credit:
-    """Bytes of earlier lives that one process may still take over: limits.RECEIPT_WINDOW from each relay."""
+    """Bytes of earlier lives that one process may still take over: limits.RECEIPT_CREDIT from each relay."""
 
     def __init__(self) -> None:
         self._taken: dict[PeerId, int] = {}
@@ -53,7 +61,7 @@ class Credit:
         """Nothing from a relay too many: what was taken must never be forgotten."""
         if relay not in self._taken and len(self._taken) >= limits.PASSES_PER_PAYER:
             return 0
-        return max(0, limits.RECEIPT_WINDOW - self._taken.get(relay, 0))
+        return max(0, limits.RECEIPT_CREDIT - self._taken.get(relay, 0))
 
     def take(self, relay: PeerId, size: int) -> None:
         """So much was taken over."""

@@ -102,7 +102,7 @@ def _billed(draft: Draft, row: ChannelRow, passage: Passage) -> int:
         if said.party in last or not _is_sound(draft, toll, signed):
             raise PolicyError("FF-LEDG-096", "a receipt is not of this pass, or not signed by its party")
         last[said.party] = (said.sent, said.received)
-    return tolls.billed(toll.quota, last)
+    return tolls.billed(toll.quota, last, toll.lost)
 
 
 def _is_sound(draft: Draft, toll: Pass, signed: SignedReceipt) -> bool:

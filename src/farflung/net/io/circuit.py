@@ -6,10 +6,10 @@ Each way is either reading or writing, never both:
     holding --- sink writable: drain --->         holding ... empty
 
 So while the sink takes nothing nothing is read, the source's own TCP window closes, and the sender waits: that is all
-the flow control there is, and no more than limits.CIRCUIT_BUFFER_BYTES are held. A way that is *held back* drains what
-it has and reads nothing: for its rate's sake (`rates`), or until somebody has signed for what went through
-(`metering`). On Linux the buffer is a pipe, and `splice` moves pages through it that this process never sees;
-elsewhere it is a `bytearray`.
+the flow control there is, and no more than limits.CIRCUIT_BUFFER_BYTES are held. A way that waits for its rate's sake
+(`bucket`) drains what it has and reads nothing; one that waits until somebody has signed for what went through
+(`metering`) does neither. On Linux the buffer is a pipe, and `splice` moves pages through it that this process never
+sees; elsewhere it is a `bytearray`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ CAN_SPLICE: Final = sys.platform == "linux" and hasattr(os, "splice")
 _TURNS: Final = 16  # fillings and drainings before other circuits have theirs
 _QUIET_LOOKS: Final = 3
 _UNSTARTED, _STOPPED, _RATE, _HELD = "not started", "stopped", "rate", "held"  # reasons to hold a way
+_STILL: Final = frozenset({_STOPPED, _HELD})  # those for which it does not even drain
 
 
 class Duct(Protocol):
@@ -129,16 +130,14 @@ class _Way:
         self.is_done = False
 
     def hold(self, why: str) -> None:
-        """Reads nothing until each such reason is gone."""
+        """Reads nothing until each such reason is gone, and drains nothing for those of _STILL."""
         self._holds.add(why)
-        if self._waits_for is self._source:
-            self._wait(None)
+        self._wait(self._next())
 
     def release(self, why: str) -> None:
         """One reason is gone; if it was the last, waits for bytes."""
         self._holds.discard(why)
-        if self._waits_for is None and not self._holds and not self.is_done:
-            self._wait(self._source)
+        self._wait(self._next())
 
     def limit(self, rate: int) -> None:
         """Forwards at most `rate` bytes a second from now on."""
@@ -146,8 +145,15 @@ class _Way:
 
     def stop(self) -> None:
         """Waits for nothing any more."""
-        self._holds.add(_STOPPED)
-        self._wait(None)
+        self.hold(_STOPPED)
+
+    def _next(self) -> socket.socket | None:
+        """What to wait for now."""
+        if self.is_done:
+            return None
+        if self.duct.held and self._holds.isdisjoint(_STILL):
+            return self._sink
+        return None if self._holds else self._source
 
     def _wait(self, place: socket.socket | None) -> None:
         if place is self._waits_for:
@@ -165,6 +171,8 @@ class _Way:
     def _turn(self) -> None:
         try:
             for _ in range(_TURNS):
+                if not self._holds.isdisjoint(_STILL):
+                    break
                 if self.duct.held:
                     self._count(self.duct.drain(self._sink))
                 elif self._holds:
@@ -178,7 +186,7 @@ class _Way:
             self._circuit.close()
             return
         # only now: to change what is waited for costs as much as to forward some ten KiB
-        self._wait(self._sink if self.duct.held else None if self._holds else self._source)
+        self._wait(self._next())
 
     def _count(self, size: int) -> None:
         if self._rate is not None:
@@ -234,7 +242,7 @@ class Circuit:
             way.limit(rate)
 
     def hold(self) -> None:
-        """Reads nothing from either peer until `release`."""
+        """Reads nothing from either peer and gives them nothing until `release`."""
         for way in self._ways:
             way.hold(_HELD)
 

@@ -76,7 +76,7 @@ class Tollgate:
     ) -> None:
         """`price`: micro-credits a GiB, at least; `funds`: a payer's channel, or None; `settle`: claims and closes it.
 
-        `window`: bytes; two of them may be unsigned of each payer (`metering`). `nodes`: an account's node keys whose
+        `window`: bytes that may be at risk with each payer (`metering`). `nodes`: an account's node keys whose
         receipts the ledger takes (None: any certified one). All three raise FarflungError when the ledger is away.
         `till`: where passes and receipts are kept (None: with this process all is forgotten).
         """
@@ -84,7 +84,7 @@ class Tollgate:
         self._held_seconds, self._signers = held_seconds, Signers(nodes)
         self._till = till
         self._books: dict[Name, Books] = {}
-        self._payers = Payers(window, funds)
+        self._payers = Payers(window - limits.RECEIPT_STEP, funds)
         self._runs: dict[Carrier, _Run] = {}
         self._tasks = Tasks()
         self._relay = PeerId(b"")
@@ -199,7 +199,8 @@ class Tollgate:
 
     def opened(self, carrier: Carrier, books: Books, *parties: PeerId) -> None:
         """A carrier of these holders runs under these books, until `ended`."""
-        self._runs[carrier] = _Run(books, parties, self._payers.of(books.signed.toll.payer))
+        run = self._runs[carrier] = _Run(books, parties, self._payers.of(books.signed.toll.payer))
+        self._go_on(carrier, run)  # others may have taken the room since it was admitted
 
     def moved(self, carrier: Carrier, is_back: bool, size: int) -> None:
         """A pair's carrier gave `size` bytes to its second party, or back to its first; it may be held for it."""
@@ -242,8 +243,12 @@ class Tollgate:
         if run.held_at is None:
             run.held_at = asyncio.get_running_loop().time()
             carrier.hold()
-            for books in run.payer.books.values():  # room for all, whoever of them lags
-                self._voices.ask(books, books.signed.toll.holders)
+            self._ask_all(run.payer)
+
+    def _ask_all(self, payer: Payer) -> None:
+        """Room is for all, whoever of them lags."""
+        for books in payer.books.values():
+            self._voices.ask(books, books.signed.toll.holders)
 
     async def _watch(self) -> None:
         """Holds what may not go on, lets go what may, and ends what was held for too long."""
@@ -252,7 +257,11 @@ class Tollgate:
             await asyncio.sleep(LOOK_SECONDS)
             for carrier, run in list(self._runs.items()):
                 is_late = run.held_at is not None and loop.time() - run.held_at > self._held_seconds
-                if not self._go_on(carrier, run) and is_late:
+                if self._go_on(carrier, run):
+                    continue
+                # Again: when they were asked, what was given last was still on its way to them.
+                self._ask_all(run.payer)
+                if is_late:
                     carrier.close()
             if self._till is not None:
                 with contextlib.suppress(FarflungError):  # the disk is full: it is tried again
@@ -321,9 +330,19 @@ class Tollgate:
         return b""
 
     async def _used(self, connection: Connection, body: bytes) -> bytes:
-        """How much of its channel a payer has used, so that it may add to it in time."""
+        """What a payer has used, so that it may add to its channel and make good what is lost in time."""
         payer = self._payers.find(connection.peer)
-        return encode(Used(payer.account.carried if payer is not None else 0))
+        if payer is None:
+            return encode(Used(0))
+        account = payer.account
+        if not account.is_low:
+            return encode(Used(account.carried))
+        await self._collect(connection.peer)
+        unsigned = account.owed if account.is_low else 0
+        if not payer.books:
+            return encode(Used(account.carried, unsigned))
+        last = payer.books[max(payer.books)]
+        return encode(Used(account.carried, unsigned, last.signed.toll.lost, last.receipts))
 
     async def _settled(self, connection: Connection, body: bytes) -> bytes:
         """The payer is done: everybody signs, the ledger pays, and these passes are over."""
@@ -350,7 +369,8 @@ class Tollgate:
                         carrier.close()
                 mine = self._of(payer)
                 claims = tuple(Claim(mine[name].signed, mine[name].receipts) for name in sorted(mine))
-                await self._settle(payer, tuple(claim for claim in claims if claim.receipts))
+                due = tuple(each for each in claims if each.receipts or each.signed.toll.lost)
+                await self._settle(payer, due)
                 for name in mine:
                     await self._forget(name)
                 self._payers.settled(payer, known)
