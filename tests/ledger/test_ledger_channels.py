@@ -123,7 +123,6 @@ def test_a_group_is_billed_for_each_member_that_received() -> None:
         ({"chain": CAPS}, "FF-LEDG-093"),
         ({"quota": limits.PASS_BYTES + 1}, "FF-LEDG-093"),
         ({"lost": limits.PASS_BYTES + 1}, "FF-LEDG-093"),
-        ({"lost": -1}, "FF-LEDG-093"),
         ({"holders": (A, B, RELAY)}, "FF-LEDG-093"),
         ({"signer": RELAY}, "FF-LEDG-094"),
     ],
