@@ -125,8 +125,7 @@ class Endpoint:
         ProtocolError FF-NET-001 .. 004 when it is not `peer` who answers, 074.
         A new one is proved to be the peer's; if that does not take us in, the first call raises FF-NET-045.
         """
-        standing = None if fresh else self.connection(peer)
-        if standing is not None:
+        if not fresh and (standing := self.connection(peer)) is not None:
             return standing
         place = (peer, host, port, None if relay == peer else relay, fresh)
         task = self._dials.get(place)
