@@ -155,7 +155,8 @@ class Naive:
             need(p.serial >= channel["next"])
             need((p.chain, p.payer, p.relay, p.opening) == (self.chain, op.payer, sender, channel["times"]))
             need(2 <= len(p.holders) <= 64 and list(p.holders) == sorted(set(p.holders)))
-            need(all(len(holder) == 32 and holder != sender for holder in p.holders) and p.quota <= 2**50)
+            need(all(len(holder) == 32 and holder != sender for holder in p.holders))
+            need(p.quota <= 2**50 and p.lost <= 2**50)
             need(is_signed(op.payer, passage.signed.signature, "farflung/pass/1", encode(p)))
             said = {}
             for signed in passage.receipts:
@@ -168,7 +169,7 @@ class Naive:
                 need(signed.signer in self.voices(r.party))
                 need(is_signed(signed.signer, signed.signature, "farflung/receipt/1", encode(r)))
                 said[r.party] = (r.sent, r.received)
-            bill = 0
+            bill = p.lost
             for party, (_, received) in said.items():
                 bill += min(received, sum(sent for other, (sent, _) in said.items() if other != party))
             channel["done"][p.serial] = min(bill, p.quota)

@@ -333,7 +333,9 @@ class Ledger(RuleBasedStateMachine):
         serials=st.lists(st.integers(0, 3), min_size=1, max_size=2),
         opening=st.sampled_from((1, 1, 1, 2)),
         said=st.lists(st.tuples(st.sampled_from(NODES), SMALL, SMALL), max_size=3),
-        quota=st.sampled_from((1 << 40, 1 << 40, 10, (1 << 50) + 1)),
+        terms=st.sampled_from(
+            ((1 << 40, 0), (1 << 40, 3), (10, 0), (10, 9), ((1 << 50) + 1, 0), (10, (1 << 50) + 1))
+        ),
         signer=st.sampled_from((None, None, None, STRANGER)),
     )
     def claim(
@@ -343,11 +345,12 @@ class Ledger(RuleBasedStateMachine):
         serials: list[int],
         opening: int,
         said: list[tuple[SigningKey, int, int]],
-        quota: int,
+        terms: tuple[int, int],
         signer: SigningKey | None,
     ) -> None:
-        fields = {"payer": payer, "relay": relay, "signer": signer, "opening": opening, "quota": quota}
-        passages = [self.world.passage(serial, *said, **fields) for serial in serials]
+        fields = {"payer": payer, "relay": relay, "signer": signer, "opening": opening}
+        quota, lost = terms
+        passages = [self.world.passage(serial, *said, **fields, quota=quota, lost=lost) for serial in serials]
         self.ask(relay, tx.ChannelClaim(payer.public, tuple(passages)))
 
     @rule(stage=st.integers(1, 3), sizes=st.lists(st.tuples(SMALL, SMALL), min_size=1, max_size=3))
