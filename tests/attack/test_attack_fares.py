@@ -189,22 +189,16 @@ def test_a_run_ends_though_its_relay_wants_no_money(tmp_path: Path) -> None:
     run(tmp_path, answer, test)
 
 
-async def loses(world: World, *said: tuple[SigningKey, PeerId, int, int]) -> int:
-    """What a payer makes good to a relay that says again and again that a terabyte was lost, with such receipts."""
+async def paying(world: World, *said: tuple[SigningKey, PeerId, int, int]) -> Payer:
+    """A payer of a relay that shows it these receipts."""
     ledger = world.client(PAYER, world.payer)
     payer = Payer(PAYER, world.payer, ledger, RELAY.public, world.relay.address)
     await payer.open(FUNDS, NETWORK.relay_price, JOB_MS)
-    signed = await payer.admit((PAYER.public, NODE.public), payer.quota)
-    toll = signed.toll
+    toll = (await payer.admit((PAYER.public, NODE.public), payer.quota)).toll
     name = (toll.chain, toll.payer, toll.relay, toll.opening, toll.serial)
     receipts = [sign_receipt(key, Receipt(*name, party, up, down)) for key, party, up, down in said]
-    for _ in range(4):
-        lost = payer.signed.toll.lost if payer.signed is not None else 0
-        world.used = Used(0, 1 << 40, lost, tuple(receipts))
-        assert await payer.make_good(await payer.used()) > 0
-    assert payer.signed is not None
-    assert world.renewed is None or world.renewed == payer.signed
-    return payer.signed.toll.lost
+    world.used = Used(0, 0, 0, tuple(receipts))
+    return payer
 
 
 @pytest.mark.parametrize(
@@ -224,6 +218,30 @@ def test_a_relay_that_invents_losses_gets_a_sixteenth_of_what_both_ends_signed_a
 
     async def test(world: World) -> None:
         said = [(key, party.public, up, down) for key, party, up, down in receipts]
-        assert await loses(world, *said) == most
+        payer = await paying(world, *said)
+        for _ in range(4):
+            lost = payer.signed.toll.lost if payer.signed is not None else 0
+            world.used = Used(0, 1 << 40, lost, world.used.receipts)
+            assert await payer.make_good(await payer.used()) > 0
+        assert payer.signed is not None
+        assert payer.signed.toll.lost == most
+
+    run(tmp_path, answer, test)
+
+
+def test_a_relay_that_says_it_never_heard_what_was_made_good_is_shown_it_again_and_no_more(
+    tmp_path: Path,
+) -> None:
+    async def answer(_: World) -> None: ...
+
+    async def test(world: World) -> None:
+        both = [(key, key.public, *sizes) for key, sizes in ((PAYER, (FUNDS, 0)), (NODE, (0, FUNDS)))]
+        payer = await paying(world, *both)
+        for _ in range(4):
+            world.used = Used(0, 500, 0, world.used.receipts)
+            assert await payer.make_good(await payer.used()) == 0
+            assert world.renewed == payer.signed
+            assert world.renewed is not None
+            assert world.renewed.toll.lost == 500
 
     run(tmp_path, answer, test)

@@ -368,7 +368,13 @@ def test_a_reader_that_stops_stops_the_sender_and_the_relay_holds_two_buffers_at
             assert server.forwarded < 16 * limits.BULK_BYTES
             assert all(way.duct.held <= limits.CIRCUIT_BUFFER_BYTES for way in circuit._ways)
             assert way_of_sender(circuit)._waits_for is way_of_sender(circuit)._sink
+            circuit.hold()  # somebody has to sign first: what is in the buffer stays there
+            before, held = server.forwarded, circuit.held
             back._outlet._transport.resume_reading()
+            for _ in range(300):
+                await asyncio.sleep(0)
+            assert (server.forwarded, circuit.held) == (before, held)
+            circuit.release()
             for body in await asyncio.gather(*tasks):
                 assert body == bytes(limits.BULK_BYTES)
 

@@ -21,6 +21,7 @@ from farflung.net.io.knock import new_ticket, visit
 from farflung.net.io.purse import RECEIPT
 from farflung.net.io.tollgate import RENEW, SETTLE
 from farflung.net.messages import RemoteError
+from farflung.net.metering import Books
 from farflung.net.tickets import NOBODY, Purpose, Status
 
 BULK = bytes(range(256)) * 1024  # 256 KiB
@@ -132,6 +133,54 @@ def test_many_windows_pass_while_both_sides_sign(monkeypatch: pytest.MonkeyPatch
                 assert await connection.call("x", BULK) == BULK
             (run_,) = made.gate._runs.values()
             assert run_.books.billed > 5 << 20
+
+    run(test)
+
+
+def test_who_is_held_is_asked_again_for_what_was_on_its_way_when_it_was_asked_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody signs by itself here, and one window goes after the other."""
+    monkeypatch.setattr(limits, "RECEIPT_SECONDS", 1000.0)
+    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.05)
+
+    async def test() -> None:
+        async with paid(window=1 << 19, held=5.0) as made:
+            connection = await made.dial()
+            for _ in range(8):
+                assert await connection.call("x", BULK) == BULK
+
+    run(test)
+
+
+class Cart:
+    """A carrier."""
+
+    is_held = False
+
+    def hold(self) -> None:
+        self.is_held = True
+
+    def release(self) -> None:
+        self.is_held = False
+
+    def close(self) -> None: ...
+
+
+def test_who_was_admitted_while_there_was_room_is_held_from_the_first_byte_when_it_is_gone() -> None:
+    async def test() -> None:
+        async with paid(window=1 << 20) as made:
+            one, two = Cart(), Cart()
+            books = [await made.gate.admit(toll(), A.public, B.public) for _ in range(2)]
+            for cart, each in zip((one, two), books, strict=True):
+                assert isinstance(each, Books)
+                made.gate.opened(cart, each, A.public, B.public)
+                made.gate.moved(cart, False, 1 << 21)
+                assert cart.is_held
+                assert each.carried == 1 << 21 or cart is two
+            late = Cart()
+            made.gate.opened(late, books[0], A.public, B.public)
+            assert late.is_held
 
     run(test)
 
