@@ -150,12 +150,36 @@ def control(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         name = f"control during bulk, {conditions(loss, TRIP)}: 99th percentile"
         goal = (quiet + CONTROL) * 1000
         yield at_most(name, percentile(trips, 0.99) * 1000, "ms", goal, against)
+        yield _plain_calls(stage, one, two, name, median(trips))
         later = [trip for when, trip in calls if when >= START]
         if later:
             against = (
                 f"the same run, without calls of the first {START:g} s, while the sender looks for the rate"
             )
             yield told(f"{name}, later", percentile(later, 0.99) * 1000, "ms", against)
+
+
+def _plain_calls(stage: Stage, one: str, two: str, name: str, ours: float) -> Row:
+    """The same of a small word on a plain connection beside another one's bulk."""
+    host, plain = stage.laboratory.address(two), {"congestion": PLAIN}
+    with contextlib.ExitStack() as stack:
+        stop = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "stop"
+        there = stack.enter_context(stage.worker(two, "net_plain", "answer", host=host, **plain))
+        place = {"host": host, "port": there.line()["port"], "stop": str(stop)}
+        asker = stack.enter_context(stage.worker(one, "net_plain", "ask", **place, **plain))
+        bulk = stage.plain(one, two, *size(stage.quick))
+        stop.touch()
+        said = asker.line()
+    if said["congestion"] != PLAIN:
+        raise Failed(f"the plain words had {said['congestion']} instead of {PLAIN}")
+    spans = [(run.began, run.began + run.seconds) for run in bulk]
+    trips = [trip for when, trip in said["trips"] if any(first <= when < last for first, last in spans)]
+    slowest = percentile(trips, 0.99)
+    against = (
+        f"words of {PLAIN} on a connection of their own, {len(trips)} during {listed(rates(bulk), 1)} Mbit/s of "
+        f"another's; median {median(trips) * 1000:.0f}, ours {ours * 1000:.0f}"
+    )
+    return told(f"{name} with {PLAIN}", slowest * 1000, "ms", against)
 
 
 def _table_pairs(quick: bool) -> list[tuple[float, float]]:
@@ -271,6 +295,7 @@ def everybody(stage: Stage, numbers: list[int]) -> Iterator[Row]:
         f"{line:.0f} Mbit/s of TCP payload in all uplinks of 20; {listed(sums, 1)} Mbit/s in {seconds:g} s"
     )
     yield at_least(f"{name}: of the summed uplinks", median(sums) / line, "share", 0.90, against)
+    yield _all_plain(stage, numbers, warm, seconds, name, line)
     against = f"bytes sent by each home, Jain's index: {listed(fairness)}"
     yield at_least(f"{name}: fairness between homes", median(fairness), "index", 0.95, against)
     against = f"bytes of each home to each other, Jain's index: {listed(pairs)}"
@@ -298,6 +323,29 @@ def _all_to_all(stage: Stage, numbers: list[int], warm: float, seconds: float) -
                 raise Failed(f"{worker.name}: met {met} of {count - 1} homes")
         go.write_text(str(time.monotonic() + 0.2))
         return [worker.line(warm + seconds)["got"] for worker in workers]
+
+
+def _all_plain(stage: Stage, numbers: list[int], warm: float, seconds: float, name: str, line: float) -> Row:
+    """As many plain connections of each home, to where the relay stands and no further: what its line gives them."""
+    host, each, plain = stage.laboratory.address("s1"), len(numbers) - 1, {"congestion": PLAIN}
+    sums = []
+    for _ in range(stage.times):
+        with contextlib.ExitStack() as stack:
+            wanted = {"count": each * len(numbers), "warm": warm, "seconds": seconds}
+            server = stack.enter_context(stage.worker("s1", "net_plain", "drain", host=host, **wanted))
+            place = {"host": host, "port": server.line()["port"], "count": each}
+            for number in numbers:
+                worker = stack.enter_context(
+                    stage.worker(f"h{number}", "net_plain", "pour", **place, **plain)
+                )
+                if (found := worker.line()["congestion"]) != [PLAIN]:
+                    raise Failed(f"plain TCP had {found} instead of {PLAIN}")
+            sums.append(sum(server.line(warm + seconds)["got"]) * 8 / 1e6 / seconds)
+    against = (
+        f"{each} plain connections of each home to the relay's place, not encrypted, no way down: "
+        f"{listed(sums, 1)} Mbit/s"
+    )
+    return told(f"{name}: {PLAIN} fills", median(sums) / line, "of the summed uplinks", against)
 
 
 def jain(values: list[int]) -> float:

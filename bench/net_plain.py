@@ -2,6 +2,8 @@
 
     take, give                 one TCP connection, unencrypted, `congestion` set by the sender and read back
     sealed-take, sealed-give   the same between `ssl` sockets: TLS 1.3 as farflung uses it
+    answer, ask                small words and their echo, on a connection with `congestion`
+    drain, pour                one end of `count` such connections of each home, all at once
     meet, flood                the two ends of one circuit of a relay, with nothing of TLS in it
     crowd                      both ends of `count` circuits through which nothing goes; until it is ended
 
@@ -20,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 from net_worker import PAUSE, Options, key, place, say
@@ -42,6 +45,7 @@ HEAD: Final = struct.Struct("!dQd")  # when it began, bytes, seconds
 PIECE: Final = 1 << 20
 RECEIVE: Final = 1 << 18
 GRACE: Final = 30.0
+WORD: Final = 32
 
 
 def take(options: Options) -> None:
@@ -84,13 +88,83 @@ def _taken(connection: socket.socket) -> None:
 def give(options: Options) -> None:
     """Says which congestion control each of `times` transfers had."""
     for _ in range(options["times"]):
-        with socket.socket() as connection:
-            name = options["congestion"].encode()
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
-            connection.connect(place(options))
-            found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0]
+        connection, found = _dialled(options)
+        with connection:
             _given(connection, options)
-            say(congestion=found.decode())
+            say(congestion=found)
+
+
+def _dialled(options: Options) -> tuple[socket.socket, str]:
+    """A connection, and the congestion control that it has."""
+    made = socket.socket()
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options["congestion"].encode())
+    made.connect(place(options))
+    return made, made.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
+
+
+def answer(options: Options) -> None:
+    """Gives back what comes on one connection, until its end."""
+    with socket.create_server((options["host"], 0)) as server:
+        say(port=server.getsockname()[1])
+        connection, _ = server.accept()
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, options["congestion"].encode())
+            while word := connection.recv(WORD):
+                connection.sendall(word)
+
+
+def ask(options: Options) -> None:
+    """Asks one small thing after the other until the file `stop` is there; says when each left and what it took."""
+    connection, found = _dialled(options)
+    trips: list[tuple[float, float]] = []
+    with connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while not Path(options["stop"]).exists():
+            when = time.monotonic()
+            connection.sendall(bytes(WORD))
+            connection.recv(WORD, socket.MSG_WAITALL)
+            trips.append((when, time.monotonic() - when))
+            time.sleep(PAUSE)
+    say(trips=trips, congestion=found)
+
+
+def drain(options: Options) -> None:
+    """Says what each of `count` connections brings in `seconds`, from `warm` seconds after the last has come."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server((options["host"], 0), backlog=options["count"]))
+        say(port=server.getsockname()[1])
+        made = [stack.enter_context(server.accept()[0]) for _ in range(options["count"])]
+        first = time.monotonic() + options["warm"]
+        end = first + options["seconds"]
+
+        def counted(connection: socket.socket) -> int:
+            buffer, got = bytearray(RECEIVE), 0
+            while (now := time.monotonic()) < end:
+                connection.settimeout(max(1e-3, end - now))
+                try:
+                    size = connection.recv_into(buffer)
+                except TimeoutError:
+                    break
+                got += size if time.monotonic() >= first else 0
+            return got
+
+        with ThreadPoolExecutor(len(made)) as pool:
+            say(got=list(pool.map(counted, made)))
+
+
+def pour(options: Options) -> None:
+    """Sends over `count` connections until it is ended; says first which congestion control they have."""
+    made = [_dialled(options) for _ in range(options["count"])]
+    say(congestion=sorted({found for _, found in made}))
+
+    def send(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection.sendall(bytes(PIECE))
+
+    with ThreadPoolExecutor(len(made)) as pool:
+        list(pool.map(send, (connection for connection, _ in made)))
 
 
 def _given(connection: socket.socket, options: Options) -> float:
@@ -245,8 +319,8 @@ async def crowd(options: Options) -> None:
 
 
 ROLES: Final = {
-    "take": take, "give": give, "sealed-take": sealed_take, "sealed-give": sealed_give, "meet": meet,
-    "flood": flood, "crowd": crowd, "serve": serve, "fetch": fetch,
+    "take": take, "give": give, "answer": answer, "ask": ask, "drain": drain, "pour": pour, "sealed-take": sealed_take,
+    "sealed-give": sealed_give, "meet": meet, "flood": flood, "crowd": crowd, "serve": serve, "fetch": fetch,
 }  # fmt: skip
 
 if __name__ == "__main__":
