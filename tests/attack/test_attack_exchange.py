@@ -12,14 +12,15 @@ from attack_run import Run
 from attack_world import BOUND, LAYOUT, MEMBERS, REQUESTER, SPEC
 
 from farflung.app import fanning, objects, wire
-from farflung.app.exchange import Outlook
+from farflung.app.exchange import Exchange, Outlook
 from farflung.core.crypto import local_key
 from farflung.core.events import RoundClosed, Warned
 from farflung.core.ids import Hash, PeerId
 from farflung.core.units import Seconds
 from farflung.net.endpoints import Place
 from farflung.net.fanframes import HEAD_BYTES
-from farflung.net.io import fanout
+from farflung.net.io import fanout, fanway
+from farflung.net.io.fan import Meeting
 from farflung.net.io.relay import RelayServer
 from farflung.net.messages import Kind
 from farflung.plan.links import Link
@@ -199,6 +200,105 @@ def test_a_group_whose_relay_is_gone_meets_at_the_next_one(plain: Told, tmp_path
     run = fanned(tmp_path / "run", Place("127.0.0.1", 1, PeerId(bytes(31) + b"x")))
     assert run.root == plain.root
     assert not [event for event in run.events if isinstance(event, Warned)]
+
+
+def lose_the_group(run: Told, *, meets_again: bool) -> list[tuple[int, int]]:
+    """The relay hangs for one member in round 0: it leaves, alone. Rounds, and its group's epoch before each merge."""
+    run.must_meet = True
+    member, found = run.members[0], list[tuple[int, int]]()
+    merge = member.tenancy.merge
+
+    async def losing(order: wire.MergeRound) -> wire.Merged:
+        fan = member.tenancy.fanning._fan
+        found.append((order.round, fan.epoch))
+        if order.round == 0:
+            run.must_meet = meets_again
+            fan._leave(fan._socket)
+            for _ in range(500):
+                if not fan.epoch:
+                    break
+                await asyncio.sleep(0.01)
+        return await merge(order)
+
+    member.tenancy.merge = losing  # type: ignore[method-assign]
+    return found
+
+
+def test_a_group_whose_relay_hangs_for_one_member_meets_at_the_next_one(plain: Told, tmp_path: Path) -> None:
+    async def bounded() -> Told:
+        (tmp_path / "run").mkdir()
+        run = Told(tmp_path / "run")
+        epochs = lose_the_group(run, meets_again=True)
+        first = RelayServer(local_key(18, "first"))
+        place = Place(*await first.start(), local_key(18, "first").public)
+        try:
+            async with asyncio.timeout(60), relayed(place) as outlook:
+                run.outlook = outlook
+                await run.go()
+        finally:
+            await first.close()
+        assert [round for round, _ in epochs] == [0, 1, 2]
+        assert 0 < epochs[0][1] < epochs[1][1] == epochs[2][1]
+        return run
+
+    run = asyncio.run(bounded())
+    assert run.root == plain.root
+    assert [event.way for event in run.closed] == ["fan-out"] * SPEC.rounds
+    assert not [event for event in run.events if isinstance(event, Warned)]
+
+
+def test_where_no_relay_has_the_whole_group_all_is_fetched_and_the_run_is_told_once(
+    plain: Told, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = Told(folder)
+    epochs = lose_the_group(run, meets_again=False)
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60), relayed() as outlook:
+            run.outlook = outlook
+            await run.go()
+
+    asyncio.run(bounded())
+    assert run.root == plain.root
+    assert epochs[0][1]
+    assert [epoch for _, epoch in epochs[1:]] == [0, 0]
+    assert run.closed[0].way == "fan-out"
+    assert {event.way for event in run.closed[1:]} == {"all-gather"}
+    assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-130"]
+
+
+def test_a_member_that_joins_nowhere_leads_the_group_around_once(
+    plain: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Exchange._new_meeting
+    met = list[PeerId]()
+
+    def counted(self: Exchange, place: Place, members: frozenset[PeerId]) -> Meeting:
+        met.append(place.relay)
+        return made(self, place, members)
+
+    async def nowhere(said: wire.Enter, lease_key: object) -> None:
+        raise fanway.refused(said.place.relay, "it hung")
+
+    monkeypatch.setattr(Exchange, "_new_meeting", counted)
+
+    async def bounded() -> Told:
+        (tmp_path / "run").mkdir()
+        run = Told(tmp_path / "run")
+        monkeypatch.setattr(run.members[0].tenancy.fanning, "follow", nowhere)
+        async with asyncio.timeout(60), relayed() as outlook:
+            # The same relay named twice: it takes everybody else.
+            run.outlook = outlook._replace(places=(*outlook.places, *outlook.places))
+            await run.go()
+        return run
+
+    run = asyncio.run(bounded())
+    assert run.root == plain.root
+    assert "fan-out" not in {event.way for event in run.closed}
+    assert met == [RELAY.public] * 2
+    assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-130"]
 
 
 def test_what_a_member_says_of_its_line_moves_nothing_but_the_forecast(plain: Told, tmp_path: Path) -> None:

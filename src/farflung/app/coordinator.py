@@ -300,7 +300,7 @@ class Coordinator:
         merged = decode(data, wire.Merged, limits.CONTROL_BYTES)
         if not is_root_signed(peer, merged.signature, self._terms.id, round, merged.root):
             raise VerificationError("FF-APP-056", "a root is not signed by the peer that sent it")
-        self._exchange.merged(round, peer, merged.moved)
+        self._exchange.merged(round, peer, merged)
         self._held[peer] = round + 1
         if round != self._state.round or peer in self._aside:
             self._back(peer)

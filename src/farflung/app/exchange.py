@@ -41,6 +41,9 @@ HOME: Final = Link(20e6, 100e6, Seconds(0.04))  # of whom nobody says more
 TRIPS: Final = 4  # what took less than so many round trips tells of them, not of the line
 REMEMBERED: Final = 8  # transfers of which the fastest tells a line's rate
 MOST_SECONDS: Final = 1e6
+REST_SECONDS: Final = 60.0  # until all relays are asked again, when none had room for the whole group
+# A member cannot join its group at the relay: refused, out of reach, or lost at once.
+_NOT_THERE: Final = frozenset({"FF-NET-130", "FF-NET-131", "FF-NET-135"})
 
 
 class Outlook(NamedTuple):
@@ -99,6 +102,7 @@ class Exchange:
         self._places = deque(outlook.places)  # the first is where the group meets
         self._gathering: asyncio.Task[None] | None = None
         self._has_warned = False
+        self._rests_until = float("-inf")
 
     # The group
 
@@ -112,7 +116,7 @@ class Exchange:
             if self._gathering is not None:
                 self._gathering.cancel()
             self._members, self._meeting = wanted, self._new_meeting(self._places[0], wanted)
-        elif is_under_way or self._has_joined(wanted):
+        elif is_under_way or self._has_joined(wanted) or time.monotonic() < self._rests_until:
             return
         self._gathering = asyncio.create_task(self._gather(self._meeting, lines))
 
@@ -125,7 +129,8 @@ class Exchange:
         return Meeting(place.relay, place.host, place.port, roster, key)
 
     async def _gather(self, meeting: Meeting, lines: Lines) -> None:
-        """Meets at the first relay that takes the group, and invites its members there; warns once if none does."""
+        """Meets at the first relay that takes the group and each of its members; warns once if none does."""
+        refusal: FarflungError
         for tried in range(len(self._places)):
             if tried:
                 self._places.rotate(-1)
@@ -134,23 +139,31 @@ class Exchange:
                 await self._fanning.enter(meeting)
             except NetworkError as error:
                 refusal = error
-            else:
-                await asyncio.gather(*(self._invite(peer, meeting, lines) for peer in self._members))
+                continue
+            refusals = await asyncio.gather(*(self._invite(peer, meeting, lines) for peer in self._members))
+            missed = [each for each in refusals if each is not None]
+            if not missed:
+                self._rests_until = float("-inf")
                 return
+            refusal = missed[0]
+            self._rests_until = time.monotonic() + REST_SECONDS  # so that one member leads no group around
         if not self._has_warned:
             self._warn(refusal.code, refusal.message, refusal.hint)
 
-    async def _invite(self, peer: PeerId, meeting: Meeting, lines: Lines) -> None:
+    async def _invite(self, peer: PeerId, meeting: Meeting, lines: Lines) -> FarflungError | None:
+        """Asks a member to join; why it cannot at that relay, if it says so."""
         epoch = meeting.roster.roster.epoch
         lease_key = self._lease_keys.get(peer)
         if lease_key is None or self._invited.get(peer) == epoch:
-            return
+            return None
         try:
             said = encode(invitation(self._job, meeting, lease_key))
             await (await lines.dial(peer)).call(wire.ENTER, said)
-        except FarflungError:
-            return  # it takes part in the ordinary way; the next round asks it again
+        except FarflungError as error:
+            # It takes part in the ordinary way; the next round asks it again.
+            return error if error.code in _NOT_THERE else None
         self._invited[peer] = epoch
+        return None
 
     def _has_joined(self, members: frozenset[PeerId]) -> bool:
         epoch = self._fanning.epoch
@@ -256,9 +269,11 @@ class Exchange:
             self._job, round, shares, is_fan, course is not None and course.via is not None
         )
 
-    def merged(self, round: int, peer: PeerId, moved: wire.Moved) -> None:
-        """A member has all payloads."""
-        seconds = self._weigh(self._downs, peer, moved)
+    def merged(self, round: int, peer: PeerId, merged: wire.Merged) -> None:
+        """A member has all payloads; and it is in the group, or else asked anew: its relay hung, or went away."""
+        if self._invited.get(peer, merged.fan) != merged.fan:
+            del self._invited[peer]
+        seconds = self._weigh(self._downs, peer, merged.moved)
         if self._course is not None and self._course.round == round:
             self._course.merged[peer] = seconds
 

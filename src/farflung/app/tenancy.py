@@ -321,7 +321,8 @@ class Tenancy:
         self._holds(request.round + 1, state.root)
         self._old += [(request.round, share.manifest.id) for share in request.shares]
         self._old += [(request.round, taken) for taken in self.fanning.taken()]
-        merged = Merged(state.root, sign_root(self._key, self._terms.id, request.round, state.root), moved)
+        signature = sign_root(self._key, self._terms.id, request.round, state.root)
+        merged = Merged(state.root, signature, moved, self.fanning.epoch)
         self._merged = (request.round, merged)
         return merged
 

@@ -201,11 +201,12 @@ class MergeRound(Wire, frozen=True):
 
 
 class Merged(Wire, frozen=True):
-    """Public state after the round."""
+    """Public state after the round. `fan`: the epoch of the group in which the member is now; 0: it is in none."""
 
     root: Hash
     signature: Signature
     moved: Moved = Moved()
+    fan: int = 0
 
 
 class OpenSegment(Wire, frozen=True):
