@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from farflung.app import objects
+from farflung.app import objects, transfer
 from farflung.core.crypto import local_key
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
@@ -218,6 +218,60 @@ def test_bulk_leaves_the_connection_of_control_when_others_stand(tmp_path: Path)
             assert 1 <= by_way.count(by_way[0]) <= 2 * FIRST_WINDOW
             assert len(by_way) == len(chunks)
             await second_home.close()
+
+    run(scenario)
+
+
+def test_a_connection_that_comes_up_is_used_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer, "_LOOK_SECONDS", 3600.0)
+
+    async def scenario() -> None:
+        async with World(tmp_path) as world:
+            manifest, chunks = seal(JOB_KEY, os.urandom(6 << 20))
+            world.theirs.put(manifest, chunks)
+            other = asyncio.Event()
+            by_way: list[Connection] = []
+
+            async def answer(connection: Connection, method: str, body: bytes) -> bytes:
+                by_way.append(connection)
+                if connection is by_way[0]:
+                    first.ways = lambda: (second,)
+                    first.widen()
+                    await other.wait()  # the first answers nothing until the second is asked
+                other.set()
+                return world.shelf.serve(connection.peer, method, body)
+
+            world.away._handler = answer
+            first = await world.dial(AWAY.public)
+            second_home = Endpoint(HOME, world.refuse, Counter())
+            address, key = world.relays[1].address, world.relays[1]._own.account
+            second = await second_home.dial(AWAY.public, *address, relay=key)
+            await objects.fetch(world.mine, manifest, (AWAY.public,), world.dial, Kind.JOIN)
+            assert stored(world.mine, manifest.id, len(chunks)) == chunks
+            await second_home.close()
+
+    run(scenario)
+
+
+def test_connections_for_bulk_are_opened_while_the_other_end_says_what_it_has(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with World(tmp_path) as world:
+            manifest, chunks = seal(JOB_KEY, os.urandom(1000))
+            world.mine.put(manifest, chunks)
+            order: list[str] = []
+
+            async def dial(peer: PeerId) -> Connection:
+                connection = await world.dial(peer)
+                connection.ways = lambda: (order.append("ways"), (connection,))[1]  # type: ignore[func-returns-value]
+                return connection
+
+            async def answer(connection: Connection, method: str, body: bytes) -> bytes:
+                order.append(method)
+                return world.shelf.serve(connection.peer, method, body)
+
+            world.away._handler = answer
+            await objects.push(world.mine, manifest, AWAY.public, dial, Kind.SYNC)
+            assert order.index("ways") < order.index(objects.BEGIN)
 
     run(scenario)
 

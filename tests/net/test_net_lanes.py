@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,6 +12,8 @@ from net_relays import A, B, echo, run, until
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io import lanes
+from farflung.net.io import roads as roads_module
+from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.lanes import LANES
 from farflung.net.io.roads import Roads
@@ -50,6 +53,55 @@ def test_bulk_gets_more_connections_over_the_path_and_control_keeps_its_own() ->
             await until(lambda: len(b.connections(A.public)) == LANES + 1)
             await of_b.connection(A.public)
             assert len(of_b.ways(A.public)) == LANES  # who was dialled uses them as well, and dials none
+
+    run(test)
+
+
+def test_who_waits_for_more_connections_hears_of_them_at_both_ends_and_they_know_the_round_trip() -> None:
+    async def test() -> None:
+        async with two() as (a, roads, b, of_b):
+            first = await roads.connection(B.public)
+            await until(lambda: bool(b.connections(A.public)))
+            theirs = await of_b.connection(A.public)
+            here, there = first.widened, theirs.widened
+            roads.ways(B.public)
+            assert not here.done()
+            await here
+            await there
+            assert len(a.connections(B.public)) > 1 < len(b.connections(A.public))
+            assert not first.widened.done()  # for the next one
+            first.round_trip = 0.125
+            assert {way.round_trip for way in roads.ways(B.public)} == {0.125}
+
+    run(test)
+
+
+def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(roads_module, "TICK_SECONDS", 3600.0)  # control has nothing under way
+
+    async def test() -> None:
+        go = asyncio.Event()
+
+        async def answer(_: Connection, method: str, body: bytes) -> bytes:
+            if method == "hold":
+                await go.wait()
+            return body
+
+        async with two() as (_, roads, b, _):
+            b._handler = answer
+            first = await roads.connection(B.public)
+            await until(lambda: len(roads.ways(B.public)) == LANES)
+            held = asyncio.create_task(roads.ways(B.public)[0].call("hold", b"", kind=Kind.SYNC))
+            await asyncio.sleep(0)
+            before, road = first.moved, roads._roads[B.public]
+            await roads._burst(B.public, road, first.place)
+            assert first.moved - before < 1 << 19
+            go.set()
+            await held
+            await roads._burst(B.public, road, first.place)
+            assert first.moved - before > 1 << 20
 
     run(test)
 

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from farflung.net.io.circuit import Circuit
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.outlet import Outlet
 from farflung.net.io.pacing import Pacer
+from farflung.net.io.tuning import Reading
 from farflung.net.portions import MOST_HELD, MOST_WRITTEN
 from farflung.net.shares import divide, kept_rate, wanted
 
@@ -203,6 +205,51 @@ def test_a_line_is_divided_anew_whenever_one_comes_sends_or_goes() -> None:
         uplink.sent(a, 5)
         uplink.close(b)
         assert paced(c) == rate
+
+
+@linux
+def test_who_sends_little_for_a_moment_keeps_its_share_and_who_goes_on_so_does_not() -> None:
+    """BBR does so for 0.2 s and a round trip every ten seconds."""
+    rate = 24_000_000
+    pacer = Pacer(rate, looks=2)
+    with linked() as (a, b):
+        for each in (a, b):
+            pacer.open(each)
+        for said in (rate // 4, rate // 100):
+            pacer.sent(a, said)
+            pacer.sent(b, rate // 4)
+            pacer.look(0.5)
+            assert [paced(each) for each in (a, b)] == [rate // 2] * 2
+        pacer.sent(a, rate // 100)
+        pacer.sent(b, rate // 4)
+        pacer.look(0.5)
+        assert paced(b) > rate * 3 // 4
+
+
+@linux
+@pytest.mark.parametrize("says", [True, False])
+def test_what_waits_in_the_kernel_is_not_taken_for_sent_where_the_kernel_says_what_was(
+    says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = Reading(0, 0, 0.0, 0.1, 0.1, True, 0.0, False)
+    monkeypatch.setattr(manners, "is_near", lambda _sock: False)
+    monkeypatch.setattr(manners, "read", lambda _sock: reading if says else None)
+
+    async def test() -> None:
+        nonlocal reading
+        with linked() as (one, _):
+            mine = manners.Manners()
+            mine.open(one, _Idle(one), lambda: None)
+            mine.sent(one, 1_000_000)
+            sender = mine._pacer._senders[one]
+            assert sender.sent == (0 if says else 1_000_000)
+            reading = replace(reading, delivered=30_000, again=5_000)
+            mine._look()
+            assert sender.sent == (35_000 if says else 1_000_000)
+            assert mine._timer is not None
+            mine._timer.cancel()
+
+    run(test)
 
 
 @linux

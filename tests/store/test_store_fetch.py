@@ -64,14 +64,22 @@ def test_a_late_answer_of_a_failed_way_counts_and_is_not_asked_for_again():
     assert plan.is_complete
 
 
-def carry(plan, seconds, trips, slot):
-    """Lets ways answer, each chunk after the one before it and not before its round trip, until nothing is left."""
+def carry(plan, seconds, trips, slot, slowed=None):
+    """Lets ways answer, each chunk after the one before it and not before its round trip, until nothing is left.
+
+    `slowed`: from which time on which way takes how many times as long. The plan is looked at every 0.25 s, too.
+    """
     queue, free, now, brought = [], dict.fromkeys(seconds, 0.0), 0.0, Counter()
     while not plan.is_complete:
         while (step := plan.next(now)) is not None:
             way, index = step
-            free[way] = max(now + trips[way], free[way]) + seconds[way]
+            begins = max(now + trips[way], free[way])
+            more = slowed[2] if slowed and way == slowed[1] and begins >= slowed[0] else 1
+            free[way] = begins + seconds[way] * more
             heapq.heappush(queue, (free[way], way, index))
+        if queue[0][0] > now + 0.25:
+            now += 0.25
+            continue
         now, way, index = heapq.heappop(queue)
         slot[way] = max(slot.get(way, 0), plan.window(way))
         plan.received(index, way, now)
@@ -99,14 +107,97 @@ def test_a_fast_way_takes_the_work_of_a_slow_one_and_little_is_asked_for_twice()
     plan = FetchPlan(manifest(200), ["slow", "fast"])
     spent, brought = carry(plan, {"slow": 2.0, "fast": 0.02}, {"slow": 0.1, "fast": 0.1}, {})
     assert brought["fast"] > 190
-    assert spent < 6.0
-    assert 1 <= plan.repeated <= 3
+    assert spent < 4.5
+    assert plan.repeated <= 3
 
 
 def test_equal_ways_ask_for_nothing_twice():
     plan = FetchPlan(manifest(200), ["a", "b"])
     carry(plan, {"a": 0.05, "b": 0.05}, {"a": 0.1, "b": 0.1}, {})
     assert not plan.repeated
+
+
+def test_a_window_holds_no_more_than_fills_a_round_trip_that_somebody_else_has_measured():
+    """In TCP's start the first answers take long, and the shortest of them is no round trip."""
+    plan, windows = FetchPlan(manifest(400), ["a"]), {}
+    plan.round_trip("a", 0.1)
+    carry(plan, {"a": 0.3}, {"a": 0.9}, windows)
+    assert windows["a"] == 2
+    plan, windows = FetchPlan(manifest(400), ["a"]), {}
+    plan.round_trip("a", 0.1)
+    spent, _ = carry(plan, {"a": 0.01}, {"a": 0.1}, windows)
+    assert 10 <= windows["a"] <= 24
+    assert spent < 4.0 + 1.0
+
+
+def test_near_the_end_a_way_is_asked_only_for_what_it_brings_while_the_others_are_busy():
+    plan = FetchPlan(manifest(8), ["a", "b"])
+    assert [plan.next(0) for _ in range(4)] == [("a", 0), ("b", 1), ("a", 2), ("b", 3)]
+    plan.received(0, "a", 1)
+    plan.received(2, "a", 2)  # a second for a chunk
+    assert [plan.next(2), plan.next(2)] == [("a", 4), ("a", 5)]
+    plan.received(1, "b", 4)  # four
+    plan.received(4, "a", 4)
+    assert [plan.next(4), plan.next(4)] == [("a", 6), None]  # b is busy for four, and two chunks are left
+    plan.received(5, "a", 5)
+    assert [plan.next(5), plan.next(5)] == [("a", 7), None]
+
+
+def test_an_idle_way_asks_for_what_another_would_bring_clearly_later():
+    plan = FetchPlan(manifest(5), ["a", "b"])
+    assert [plan.next(0) for _ in range(4)] == [("a", 0), ("b", 1), ("a", 2), ("b", 3)]
+    plan.received(0, "a", 0.5)
+    assert plan.next(0.5) == ("a", 4)
+    plan.received(1, "b", 0.5)
+    plan.received(2, "a", 1.0)
+    plan.received(4, "a", 1.5)  # b had brought its second in 1.0, as `a` does
+    assert plan.next(1.5) is None
+    assert plan.next(1.9) is None
+    assert plan.next(2.1) == ("a", 3)
+    assert plan.repeated == 1
+    assert plan.next(9) is None
+
+
+def test_no_more_than_a_share_of_an_object_is_asked_for_twice():
+    ways = [*range(8)]
+    plan = FetchPlan(manifest(48), ways, window=2)
+    for _ in range(16):
+        plan.next(0)
+    for now in range(1, 50):  # the first is as fast as all should be, the others have brought one chunk each
+        for way in ways if now == 1 else [0]:
+            for index in list(plan._ways[way].asked)[:1]:
+                plan.received(index, way, now)
+        while plan.next(now) is not None:
+            pass
+    assert plan.repeated == 3
+    assert not plan.is_complete
+
+
+@given(
+    seconds=st.lists(st.floats(0.1, 1.0), min_size=1, max_size=5),
+    trip=st.floats(0.01, 0.3),
+    count=st.integers(40, 150),
+)
+@settings(max_examples=80, deadline=None)
+def test_the_end_comes_within_a_chunk_of_when_all_ways_kept_busy_would_be_done(seconds, trip, count):
+    plan = FetchPlan(manifest(count), range(len(seconds)))
+    for way in range(len(seconds)):
+        plan.round_trip(way, trip)
+    spent, _ = carry(plan, dict(enumerate(seconds)), dict.fromkeys(range(len(seconds)), trip), {})
+    assert spent <= count / sum(1 / each for each in seconds) + 3 * trip + max(seconds)
+    assert plan.repeated <= max(2, count // 16)
+
+
+@given(
+    seconds=st.lists(st.floats(0.02, 2.0), min_size=1, max_size=5),
+    count=st.integers(1, 100),
+    slowed=st.tuples(st.floats(0, 10), st.integers(0, 4), st.floats(1, 20)),
+)
+@settings(max_examples=80, deadline=None)
+def test_whatever_becomes_of_a_way_all_comes_and_little_of_it_twice(seconds, count, slowed):
+    plan = FetchPlan(manifest(count), range(len(seconds)))
+    carry(plan, dict(enumerate(seconds)), dict.fromkeys(range(len(seconds)), 0.1), {}, slowed)
+    assert plan.repeated <= max(2, count // 16)
 
 
 def test_a_way_of_which_nothing_comes_gives_back_what_it_owes_and_is_asked_again_when_it_is_heard():

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from farflung.core.errors import NetworkError, PolicyError, VerificationError
 from farflung.core.ids import PeerId
@@ -80,7 +80,8 @@ class Transfer:
                 waiting = [*self._errands, *(s.dialling for s in self._sources.values() if s.dialling)]
                 if not waiting:
                     return
-                await asyncio.wait(waiting, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                events: list[asyncio.Future[Any]] = [*waiting, *(way.widened for way in self._of)]
+                await asyncio.wait(events, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 self._settle()
                 self._look()
         finally:
@@ -118,12 +119,15 @@ class Transfer:
             await asyncio.sleep(source.pause)
         source.pause = min(max(_FIRST_PAUSE, 2 * source.pause), _LONGEST_PAUSE)
         connection = await self._dial(source.peer)
+        connection.ways()  # those that are missing are dialled meanwhile
         return connection, (await self._enter(connection) if self._enter is not None else ())
 
     def _look(self) -> None:
         now = self._loop.time()
         for way in tuple(self._of):
             self._plan.heard(way, way.heard)
+            if way.round_trip is not None:
+                self._plan.round_trip(way, way.round_trip)
         for way in self._plan.stalled(now):
             way.doubt()
             self._plan.parked(way)

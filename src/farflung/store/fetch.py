@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -33,7 +33,9 @@ FIRST_WINDOW: Final = 2
 LEAST_WINDOW: Final = 2  # one on its way while the next is asked for
 _GAIN: Final = 2.0  # windows may grow by this in a round trip
 _SAMPLES: Final = 8  # of which the best rate counts
-_MUCH_SLOWER: Final = 2.0
+_CLEARLY: Final = 2.0  # times its own time: later than an idle way would bring it
+_SAVED_SECONDS: Final = 0.1  # at least
+_TWICE_SHARE: Final = 16  # of an object's chunks one may be asked for twice
 
 WayT = TypeVar("WayT", bound=Hashable)
 
@@ -57,6 +59,7 @@ class _Way:
     brought: int = 0
     rates: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     trip: float = math.inf  # seconds, the shortest from a question to its answer
+    round_trip: float | None = None  # seconds, of the path, without what a chunk takes
     is_parked: bool = False
     is_spared: bool = False
 
@@ -77,15 +80,23 @@ class _Way:
         self.heard = self.moved = now
         self.rates.append((self.brought - question.brought) / spent)
         self.trip = min(self.trip, spent)
-        wanted = math.ceil(_GAIN * self.rate * self.trip)
+        if self.round_trip is None:
+            wanted = math.ceil(_GAIN * self.rate * self.trip)
+        else:
+            wanted = math.ceil(_GAIN * self.rate * self.round_trip) + 1
         self.window = min(max(LEAST_WINDOW, wanted), limits.TRANSFER_CHUNKS)
+
+    def brings(self, count: int, now: float) -> float:
+        """Seconds until so many chunks may be here: by its newest rate, or as long again as the first has taken."""
+        elapsed = now - self.moved if self.asked else 0.0
+        if not self.rates:
+            return elapsed
+        each = 1 / self.rates[-1]
+        return (count - 1) * each + max(each - elapsed, elapsed - each)
 
     def owes_for(self, index: int, now: float) -> float:
         """Seconds until a chunk may come: by its place in the queue, or as long again as it has taken."""
-        elapsed = now - self.moved
-        if not self.rates:
-            return elapsed
-        return max((list(self.asked).index(index) + 1) / self.rate - elapsed, elapsed - 1 / self.rate)
+        return self.brings(list(self.asked).index(index) + 1, now)
 
 
 class FetchPlan(Generic[WayT]):
@@ -144,32 +155,44 @@ class FetchPlan(Generic[WayT]):
         """
         usable = {way: each for way, each in self._ways.items() if not each.is_parked}
         wanted = {way: each for way, each in usable.items() if not each.is_spared} or usable
-        free = [(len(each.asked) / each.window, way) for way, each in wanted.items()]
+        while self._open and self._open[0] in self._have:
+            heapq.heappop(self._open)  # came unasked
+        if not self._open:
+            return self._again(now)
+        in_time = self._in_time(wanted.values(), now)
+        free = [(len(each.asked) / each.window, way) for way, each in wanted.items() if in_time(each)]
         emptiest = min(free, key=lambda each: each[0], default=None)
         if emptiest is None or emptiest[0] >= 1:
             return None
         if sum(len(way.asked) for way in self._ways.values()) >= limits.TRANSFER_CHUNKS:
             return None
-        while self._open and self._open[0] in self._have:
-            heapq.heappop(self._open)  # came unasked
-        if not self._open:
-            return self._again(now)
         way, index = emptiest[1], heapq.heappop(self._open)
         self._ways[way].ask(index, now)
         return way, index
 
+    def _in_time(self, ways: Iterable[_Way], now: float) -> Callable[[_Way], bool]:
+        """Whether a way would bring one more about when all ways together, kept busy, have brought everything."""
+        known = [1 / way.rates[-1] for way in ways if way.rates]
+        if not known:
+            return lambda _: True
+        end = (self._count - len(self._have)) / sum(1 / each for each in known) + min(known)
+        return lambda way: not way.rates or way.brings(len(way.asked) + 1, now) <= end
+
     def _again(self, now: float) -> tuple[WayT, int] | None:
-        """The end: an idle way asks for what a much slower one owes, each chunk twice at most."""
+        """The end: an idle way asks for what another would bring clearly later, each chunk twice at most."""
+        if self.repeated >= max(LEAST_WINDOW, self._count // _TWICE_SHARE):
+            return None
         for way, idle in self._ways.items():
             if idle.asked or idle.is_parked or idle.is_spared or not idle.rates:
                 continue
+            own = idle.brings(1, now) + (idle.round_trip or 0.0)
             owed = [
                 (slow.owes_for(index, now), index)
                 for slow in self._ways.values()
                 for index in slow.asked
                 if self._owed(index) < 2
             ]
-            if owed and max(owed)[0] > _MUCH_SLOWER * idle.trip:
+            if owed and max(owed)[0] > max(_CLEARLY * own, own + _SAVED_SECONDS):
                 index = max(owed)[1]
                 idle.ask(index, now)
                 self.repeated += 1
@@ -193,6 +216,11 @@ class FetchPlan(Generic[WayT]):
         for other in others:
             del self._ways[other].asked[index]
         return others
+
+    def round_trip(self, way: WayT, seconds: float) -> None:
+        """The round trip of a way's path, measured by somebody else: its window holds no more than fills that."""
+        if way in self._ways:
+            self._ways[way].round_trip = seconds
 
     def heard(self, way: WayT, at: float) -> None:
         """A way gave a sign of life at this time: of a chunk that is not whole yet, or of anything else."""

@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         self.heard, self._doubted = self._loop.time(), -1.0  # something moved; that, when doubted
         self.place, self.way = MEETING, Way.DIRECT  # over what it runs, as its endpoint says
         self.ways: Callable[[], tuple[Connection, ...]] = lambda: (self,)  # they share bulk (roads)
+        self.widened: asyncio.Future[None] = self._loop.create_future()  # done when `ways` have become more
         self.round_trip: float | None = None  # seconds, the least of the last, where `roads` measures it
 
     # For users
@@ -112,6 +113,11 @@ class Connection(asyncio.BufferedProtocol):
     def moved(self) -> int:
         """Bytes sent and received so far."""
         return self._meter.total
+
+    def widen(self) -> None:
+        """Wakes who waits for more `ways`; who comes then waits anew."""
+        self.widened.set_result(None)
+        self.widened = self._loop.create_future()
 
     def doubt(self) -> None:
         """Says that an answer is overdue. Whatever moves on this connection takes it back."""

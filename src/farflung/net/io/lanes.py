@@ -41,6 +41,8 @@ class Lanes:
         lanes = self.beside(first)
         if len(lanes) < LANES and first.place.port > 0 and first.way in (Way.DIRECT, Way.RELAY):
             self._add((first.peer, first.place), LANES - len(lanes))
+        for lane in lanes:
+            lane.round_trip = first.round_trip
         return lanes[:LANES] or (first,)
 
     def beside(self, first: Connection) -> tuple[Connection, ...]:
@@ -51,6 +53,15 @@ class Lanes:
             for each in self._endpoint.connections(first.peer)
             if each is not first and (each.place, each.way) == path and not (each.is_worn or each.is_doubted)
         )
+
+    def stand(self, peer: PeerId) -> None:
+        """There are more connections for bulk: who carries some need not find out by looking."""
+        for each in self._endpoint.connections(peer):
+            each.widen()
+
+    def is_busy(self, first: Connection) -> bool:
+        """Whether calls of this end wait for an answer over the path of `first`."""
+        return first.is_busy or any(lane.is_busy for lane in self.beside(first))
 
     def look(self, now: float) -> None:
         """Closes lanes that rest. `now`: seconds of the loop's clock."""
@@ -81,3 +92,4 @@ class Lanes:
     async def _one(self, peer: PeerId, place: Place, relay: PeerId | None, number: int) -> None:
         lane = await self._endpoint.dial(peer, place.host, place.port, relay=relay, fresh=number)
         self._mine.append(lane)
+        self.stand(peer)

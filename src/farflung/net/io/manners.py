@@ -29,6 +29,7 @@ from farflung.net.uplink import Line, Phase, Sample
 LOOK_SECONDS: Final = 0.02
 _UNBOUND: Final = 1 << 40  # bytes a second: more than any line
 _SHARE_SECONDS: Final = 0.25  # between two divisions: a few round trips
+_SHARE_LOOKS: Final = 4  # of which the most counts
 _BOUND_SHARE: Final = 0.2  # of the time: a receiver, or we, who hold TCP so long say nothing of our line
 _QUIET_LOOKS: Final = 10  # without anything unsent
 _TRIFLE: Final = 0.1  # of a rate: not worth writing down
@@ -86,7 +87,7 @@ class Manners:
         self.line, self.allowance = Line(), allowance
         self._memory, self._network, self._kept = memory, "", 0.0
         self._cap = KEPT * caps.up if caps.up else math.inf  # rates here count what packets carry
-        self._pacer = Pacer(self._ceiling())
+        self._pacer = Pacer(self._ceiling(), looks=_SHARE_LOOKS)
         self._members: dict[socket.socket, _Member] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked = self._divided = 0.0
@@ -138,9 +139,10 @@ class Manners:
 
     def sent(self, sock: socket.socket, size: int) -> None:
         """The kernel took `size` bytes of it."""
-        if sock not in self._members:
+        if (sender := self._members.get(sock)) is None:
             return
-        self._pacer.sent(sock, size)
+        if sender.reading is None:
+            self._pacer.sent(sock, size)
         if self.allowance is not None:
             self.allowance.add(size, 0)
         loop = asyncio.get_running_loop()
@@ -238,8 +240,10 @@ class Manners:
             if reading is None or before is None:
                 continue
             came = max(0, reading.delivered - before.delivered)
+            more = max(0, reading.again - before.again)
             delivered += came
-            again += max(0, reading.again - before.again)
+            again += more
+            self._pacer.sent(sock, came + more)  # what TCP took may wait in it for long
             member.silent = 0.0 if came or not reading.has_unsent else member.silent + seconds
             bound = reading.bound - before.bound > _BOUND_SHARE * seconds
             is_waiting = reading.has_unsent and not bound and not uplink.is_cut(member.silent, reading.trip)

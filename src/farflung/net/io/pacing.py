@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,22 +17,28 @@ _SHARE_SECONDS: Final = 0.5  # between two looks: a few round trips
 @dataclass(slots=True)
 class _Sender:
     want: int  # bytes a second
+    lately: deque[int]  # bytes a second, at the last looks
     share: int = 0
     sent: int = 0  # since the last look
-    used: int = 0  # bytes a second before it
+    used: int = 0  # bytes a second, at the last look
     is_quiet: bool = False
 
 
 class Pacer:
-    """One line's upload, `rate` bytes a second for all senders together. A newcomer wants all of it until looked at."""
+    """One line's upload, `rate` bytes a second for all senders together. A newcomer wants all of it until looked at.
 
-    def __init__(self, rate: int) -> None:
-        self.rate = rate
+    What counts as a sender's use is the most of its last `looks`. BBR sends hardly anything for 0.2 s and a round trip
+    every ten seconds: whose share was given away meanwhile is paced to little when it goes on, takes that for its line,
+    and needs seconds to come back.
+    """
+
+    def __init__(self, rate: int, *, looks: int = 1) -> None:
+        self.rate, self._looks = rate, looks
         self._senders: dict[socket.socket, _Sender] = {}
 
     def open(self, sock: socket.socket) -> None:
         """From now on `sock` has a share."""
-        self._senders[sock] = _Sender(self.rate)
+        self._senders[sock] = _Sender(self.rate, deque(maxlen=self._looks))
         self._divide()
 
     def close(self, sock: socket.socket) -> None:
@@ -49,7 +56,7 @@ class Pacer:
             self._divide()
 
     def sent(self, sock: socket.socket, size: int) -> None:
-        """The kernel took `size` bytes; nothing if `sock` has no share."""
+        """`size` bytes more were sent; nothing if `sock` has no share."""
         sender = self._senders.get(sock)
         if sender is not None:
             sender.sent += size
@@ -68,7 +75,8 @@ class Pacer:
         """Divides by what was sent in the `seconds` since the last look."""
         for sender in self._senders.values():
             sender.used = int(sender.sent / max(1e-3, seconds))
-            sender.want = wanted(sender.used, sender.share, self.rate, len(self._senders))
+            sender.lately.append(sender.used)
+            sender.want = wanted(max(sender.lately), sender.share, self.rate, len(self._senders))
             sender.sent = 0
         self._divide()
 

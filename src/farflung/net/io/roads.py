@@ -193,6 +193,7 @@ class Roads:
         road = self._roads.get(connection.peer) if connection.is_open else None
         if road is not None:
             self._join(connection.peer, road, connection)
+            self._lanes.stand(connection.peer)
 
     def _join(self, peer: PeerId, road: _Road, connection: Connection) -> None:
         """A connection stands. One that already stood over the same place stays, unless it is silent."""
@@ -266,6 +267,7 @@ class Roads:
             self._feed(peer, road, paths.Failed(place))
         else:
             self._join(peer, road, connection)
+            self._lanes.stand(peer)
             if connection.place != place:
                 self._feed(peer, road, paths.Failed(place))
 
@@ -306,7 +308,7 @@ class Roads:
             return
         beside, seconds = self._lanes.beside(connection), now - line.at
         moved = connection.moved + sum(lane.moved for lane in beside)
-        is_busy = connection.is_busy or any(lane.is_busy for lane in beside)
+        is_busy = self._lanes.is_busy(connection)
         if line.silent is not None and connection.heard != line.silent:
             line.silent = None
             self._feed(peer, road, paths.Spoken(connection.place))
@@ -349,7 +351,7 @@ class Roads:
     async def _burst(self, peer: PeerId, road: _Road, place: Place) -> None:
         """Asks what is left of a path's goodput, if no bulk goes over it anyway."""
         line = road.lines.get(place)
-        if line is None or line.connection.is_busy:
+        if line is None or self._lanes.is_busy(line.connection):
             return
         connection, before, turn = line.connection, self._now(), asyncio.Semaphore(_IN_FLIGHT)
 
