@@ -2,6 +2,7 @@
 
 import random
 import struct
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,9 @@ from farflung.core.errors import NetworkError, PolicyError, ProtocolError
 from farflung.net import messages
 from farflung.net.frames import FRAGMENT_BYTES, Frame, FrameReader, Type
 from farflung.net.messages import ErrorBody, Kind
+from farflung.net.portions import MOST_WRITTEN
 from farflung.net.streams import Answered, Asked, Event, Refused, Streams, Welcomed
+from farflung.net.tls import RECORD_BYTES as RECORD
 
 
 def pair() -> tuple[Streams, Streams]:
@@ -69,6 +72,39 @@ def test_empty_bodies_pass() -> None:
     assert isinstance(asked, Asked)
     acceptor.reply(asked, b"")
     assert carry(acceptor, dialer) == [Answered(ticket, b"")]
+
+
+def test_a_message_leaves_without_a_copy_of_it_and_is_joined_once_where_it_arrives() -> None:
+    """Besides what TLS copies: so a tensor's memory is read where it lies, and what came is one buffer."""
+    dialer, acceptor = pair()
+    body = random.Random(1).randbytes(limits.BULK_BYTES)
+    dialer.request("put", body, Kind.SYNC)
+    records, made = list[bytes](), 0
+    while True:
+        tracemalloc.start()
+        sent = dialer.next_frames(MOST_WRITTEN)
+        made = max(made, tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        if sent is None:
+            break
+        records += [
+            bytes(piece)[at : at + RECORD] for piece in sent[1] for at in range(0, len(piece), RECORD)
+        ]
+    assert made < 0.5 * MOST_WRITTEN
+
+    reader = FrameReader()
+    tracemalloc.start()
+    try:
+        events = [
+            event for each in records for frame in reader.feed(each) if (event := acceptor.take(frame)[1])
+        ]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    (asked,) = events
+    assert isinstance(asked, Asked)
+    assert asked.body == body
+    assert len(body) <= most < 1.25 * len(body)
 
 
 def test_an_error_travels_with_code_cause_and_hint_and_cannot_move_the_cursor() -> None:
