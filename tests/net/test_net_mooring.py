@@ -196,3 +196,21 @@ def test_nobody_is_told_where_somebody_else_is_nor_what_is_old() -> None:
             await each.close()
 
     run(test)
+
+
+def test_of_a_far_relay_more_is_moved_and_what_came_first_does_not_count() -> None:
+    async def asked(trip: float) -> tuple[list[int], int]:
+        sizes = list[int]()
+
+        async def ask(size: int) -> bytes:
+            sizes.append(size)
+            await asyncio.sleep(0)
+            return b""
+
+        moved, _ = await mooring._transfer(ask, trip)
+        return sizes, moved
+
+    near, far = asyncio.run(asked(0.0)), asyncio.run(asked(60.0))
+    assert sum(near[0]) == near[1] == mooring.PROBE_BYTES
+    assert far[1] == mooring.MORE_BYTES
+    assert sum(far[0]) == mooring.PROBE_BYTES + mooring.MORE_BYTES

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from itertools import product
-from typing import Any
 
 import pytest
+from netns_spots import Spot, echo
 
 from farflung.app.lab import Home, Laboratory, Nat, why_not
 from farflung.core.codec import describe
@@ -20,7 +19,6 @@ from farflung.core.errors import NetworkError
 from farflung.net import paths
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
-from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.manners import Manners
 from farflung.net.io.relay import RelayServer
@@ -49,34 +47,6 @@ RELAYS = [local_key(11, f"relay-{n}") for n in range(2)]
 def _possible() -> None:
     if why := why_not():
         pytest.skip(why)
-
-
-class Spot(threading.Thread):
-    """An event loop in a place of the laboratory."""
-
-    def __init__(self, laboratory: Laboratory, who: str) -> None:
-        super().__init__(daemon=True)
-        self._laboratory, self._who = laboratory, who
-        self.loop = asyncio.new_event_loop()
-        self.start()
-
-    def run(self) -> None:
-        with self._laboratory.inside(self._who):
-            asyncio.set_event_loop(self.loop)
-            self.loop.run_forever()
-            self.loop.run_until_complete(self.loop.shutdown_default_executor())
-            self.loop.close()
-
-    def do(self, work: Coroutine[Any, Any, Any], seconds: float = 60.0) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
-
-    def end(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.join(10)
-
-
-async def echo(_connection: Connection, _method: str, body: bytes) -> bytes:
-    return body
 
 
 class Resident(Spot):

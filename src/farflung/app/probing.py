@@ -30,13 +30,13 @@ from farflung.net.io.caller import Caller
 from farflung.net.io.connection import Connection
 from farflung.net.io.lan import why_not
 from farflung.net.io.listening import LOOPBACK
+from farflung.net.io.pieces import move
 from farflung.net.messages import Kind
 
 SECONDS: Final = 28.0  # for all; with the start of Python the check stays below 30 s
 RATED: Final = 2  # relays whose rates are measured
 RATE_SECONDS: Final = 2.0  # each way
 RATE_BYTES: Final = 16 * limits.MIB  # each way: half a minute's allowance for two checks
-_AT_ONCE: Final = 32  # pieces under way: a window of 2 MiB
 _FIRST_BYTES: Final = 8 * limits.KIB
 _PING_PAUSE: Final = 0.05
 _WARM: Final = 0.3  # of a transfer: it has not got going yet
@@ -243,21 +243,14 @@ async def _ping(connection: Connection, trips: list[float]) -> None:
 async def _moved(connection: Connection, ask: Callable[[int], tuple[str, bytes]]) -> Rate | None:
     """How fast pieces arrive, asked for by `ask(bytes)`; None where too few did."""
     arrived: list[tuple[float, int]] = []
-    start = time.monotonic()
 
-    async def lane() -> None:
-        size = _FIRST_BYTES  # a slow line shows what it can with small pieces
-        while sum(each for _, each in arrived) < RATE_BYTES:
-            method, body = ask(size)
-            await connection.call(method, body, kind=Kind.JOIN, timeout=None)
-            arrived.append((time.monotonic() - start, size))
-            size = limits.MEASURE_BYTES
+    async def call(size: int) -> bytes:
+        method, body = ask(size)
+        return await connection.call(method, body, kind=Kind.JOIN, timeout=None)
 
-    lanes = [asyncio.create_task(lane()) for _ in range(_AT_ONCE)]
-    await asyncio.wait(lanes, timeout=RATE_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-    for each in lanes:
-        each.cancel()
-    await asyncio.gather(*lanes, return_exceptions=True)
+    with contextlib.suppress(FarflungError):
+        # A slow line shows what it can with small pieces.
+        await move(call, RATE_BYTES, RATE_SECONDS, arrived, first=_FIRST_BYTES)
     return rate_of(arrived)
 
 

@@ -3,7 +3,8 @@
     Mooring(endpoint, places)   attached at once to the first two; `on_change(places)` is called when others are better
 
 A relay is measured by requests of its own (`net.measures`) over a connection of its own: round trips, then at most
-PROBE_BYTES up and as many down, each for at most PROBE_SECONDS; what TCP sent again on the way up counts as lost.
+PROBE_BYTES up and as many down, each for at most PROBE_SECONDS; what TCP sent again on the way up counts as lost. Where
+that is over before TCP has found its rate, MORE_BYTES follow.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ from farflung.net import measures, moorings
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.pieces import move
 from farflung.net.io.tuning import losses
 from farflung.net.messages import Kind
 from farflung.net.moorings import Event
 
 LOOK_SECONDS: Final = 2.0
 PROBE_BYTES: Final = limits.MIB
+MORE_BYTES: Final = 4 * limits.MIB
+START_TRIPS: Final = 12.0  # in which TCP finds the rate of a fast line
 PROBE_SECONDS: Final = 3.0
 LINGER_SECONDS: Final = 20.0  # at a relay that is left, for those who have not heard of it
 SETTLE_SECONDS: Final = 5.0  # for a new relay to know us, before others are told of it
 _TRIPS: Final = 3
-_AT_ONCE: Final = 4
 _FRESH: Final = 900  # number of the connection that measures: nobody else takes it
 _BULK_BYTES: Final = 256 * limits.KIB  # carried in one look, to tell anything
 _SOME_BYTES: Final = 16 * limits.KIB  # carried beside that: it was used, too
@@ -144,9 +147,11 @@ class Mooring:
                 await connection.call(measures.TIME, b"", timeout=PROBE_SECONDS)
                 trip = min(trip, _now() - began)
             before = losses(connection.tcp)
-            up = await _transfer(lambda n: connection.call(measures.SINK, bytes(n), kind=Kind.JOIN))
+            up = await _transfer(lambda n: connection.call(measures.SINK, bytes(n), kind=Kind.JOIN), trip)
             after = losses(connection.tcp)
-            down = await _transfer(lambda n: connection.call(measures.SOURCE, encode(n), kind=Kind.JOIN))
+            down = await _transfer(
+                lambda n: connection.call(measures.SOURCE, encode(n), kind=Kind.JOIN), trip
+            )
         finally:
             connection.close()
         sent, again = after[0] - before[0], after[1] - before[1]
@@ -158,33 +163,23 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _transfer(ask: Callable[[int], Coroutine[Any, Any, bytes]]) -> tuple[int, float]:
-    """Bytes that arrived, and in how many seconds. Raises NetworkError, FF-NET-180 when nothing arrived."""
-    began, left, moved = _now(), PROBE_BYTES, 0
-    last = began
+async def _transfer(ask: Callable[[int], Coroutine[Any, Any, bytes]], trip: float) -> tuple[int, float]:
+    """Bytes that arrived, and in how many seconds. Raises NetworkError, FF-NET-180 when nothing arrived.
 
-    async def lane() -> None:
-        nonlocal left, moved, last
-        while left > 0:
-            left -= limits.MEASURE_BYTES
-            await ask(limits.MEASURE_BYTES)
-            moved, last = moved + limits.MEASURE_BYTES, _now()
-
-    lanes = [asyncio.create_task(lane()) for _ in range(_AT_ONCE)]
-    try:
-        _, late = await asyncio.wait(lanes, timeout=PROBE_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
-        for each in lanes:
-            if each not in late:
-                each.result()
-    finally:
-        for each in lanes:
-            each.cancel()
-        await asyncio.gather(*lanes, return_exceptions=True)
-    if not moved:
-        raise NetworkError(
-            "FF-NET-180",
-            "a relay could not be measured",
-            cause=f"not one piece arrived in {PROBE_SECONDS:.0f} s",
-            hint="nothing: it is tried again later, and others are used meanwhile",
-        )
-    return moved, max(last - began, 1e-6)
+    What is over within some round trips tells how near the relay is. Then more is moved over the connection that is
+    warm by then, and counts alone.
+    """
+    arrived = list[tuple[float, int]]()
+    for most in (PROBE_BYTES, MORE_BYTES):
+        arrived.clear()
+        await move(ask, most, PROBE_SECONDS, arrived)
+        if not arrived:
+            raise NetworkError(
+                "FF-NET-180",
+                "a relay could not be measured",
+                cause=f"not one piece arrived in {PROBE_SECONDS:.0f} s",
+                hint="nothing: it is tried again later, and others are used meanwhile",
+            )
+        if arrived[-1][0] >= START_TRIPS * trip:
+            break
+    return sum(size for _, size in arrived), max(arrived[-1][0], 1e-6)
