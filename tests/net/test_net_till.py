@@ -21,6 +21,7 @@ from farflung.core.tolls import Receipt, SignedPass, SignedReceipt
 from farflung.net.io import knock, tollgate
 from farflung.net.io.till import Kept, Till
 from farflung.net.io.tollgate import SETTLE, Tollgate
+from farflung.net.metering import Books, Standing
 
 BULK = bytes(range(256)) * 1024
 
@@ -43,7 +44,7 @@ def kept(folder: Path) -> list[Kept]:
 
 def written(folder: Path) -> list[int]:
     """How many receipts lie there with each pass; touches nothing, since somebody else may be writing."""
-    kind = tuple[SignedPass, tuple[SignedReceipt, ...]]
+    kind = tuple[SignedPass, tuple[SignedReceipt, ...], int]
     return [len(decode(path.read_bytes(), kind, limits.TILL_BYTES)[1]) for path in folder.glob("*.pass")]
 
 
@@ -52,10 +53,10 @@ def test_what_is_kept_comes_back_and_what_is_dropped_does_not(tmp_path: Path) ->
         till, last = Till(tmp_path / "new" / "till"), (said(A, 5, 6), said(B, 6, 5))
         await till.open(toll())
         assert kept(tmp_path / "new" / "till") == [Kept(toll(), ())]
-        till.keep(toll(), last[:1])
-        till.keep(toll(), last)
+        till.keep(toll(), last[:1], 9)
+        till.keep(toll(), last, 12)
         await till.write()
-        assert kept(tmp_path / "new" / "till") == [Kept(toll(), last)]
+        assert kept(tmp_path / "new" / "till") == [Kept(toll(), last, 12)]
         await till.drop(toll().toll)
         assert list((tmp_path / "new" / "till").iterdir()) == []
 
@@ -65,13 +66,13 @@ def test_what_is_kept_comes_back_and_what_is_dropped_does_not(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("relay", "chain", "body"),
     [
-        (C.public, CHAIN, encode((toll(), ()))),
-        (R.public, Hash(bytes(32)), encode((toll(), ()))),
-        (R.public, CHAIN, encode((toll(key=C), ()))),
-        (R.public, CHAIN, encode((toll(), (said(A, 1, 1), said(A, 2, 2))))),
-        (R.public, CHAIN, encode((toll(), (said(C, 1, 1),)))),
-        (R.public, CHAIN, encode((toll(), (SignedReceipt(said(A, 1, 1).receipt, A.public, bytes(64)),)))),
-        (R.public, CHAIN, encode((toll(), (said(A, 1, 1),)))[:-1]),
+        (C.public, CHAIN, encode((toll(), (), 0))),
+        (R.public, Hash(bytes(32)), encode((toll(), (), 0))),
+        (R.public, CHAIN, encode((toll(key=C), (), 0))),
+        (R.public, CHAIN, encode((toll(), (said(A, 1, 1), said(A, 2, 2)), 0))),
+        (R.public, CHAIN, encode((toll(), (said(C, 1, 1),), 0))),
+        (R.public, CHAIN, encode((toll(), (SignedReceipt(said(A, 1, 1).receipt, A.public, bytes(64)),), 0))),
+        (R.public, CHAIN, encode((toll(), (said(A, 1, 1),), 0))[:-1]),
         (R.public, CHAIN, b""),
         (R.public, CHAIN, bytes(limits.TILL_BYTES + 1)),
     ],
@@ -97,9 +98,9 @@ def test_the_largest_pass_fits(tmp_path: Path) -> None:
             for key in sorted(keys, key=lambda key: key.public)
         )
         till = Till(tmp_path)
-        till.keep(many, receipts)
+        till.keep(many, receipts, size)
         await till.write()
-        assert kept(tmp_path) == [Kept(many, receipts)]
+        assert kept(tmp_path) == [Kept(many, receipts, size)]
 
     run(test)
 
@@ -131,7 +132,7 @@ def test_a_relay_that_was_killed_claims_what_had_been_signed_and_goes_on(tmp_pat
                 for each in (a, b):
                     await each.purse.sign(R.public)
                 await until(lambda: written(tmp_path) == [2])
-                ((_, last),) = kept(tmp_path)
+                ((_, last, _),) = kept(tmp_path)
                 before = tolls.billed(
                     1 << 40, {r.receipt.party: (r.receipt.sent, r.receipt.received) for r in last}
                 )
@@ -192,5 +193,53 @@ def test_a_pass_that_ended_without_a_byte_leaves_no_file(
             assert len(kept(tmp_path)) == 1
             now[0] += limits.PASS_SECONDS
             await until(lambda: not kept(tmp_path))
+
+    run(test)
+
+
+@pytest.mark.parametrize("settles", [True, False])
+def test_a_relay_that_is_started_anew_gives_who_owes_no_new_window(tmp_path: Path, settles: bool) -> None:
+    window, owed = 1 << 22, 3 << 20
+
+    def gate() -> Tollgate:
+        ledger = Ledger()
+        most = window + limits.RECEIPT_STEP
+        return Tollgate(CHAIN, PRICE, ledger.of, ledger.settle, window=most, till=Till(tmp_path))
+
+    async def test() -> None:
+        before = gate()
+        async with relay(toll=before, clock=lambda: NOW):
+            books = await before.admit(toll(), A.public, B.public)
+            assert isinstance(books, Books)
+            books.moved(A.public, B.public, owed)
+            if settles:
+                await before.settle(PAYER.public)
+                assert kept(tmp_path) == []
+            else:
+                await until(lambda: [each.carried for each in kept(tmp_path)] == [owed])
+        after = gate()
+        async with relay(toll=after, clock=lambda: NOW):
+            for serial in (2, 3):
+                books = await after.admit(toll(serial=serial), A.public, B.public)
+                assert isinstance(books, Books)
+                assert books.account.room == window - owed
+            assert books.moved(A.public, B.public, window - owed) is Standing.HELD
+
+    run(test)
+
+
+def test_a_debt_that_was_paid_is_kept_as_none_and_a_file_that_says_no_number_is_none(tmp_path: Path) -> None:
+    async def test() -> None:
+        till = Till(tmp_path)
+        till.owe(PAYER.public, 0)
+        await till.write()
+        assert list(Till(tmp_path).debts()) == []
+        for size in (7, 0):
+            till.owe(PAYER.public, size)
+            await till.write()
+            assert list(Till(tmp_path).debts()) == [(PAYER.public, size)]
+        for name, body in (("xyz", b"\x01"), ("00" * 32, b"\xff"), ("01" * 32, bytes(99)), ("02" * 32, b"")):
+            (tmp_path / f"{name}.owed").write_bytes(body)
+        assert [name for name, size in Till(tmp_path).debts() if size > 0] == []
 
     run(test)

@@ -112,6 +112,7 @@ class Books:
         self.carried = 0  # bytes given to parties
         self.billed = 0  # bytes that can be claimed by what the parties signed
         self._made_good = 0  # and by the payer's own word, within the quota
+        self.kept = 0  # of `carried`, what is written down
         self._parties = {party: _Party() for party in signed.toll.holders}
 
     def _count(self, carried: int) -> None:
@@ -183,13 +184,13 @@ class Books:
         self._bill()
         return True
 
-    def restore(self, receipts: tuple[SignedReceipt, ...]) -> None:
-        """Goes on from what was signed before this relay was started anew."""
+    def restore(self, receipts: tuple[SignedReceipt, ...], carried: int = 0) -> None:
+        """Goes on from what was signed, and `carried`, before this relay was started anew."""
         for signed in receipts:
             party = self._parties[signed.receipt.party]
             party.sent, party.received, party.said = signed.receipt.sent, signed.receipt.received, signed
         self._bill()
-        self._count(self.billed + self._made_good)
+        self._count(max(carried, self.billed + self._made_good))
 
     def count(self, party: PeerId) -> tuple[int, int]:
         """Bytes that were taken from a holder, and given to it."""

@@ -72,6 +72,10 @@ class Payers:
             self._known[name] = Payer(Account(self._window, self._owed.get(name, 0)))
         return self._known[name]
 
+    def owes(self, name: PeerId, size: int) -> None:
+        """What a payer has left under passes that were settled before this process began."""
+        self._owed[name] = size
+
     async def funds(self, name: PeerId, need: int = 0) -> Funds | None:
         """The payer's channel, as of a moment ago; who has none and uses nothing is forgotten.
 

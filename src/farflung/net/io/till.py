@@ -2,6 +2,8 @@
 
 One file a pass, replaced as a whole: there from before the first byte is carried under the pass, written anew a moment
 after a receipt came, gone when the pass is settled. A receipt that was not written is no loss: the next one says more.
+Beside each pass stands how much was carried under it, and in a file of its own what a payer that settled has left
+unsigned: a relay that is started anew gives nobody a new window for it.
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from farflung.core.tolls import Pass, SignedPass, SignedReceipt
 from farflung.net import passes
 
 _ENDING: Final = ".pass"
+_OWED: Final = ".owed"
+_OWED_BYTES: Final = 16
 _LABEL: Final = "till"
 
 
 class Kept(NamedTuple):
-    """One pass, and what its parties signed at last."""
+    """One pass, what its parties signed at last, and the bytes that were carried under it."""
 
     signed: SignedPass
     receipts: tuple[SignedReceipt, ...]
+    carried: int = 0
 
 
 class Till:
@@ -38,7 +43,7 @@ class Till:
         """Made if it is missing, for its owner alone."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._waiting: dict[Path, Kept] = {}  # to be written
+        self._waiting: dict[Path, bytes] = {}  # to be written
         self._turn = asyncio.Lock()
 
     def load(self, relay: PeerId, chain: Hash) -> Iterator[Kept]:
@@ -49,10 +54,9 @@ class Till:
             with contextlib.suppress(OSError, ProtocolError):
                 if path.stat().st_size > limits.TILL_BYTES:
                     continue
+                data = path.read_bytes()
                 kept = Kept(
-                    *decode(
-                        path.read_bytes(), tuple[SignedPass, tuple[SignedReceipt, ...]], limits.TILL_BYTES
-                    )
+                    *decode(data, tuple[SignedPass, tuple[SignedReceipt, ...], int], limits.TILL_BYTES)
                 )
                 toll = passes.judge(kept.signed, relay, ())
                 if isinstance(toll, Pass) and toll.chain == chain and _are_sound(toll, kept.receipts):
@@ -60,20 +64,35 @@ class Till:
 
     async def open(self, signed: SignedPass) -> None:
         """A pass is known from now on, whatever happens. Raises RunError FF-CORE-050."""
-        self.keep(signed, ())
+        self.keep(signed, (), 0)
         await self.write()
 
-    def keep(self, signed: SignedPass, receipts: tuple[SignedReceipt, ...]) -> None:
+    def keep(self, signed: SignedPass, receipts: tuple[SignedReceipt, ...], carried: int) -> None:
         """To be written at the next `write`."""
-        self._waiting[self._path(signed.toll)] = Kept(signed, receipts)
+        self._waiting[self._path(signed.toll)] = encode((signed, receipts, carried))
+
+    def owe(self, payer: PeerId, size: int) -> None:
+        """What this payer has left unsigned under passes that are settled; to be written at the next `write`."""
+        path = self._folder / (payer.hex() + _OWED)
+        if size or path.exists():
+            self._waiting[path] = encode(size)
+
+    def debts(self) -> Iterator[tuple[PeerId, int]]:
+        """What payers owe, as it was kept; files that say something else are passed over."""
+        for path in sorted(self._folder.glob("*" + _OWED))[: limits.PASSES]:
+            with contextlib.suppress(OSError, ProtocolError, ValueError):
+                if path.stat().st_size <= _OWED_BYTES:
+                    yield (
+                        PeerId(bytes.fromhex(path.stem)),
+                        max(0, decode(path.read_bytes(), int, _OWED_BYTES)),
+                    )
 
     async def write(self) -> None:
         """Returns when all that is to be kept lies on the disk. Raises RunError FF-CORE-050; what is left stays due."""
         async with self._turn:
-            for path, kept in list(self._waiting.items()):
-                data = encode(tuple(kept))
+            for path, data in list(self._waiting.items()):
                 await asyncio.to_thread(durable.write_atomic, path, data, _LABEL, private=True)
-                if self._waiting.get(path) is kept:
+                if self._waiting.get(path) is data:
                     del self._waiting[path]
 
     async def drop(self, toll: Pass) -> None:

@@ -96,8 +96,11 @@ class Tollgate:
     ) -> dict[str, Callable[[Connection, bytes], Awaitable[bytes]]]:
         """Belongs to this relay from now on; the methods that it serves. `clock`: seconds since 1970."""
         self._relay, self._clock, self._voices = relay, clock, Voices(attached)
-        for kept in self._till.load(relay, self._chain) if self._till is not None else ():
-            self._put(kept.signed, is_whole=False).restore(kept.receipts)
+        if self._till is not None:
+            for payer, size in self._till.debts():
+                self._payers.owes(payer, size)
+            for kept in self._till.load(relay, self._chain):
+                self._put(kept.signed, is_whole=False).restore(kept.receipts, kept.carried)
         self._tasks.begin(self._watch())
         return {RECEIPT: self._receipt, RENEW: self._renew, SETTLE: self._settled, USED: self._used}
 
@@ -264,6 +267,9 @@ class Tollgate:
                 if is_late:
                     carrier.close()
             if self._till is not None:
+                for books in self._books.values():
+                    if books.carried - books.kept >= limits.RECEIPT_STEP:
+                        self._keep(books)
                 with contextlib.suppress(FarflungError):  # the disk is full: it is tried again
                     await self._till.write()
             for name, books in list(self._books.items()):
@@ -317,7 +323,8 @@ class Tollgate:
 
     def _keep(self, books: Books) -> None:
         if self._till is not None:
-            self._till.keep(books.signed, books.receipts)
+            books.kept = books.carried
+            self._till.keep(books.signed, books.receipts, books.carried)
 
     async def _renew(self, connection: Connection, body: bytes) -> bytes:
         """A pass, new or signed anew by its payer; whoever brings it."""
@@ -371,6 +378,10 @@ class Tollgate:
                 claims = tuple(Claim(mine[name].signed, mine[name].receipts) for name in sorted(mine))
                 due = tuple(each for each in claims if each.receipts or each.signed.toll.lost)
                 await self._settle(payer, due)
+                if self._till is not None:
+                    self._till.owe(payer, known.account.owed)
+                    with contextlib.suppress(FarflungError):
+                        await self._till.write()
                 for name in mine:
                     await self._forget(name)
                 self._payers.settled(payer, known)
