@@ -110,5 +110,38 @@ def test_a_relay_and_its_check_need_no_library_that_the_container_leaves_out() -
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_service_is_installed_with_the_libraries_of_the_container() -> None:
+    page = (ROOT / "docs" / "operate.md").read_text()
+    (shown,) = re.findall(r"/opt/farflung/bin/pip install -c constraints.txt (.*)", page)
+    assert shown.split() == re.findall(r"constraints.txt\s+(.*?)\s+&&", runs())[0].split()
+    assert "pip install --no-deps ." in page
+    assert "--no-deps ." in runs()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_a_relay_runs_where_no_memory_may_become_a_program(tmp_path: Path) -> None:
+    """As under MemoryDenyWriteExecute of the unit: PR_SET_MDWE of Linux 6.3 does the same, and is inherited."""
+    limited = "import ctypes, os, sys; sys.exit(77) if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) else None; "
+    start = (
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, '-m', 'farflung.app.cli.main', *sys.argv[1:]])"
+    )
+    words = ["relay", "--port", "0", "--key", str(tmp_path / "relay.key"), "--json"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", limited + start, *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line and process.wait(30) == 77:
+            pytest.skip("this kernel has no PR_SET_MDWE")
+        place = f"127.0.0.1:{json.loads(line)['port']},{json.loads(line)['peer']}"
+        check = [sys.executable, "-m", "farflung.app.cli.main", "check", "--net", "--json", "--relay", place]
+        told = json.loads(subprocess.run(check, capture_output=True, text=True, check=False).stdout)
+        assert [one["state"] for one in told["findings"] if one["name"] == "relay"] == ["ok"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
 def runs() -> str:
     return "\n".join(rest for name, rest in instructions(CONTAINER.read_text()) if name == "RUN")

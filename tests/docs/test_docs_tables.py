@@ -9,6 +9,8 @@ import inspect
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -123,3 +125,13 @@ def test_every_page_has_a_place_among_the_others(kind: str) -> None:
     text = "".join(place.read_text(encoding="utf-8") for place in places)
     names = {path.stem for path in (ROOT / kind).glob("*.md")} - {"README", "index"}
     assert {name for name in names if name not in text} == set()
+
+
+def test_the_page_of_results_tells_of_every_case_of_the_network() -> None:
+    asked = subprocess.run(
+        [sys.executable, ROOT / "bench" / "net.py", "--help"], capture_output=True, text=True, check=True
+    )
+    cases = re.findall(r"only these of: ([a-z\s]+?)\n\s+--out", asked.stdout)[0].split()
+    page = (ROOT / "bench" / "results" / "README.md").read_text()
+    assert len(cases) > 9
+    assert [case for case in cases if f"| `{case}` |" not in page] == []
