@@ -274,6 +274,21 @@ def test_who_has_nothing_waiting_is_not_paced_to_little_and_what_it_sends_is_tak
 
 
 @linux
+def test_what_some_do_not_use_is_shared_out_twice() -> None:
+    rate = 24_000_000
+    uplink = Pacer(rate)
+    with linked() as (a, b):
+        uplink.open(a)
+        uplink.open(b)
+        uplink.limit(rate, 1.25)
+        assert [paced(each) for each in (a, b)] == [rate * 5 // 8] * 2
+        uplink.limit(rate // 2, 1.25)
+        assert [paced(each) for each in (a, b)] == [rate * 5 // 16] * 2
+        uplink.limit(rate // 2)
+        assert [paced(each) for each in (a, b)] == [rate // 4] * 2
+
+
+@linux
 def test_a_leg_that_ends_gives_its_share_back() -> None:
     async def test() -> None:
         async with pair(uplink=10**6) as (server, _, _, connection):

@@ -2,10 +2,10 @@
 
 A line is paced for one reason: the queue that we would make in it, in which the owner's packets wait. So without a
 queue there is no estimate and no pace. A round trip well above its shortest, in three windows in a row in which we had
-something to send all the time and the rate no longer grew, is a queue; if it goes when we halve, it was ours, and what
-was sent while it stood, delivered or lost elsewhere, is what the line carries. Nothing else lowers the estimate: no
-loss, no burst that ends before TCP has found its rate, no time without anything to send. What is known is doubted every
-few seconds.
+something to send all the time and the rate no longer grew, is a queue; if it goes when we give way, it was ours, and
+what was sent while it stood, delivered or lost elsewhere, is what the line carries. Nothing else lowers the estimate:
+no loss, no burst that ends before TCP has found its rate, no time without anything to send. What is known is doubted
+every few seconds.
 
     OPEN --- a queue ---> TEST --- it went: it was ours ---> KEEP --- 1 to 4 s of work, or a pause ---> PROBE
                                --- it stayed ---> OPEN, and SHARE if it stands for a second more
@@ -13,7 +13,7 @@ few seconds.
     KEEP  --- a queue ---> TEST        SHARE --- the queue went, or a pause ---> PROBE
 
     OPEN   as fast as TCP goes
-    TEST   half of what was delivered
+    TEST   what was delivered, less what the queue calls for to go: half of it while the queue is long
     KEEP   95 % of the line, headers counted: what waits is little, and the owner's own packets pass
     PROBE  1.25 times of it: a right estimate makes a queue that grows slowly, a wrong one is gone in a moment
     SHARE  half of a line that we know: the owner, or somebody in the home, wants it too
@@ -43,6 +43,8 @@ PROOF: Final = 3  # windows
 STEADY: Final = 1.25  # between the least and the most of them; in its start TCP doubles
 QUEUE: Final = 0.008  # that a queue takes at least, so that jitter is none
 QUEUE_SHARE: Final = 0.125  # of the round trip
+# At least, that begins a proof, and is somebody else's if a test leaves it: less may be jitter, of a busy machine too.
+LONG: Final = 0.02
 TEST_TRIPS: Final = 4.0
 TEST_LEAST: Final = (
     0.75  # a slow connection's smoothed round trip falls late: by an eighth an acknowledgement
@@ -57,7 +59,11 @@ PROBE_LEAST: Final = 0.5
 STAYS: Final = 1.0  # so long somebody else's queue stands, or is away, before we act on it
 SILENCE: Final = 1.0  # so long nothing is delivered when a line is cut; slow ones deliver packets
 LOST: Final = 0.05  # of what was delivered may be lost elsewhere: a queue that overflows drops more
+# And DRAIN_TRIPS: so slowly a test takes its queue out at its end, while the smoothed round trip falls late.
+DRAIN: Final = 0.1
+DRAIN_TRIPS: Final = 0.25
 _PROBE, _TEST, _SHARE = 1.25, 0.5, 0.5
+_TEST_LEAST: Final = 0.05  # that a test gives
 _KEEP: Final = KEPT * 1500 / 1448  # a line is told in packets, and rates here count what they carry
 
 
@@ -100,8 +106,13 @@ class Sample:
 
     @property
     def is_queued(self) -> bool:
-        """Whether it is more than jitter."""
+        """Whether it may be more than jitter."""
         return self.queue > max(QUEUE, QUEUE_SHARE * self.base)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is more than jitter, also of a machine that is late itself."""
+        return self.queue > max(LONG, QUEUE_SHARE * self.base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +143,7 @@ class Line:
     less: float = 0.0  # what a first proof of less said
     found: float = 0.0  # in the queue that is being tested
     patience: float = 0.0  # for the test
+    gives: float = 0.0  # in the test: the part of what was found that we leave, for the queue to go
     spent: float = 0.0  # busy seconds in this phase
     is_seen: bool = False  # a queue was, in this phase
     window: Span = Span()  # with a queue at every look
@@ -157,7 +169,7 @@ def _wish(line: Line) -> float:
     if line.phase is Phase.OPEN:
         return math.inf
     if line.phase is Phase.TEST:
-        return max(LEAST, _TEST * line.found)
+        return max(LEAST, (1 - line.gives) * line.found)
     gain = {Phase.KEEP: _KEEP, Phase.PROBE: _PROBE, Phase.SHARE: _SHARE}[line.phase]
     return max(LEAST, gain * line.rate)
 
@@ -208,7 +220,7 @@ def _enter(line: Line, phase: Phase) -> Line:
 
 def _counted(line: Line, sample: Sample) -> Line:
     line = replace(line, weighed=line.weighed.more(sample))
-    if not sample.is_queued:
+    if not sample.is_long:
         return replace(line, window=Span(), rates=())
     window = line.window.more(sample)
     if window.seconds < max(WINDOW, sample.base) or window.got < PACKETS:
@@ -228,7 +240,12 @@ def _tested(line: Line, sample: Sample) -> Line | None:
     if (found := _proof(line)) is None:
         return None
     patience = min(TEST_MOST, max(TEST_LEAST, TEST_TRIPS * sample.trip))
-    return replace(_enter(line, Phase.TEST), found=found, patience=patience)
+    return replace(_enter(line, Phase.TEST), found=found, patience=patience, gives=_gives(sample))
+
+
+def _gives(sample: Sample) -> float:
+    """No more than the queue calls for: of what we leave beyond it, the line would carry nothing."""
+    return min(_TEST, max(_TEST_LEAST, (sample.queue - QUEUE) / (DRAIN + DRAIN_TRIPS * sample.base)))
 
 
 def _more(line: Line, sample: Sample) -> Line | None:
@@ -244,16 +261,16 @@ def _more(line: Line, sample: Sample) -> Line | None:
 def _open(line: Line, sample: Sample) -> Line:
     if not line.is_others:
         return _tested(line, sample) or line
-    others = line.others + sample.seconds if sample.is_queued else 0.0
-    line = replace(line, others=others, is_others=sample.is_queued)
+    others = line.others + sample.seconds if sample.is_long else 0.0
+    line = replace(line, others=others, is_others=sample.is_long)
     return _enter(line, Phase.SHARE) if line.others >= STAYS and line.agreed else line
 
 
 def _test(line: Line, sample: Sample) -> Line:
-    if not sample.is_queued:
+    if sample.is_queued and line.spent <= line.patience:
+        return replace(line, gives=_gives(sample))
+    if not sample.is_long:
         return _enter(_proven(line, sample.at), Phase.KEEP)
-    if line.spent <= line.patience:
-        return line
     return replace(_enter(line, Phase.OPEN), is_others=True)
 
 
@@ -289,7 +306,7 @@ def _probe(line: Line, sample: Sample) -> Line:
 
 
 def _share(line: Line, sample: Sample) -> Line:
-    line = replace(line, others=0.0 if sample.is_queued else line.others + sample.seconds)
+    line = replace(line, others=0.0 if sample.is_long else line.others + sample.seconds)
     return _enter(line, Phase.PROBE) if line.others >= STAYS else line
 
 

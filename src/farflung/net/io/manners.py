@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from farflung.core import limits
-from farflung.net import uplink
+from farflung.net import lift, uplink
 from farflung.net.bucket import Bucket
 from farflung.net.io import tuning
 from farflung.net.io.allowance import Allowance
@@ -91,6 +91,7 @@ class Manners:
         self._members: dict[socket.socket, _Member] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._looked = self._divided = 0.0
+        self._lift = lift.Lift()
         self._has_sent = False
         self._out = Bucket(self._cap) if caps.up and not tuning.CAN_PACE else None
         self._in = Bucket(KEPT * caps.down) if caps.down else None
@@ -196,9 +197,10 @@ class Manners:
         now = loop.time()
         sample = self._sampled(now, now - self._looked)
         self._looked = now
-        self.line = uplink.observe(self.line, sample)
-        self._pacer.limit(self._ceiling())
+        more = self._lifted(sample)
+        self._pacer.limit(self._ceiling(), more)
         if now - self._divided >= _SHARE_SECONDS:
+            self._lift = lift.divided(self._lift)
             self._pacer.look(now - self._divided)
             self._divided = now
         self._keep()
@@ -209,6 +211,13 @@ class Manners:
             for sock, member in self._members.items():
                 member.calm = _QUIET_LOOKS
                 self._pacer.quiet(sock, True)
+
+    def _lifted(self, sample: Sample) -> float:
+        """Takes a look in; how many times the rate is shared out after it."""
+        before, allowed = self.line.phase, self._pacer.rate * sample.seconds
+        self.line = uplink.observe(self.line, sample)
+        self._lift = lift.looked(self._lift, before, self.line.phase, allowed, sample)
+        return lift.times(self._lift, self.line.phase, self._ceiling(), self._cap)
 
     def _remember(self, sock: socket.socket) -> None:
         """The first connection names the network; what is known of its line is where we begin."""

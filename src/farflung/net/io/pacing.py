@@ -33,7 +33,7 @@ class Pacer:
     """
 
     def __init__(self, rate: int, *, looks: int = 1) -> None:
-        self.rate, self._looks = rate, looks
+        self.rate, self.lift, self._looks = rate, 1.0, looks
         self._senders: dict[socket.socket, _Sender] = {}
 
     def open(self, sock: socket.socket) -> None:
@@ -46,10 +46,10 @@ class Pacer:
         if self._senders.pop(sock, None) is not None:
             self._divide()
 
-    def limit(self, rate: int) -> None:
-        """The line carries `rate` from now on; who wanted all of it still does."""
-        if rate != self.rate:
-            before, self.rate = self.rate, rate
+    def limit(self, rate: int, lift: float = 1.0) -> None:
+        """The line carries `rate` from now on, of which `lift` times is shared out; who wanted all still does."""
+        if (rate, lift) != (self.rate, self.lift):
+            before, self.rate, self.lift = self.rate, rate, lift
             for sender in self._senders.values():
                 if sender.want >= before:
                     sender.want = rate
@@ -94,7 +94,8 @@ class Pacer:
         senders = self._senders.values()
         little = sum(sender.used for sender in senders if sender.is_quiet)
         busy = [sender for sender in senders if not sender.is_quiet]
-        shares = iter(divide(max(self.rate // 2, self.rate - little), [sender.want for sender in busy]))
+        rate = max(self.rate // 2, int(self.lift * self.rate) - little)
+        shares = iter(divide(rate, [sender.want for sender in busy]))
         for sock, sender in self._senders.items():
             share = self.rate if sender.is_quiet else next(shares)
             if share != sender.share:

@@ -1,0 +1,103 @@
+"""How much more than a line's rate is shared out, while some of its connections are below their shares."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farflung.net import lift
+from farflung.net.io.manners import Caps, Manners
+from farflung.net.lift import MOST, Lift
+from farflung.net.uplink import Line, Phase, Sample
+
+KEEP, SHARE, PROBE, TEST, OPEN = Phase.KEEP, Phase.SHARE, Phase.PROBE, Phase.TEST, Phase.OPEN
+RATE = 1_000_000
+FREE = Sample(0.0, 20_000, 0.02)  # all that the rate allows
+QUEUED = replace(FREE, trip=0.09, queue=0.04)
+
+
+def after(one: Lift, part: float, phase: Phase = KEEP, looks: int = 12) -> Lift:
+    """So many looks in which `part` of the rate was carried, and the division behind them."""
+    for _ in range(looks):
+        sample = replace(FREE, delivered=round(part * 20_000))
+        one = lift.looked(one, phase, phase, 0.02 * RATE, sample)
+    return lift.divided(one)
+
+
+@pytest.mark.parametrize("phase", [KEEP, SHARE])
+def test_what_some_leave_is_shared_out_until_all_of_the_rate_is_used(phase: Phase) -> None:
+    one = Lift()
+    for _ in range(4):
+        one = after(one, min(1.0, 0.8 * one.times), phase)  # each uses four fifths of its share
+    assert one.times == pytest.approx(1.25, rel=0.01)
+
+
+def test_what_was_shared_out_too_much_is_taken_back() -> None:
+    assert after(Lift(1.3), 1.15).times == pytest.approx(1.3 / 1.15)
+    assert after(Lift(1.1), 1.4).times == 1.0
+
+
+@given(st.lists(st.floats(0, 3), max_size=20))
+def test_never_less_than_the_rate_is_shared_out_and_never_half_more(parts: list[float]) -> None:
+    one = Lift()
+    for part in parts:
+        one = after(one, part)
+        assert 1.0 <= one.times <= MOST
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sample"),
+    [
+        (KEEP, KEEP, replace(QUEUED, delivered=9_000)),  # the line is full: what we lack others have
+        (SHARE, SHARE, replace(QUEUED, delivered=9_000)),
+        (KEEP, KEEP, replace(FREE, delivered=9_000, is_busy=False)),  # nothing waited
+        (KEEP, PROBE, replace(FREE, delivered=9_000)),
+        (PROBE, PROBE, replace(FREE, delivered=9_000)),  # not meant to be filled
+    ],
+)
+def test_a_queue_idle_time_and_a_probe_add_nothing(before: Phase, now: Phase, sample: Sample) -> None:
+    one = lift.looked(Lift(1.2), KEEP, KEEP, 0.02 * RATE, FREE)
+    one = lift.looked(one, before, now, 0.02 * RATE, sample)
+    assert lift.divided(one) == Lift(1.2)
+    assert lift.divided(Lift(1.2)) == Lift(1.2)  # nothing was seen
+
+
+def test_a_test_shares_out_what_it_says_and_begins_a_doubt() -> None:
+    one = lift.looked(Lift(1.4), PROBE, TEST, 0.02 * RATE, QUEUED)
+    assert one.times == pytest.approx(1.2)
+    assert lift.times(one, TEST, RATE, math.inf) == lift.times(one, OPEN, RATE, math.inf) == 1.0
+    assert lift.looked(one, TEST, TEST, 0.02 * RATE, QUEUED) == one  # once
+    assert lift.times(one, KEEP, RATE, math.inf) == pytest.approx(1.2)
+
+
+def test_what_the_owner_allows_is_never_lifted() -> None:
+    assert lift.times(Lift(1.4), KEEP, RATE, RATE) == 1.0
+    assert lift.times(Lift(1.4), KEEP, RATE, 1.1 * RATE) == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize(("cap", "times"), [(0, 1.25), (100_000, 1.0)])
+def test_a_peer_shares_out_what_its_connections_leave(
+    monkeypatch: pytest.MonkeyPatch, cap: int, times: float
+) -> None:
+    async def test() -> float:
+        loop, now = asyncio.get_running_loop(), 0.0
+        monkeypatch.setattr(loop, "time", lambda: now)
+        peer = Manners(Caps(up=cap))
+        peer.line = Line(KEEP, RATE, since=0.0, agreed=4, busy_at=0.0)
+        peer._pacer.limit(peer._ceiling())
+        monkeypatch.setattr(
+            peer, "_sampled", lambda at, seconds: Sample(at, int(0.8 * peer.rate * seconds), seconds)
+        )
+        while now < 0.5:
+            now += 0.02
+            peer._look()
+            assert peer._timer is not None
+            peer._timer.cancel()
+        return peer._pacer.lift
+
+    assert asyncio.run(test()) == pytest.approx(times, rel=0.05)
