@@ -41,7 +41,7 @@ WINDOW: Final = 0.06  # three looks; or one round trip, or PACKETS
 PACKETS: Final = 8 * 1448
 PROOF: Final = 3  # windows
 STEADY: Final = 1.25  # between the least and the most of them; in its start TCP doubles
-QUEUE: Final = 0.008  # that a queue takes at least, so that jitter is none
+QUEUE: Final = 0.012  # that a queue takes at least, so that jitter is none
 QUEUE_SHARE: Final = 0.125  # of the round trip
 # At least, that begins a proof, and is somebody else's if a test leaves it: less may be jitter, of a busy machine too.
 LONG: Final = 0.02
