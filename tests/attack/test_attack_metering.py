@@ -26,7 +26,7 @@ from farflung.net import passes
 from farflung.net.certificates import credential_of
 from farflung.net.endpoints import Place
 from farflung.net.fanframes import HEAD_BYTES, TAG_BYTES, FrameKind, Head
-from farflung.net.io import fan, knock
+from farflung.net.io import fan, knock, tollgate
 from farflung.net.io.fanout import _Group
 from farflung.net.io.leg import Leg, Shared
 from farflung.net.io.purse import RECEIPT, Purse
@@ -421,6 +421,54 @@ def test_a_channel_that_is_opened_anew_brings_no_new_room(monkeypatch: pytest.Mo
                     await calls(made, 64)
                 await made.gate.settle(PAYER.public)
             assert made.server.forwarded <= AT_RISK
+
+    run(test)
+
+
+def test_a_word_that_the_channel_does_not_pay_for_makes_nothing_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a channel of a thousand micro-credits would buy a new window each time."""
+    monkeypatch.setattr(Tally, "receipt", Tally.nothing)
+
+    async def test() -> None:
+        async with paid(window=WINDOW, held=0.1) as made:
+            for opening in range(1, 6, 2):
+                made.ledger.funds = Funds(opening, PRICE, 1 << 40)
+                made.a.purse.drop(PAYER.public)
+                made.a.purse.put(toll(opening=opening))
+                with pytest.raises(NetworkError):
+                    await calls(made, 64)
+                await made.gate.settle(PAYER.public)
+                before = made.gate._payers._owed[PAYER.public]
+                assert before > WINDOW // 2
+                made.ledger.funds = Funds(opening + 1, PRICE, 1000)  # a micro-credit a byte
+                lost = toll(opening=opening + 1, lost=limits.PASS_BYTES)
+                books = await made.gate.admit(lost, A.public, B.public)
+                assert isinstance(books, Books)
+                assert books.account.owed >= before - 1000
+                await made.gate.settle(PAYER.public)
+                _, (claim,) = made.ledger.claims[-1]
+                assert claim.signed == lost
+            assert made.server.forwarded <= AT_RISK + 3000
+
+    run(test)
+
+
+def test_what_is_made_good_and_not_carried_is_claimed_after_the_pass_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tollgate, "LOOK_SECONDS", 0.02)
+
+    async def test() -> None:
+        async with paid() as made:
+            good = toll(serial=2, lost=500)
+            assert await renewed(made.gate, 3)
+            await made.gate._renew(None, encode(good))  # type: ignore[arg-type]
+            made.now[0] += limits.PASS_SECONDS + limits.PASS_SKEW_SECONDS
+            await until(lambda: len(made.gate._books) == 1)
+            assert made.gate.payers == (PAYER.public,)
+            await made.gate.settle(PAYER.public)
+            ((_, (claim,)),) = made.ledger.claims
+            assert claim == Claim(good, ())
 
     run(test)
 

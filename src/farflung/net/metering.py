@@ -79,17 +79,23 @@ class _Party:
 class Account:
     """One payer at one relay, over all its passes that are not settled."""
 
-    def __init__(self, window: int = limits.RECEIPT_WINDOW, owed: int = 0) -> None:
-        """`window`: bytes that may be at risk. `owed`: of them, what earlier passes left, which are settled."""
-        self.window, self._before = window, owed
+    def __init__(
+        self, window: int = limits.RECEIPT_WINDOW, owed: int = 0, worth: int = limits.PASS_BYTES
+    ) -> None:
+        """`window`: bytes that may be at risk. `owed`: of them, what earlier passes left, which are settled.
+
+        `worth`: bytes that the payer's channel pays for, from the first on.
+        """
+        self.window, self._before, self.worth = window, owed, worth
         self.carried = 0  # bytes given to parties
         self.unsigned = 0  # of these, what cannot be claimed by what the parties signed
-        self.made_good = 0  # bytes that can be claimed by the payer's own word
+        self.made_good = 0  # bytes that can be claimed by the payer's own word, if its channel pays for them
 
     @property
     def owed(self) -> int:
-        """Bytes at risk, of these and earlier passes."""
-        return max(0, self._before + self.unsigned - self.made_good)
+        """Bytes at risk, of these and earlier passes. A word that the channel does not pay for is worth nothing."""
+        left = max(0, self.worth - (self.carried - self.unsigned))
+        return max(0, self._before + self.unsigned - min(self.made_good, left))
 
     @property
     def room(self) -> int:
@@ -214,6 +220,11 @@ class Books:
     def last(self, party: PeerId) -> SignedReceipt | None:
         """A holder's last receipt."""
         return self._parties[party].said
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to claim: nothing was carried, and nothing made good."""
+        return not (self.carried or self.signed.toll.lost)
 
     @property
     def receipts(self) -> tuple[SignedReceipt, ...]:

@@ -30,26 +30,25 @@ class Funds:
 
 @dataclass(slots=True)
 class Payer:
-    """`account`: what was carried at its cost and is not settled; `worth`: bytes that its channel pays for."""
+    """`account`: what was carried at its cost and is not settled, and what its channel is worth."""
 
     account: Account
     books: dict[Name, Books] = field(default_factory=dict)
     funds: Funds | None = None
     asked_at: float = float("-inf")
-    worth: int = 0
     is_settling: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # to ask the ledger, or to begin books
     ending: asyncio.Lock = field(default_factory=asyncio.Lock)  # to settle
 
     def is_spent(self, books: Books) -> bool:
         """Whether more was carried than its channel pays for, or these books are of an earlier channel."""
-        return books.account is not self.account or self.account.carried > self.worth
+        return books.account is not self.account or self.account.carried > self.account.worth
 
     def know(self, funds: Funds | None, now: float) -> None:
         """What the ledger says of its channel. `now`: by the loop's clock."""
         self.funds, self.asked_at = funds, now
         held, price = (funds.held, funds.price) if funds is not None else (0, 1)
-        self.worth = tolls.worth(held, price)
+        self.account.worth = tolls.worth(held, price)
 
 
 class Payers:
@@ -69,7 +68,7 @@ class Payers:
     def of(self, name: PeerId) -> Payer:
         """A payer, known from now on."""
         if name not in self._known:
-            self._known[name] = Payer(Account(self._window, self._owed.get(name, 0)))
+            self._known[name] = Payer(Account(self._window, self._owed.get(name, 0), worth=0))
         return self._known[name]
 
     def owes(self, name: PeerId, size: int) -> None:
@@ -82,10 +81,10 @@ class Payers:
         `need`: bytes that the payer says it pays for; the ledger is asked sooner where that is more than is known.
         """
         payer, loop = self.of(name), asyncio.get_running_loop()
-        if need > payer.worth:
+        if need > payer.account.worth:
             await asyncio.sleep(max(0.0, payer.asked_at + _MORE_SECONDS - loop.time()))
         async with payer.turn:
-            pause = _MORE_SECONDS if need > payer.worth else FUNDS_SECONDS
+            pause = _MORE_SECONDS if need > payer.account.worth else FUNDS_SECONDS
             if loop.time() - payer.asked_at >= pause or payer.funds is None:
                 with contextlib.suppress(FarflungError):  # the ledger is away: what it said last counts
                     payer.know(await self.ask(name), loop.time())

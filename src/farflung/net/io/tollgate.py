@@ -273,7 +273,7 @@ class Tollgate:
                 with contextlib.suppress(FarflungError):  # the disk is full: it is tried again
                     await self._till.write()
             for name, books in list(self._books.items()):
-                is_over = not books.carried and not passes.is_current(books.signed.toll, self._now())
+                is_over = books.is_idle and not passes.is_current(books.signed.toll, self._now())
                 if is_over and not any(run.books is books for run in self._runs.values()):
                     await self._forget(name)
 
@@ -390,8 +390,8 @@ class Tollgate:
 
     @property
     def payers(self) -> tuple[PeerId, ...]:
-        """Those for whom something was carried and is not settled."""
-        return tuple(sorted({name[0] for name, books in self._books.items() if books.carried}))
+        """Those for whom something was carried, or who make something good, and it is not settled."""
+        return tuple(sorted({name[0] for name, books in self._books.items() if not books.is_idle}))
 
     def _now(self) -> int:
         return int(self._clock())
