@@ -120,6 +120,7 @@ class Books:
         self._made_good = 0  # and by the payer's own word, within the quota
         self.kept = 0  # of `carried`, what is written down
         self._parties = {party: _Party() for party in signed.toll.holders}
+        self._bill()
 
     def _count(self, carried: int) -> None:
         before = max(0, self.carried - self.billed)
