@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from net_relays import A, B, echo, run, until
 
+from farflung.core import limits
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io import lanes
@@ -102,6 +103,28 @@ def test_a_path_whose_lanes_carry_bulk_is_not_measured_by_a_burst_over_control(
             await held
             await roads._burst(B.public, road, first.place)
             assert first.moved - before > 1 << 20
+
+    run(test)
+
+
+def test_all_of_a_burst_is_under_way_at_once_so_that_it_tells_no_round_trips() -> None:
+    async def test() -> None:
+        arrived, go = list[int](), asyncio.Event()
+
+        async def hold(_connection: Connection, _method: str, body: bytes) -> bytes:
+            arrived.append(len(body))
+            if sum(arrived) == limits.MIB:
+                go.set()
+            await go.wait()
+            return b""
+
+        async with two() as (_, roads, b, _):
+            first = await roads.connection(B.public)
+            await until(lambda: len(roads.ways(B.public)) == LANES)
+            b.services[roads_module.ECHO] = hold
+            async with asyncio.timeout(10):
+                await roads._burst(B.public, roads._roads[B.public], first.place)
+            assert go.is_set()
 
     run(test)
 

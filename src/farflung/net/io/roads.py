@@ -43,7 +43,9 @@ TRIP_SECONDS: Final = 5.0  # between two measurements of a round trip that is kn
 USED_SECONDS: Final = 30.0  # for which a peer counts as in use
 _BULK_BYTES: Final = 128 * limits.KIB  # moved in one tick, to tell goodput
 _DIALS: Final = (1, 101)  # numbers of new connections that no lane has
-_BURST, _IN_FLIGHT = 16, 4  # messages of limits.FRAME_BYTES
+_BURST: Final = (
+    16  # messages of limits.FRAME_BYTES, at once: with fewer under way a long path tells its length
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -353,14 +355,9 @@ class Roads:
         line = road.lines.get(place)
         if line is None or self._lanes.is_busy(line.connection):
             return
-        connection, before, turn = line.connection, self._now(), asyncio.Semaphore(_IN_FLIGHT)
-
-        async def one() -> None:
-            async with turn:
-                await connection.call(ECHO, bytes(limits.FRAME_BYTES), kind=Kind.SYNC)
-
+        connection, before, piece = line.connection, self._now(), bytes(limits.FRAME_BYTES)
         with contextlib.suppress(NetworkError):
-            await asyncio.gather(*(one() for _ in range(_BURST)))
+            await asyncio.gather(*(connection.call(ECHO, piece, kind=Kind.SYNC) for _ in range(_BURST)))
             seconds = self._now() - before
             if seconds > 0 and road.lines.get(place) is line:
                 self._feed(peer, road, paths.Measured(place, goodput=_BURST * limits.FRAME_BYTES / seconds))
