@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from attack_run import Run
-from attack_world import BOUND, LAYOUT, MEMBERS, REQUESTER, SPEC
+from attack_world import BOUND, LAYOUT, MEMBERS, REQUESTER, SPEC, TERMS
 
 from farflung.app import fanning, objects, wire
 from farflung.app.exchange import Exchange, Outlook
@@ -200,6 +202,38 @@ def test_a_group_whose_relay_is_gone_meets_at_the_next_one(plain: Told, tmp_path
     run = fanned(tmp_path / "run", Place("127.0.0.1", 1, PeerId(bytes(31) + b"x")))
     assert run.root == plain.root
     assert not [event for event in run.events if isinstance(event, Warned)]
+
+
+class Deaf:
+    """A place in a group at a relay that is gone."""
+
+    epoch = refusals = 0
+
+    def __init__(self) -> None:
+        self.met = list[Meeting]()
+
+    async def enter(self, meeting: Meeting) -> None:
+        self.met.append(meeting)
+        raise fanway.refused(meeting.relay, "it is gone")
+
+
+def test_a_group_has_another_key_whenever_somebody_comes_or_leaves() -> None:
+    deaf, nobody = Deaf(), cast(Any, SimpleNamespace(emit=lambda _: None))
+    outlook = Outlook(places=(Place("127.0.0.1", 1, RELAY.public),))
+    exchange = Exchange(REQUESTER, TERMS.id, nobody, cast(Any, deaf), {}, nobody, outlook, BOUND)
+    keys = tuple(sorted(member.public for member in MEMBERS))
+
+    async def test() -> None:
+        for members in (keys[:2], keys, keys[1:], keys[:2]):
+            exchange.prepare(members, nobody)
+            await asyncio.sleep(0)
+            assert deaf.met[-1].roster.roster.members == tuple(sorted((*members, REQUESTER.public)))
+        exchange.close()
+
+    asyncio.run(test())
+    assert len({meeting.key for meeting in deaf.met}) == len(deaf.met) == 4
+    epochs = [meeting.roster.roster.epoch for meeting in deaf.met]
+    assert epochs == sorted(set(epochs))
 
 
 def lose_the_group(run: Told, *, meets_again: bool) -> list[tuple[int, int]]:
