@@ -15,6 +15,7 @@ from attack_world import BOUND, LAYOUT, MEMBERS, REQUESTER, SPEC, TERMS
 
 from farflung.app import fanning, objects, wire
 from farflung.app.exchange import Exchange, Outlook
+from farflung.core import limits
 from farflung.core.crypto import local_key
 from farflung.core.events import RoundClosed, Warned
 from farflung.core.ids import Hash, PeerId
@@ -25,6 +26,7 @@ from farflung.net.io import fanout, fanway
 from farflung.net.io.fan import Meeting
 from farflung.net.io.relay import RelayServer
 from farflung.net.messages import Kind
+from farflung.plan.exchange import Way
 from farflung.plan.links import Link
 
 RELAY = local_key(18, "relay")
@@ -333,6 +335,19 @@ def test_a_member_that_joins_nowhere_leads_the_group_around_once(
     assert "fan-out" not in {event.way for event in run.closed}
     assert met == [RELAY.public] * 2
     assert [event.code for event in run.events if isinstance(event, Warned)] == ["FF-NET-130"]
+
+
+def test_the_way_follows_what_lines_were_seen_to_carry() -> None:
+    nobody = cast(Any, None)
+    exchange = Exchange(
+        REQUESTER, TERMS.id, nobody, cast(Any, Deaf()), {}, nobody, Outlook(SLOW, SLOW), BOUND
+    )
+    keys = tuple(sorted(member.public for member in MEMBERS))
+    assert exchange._choose(0, keys).forecast.way is Way.GATHER
+    for found in (exchange._ups, exchange._downs):
+        exchange._weigh(found, keys[1], wire.Moved(limits.DATA_BYTES, 1.0))
+    course = exchange._choose(1, keys)
+    assert (course.forecast.way, course.via) == (Way.PEER, keys[1])
 
 
 def test_what_a_member_says_of_its_line_moves_nothing_but_the_forecast(plain: Told, tmp_path: Path) -> None:
