@@ -91,7 +91,7 @@ async def main():
 
 asyncio.run(main())
 """
-PLAIN, SYMMETRIC, HOLE, BUSY, OPEN, SHUT, UDPLESS, OTHER_SYMMETRIC = range(1, 9)
+PLAIN, SYMMETRIC, HOLE, BUSY, OPEN, SHUT, UDPLESS, OTHER_SYMMETRIC, LOST = range(1, 10)
 QUICK = {"up": 20, "down": 50, "rtt": 20}
 HOMES = [
     Home(**QUICK),
@@ -102,6 +102,7 @@ HOMES = [
     Home(**QUICK),
     Home(**QUICK, nat=Nat.UDP_BLOCKED),
     Home(**QUICK, nat=Nat.SYMMETRIC),
+    Home(**QUICK),
 ]
 DROP = "table inet shut {{ chain c {{ type filter hook {hook} priority -10; tcp dport {port} {extra} drop; }}; }}"
 
@@ -114,7 +115,7 @@ def _possible() -> None:
 
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Laboratory]:
-    """Eight homes, two servers with a relay each, on the first also what is no relay as it should be, and a ledger."""
+    """Nine homes, two servers with a relay each, on the first also what is no relay as it should be, and a ledger."""
     with Laboratory(HOMES, servers=3) as built:
         started = [
             built.start(who, [sys.executable, "-c", RELAYS, built.address(who), *words], out=subprocess.PIPE)
@@ -180,6 +181,8 @@ FOUND = {
     ("expired", "record"): ("fails", "expired_record", "the peer"),
     ("expired", "peer"): ("fails", "peer_absent", "the peer"),
     ("pair", "pair"): ("slow", "symmetric_nat", "both sides"),
+    ("lost", "ipv4"): ("fails", "no_ipv4", NETWORK),
+    ("lost", "relay"): ("fails", "no_ipv4", NETWORK),
     ("udpless", "udp"): ("note", "udp_blocked", NETWORK),
     ("shut", "ipv6"): ("fails", "no_ipv6", NETWORK),
     ("shut", "relay 3"): ("fails", "relay_down", RELAY),
@@ -196,6 +199,7 @@ def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory, tmp_path
     drop(laboratory, f"r{SHUT}", "forward", PORT)
     drop(laboratory, f"h{OPEN}", "input", 4600)
     strangers = [f"--relay={s1}:{port}" for port in (OTHER, WEB, LATE, GONE)]
+    laboratory.run(f"h{LOST}", ["ip", "route", "del", "default"])
     filler = laboratory.start(
         f"h{BUSY}.2", [sys.executable, "-c", FILL, laboratory.address("s2")], out=subprocess.PIPE
     )
@@ -212,6 +216,7 @@ def test_check_names_each_fault_and_whose_it_is(laboratory: Laboratory, tmp_path
             "reached": (f"h{OPEN}", "--relay", two, "--listen", "4601"),
             "shut": (f"h{SHUT}", *(f"--relay={each}" for each in (one, f"{s1}:{LATE}", nobody, six))),
             "udpless": (f"h{UDPLESS}", "--relay", one),
+            "lost": (f"h{LOST}", "--relay", one),
             "expired": (f"h{PLAIN}", "--peer", KEYS["peer"], "--ledger", f"{s3}:4600,{KEYS['ledger']}"),
         }
         with ThreadPoolExecutor(5) as pool:
