@@ -150,7 +150,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_damaged_file_ends_in_finite_vectors_or_in_one_of_two_errors(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

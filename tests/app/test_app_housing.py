@@ -40,7 +40,7 @@ def told(network: local.LocalNetwork) -> dict[str, dict[str, Any]]:
 
 
 @given(st.integers(1, 64), st.integers(1, 16))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_each_provider_and_verifier_has_a_home_and_the_first_two_a_symmetric_nat(
     providers: int, verifiers: int
 ) -> None:

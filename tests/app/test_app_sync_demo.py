@@ -162,7 +162,7 @@ def test_prime_sizes_cost_their_share(shape: tuple[int, ...]) -> None:
     assert sent_bytes([shape]) < 1.05 * exact + 200
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.lists(st.integers(1, 40), min_size=0, max_size=4).map(tuple).filter(lambda s: math.prod(s) < 5000),

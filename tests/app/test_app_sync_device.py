@@ -94,7 +94,7 @@ def same_on_the_device(make: Any, settings: dict[str, Any], tamper: Any = None) 
     delay=st.integers(0, 1),
     momentum=st.sampled_from([0.0, 0.9]),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_peer_on_the_device_is_bit_for_bit_the_peer_on_the_host(
     shapes, dtype, bits, chunk, topk, fragments, delay, momentum
 ) -> None:

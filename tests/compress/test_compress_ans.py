@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from farflung.compress import ans, plane
 from farflung.core.errors import ProtocolError
 
-CASES = settings(max_examples=40, deadline=None)
+CASES = settings(max_examples=40)
 
 
 def shares_of(symbols, weights, bits):

@@ -19,7 +19,7 @@ from farflung.compress.bits import (
 )
 from farflung.core.errors import ProtocolError
 
-CASES = settings(max_examples=60, deadline=None)
+CASES = settings(max_examples=60)
 
 
 @CASES

@@ -16,7 +16,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.layout import Layout
 
 ABOUT = About(3, 0, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
-CASES = settings(max_examples=40, deadline=None)
+CASES = settings(max_examples=40)
 LAYOUTS = {
     "prime": {"w": (1009, 7)},
     "one element": {"w": (1,)},

@@ -18,7 +18,7 @@ from farflung.core.layout import Layout
 
 ABOUT = About(3, 1, Hash(b"\x01" * 32), PeerId(b"\x02" * 32))
 LAYOUT = Layout.of({"a": (21,), "b": (3,), "c": (2, 2)})
-CASES = settings(max_examples=60, deadline=None)
+CASES = settings(max_examples=60)
 VALUES = np.random.default_rng(5).standard_normal(LAYOUT.size).astype(np.float32)
 
 

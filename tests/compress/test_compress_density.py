@@ -17,7 +17,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.train import optim
 
-CASES = settings(max_examples=100, deadline=None)
+CASES = settings(max_examples=100)
 SETTINGS = st.integers(1, 1 << 20).flatmap(
     lambda chunk: st.tuples(st.integers(1, chunk), st.just(chunk), st.integers(0, 1 << 20))
 )

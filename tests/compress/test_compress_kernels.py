@@ -158,7 +158,7 @@ def on_decoding(name: str, data: bytes, bits: int, lanes: int, *about: int) -> N
 
 
 @given(st.lists(st.integers(0, 14), min_size=1, max_size=700), st.sampled_from([15, 255]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_streams_of_values_are_the_same(symbols, alphabet):
     coded = np.array(symbols, np.uint8)
     on_symbols(coded, alphabet)
@@ -170,7 +170,7 @@ def test_streams_of_values_are_the_same(symbols, alphabet):
     st.integers(0, 1 << 32), st.integers(1, 6000), st.sampled_from([1, 7, 64, 256, 4096, 5000]), st.integers(1, 64),
     st.sampled_from([1, 3, 64, 100, 1000, 6000, 1 << 33]), st.integers(0, 300), st.booleans(),
 )  # fmt: skip
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_streams_of_supports_are_the_same(seed, size, chunk, topk, width, origin, is_skewed):
     values = random(seed, size)
     if is_skewed:
@@ -180,31 +180,31 @@ def test_streams_of_supports_are_the_same(seed, size, chunk, topk, width, origin
 
 
 @given(vectors, st.integers(1, 64), st.integers(1, 64))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_largest_are_the_same(values, chunk, topk):
     on_largest(values, chunk, topk)
 
 
 @given(vectors, st.sampled_from([7, 127]), st.integers(1, 200))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_block_wise_values_are_the_same(values, top, block):
     on_levels(values, top, block)
 
 
 @given(vectors, st.integers(0, 1 << 26), st.booleans())
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_two_bit_values_are_the_same(values, threshold, is_zero):
     on_two_bits(values, threshold, is_zero)
 
 
 @given(vectors, st.data(), st.sampled_from([0.0, 0.5, 0.95, 0.999, 1.0]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_error_feedback_is_the_same(values, data, decay):
     on_sums(values, data.draw(arrays(np.float32, values.size, elements=finite)), decay)
 
 
 @given(vectors, st.integers(1, 1 << 20), st.integers(0, 1 << 30))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_merging_is_the_same(values, weight, scale):
     on_merge(values, weight, scale)
 

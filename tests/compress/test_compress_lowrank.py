@@ -14,7 +14,7 @@ from farflung.core.errors import ProtocolError, RunError, SpecError, Verificatio
 from farflung.core.ids import Hash, PeerId
 from farflung.core.layout import Layout
 
-CASES = settings(max_examples=40, deadline=None)
+CASES = settings(max_examples=40)
 LAYOUT = Layout.of({"bias": (7,), "conv": (6, 3, 3, 3), "scale": (), "thin": (2, 9), "weight": (40, 33)})
 RANK = 2
 CODEC = LowRank(RANK, 1.0)
@@ -263,7 +263,7 @@ def test_lengths_are_exact():
     assert CODEC.expect(LAYOUT) == sum(map(len, PAYLOADS)) / 2
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from([BASIS, FACTOR]), st.randoms(use_true_random=False), st.integers(0, 3))
 def test_decoder_is_total(phase, random, kind):
     data = bytearray(PAYLOADS[phase])

@@ -18,7 +18,7 @@ from farflung.core.ids import PeerId
 from farflung.core.layout import Layout
 
 LAYOUT = Layout.of({"a": (3,), "b": (2, 2), "c": (1,)})
-CASES = settings(max_examples=60, deadline=None)
+CASES = settings(max_examples=60)
 UNIT = 1 << 24
 
 
@@ -260,14 +260,14 @@ def long_parts(draw):
 WEIGHTS = st.one_of(st.integers(1, 5000), st.just(limits.WEIGHT))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(long_parts())
 def test_blocks_and_zeros_change_no_bit(case):
     layout, parts = case
     assert np.array_equal(merge(layout, parts).total, slow(layout, parts))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(long_parts(), st.randoms())
 def test_any_order_of_arrival_gives_the_same_bits(case, random):
     layout, parts = case
@@ -314,7 +314,7 @@ def test_squares_are_exact_around_every_limit(size):
     assert sum_of_squares(x) == sum(int(v) ** 2 for v in x)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(some_parts(), st.sets(st.sampled_from("abc"), min_size=1))
 def test_a_fragment_merges_to_its_part_of_the_whole(parts, names):
     whole = merge(LAYOUT, parts)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from farflung.compress.quantise import check_symbols, from_symbols, to_symbols
 
-CASES = settings(max_examples=60, deadline=None)
+CASES = settings(max_examples=60)
 VECTORS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40)
 
 

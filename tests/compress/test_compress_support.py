@@ -12,7 +12,7 @@ from farflung.compress import ans, support
 from farflung.compress.support import Piece
 from farflung.core.errors import ProtocolError
 
-CASES = settings(max_examples=30, deadline=None)
+CASES = settings(max_examples=30)
 
 
 def encoded(indices, piece):

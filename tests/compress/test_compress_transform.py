@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from farflung.compress.transform import SIDES, basis, choose, forward, inverse
 from farflung.core.errors import SpecError
 
-CASES = settings(max_examples=40, deadline=None)
+CASES = settings(max_examples=40)
 LARGEST = 3.4028234663852886e38
 
 
@@ -71,7 +71,7 @@ def whole_numbers(values, chunk, way, order):
     return result + values[len(result) :].tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(blocks(256), st.randoms(), st.sampled_from([forward, inverse]))
 def test_every_order_of_summation_gives_the_same_bits(case, random, way):
     chunk, values = case

@@ -13,7 +13,7 @@ from farflung.compress import values as sut
 from farflung.compress.values import BITS, check_canonical, levels_bytes, quantise, restore
 from farflung.core.errors import ProtocolError, SpecError, VerificationError
 
-CASES = settings(max_examples=80, deadline=None)
+CASES = settings(max_examples=80)
 NUMBERS = st.one_of(
     st.floats(-2, 2, width=32),
     st.floats(width=32, allow_nan=False, allow_infinity=False),

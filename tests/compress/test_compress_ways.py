@@ -143,7 +143,7 @@ def test_no_broken_payload_of_the_second_way_says_the_same_or_what_is_not_finite
 
 
 @given(st.integers(0, 5000), st.lists(st.integers(1, 50), min_size=4, max_size=4), st.integers(0, 1 << 32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_symbols_in_context_come_back(count, weights, seed):
     shares = np.array(weights) / sum(weights)
     symbols = np.random.default_rng(seed).choice(4, count, p=shares).astype(np.uint8)

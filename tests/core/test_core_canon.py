@@ -16,7 +16,7 @@ from farflung.core.canon import FRACTION_BITS, SATURATION, apply_outer, mean_fro
 from farflung.core.errors import ProtocolError
 from farflung.core.layout import ROOT_CHUNK, Layout, TensorSpec, state_root, tensor_root
 
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=40)
 SHAPES = st.dictionaries(
     st.text("abcdef.", min_size=1, max_size=6),
     st.lists(st.integers(1, 4), max_size=3).map(tuple),

@@ -13,7 +13,7 @@ from farflung.core.crypto import SigningKey, check_signed, derive, digest, is_si
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId
 
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=40)
 KEY = local_key(1, "test")
 PARTS = st.lists(st.binary(max_size=8), max_size=4)
 

@@ -33,7 +33,7 @@ from farflung.core.money import (
     times,
 )
 
-FEW = settings(max_examples=50, deadline=None)
+FEW = settings(max_examples=50)
 AMOUNT = st.integers(0, MAX_CREDITS)
 
 

@@ -119,7 +119,7 @@ def test_names_do_not_cover_each_other(curves: Any) -> None:
     assert all(a.meets(b) == 0 for a, b in combinations(boxes, 2))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(0, 400), min_size=1, max_size=20))
 def test_names_in_a_column_stand_apart_in_their_order(curves: Any, wanted: list[float]) -> None:
     from pieces import apart

@@ -127,7 +127,7 @@ EVENTS = st.one_of(
 
 
 @given(steps=st.lists(st.tuples(EVENTS, st.integers(0, 10)), max_size=30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_from_every_state_the_clock_and_the_kernel_free_the_slot(steps: list[tuple[Event, int]]) -> None:
     slot: Slot = None
     now, launched, ended = 0, 0, 0

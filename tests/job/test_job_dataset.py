@@ -37,7 +37,7 @@ def dataset(train, heldout, dtype=np.uint8):
 
 
 @given(data=st.data(), dtype=st.sampled_from([np.uint8, np.uint16, np.uint32]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_packed_data_set_unpacks_to_itself(data, dtype):
     tokens = st.lists(st.integers(0, int(np.iinfo(dtype).max)), min_size=1, max_size=20)
     before = dataset(data.draw(tokens), data.draw(tokens), dtype)
@@ -50,7 +50,7 @@ def test_a_packed_data_set_unpacks_to_itself(data, dtype):
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_damaged_bytes_unpack_to_something_canonical_or_are_refused(data):
     raw = bytearray(pack(dataset([1, 2, 3], [4, 5], np.uint16)))
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -108,7 +108,7 @@ def test_the_names_decide_which_files_are_held_out():
 
 
 @given(sizes=st.lists(st.integers(1, 400), min_size=1, max_size=8), heldout=st.floats(0.001, 0.5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_both_sides_get_something_whatever_the_files(sizes, heldout):
     files = [(str(i), b"x" * size) for i, size in enumerate(sizes)]
     if sum(sizes) < 2:

@@ -295,7 +295,7 @@ def test_every_number_has_a_range():
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_value_under_any_key_makes_a_sound_job_or_is_refused(data):
     scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
     key = data.draw(st.sampled_from([*KEYS, *SECTIONS, "nonsense.x", "nonsense"]))
@@ -310,7 +310,7 @@ def test_any_value_under_any_key_makes_a_sound_job_or_is_refused(data):
 
 
 @given(text=st.text(alphabet="[]=.\"'\n abrounds1{},#\\", max_size=40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_text_makes_a_sound_job_or_is_refused(text):
     with contextlib.suppress(SpecError):
         check(load(text).spec)

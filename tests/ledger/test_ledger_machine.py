@@ -455,4 +455,4 @@ def count(outcomes: tuple[Outcome, ...]) -> int:
 
 
 TestLedger = Ledger.TestCase
-TestLedger.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestLedger.settings = settings(max_examples=80, stateful_step_count=40)

@@ -14,7 +14,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_tree_equals_core_merkle_after_any_changes(batches: list[tuple[int, list[int], bytes]]):
     tree, leaves = Tree(), list[bytes]()
     for added, replaced, data in batches:

@@ -134,7 +134,7 @@ def _try(members: int, listings: list[Listing]) -> Match | None:
 
 
 @given(rows=ASKS, members=st.integers(1, 4), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_match_keeps_every_promise_in_any_order_of_offers(
     rows: list[tuple[int, int]], members: int, seed: int
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_match_keeps_every_promise_in_any_order_of_offers(
 
 
 @given(rows=ASKS, members=st.integers(1, 3), who=st.integers(0, 8), lie=st.integers(0, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_with_a_spare_ask_no_single_slot_gains_by_asking_more_or_less_than_its_cost(
     rows: list[tuple[int, int]], members: int, who: int, lie: int
 ) -> None:

@@ -27,7 +27,7 @@ ACCOUNT, NODE, OTHER = (local_key(8, name) for name in ("account", "node", "othe
 GOOD = certify(ACCOUNT, NODE.public, 3, begins=1_700_000_000, expires=1_800_000_000)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     epoch=st.integers(1, limits.EPOCHS - 1),
     begins=st.integers(0, FOREVER - 1),

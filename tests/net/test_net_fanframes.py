@@ -42,7 +42,7 @@ def body(size: int, seed: int = 1) -> bytes:
 
 
 @given(st.lists(st.integers(1, 3 * limits.FAN_FRAME_BYTES), min_size=1, max_size=4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_messages_come_out_as_they_went_in_and_in_order(sizes: list[int]) -> None:
     ours, theirs = sealer(), opener()
     sent = [body(size, seed) for seed, size in enumerate(sizes)]
@@ -67,7 +67,7 @@ def test_a_stream_ends_before_its_counter_could_come_twice() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_frame_with_any_bit_changed_is_refused_or_passed_over_and_never_heard(data: st.DataObject) -> None:
     (frame,) = sealer().seal(b"a payload of some length")
     changed = bytearray(frame)

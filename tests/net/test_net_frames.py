@@ -20,7 +20,7 @@ carrying = st.builds(
 frames = st.lists(st.one_of(carrying, st.builds(Frame, st.sampled_from(sorted(SIGNALS)), st.just(0))))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frames, st.lists(st.integers(1, 400)))
 def test_any_cutting_gives_the_same_frames(sent: list[Frame], cuts: list[int]) -> None:
     data = b"".join(map(encode, sent))
@@ -32,7 +32,7 @@ def test_any_cutting_gives_the_same_frames(sent: list[Frame], cuts: list[int]) -
     assert reader.pending == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frames, st.binary(min_size=1, max_size=200))
 def test_strange_bytes_only_raise_protocol_errors(sent: list[Frame], data: bytes) -> None:
     reader = FrameReader()

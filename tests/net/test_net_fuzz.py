@@ -270,7 +270,7 @@ def test_the_truth_is_taken(name: str) -> None:
 
 
 @ALL
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.binary(max_size=400))
 def test_noise_is_refused_with_an_error_of_ours(name: str, data: bytes) -> None:
     found = taken(READERS[name], data)
@@ -278,7 +278,7 @@ def test_noise_is_refused_with_an_error_of_ours(name: str, data: bytes) -> None:
 
 
 @ALL
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(source=st.data())
 def test_a_damaged_truth_is_refused_or_is_the_truth(name: str, source: st.DataObject) -> None:
     reader = READERS[name]

@@ -58,7 +58,7 @@ def test_pem_holds_both_and_repr_of_the_key_does_not_show_it() -> None:
     assert text.count(b"-----BEGIN CERTIFICATE-----") == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(at=st.integers(0, CERTIFICATE_BYTES - 1), change=st.integers(1, 255))
 def test_a_changed_certificate_is_refused_or_names_another_key(at: int, change: int) -> None:
     data = bytearray(certificate(OWN))
@@ -102,7 +102,7 @@ def test_an_accounts_word_for_one_node_key_does_not_serve_another() -> None:
         Credential(thief, CERTIFIED.certificate)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(max_size=400))
 def test_other_bytes_are_no_certificate(data: bytes) -> None:
     for each in (data, certificate(OWN) + data[:3] + b"\0", certificate(OWN)[: len(data)]):

@@ -99,7 +99,7 @@ def test_a_registry_that_goes_back_gives_no_key_back() -> None:
     stale.check(key(2), NOW)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(

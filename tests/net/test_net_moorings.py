@@ -179,7 +179,7 @@ def test_a_peer_that_uses_one_relay_more_than_the_other_accuses_neither() -> Non
     assert play.changes() == 0
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.floats(1e4, 1e8), min_size=3, max_size=8),
     st.lists(st.floats(0.001, 0.5), min_size=8, max_size=8),
@@ -199,7 +199,7 @@ def test_noise_moves_nothing(rates: list[float], trips: list[float], noise: list
     assert play.changes() <= before + 4  # in 80 minutes: what the first measurements had wrong
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_there_are_never_fewer_relays_than_there_could_be(data: st.DataObject) -> None:
     play = Play({})

@@ -215,7 +215,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(EVENTS, st.floats(0, 20)), max_size=60))
 def test_whatever_happens_an_open_path_is_preferred_and_nothing_is_dialled_without_need(
     story: list[tuple[Event, float]],
@@ -270,7 +270,7 @@ def test_round_trips_of_an_earlier_connection_say_nothing_of_the_next_one() -> N
     assert play.state.control == R1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(0.92, 1.09), min_size=40, max_size=200), st.booleans())
 def test_noise_within_a_fifth_moves_nothing(noise: list[float], is_first: bool) -> None:
     play = Play(R1, R2)

@@ -38,7 +38,7 @@ queues = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(queues, st.integers(1, 6))
 def test_the_same_bytes_leave_in_portions_as_frame_by_frame(
     queue: list[tuple[int, Kind, Type]], frames: int

@@ -363,7 +363,7 @@ def test_welcome_comes_first_and_once_and_from_the_acceptor() -> None:
         dialer.take(Frame(Type.WELCOME, 0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.builds(Frame, st.sampled_from(Type), st.integers(0, 6), st.binary(max_size=12), st.booleans())
@@ -384,7 +384,7 @@ def test_strange_frames_only_raise_protocol_errors(frames: list[Frame]) -> None:
 sizes = st.sampled_from([0, 1, 1000, 65_526, 65_536, 200_000])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(Kind), sizes, sizes), max_size=12), st.integers(0, 2**32))
 def test_every_call_is_answered_once_in_whatever_order(calls: list[tuple[Kind, int, int]], seed: int) -> None:
     rng = random.Random(seed)

@@ -112,7 +112,7 @@ def test_no_byte_of_a_ticket_can_change() -> None:
 
 
 @given(st.binary(max_size=2 * limits.TICKET_BYTES))
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 def test_noise_is_malformed(noise: bytes) -> None:
     assert judge(noise, R.public, NOW) is Status.MALFORMED
     assert tickets.read_answer(noise) is None

@@ -178,7 +178,7 @@ def test_good_bye_is_heard() -> None:
     assert acceptor.is_closed
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.binary(min_size=1, max_size=2000), st.booleans())
 def test_strange_bytes_only_raise_protocol_errors(data: bytes, is_after_hello: bool) -> None:
     acceptor = Session.server(OWN_B)

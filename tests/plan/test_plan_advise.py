@@ -76,7 +76,7 @@ def spec(**changes: object) -> JobSpec:
 
 
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_each_of_n_payloads_is_sent_n_times_a_round(members: int, rounds: int) -> None:
     job, pairs = spec(rounds=rounds, network=NetworkSpec(providers=members)), Network(can_copy=False)
     sent = traffic(job, LAYOUT, 10_000, Fixed(), pairs)
@@ -101,7 +101,7 @@ def test_ring_counts_two_bytes_an_element_and_two_passes_a_step() -> None:
 
 
 @given(size=st.integers(0, 5 * limits.CHUNK_BYTES))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_wire_overhead_is_small_and_grows_with_size(size: int) -> None:
     assert size <= on_wire(size) <= size * 1.002 + 150 * -(-size // limits.CHUNK_BYTES)
     assert on_wire(size) <= on_wire(size + 1)
@@ -183,7 +183,7 @@ def test_a_short_budget_serves_the_margin_before_the_worst_case() -> None:
     rate=st.floats(0, 1),
     probation=st.integers(0, 30),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_all_leases_together_fit_into_the_escrow(
     budget: int, unit: int, verifiers: int, segments: int, rate: float, probation: int
 ) -> None:

@@ -66,7 +66,7 @@ def planned(job: JobSpec) -> Traffic:
     rate=st.sampled_from([0.0, 0.25, 0.5, 1.0]),
     probation=st.integers(0, 15),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_audits_are_those_that_are_paid(providers: int, verifiers: int, rate: float, probation: int) -> None:
     job = spec(
         network=NetworkSpec(providers=providers, verifiers=verifiers),

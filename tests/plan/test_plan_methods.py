@@ -74,7 +74,7 @@ def test_a_round_late_costs_only_what_compute_does_not_hide() -> None:
 
 
 @given(peers=st.integers(2, 64), steps=st.sampled_from([1, *STEPS]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_metric_is_a_bf16_ring_over_the_larger_direction(peers: int, steps: int) -> None:
     one = estimate(at("20/100/30ms", peers), sync_of("muloco", steps=steps))
     ring = 2 * (peers - 1) / peers * 2 * LAYOUT.size
@@ -105,7 +105,7 @@ def test_distro_s_857_is_54_against_a_ring() -> None:
     topk=st.integers(1, 64),
     chunk=st.integers(64, 4096),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_rounds_are_counted_by_what_each_sends(warmup: int, rounds: int, topk: int, chunk: int) -> None:
     sync = sync_of("dgc", warmup_rounds=warmup, topk=topk, chunk=chunk)
     each = Counter(kept(round, warmup, topk, chunk) for round in range(rounds))
@@ -147,7 +147,7 @@ def test_a_method_that_no_tensor_suits_is_left_out() -> None:
 
 
 @given(step=st.floats(0.001, 100), up=st.floats(1, 1000), peers=st.integers(2, 40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_h_is_the_smallest_that_fits(step: float, up: float, peers: int) -> None:
     setting = Setting(LAYOUT, Link(up * 1e6, up * 4e6), peers, Seconds(step))
     found = shortest(setting, "muloco")
@@ -188,7 +188,7 @@ def test_sparse_is_taken_where_dense_does_not_fit_and_says_so() -> None:
 
 
 @given(step=st.floats(0.3, 60), up=st.floats(0.5, 19), peers=st.integers(2, 20))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_density_is_what_is_left_at_the_smallest_h(step: float, up: float, peers: int) -> None:
     setting = Setting(LAYOUT, Link(up * 1e6, up * 5e6), peers, Seconds(step))
     choice = choose(setting)
@@ -238,7 +238,7 @@ def test_the_rates_that_are_said_to_help_do_help() -> None:
     peers=st.integers(2, 200),
     step=st.floats(1e-4, 1e3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_choice_is_always_on_the_shelf_with_reasons_and_without_surprise(
     link: tuple[float, float, float], peers: int, step: float
 ) -> None:

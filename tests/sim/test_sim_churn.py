@@ -104,7 +104,7 @@ def test_a_quorum_of_one_waits_for_all_and_opens_no_window() -> None:
 
 
 @given(st.integers(0, 2**32), st.sets(st.integers(0, 5), max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_phase_is_closed_early_or_late_or_without_a_quorum(seed: int, rounds_in: set[int]) -> None:
     network = Network(seed, job(), jitter=1.5)
     for peer in PEERS:
@@ -160,7 +160,7 @@ def test_a_member_that_weighs_more_than_it_was_assigned_is_out_and_nothing_of_it
 
 
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.floats(0.0, 90.0), st.integers(0, 4)), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_members_that_die_and_return_lose_only_the_round_they_were_in(
     seed: int, deaths: list[tuple[float, int]]
 ) -> None:
@@ -183,7 +183,7 @@ def test_members_that_die_and_return_lose_only_the_round_they_were_in(
     st.lists(st.sampled_from([0.5, 1.0, 1.3, 2.0, 9.0]), min_size=5, max_size=5),
     st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_coordinator_that_dies_in_any_window_goes_on_from_its_log(
     seed: int, deaths: list[int], speeds: list[float], is_adaptive: bool
 ) -> None:

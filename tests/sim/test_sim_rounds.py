@@ -153,7 +153,7 @@ def closed(network: Network) -> list[Closed]:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_log_is_the_same_whatever_order_answers_arrive_in(one: int, other: int) -> None:
     logs = []
     for seed in (one, other):
@@ -167,7 +167,7 @@ def test_the_log_is_the_same_whatever_order_answers_arrive_in(one: int, other: i
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 60), max_size=6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_coordinator_that_dies_anywhere_writes_the_same_log_in_the_end(
     seed: int, deaths: list[int]
 ) -> None:
@@ -209,7 +209,7 @@ def test_nothing_is_asked_before_its_record_is_written() -> None:
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 20.0), st.integers(0, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_run_goes_on_when_a_peer_is_lost(seed: int, when: float, index: int) -> None:
     network = Network(seed)
     lost = KEYS[index].public
@@ -319,7 +319,7 @@ def test_records_that_do_not_fit_together_are_refused() -> None:
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 80), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_cheater_leaves_at_the_same_place_of_the_log_whatever_happens(seed: int, deaths: list[int]) -> None:
     cheater = KEYS[2].public
     undisturbed = Network(1, cheater=cheater)

@@ -178,7 +178,7 @@ def test_no_more_than_a_share_of_an_object_is_asked_for_twice():
     trip=st.floats(0.01, 0.3),
     count=st.integers(40, 150),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_end_comes_within_a_chunk_of_when_all_ways_kept_busy_would_be_done(seconds, trip, count):
     plan = FetchPlan(manifest(count), range(len(seconds)))
     for way in range(len(seconds)):
@@ -193,7 +193,7 @@ def test_the_end_comes_within_a_chunk_of_when_all_ways_kept_busy_would_be_done(s
     count=st.integers(1, 100),
     slowed=st.tuples(st.floats(0, 10), st.integers(0, 4), st.floats(1, 20)),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_whatever_becomes_of_a_way_all_comes_and_little_of_it_twice(seconds, count, slowed):
     plan = FetchPlan(manifest(count), range(len(seconds)))
     carry(plan, dict(enumerate(seconds)), dict.fromkeys(range(len(seconds)), 0.1), {}, slowed)
@@ -258,7 +258,7 @@ def test_an_empty_object_needs_nobody():
 
 
 @given(data=st.data(), count=st.integers(0, 12), window=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_while_one_way_is_honest_every_chunk_comes_whatever_the_others_do(data, count, window):
     plan = FetchPlan(manifest(count), ["x", "y", "honest"], window=window)
     asked: list[tuple[str, int]] = []

@@ -48,7 +48,7 @@ def test_what_is_sealed_opens_at_every_chunk_border(size):
 
 
 @given(plain=st.binary(max_size=5 * SMALL), job_key=st.binary(min_size=32, max_size=32))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_sealing_is_reproducible_and_opens_to_the_same_bytes(plain, job_key):
     manifest, chunks = seal(job_key, memoryview(plain))
     assert seal(job_key, plain) == (manifest, chunks)
@@ -98,7 +98,7 @@ def test_a_duplicated_tail_is_found():
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_flipped_bit_is_found_with_and_without_a_key(data):
     manifest, chunks = seal(KEY, content(2 * SMALL + 9))
     index = data.draw(st.integers(0, 2))

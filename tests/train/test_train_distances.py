@@ -15,7 +15,7 @@ def vector(seed):
     return np.random.default_rng(seed).standard_normal(LAYOUT.size).astype(np.float32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 1 << 30), st.floats(1e-6, 1e3))
 def test_distances_are_relative_per_tensor(seed, factor):
     start, step = vector(seed), vector(seed + 1)

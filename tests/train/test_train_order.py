@@ -16,13 +16,13 @@ TOKENS = np.arange(200, dtype=np.uint16)
 small = st.integers(0, 1 << 20)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(small, small, small, small, st.integers(1, 1 << 40))
 def test_starts_lie_inside_the_training_part(seed, round, member, step, places):
     assert all(0 <= s < places for s in order.starts(seed, round, member, step, 5, places))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(small, small, small, st.integers(1, 8))
 def test_a_row_does_not_depend_on_how_many_rows_follow(round, member, step, rows):
     assert (

@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_tokens_and_another_one_others():
     assert text(3) == text(3) != text(4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(-30, 30), min_size=1, max_size=40),
     st.floats(0.05, 10),

@@ -346,7 +346,7 @@ def vector(seed, scale=1.0):
     return (scale * np.random.default_rng(seed).standard_normal(LAYOUT.size)).astype(np.float32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1 << 20), st.integers(0, 1 << 40))
 def test_an_opened_state_comes_back_bit_for_bit(weights, optimizer, residual, round, step):
     state = BorderState(
@@ -366,7 +366,7 @@ def test_an_opened_state_comes_back_bit_for_bit(weights, optimizer, residual, ro
         assert segments.border(LAYOUT, ADAMW, 2, back) == segments.border(LAYOUT, ADAMW, 2, state)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.binary(max_size=400), st.integers(0, 400), st.binary(min_size=1, max_size=4))
 def test_damaged_opened_states_never_pass(noise, place, patch):
     whole = segments.pack(BorderState(3, 9, vector(1), (vector(2), vector(3))), ADAMW, LAYOUT)

@@ -81,7 +81,7 @@ def test_values_that_are_not_finite_are_refused(bad):
     bits=st.sampled_from([1, 2, 4, 8, 16, 32]),
     kind=st.sampled_from(KINDS),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_payload_and_residual_of_what_the_device_chose_are_the_codec_s(sizes, chunk, topk, bits, kind):
     codec = TopK(bits, min(topk, chunk), chunk, "raw", 1.0)
     whole, own = vector(kind, sum(sizes)), layout(*sizes)

@@ -58,7 +58,7 @@ def test_inner_state_comes_back_bit_for_bit(held):
     assert inner.pack(back, ADAMW, LAYOUT) == packed
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_flipped_bit_anywhere_is_found(data):
     packed = bytearray(inner.pack(make_inner(), ADAMW, LAYOUT))
@@ -68,7 +68,7 @@ def test_a_flipped_bit_anywhere_is_found(data):
         inner.unpack(bytes(packed), ADAMW, LAYOUT)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=300), st.integers(0, 240))
 def test_any_bytes_are_read_or_refused(noise, cut):
     packed = snapshot.pack(make_state(), LAYOUT)

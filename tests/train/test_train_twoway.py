@@ -47,7 +47,7 @@ def everybody(method, shards, count=4):
 
 
 @given(st.sets(st.sampled_from(PEERS), min_size=1), st.sets(st.integers(1, 30_000), min_size=1, max_size=12))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_element_has_one_owner_and_no_owner_more_than_its_share_and_a_slot(peers, sizes):
     layout = Layout.of({f"t{size}": (size,) for size in sizes})
     shards = twoway.shards(layout, JOB, list(peers))

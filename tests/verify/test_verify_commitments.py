@@ -50,7 +50,7 @@ def test_nothing_else_opens_it(changed: Contribution) -> None:
 
 
 @given(st.integers(0, 100), st.integers(0, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_commitment_holds_for_its_own_round_and_job_only(round: int, other: int) -> None:
     commitment = commit(KEY, JOB, round, PAYLOAD, 960, TRACE)
     assert is_commitment(commitment, JOB, other) == (round == other)

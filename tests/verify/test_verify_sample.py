@@ -59,7 +59,7 @@ def test_every_segment_is_drawn_about_as_often() -> None:
 
 
 @given(st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_neither_company_nor_flags_change_anybodys_draw(there: set[int], suspects: set[int]) -> None:
     audit = AuditSpec(rate=0.3)
     flagged = {KEYS[i].public: "norm" for i in suspects}

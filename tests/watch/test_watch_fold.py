@@ -169,7 +169,7 @@ REPORTS = st.lists(
 
 
 @given(reports=REPORTS, seed=st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_bytes_are_the_most_of_each_session_and_process_in_any_order(
     reports: list[tuple[int, str, int, int]], seed: object
 ) -> None:
@@ -215,7 +215,7 @@ def test_every_line_fits_and_starts_with_its_stage() -> None:
 
 
 @given(noise=st.text(max_size=400), number=st.integers(0, 2**62), value=st.floats(0, 1e12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number: int, value: float) -> None:
     story: tuple[AnyEvent, ...] = (
         msgspec.structs.replace(PLANNED, name=noise, model=noise, run=noise, sync=noise, tokens=number),

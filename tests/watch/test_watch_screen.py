@@ -65,7 +65,7 @@ def check(rows: tuple[Row, ...] | list[Row], columns: int, height: int) -> None:
     verbose=st.booleans(),
     is_over=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_log_gives_at_most_the_rows_and_columns_that_there_are(
     story: list[AnyEvent], columns: int, height: int, now: float, verbose: bool, is_over: bool
 ) -> None:
@@ -75,7 +75,7 @@ def test_any_log_gives_at_most_the_rows_and_columns_that_there_are(
 
 
 @given(story=STORIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_log_gives_lines_that_fit_and_details_that_do_not_fail(story: list[AnyEvent]) -> None:
     timeline = Timeline()
     for event in story:
@@ -92,7 +92,7 @@ def test_any_log_gives_lines_that_fit_and_details_that_do_not_fail(story: list[A
 
 
 @given(story=STORIES, columns=st.integers(40, 100))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_replay_from_json_gives_the_same_screen(story: list[AnyEvent], columns: int) -> None:
     again = [events.from_json(events.to_json(event)) for event in story]
     assert shown(told(*again), columns=columns) == shown(told(*story), columns=columns)
