@@ -42,10 +42,11 @@ def kept(folder: Path) -> list[Kept]:
     return list(Till(folder).load(R.public, CHAIN))
 
 
-def written(folder: Path) -> list[int]:
-    """How many receipts lie there with each pass; touches nothing, since somebody else may be writing."""
+def written(folder: Path) -> list[tuple[int, int]]:
+    """Receipts with each pass, and what was carried; touches nothing, since somebody else may be writing."""
     kind = tuple[SignedPass, tuple[SignedReceipt, ...], int]
-    return [len(decode(path.read_bytes(), kind, limits.TILL_BYTES)[1]) for path in folder.glob("*.pass")]
+    found = [decode(path.read_bytes(), kind, limits.TILL_BYTES) for path in folder.glob("*.pass")]
+    return [(len(receipts), carried) for _, receipts, carried in found]
 
 
 def test_what_is_kept_comes_back_and_what_is_dropped_does_not(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_relay_that_was_killed_claims_what_had_been_signed_and_goes_on(tmp_pat
                     assert await connection.call("x", BULK) == BULK
                 for each in (a, b):
                     await each.purse.sign(R.public)
-                await until(lambda: written(tmp_path) == [2])
+                await until(lambda: [count for count, _ in written(tmp_path)] == [2])
                 ((_, last, _),) = kept(tmp_path)
                 before = tolls.billed(
                     1 << 40, {r.receipt.party: (r.receipt.sent, r.receipt.received) for r in last}
@@ -216,7 +217,7 @@ def test_a_relay_that_is_started_anew_gives_who_owes_no_new_window(tmp_path: Pat
                 await before.settle(PAYER.public)
                 assert kept(tmp_path) == []
             else:
-                await until(lambda: [each.carried for each in kept(tmp_path)] == [owed])
+                await until(lambda: written(tmp_path) == [(0, owed)])
         after = gate()
         async with relay(toll=after, clock=lambda: NOW):
             for serial in (2, 3):

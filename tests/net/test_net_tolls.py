@@ -437,7 +437,7 @@ def test_who_is_dialled_anew_is_asked_under_a_pass_that_it_does_not_know_and_the
         raise NetworkError("FF-NET-047", "no receipt from here")
 
     async def test() -> None:
-        async with paid(window=2 * half) as made:
+        async with paid(window=2 * half, held=1.0) as made:
             connection = await made.dial()
             await _calls(connection.call, 1)
             await made.b.purse.sign(R.public)
