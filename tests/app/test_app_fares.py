@@ -94,6 +94,10 @@ class World:
     def places(self) -> tuple[Place, ...]:
         return tuple(Place(*s.address, k.public) for k, s in zip(RELAYS, self.servers, strict=True))
 
+    def gate(self, number: int) -> Any:
+        """The money side of one of the relays."""
+        return self.servers[number]._junction._bounds.toll
+
     def fares(self, funds: int = FUNDS, most: int = 0) -> Fares:
         return Fares(PAYER, self.payer, Fare(PRICE, funds, self.places, most), self.warned.append)
 
@@ -218,6 +222,7 @@ def test_a_channel_that_runs_low_gets_more_until_the_users_bound_and_then_the_ru
         assert [world.channels[each].held for each in (first, second)] == [3 * STEP, STEP]
         assert world.channels[first].opening == 1
         assert not world.warned
+        world.gate(0)._held_seconds = 1.0
         with pytest.raises(NetworkError):
             await spend(world, own, 9)
         await own.look(own._payers[0])
@@ -334,7 +339,7 @@ def test_what_nobody_signs_for_is_made_good_in_part_and_the_run_is_told_of_the_r
         for _ in range(8):
             await world.send(world.places[0], 1 << 16)
         await own.sign()
-        gate: Any = world.servers[0]._junction._bounds.toll
+        gate = world.gate(0)
         await world.node.purse.sign(RELAYS[0].public)
         (books,) = gate._books.values()
         lost = limits.RECEIPT_WINDOW // 2
