@@ -184,3 +184,17 @@ def test_a_path_that_refuses_a_lane_rests() -> None:
             assert a.connections(B.public) == (first,)
 
     run(test)
+
+
+def test_who_gave_up_waiting_for_more_connections_keeps_nobody_else_from_hearing_of_them() -> None:
+    async def test() -> None:
+        async with two() as (_, roads, _, _):
+            first = await roads.connection(B.public)
+            first.widened.cancel()
+            first.widen()
+            later = first.widened
+            first.widen()
+            assert later.done()
+            assert not later.cancelled()
+
+    run(test)

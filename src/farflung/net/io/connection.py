@@ -116,8 +116,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def widen(self) -> None:
         """Wakes who waits for more `ways`; who comes then waits anew."""
-        self.widened.set_result(None)
-        self.widened = self._loop.create_future()
+        before, self.widened = self.widened, self._loop.create_future()
+        if not before.cancelled():  # by one who awaited it under a time-out
+            before.set_result(None)
 
     def doubt(self) -> None:
         """Says that an answer is overdue. Whatever moves on this connection takes it back."""
