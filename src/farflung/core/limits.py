@@ -50,6 +50,11 @@ BLOCK_BYTES: Final = 2 * MIB
 BLOCK_TXS: Final = 4096
 LEASES_PER_JOB: Final = PEERS
 PROOF_DEPTH: Final = 48
+POOL_TXS: Final = 1 << 16  # waiting at one validator: some 16 full blocks
+POOL_BYTES: Final = 64 * MIB
+POOL_SENDER: Final = 1 << 12  # nonces of one sender, ahead of its account
+POOL_MS: Final = 600_000  # that a transaction waits at one validator
+POOL_VERDICTS: Final = 1 << 17  # signatures that a validator remembers having judged
 RECEIPT_FILE_BYTES: Final = MIB  # a genesis and the receipts of one party
 
 # Specs and logs

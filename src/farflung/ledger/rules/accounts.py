@@ -12,32 +12,40 @@ from farflung.core import money
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_TX, is_signed
 from farflung.core.errors import PolicyError
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.block import Params
+from farflung.ledger.rows import AccountRow
 from farflung.ledger.tables import Draft
 from farflung.ledger.tx import SignedTx, Transfer, Tx, fault_of
 
 
 def refusal(draft: Draft, signed: SignedTx) -> tuple[str, str] | None:
     """Code and message when the transaction may not enter the block, None when it may."""
+    fault = unsound(draft.law.chain, signed)
+    return fault or unpayable(signed.tx, draft.account(signed.tx.sender), draft.now, draft.law.params)
+
+
+def unsound(chain: Hash, signed: SignedTx) -> tuple[str, str] | None:
+    """What is wrong with a transaction whatever the state: form, chain, signature."""
     fault = fault_of(signed)
     if fault:
         return "FF-LEDG-001", f"malformed transaction: {fault}"
     tx = signed.tx
-    if tx.chain != draft.law.chain:
+    if tx.chain != chain:
         return "FF-LEDG-003", "signed for another chain"
     if not is_signed(tx.sender, signed.signature, NS_TX, encode(tx)):
         return "FF-LEDG-002", "wrong signature"
-    return _unpayable(draft, tx)
+    return None
 
 
-def _unpayable(draft: Draft, tx: Tx) -> tuple[str, str] | None:
-    account = draft.account(tx.sender)
+def unpayable(tx: Tx, account: AccountRow, now: int, params: Params) -> tuple[str, str] | None:
+    """Why the sender's account cannot be charged for it in a block of time `now`: nonce, expiry, fee."""
     if tx.nonce != account.nonce:
         return "FF-LEDG-004", f"nonce {tx.nonce}, but the sender's next is {account.nonce}"
-    if tx.expires and draft.now >= tx.expires:
-        return "FF-LEDG-005", f"void since {tx.expires}, it is {draft.now}"
-    if tx.fee < draft.law.params.fee_min:
-        return "FF-LEDG-006", f"fee {tx.fee} is below {draft.law.params.fee_min}"
+    if tx.expires and now >= tx.expires:
+        return "FF-LEDG-005", f"void since {tx.expires}, it is {now}"
+    if tx.fee < params.fee_min:
+        return "FF-LEDG-006", f"fee {tx.fee} is below {params.fee_min}"
     if tx.fee > account.balance:
         return "FF-LEDG-006", f"fee {tx.fee} is above the balance {account.balance}"
     return None
