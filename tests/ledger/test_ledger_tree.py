@@ -9,7 +9,12 @@ from farflung.core import merkle
 from farflung.ledger.tree import Tree
 
 BATCHES = st.lists(
-    st.tuples(st.integers(0, 9), st.lists(st.integers(0, 40), max_size=4), st.binary(max_size=4)), max_size=8
+    st.tuples(
+        st.sampled_from((*range(10), 63, 64, 130)),
+        st.lists(st.integers(0, 40), max_size=4),
+        st.binary(max_size=4),
+    ),
+    max_size=8,
 )
 
 

@@ -7,10 +7,17 @@ the root holds the number of leaves. An odd node is carried up unchanged (RFC 69
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+from blake3 import blake3
 
 from farflung.core import limits
 from farflung.core.crypto import NS_LEAF, NS_NODE, NS_ROOT, digest
-from farflung.core.ids import Hash
+from farflung.core.ids import ID_BYTES, Hash
+
+# What `digest(NS_NODE, left, right)` hashes, but for left and right: a ledger makes some 20 nodes a transaction.
+_LENGTH: Final = ID_BYTES.to_bytes(8, "little")
+_NODE: Final = NS_NODE.encode() + b"\0" + _LENGTH
 
 
 def leaf_hash(index: int, data: bytes | memoryview) -> Hash:
@@ -18,27 +25,38 @@ def leaf_hash(index: int, data: bytes | memoryview) -> Hash:
     return digest(NS_LEAF, index.to_bytes(8, "little"), data)
 
 
+def parents(pairs: Sequence[bytes]) -> list[bytes]:
+    """The node above each pair of hashes, which stand one behind the other; above a single one it is that one."""
+    made: list[bytes] = [
+        blake3(_NODE + pair[:ID_BYTES] + _LENGTH + pair[ID_BYTES:]).digest()
+        if len(pair) == 2 * ID_BYTES
+        else pair
+        for pair in pairs
+    ]
+    return made
+
+
 def _parent(left: bytes, right: bytes) -> Hash:
     return digest(NS_NODE, left, right)
 
 
 def _up(level: Sequence[bytes]) -> list[bytes]:
-    pairs: list[bytes] = [_parent(level[i], level[i + 1]) for i in range(0, len(level) - 1, 2)]
-    return [*pairs, level[-1]] if len(level) % 2 else pairs
+    return parents([b"".join(level[start : start + 2]) for start in range(0, len(level), 2)])
 
 
-def _seal(count: int, top: bytes) -> Hash:
+def seal(count: int, top: bytes) -> Hash:
+    """The root of `count` leaves whose topmost node is `top` (nothing where there is no leaf)."""
     return digest(NS_ROOT, count.to_bytes(8, "little"), top)
 
 
 def root_of_hashes(leaves: Sequence[bytes]) -> Hash:
     """The root over leaves that are already `leaf_hash`es."""
     if not leaves:
-        return _seal(0, b"")
+        return seal(0, b"")
     level: Sequence[bytes] = leaves
     while len(level) > 1:
         level = _up(level)
-    return _seal(len(leaves), level[0])
+    return seal(len(leaves), level[0])
 
 
 def root(leaves: Sequence[bytes]) -> Hash:
@@ -71,4 +89,4 @@ def holds(root_hash: bytes, count: int, index: int, data: bytes, path: Sequence[
             sibling = steps.pop(0)
             node = _parent(sibling, node) if index % 2 else _parent(node, sibling)
         index, width = index // 2, (width + 1) // 2
-    return not steps and _seal(count, node) == root_hash
+    return not steps and seal(count, node) == root_hash

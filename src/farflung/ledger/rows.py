@@ -16,12 +16,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Role
 
 NOBODY = PeerId(bytes(ZERO_HASH))
+NEVER: Final = 2**63  # after every ledger time
 
 
 class JobState(IntEnum):
@@ -91,6 +93,11 @@ class NodeRow(Wire, frozen=True):
         return self.stake + self.burnt
 
     @property
+    def due(self) -> int:
+        """From when on the clock releases it."""
+        return NEVER if self.leases or self.state != NodeState.ACTIVE else self.expires
+
+    @property
     def stake(self) -> int:
         """Micro-credits that back something, or may."""
         return self.free + self.locked
@@ -131,6 +138,11 @@ class JobRow(Wire, frozen=True):
     def money(self) -> int:
         """Micro-credits that this row holds."""
         return self.escrow
+
+    @property
+    def due(self) -> int:
+        """From when on the clock ends it."""
+        return self.deadline if self.state <= JobState.OUTPUT else NEVER
 
 
 class LeaseRow(Wire, frozen=True):
@@ -243,12 +255,20 @@ class ChannelRow(Wire, frozen=True):
         """Micro-credits that this row holds."""
         return self.held
 
+    @property
+    def due(self) -> int:
+        """The end that the clock acts on, after some grace."""
+        return self.expires if self.is_open else NEVER
+
 
 Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow | KeyRow | ChannelRow
 
 KINDS: dict[str, type[Row]] = {
     kind.TABLE: kind for kind in (AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow)
 }
+
+Timed = NodeRow | JobRow | ChannelRow
+TIMED: Final = (NodeRow, JobRow, ChannelRow)  # rows with a `due`, which Table keeps an index of
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:

@@ -7,7 +7,6 @@ block: jobs past their deadline, nodes and channels past their expiry (all by in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from farflung.core.codec import encode
@@ -66,9 +65,9 @@ def apply_block(state: State, time_ms: int, txs: Sequence[ops.SignedTx]) -> tupl
     A Rejected one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a bug.
     """
     draft = Draft(state, time_ms)
-    settle.expire(draft, state)
-    nodes.expire(draft, state)
-    relays.expire(draft, state)
+    settle.expire(draft)
+    nodes.expire(draft)
+    relays.expire(draft)
     outcomes = tuple(_apply(draft, signed, state.height + 1) for signed in txs)
     return _sealed(state, draft), outcomes
 
@@ -125,6 +124,5 @@ def changed_rows(before: State, after: State) -> tuple[tuple[str, int, bytes], .
     return tuple(
         (name, place, encode(row))
         for name in KINDS
-        for place, (old, row) in enumerate(zip_longest(before.tables[name].rows, after.tables[name].rows))
-        if old is not row
+        for place, row in after.tables[name].rows.changed(before.tables[name].rows)
     )

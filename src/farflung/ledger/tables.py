@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TypeVar, cast
 
 from farflung.core import merkle
 from farflung.core.codec import encode
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Params, Tables, tables_hash
+from farflung.ledger.chunks import WIDTH, Chunks, Places
 from farflung.ledger.rows import (
     KINDS,
     NOBODY,
+    TIMED,
     AccountRow,
     ChannelRow,
     EpochRow,
@@ -26,11 +29,13 @@ from farflung.ledger.rows import (
     LeaseRow,
     NodeRow,
     Row,
+    Timed,
     lease_key,
 )
 from farflung.ledger.tree import Tree
 
 R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow)
+C = TypeVar("C", NodeRow, JobRow, ChannelRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +50,66 @@ class Law:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows by index, the index of each key, and the Merkle tree over the encoded rows."""
+    """Rows by index, the index of each key, the Merkle tree over the encoded rows, and when the clock wants some.
 
-    rows: tuple[Row, ...] = ()
-    places: dict[bytes, int] | None = None
+    `soonest` follows from the rows and is part of no root: of each chunk of rows, the earliest `due`. It is empty in a
+    table of rows that wait for no time.
+    """
+
+    rows: Chunks[Row] = field(default_factory=Chunks)
+    places: Places = field(default_factory=Places)
     tree: Tree = field(default_factory=Tree)
+    soonest: tuple[int, ...] = ()
 
     def place(self, key: bytes) -> int | None:
         """The index of a key's row."""
-        return (self.places or {}).get(key)
+        return self.places.find(key)
 
     def row(self, key: bytes) -> Row | None:
         """The row of a key, or None."""
-        place = self.place(key)
-        return None if place is None else self.rows[place]
+        place = self.places.find(key)
+        return None if place is None else self.rows.at(place)
 
-    def with_rows(self, written: Sequence[Row]) -> Table:
-        """The table with rows replaced or added."""
+    def due(self, now: int) -> list[int]:
+        """The indices, in their order, of the rows that the clock acts on at `now`."""
+        if not self.soonest or min(self.soonest) > now:
+            return []
+        return [
+            number * WIDTH + at
+            for number, soonest in enumerate(self.soonest)
+            if soonest <= now
+            for at, row in enumerate(self.rows.chunks[number])
+            if isinstance(row, TIMED) and row.due <= now
+        ]
+
+    def with_rows(self, written: Sequence[Row], encoded: Sequence[bytes] | None = None) -> Table:
+        """The table with rows replaced or added. `encoded`: the rows' bytes, for who has them already."""
         if not written:
             return self
-        rows, places = list(self.rows), self.places or {}
+        count = len(self.rows)
+        changes: dict[int, Row] = {}
         leaves: dict[int, Hash] = {}
         added: dict[bytes, int] = {}
-        for row in written:
-            place = places.get(row.key)
+        for row, data in zip(written, encoded or map(encode, written), strict=True):
+            key = row.key
+            place = self.places.find(key)
             if place is None:
-                place = added[row.key] = len(rows)
-                rows.append(row)
-            else:
-                rows[place] = row
-            leaves[place] = merkle.leaf_hash(place, encode(row))
-        return Table(tuple(rows), {**places, **added} if added else places, self.tree.with_leaves(leaves))
+                place = added.setdefault(key, count + len(added))
+            changes[place] = row
+            leaves[place] = merkle.leaf_hash(place, data)
+        rows = self.rows.with_items(changes)
+        places = self.places.with_keys(added) if added else self.places
+        return Table(rows, places, self.tree.with_leaves(leaves), _soonest(rows, self))
+
+
+def _soonest(rows: Chunks[Row], before: Table) -> tuple[int, ...]:
+    if not isinstance(rows[0], TIMED):
+        return ()
+    known = zip_longest(rows.chunks, before.rows.chunks, before.soonest, fillvalue=None)
+    return tuple(
+        cast(int, soonest) if chunk is old else min(row.due for row in cast(tuple[Timed, ...], chunk))
+        for chunk, old, soonest in known
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +152,14 @@ class Draft:
         """The row of a key as it stands on this sheet, or None."""
         row = self.written.get((kind.TABLE, key))
         return self.below.find(kind, key) if row is None else cast(R, row)
+
+    def due(self, kind: type[C], now: int) -> list[C]:
+        """The rows that the clock acts on at `now`, by index, as they stand on a sheet that lies on a State."""
+        table = cast(State, self.below).tables[kind.TABLE]
+        written = [table.place(key) for name, key in self.written if name == kind.TABLE]
+        places = {place for place in written if place is not None}.union(table.due(now))
+        rows = [self.find(kind, table.rows[place].key) for place in sorted(places)]
+        return [row for row in rows if row is not None and row.due <= now]
 
     def put(self, row: Row) -> None:
         """Writes a row."""

@@ -13,7 +13,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.rows import NodeRow, NodeState
 from farflung.ledger.rules.accounts import deposit, withdraw
-from farflung.ledger.tables import Draft, State
+from farflung.ledger.tables import Draft
 from farflung.ledger.tx import NodeLeave, NodeRegister
 
 
@@ -91,9 +91,7 @@ def release(draft: Draft, row: NodeRow) -> None:
     deposit(draft, row.node, row.free)
 
 
-def expire(draft: Draft, state: State) -> None:
+def expire(draft: Draft) -> None:
     """Time-out at the begin of a block: releases nodes that are past their expiry and hold no lease."""
-    for before in state.rows(NodeRow):
-        row = draft.find(NodeRow, before.node)
-        if row and row.state == NodeState.ACTIVE and draft.now >= row.expires and not row.leases:
-            release(draft, row)
+    for row in draft.due(NodeRow, draft.now):
+        release(draft, row)

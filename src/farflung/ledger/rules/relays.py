@@ -26,7 +26,7 @@ from farflung.core.ids import PeerId
 from farflung.core.tolls import Pass, SignedReceipt
 from farflung.ledger.rows import ChannelRow, KeyRow, channel_key
 from farflung.ledger.rules.accounts import deposit, withdraw
-from farflung.ledger.tables import Draft, State
+from farflung.ledger.tables import Draft
 from farflung.ledger.tx import ChannelClaim, ChannelClose, ChannelOpen, Passage
 
 GRACE_MS: Final = 600_000  # after `expires`: for the relay to claim what was carried until then
@@ -69,11 +69,10 @@ def close(draft: Draft, sender: PeerId, op: ChannelClose) -> None:
     _give_back(draft, _open_channel(draft, op.payer, sender))
 
 
-def expire(draft: Draft, state: State) -> None:
+def expire(draft: Draft) -> None:
     """Time-out at the begin of a block: closes channels whose time and grace are over."""
-    for row in state.rows(ChannelRow):
-        if row.is_open and draft.now >= row.expires + GRACE_MS:
-            _give_back(draft, row)
+    for row in draft.due(ChannelRow, draft.now - GRACE_MS):
+        _give_back(draft, row)
 
 
 def _give_back(draft: Draft, row: ChannelRow) -> None:

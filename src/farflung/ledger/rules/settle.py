@@ -14,10 +14,8 @@ from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.rules import nodes
 from farflung.ledger.rules.accounts import deposit
 from farflung.ledger.rules.jobs import step
-from farflung.ledger.tables import Draft, State, leases_of
+from farflung.ledger.tables import Draft, leases_of
 from farflung.ledger.tx import JobCancel, JobSettle
-
-HOLDS_MONEY = (JobState.CREATED, JobState.RUNNING, JobState.OUTPUT)
 
 
 def settle(draft: Draft, sender: PeerId, op: JobSettle) -> None:
@@ -30,11 +28,10 @@ def cancel(draft: Draft, sender: PeerId, op: JobCancel) -> None:
     close(draft, step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING), JobState.CANCELLED)
 
 
-def expire(draft: Draft, state: State) -> None:
+def expire(draft: Draft) -> None:
     """Time-out at the begin of a block: ends jobs that are past their deadline and still hold money."""
-    for row in state.rows(JobRow):
-        if row.state in HOLDS_MONEY and draft.now >= row.deadline:
-            close(draft, row, JobState.EXPIRED)
+    for row in draft.due(JobRow, draft.now):
+        close(draft, row, JobState.EXPIRED)
 
 
 def close(draft: Draft, job: JobRow, target: JobState) -> None:
