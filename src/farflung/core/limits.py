@@ -56,6 +56,10 @@ POOL_SENDER: Final = 1 << 12  # nonces of one sender, ahead of its account
 POOL_MS: Final = 600_000  # that a transaction waits at one validator
 POOL_VERDICTS: Final = 1 << 17  # signatures that a validator remembers having judged
 RECEIPT_FILE_BYTES: Final = MIB  # a genesis and the receipts of one party
+VOTE_FRAME_BYTES: Final = (
+    8 * MIB
+)  # records that one append to a vote log adds: a proposal and what lets it be voted for
+VOTE_LOG_BYTES: Final = 256 * MIB  # blocks that are not final, of 64 views, and the votes of many more
 
 # Specs and logs
 SPEC_BYTES: Final = 256 * KIB
