@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from ledger_sums import check_sums
 from ledger_world import (
     ACTORS,
     CAPS,
@@ -38,6 +39,7 @@ from farflung.ledger.rows import (
     lease_key,
 )
 from farflung.ledger.state import State, apply_block, total_money
+from farflung.ledger.statements import Entry, explained, opening
 
 ANYONE = st.sampled_from((*ACTORS, STRANGER))
 LENDER = st.sampled_from((*NODES, *VERIFIERS))
@@ -131,6 +133,7 @@ class Ledger(RuleBasedStateMachine):
         self.seen: list[tx.SignedTx] = []
         self.closed: dict[bytes, LeaseRow] = {}
         self.keys: dict[bytes, KeyRow] = {}
+        self.entries: list[Entry] = list(opening(genesis()))
 
     def ask(self, key: SigningKey, *ops: tx.Op, fee: int = 0, expires: int = 0) -> None:
         nonce = self.nonces.get(key.public, self.world.account(key).nonce)
@@ -392,6 +395,10 @@ class Ledger(RuleBasedStateMachine):
         again, repeated = apply_block(state, state.time + wait, included)
         assert again.root == self.world.state.root, "a rejected transaction left a trace"
         assert count(repeated) == count(outcomes)
+        told, entries = explained(state, state.time + wait, self.waiting)
+        assert told.root == again.root
+        self.entries += entries
+        check_sums(self.entries, told)
         self.seen += self.waiting
         self.waiting, self.nonces = [], {}
 

@@ -7,7 +7,7 @@ block: jobs past their deadline, nodes and channels past their expiry (all by in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_TX_ID, digest
@@ -20,7 +20,35 @@ from farflung.ledger.rows import KINDS, AccountRow, Row
 from farflung.ledger.rules import accounts, jobs, keys, nodes, relays, settle, slash
 from farflung.ledger.tables import Draft, Law, State, Table
 
-__all__ = ["State", "apply_block", "changed_rows", "genesis_header", "genesis_state", "total_money"]
+__all__ = [
+    "See",
+    "State",
+    "Step",
+    "apply_block",
+    "changed_rows",
+    "genesis_header",
+    "genesis_state",
+    "total_money",
+]
+
+
+class Step(NamedTuple):
+    """One step of a block for who looks on: the clock (no transaction), a fee (no operation), an operation.
+
+    `is_undone`: a later operation of the same transaction was refused, so that all of them never happened.
+    """
+
+    tx: ops.Tx | None = None
+    op: ops.Op | None = None
+    is_undone: bool = False
+
+
+See = Callable[[Step, Draft], None]
+
+
+def _unseen(_: Step, __: Draft) -> None:
+    """Nobody looks on."""
+
 
 _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ops.Transfer: accounts.transfer,
@@ -59,31 +87,38 @@ def genesis_header(genesis: Genesis) -> Header:
     return Header(genesis.chain, 0, genesis.time, ZERO_HASH, txs_root(()), state.root, state.summary)
 
 
-def apply_block(state: State, time_ms: int, txs: Sequence[ops.SignedTx]) -> tuple[State, tuple[Outcome, ...]]:
+def apply_block(
+    state: State, time_ms: int, txs: Sequence[ops.SignedTx], see: See = _unseen
+) -> tuple[State, tuple[Outcome, ...]]:
     """The state after a block of `time_ms` (later than state.time), and one outcome for each transaction.
 
-    A Rejected one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a bug.
+    `see` is told of each step with the sheet as it stands after it. A Rejected one has no effect at all.
+    Raises only RunError FF-LEDG-099: money was not conserved, a bug.
     """
     draft = Draft(state, time_ms)
     settle.expire(draft)
     nodes.expire(draft)
     relays.expire(draft)
-    outcomes = tuple(_apply(draft, signed, state.height + 1) for signed in txs)
+    see(Step(), draft)
+    outcomes = tuple(_apply(draft, signed, state.height + 1, see) for signed in txs)
     return _sealed(state, draft), outcomes
 
 
-def _apply(block: Draft, signed: ops.SignedTx, height: int) -> Outcome:
+def _apply(block: Draft, signed: ops.SignedTx, height: int, see: See) -> Outcome:
     refused = accounts.refusal(block, signed)
     if refused:
         return Rejected(_name(signed), *refused)
     tx, name = signed.tx, _name(signed)
     accounts.charge(block, tx)
+    see(Step(tx), block)
     sheet = Draft(block, block.now)
     for number, op in enumerate(tx.ops):
         try:
             _RULES[type(op)](sheet, tx.sender, op)
         except PolicyError as error:
+            see(Step(tx, is_undone=True), block)
             return Failed(name, height, number, error.code, error.message)
+        see(Step(tx, op), sheet)
     sheet.merge_into(block)
     return Applied(name, height)
 

@@ -1,0 +1,227 @@
+"""Why an account has what it has: every change of its money as an entry, for bookkeeping. A fold over blocks, pure.
+
+The law itself says what happened: `apply_block` shows each of its steps, and a step's rows before and after it are read
+as entries. Two sums must come out, to the last micro-credit: all `amount` of an account is its balance, all `held`
+what it has tied up in stakes, escrows and channels. What no entry explains is told as UNEXPLAINED: a bug, if ever.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger import tx as ops
+from farflung.ledger.block import Block, Genesis
+from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
+from farflung.ledger.state import State, Step, apply_block, genesis_state
+from farflung.ledger.tables import Draft
+from farflung.ledger.tx import Role, tx_id
+
+CLOCK: Final = -1  # the place of what no transaction did
+
+
+class What(StrEnum):
+    """What an entry is about."""
+
+    OPENING = "opening"
+    FEE = "fee"
+    FEE_EARNED = "fee earned"
+    TRANSFER_OUT = "transfer out"
+    TRANSFER_IN = "transfer in"
+    BONDED = "stake bonded"
+    FREED = "stake freed"
+    SLASHED = "stake slashed"
+    BOUNTY = "bounty"
+    ESCROW = "escrow for a job"
+    PAID_TRAINER = "paid to trainer"
+    PAID_VERIFIER = "paid to verifier"
+    REFUND = "refund of a job"
+    TRAINED = "earned as trainer"
+    VERIFIED = "earned as verifier"
+    DEPOSIT = "deposit for a relay"
+    RETURNED = "deposit returned"
+    PAID_RELAY = "paid to relay"
+    RELAYED = "earned as relay"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One change, in micro-credits with their sign: `amount` of the balance, `held` of what is tied up.
+
+    `other` is the counterparty (NOBODY: none), `about` the job (zero: none). `tx` is zero and `place` CLOCK for what
+    the clock did; `time` is that of the block, in ledger milliseconds.
+    """
+
+    account: PeerId
+    what: What
+    amount: int
+    held: int = 0
+    other: PeerId = NOBODY
+    about: Hash = ZERO_HASH
+    height: int = 0
+    time: int = 0
+    place: int = CLOCK
+    tx: Hash = ZERO_HASH
+
+
+_Key = tuple[str, bytes]
+_Change = tuple[Row | None, Row]
+
+
+def opening(genesis: Genesis) -> tuple[Entry, ...]:
+    """What the accounts of the genesis begin with."""
+    return tuple(Entry(owner, What.OPENING, amount, time=genesis.time) for owner, amount in genesis.accounts)
+
+
+def explained(state: State, time_ms: int, txs: Sequence[ops.SignedTx]) -> tuple[State, tuple[Entry, ...]]:
+    """What `apply_block` makes of a block, and all entries of it in their order."""
+    reader = _Reader(state, time_ms)
+    after, _ = apply_block(state, time_ms, txs, see=reader.see)
+    return after, tuple(reader.entries)
+
+
+def entries_of(genesis: Genesis, blocks: Iterable[Block]) -> Iterator[Entry]:
+    """All entries of a chain; its blocks are known to be valid (Chain.adopt)."""
+    state = genesis_state(genesis)
+    yield from opening(genesis)
+    for block in blocks:
+        state, entries = explained(state, block.header.time, block.txs)
+        yield from entries
+
+
+def held_by(state: State, account: PeerId) -> int:
+    """Micro-credits that the account has tied up: stakes, escrows, deposits."""
+    node = state.find(NodeRow, account)
+    jobs = sum(row.escrow for row in state.rows(JobRow) if row.requester == account)
+    channels = sum(row.held for row in state.rows(ChannelRow) if row.payer == account)
+    return (node.stake if node else 0) + jobs + channels
+
+
+class _Reader:
+    """Looks on while a block is applied."""
+
+    def __init__(self, state: State, time_ms: int) -> None:
+        self.entries: list[Entry] = []
+        self._state, self._time = state, time_ms
+        self._rows: dict[_Key, Row] = {}  # those that changed, as they stand after the last step
+        self._kept: tuple[int, dict[_Key, Row]] = (0, {})  # the same before a transaction's operations
+        self._place, self._name = CLOCK, ZERO_HASH
+
+    def see(self, step: Step, draft: Draft) -> None:
+        """Takes note of one step of the law."""
+        if step.is_undone:
+            count, self._rows = self._kept
+            del self.entries[count:]
+            return
+        if step.tx is not None and step.op is None:
+            self._place, self._name = self._place + 1, tx_id(step.tx)
+        changes = self._changes(step, draft)
+        moves = list(_moves(step, self._payee, changes))
+        height = self._state.height + 1
+        self.entries += [
+            replace(move, height=height, time=self._time, place=self._place, tx=self._name)
+            for move in (*moves, *_rest(moves, changes))
+        ]
+        if step.op is None:
+            self._kept = len(self.entries), dict(self._rows)
+
+    @property
+    def _payee(self) -> PeerId:
+        """Who gets the fees of this block."""
+        return self._state.law.proposer
+
+    def _changes(self, step: Step, draft: Draft) -> list[_Change]:
+        """Rows that the step changed. A fee touches two; an operation's sheet holds its own transaction's only."""
+        keys: Iterable[_Key] = draft.written
+        if step.tx is not None and step.op is None:
+            keys = {(AccountRow.TABLE, step.tx.sender): 0, (AccountRow.TABLE, self._payee): 0}
+        changes: list[_Change] = []
+        for key in keys:
+            after = draft.written.get(key)
+            before = self._rows.get(key) or self._state.tables[key[0]].row(key[1])
+            if after is not None and after != before:
+                changes.append((before, after))
+                self._rows[key] = after
+        return changes
+
+
+def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[Entry]:
+    """The entries of one step."""
+    match step:
+        case Step(None):
+            pass
+        case Step(ops.Tx() as tx, None):
+            if tx.fee:
+                yield Entry(tx.sender, What.FEE, -tx.fee, other=payee)
+                yield Entry(payee, What.FEE_EARNED, tx.fee, other=tx.sender)
+        case Step(ops.Tx(sender=sender), ops.Transfer(to, amount)):
+            yield Entry(sender, What.TRANSFER_OUT, -amount, other=to)
+            yield Entry(to, What.TRANSFER_IN, amount, other=sender)
+    leases = [(before, row) for before, row in changes if isinstance(row, LeaseRow)]
+    for before, row in changes:
+        match row:
+            case NodeRow():
+                yield from _of_node(step, before, row)
+            case JobRow():
+                yield from _of_job(before, row, leases)
+            case ChannelRow():
+                yield from _of_channel(step, before, row)
+
+
+def _of_node(step: Step, before: Row | None, row: NodeRow) -> Iterator[Entry]:
+    stake = row.stake - (before.stake if isinstance(before, NodeRow) else 0)
+    if isinstance(step.op, ops.JobSlash):
+        lost = (before.money if before else 0) - row.money
+        yield Entry(row.node, What.SLASHED, 0, stake, about=step.op.job)
+        for signed in step.op.verdicts:
+            share = lost // len(step.op.verdicts)
+            yield Entry(signed.verdict.verifier, What.BOUNTY, share, other=row.node, about=step.op.job)
+    elif stake:
+        yield Entry(row.node, What.BONDED if stake > 0 else What.FREED, -stake, stake)
+
+
+def _of_job(before: Row | None, row: JobRow, leases: Sequence[_Change]) -> Iterator[Entry]:
+    """Escrow put aside, or what became of it: each lease's pay, seen from both sides, and the rest."""
+    if before is None:
+        yield Entry(row.requester, What.ESCROW, -row.escrow, row.escrow, about=row.job)
+    for was, lease in leases:
+        if not isinstance(lease, LeaseRow) or lease.job != row.job:
+            continue
+        paid = lease.paid - (was.paid if isinstance(was, LeaseRow) else 0)
+        trains = lease.role == Role.TRAIN
+        if paid:
+            sent, got = (What.PAID_TRAINER, What.TRAINED) if trains else (What.PAID_VERIFIER, What.VERIFIED)
+            yield Entry(row.requester, sent, 0, -paid, other=lease.node, about=row.job)
+            yield Entry(lease.node, got, paid, other=row.requester, about=row.job)
+    refund = row.refunded - (before.refunded if isinstance(before, JobRow) else 0)
+    if refund:
+        yield Entry(row.requester, What.REFUND, refund, -refund, about=row.job)
+
+
+def _of_channel(step: Step, before: Row | None, row: ChannelRow) -> Iterator[Entry]:
+    change = row.held - (before.money if before else 0)
+    if isinstance(step.op, ops.ChannelClaim):
+        if change:
+            yield Entry(row.payer, What.PAID_RELAY, 0, change, other=row.relay)
+            yield Entry(row.relay, What.RELAYED, -change, other=row.payer)
+    elif change:
+        what = What.DEPOSIT if change > 0 else What.RETURNED
+        yield Entry(row.payer, what, -change, change, other=row.relay)
+
+
+def _rest(moves: Sequence[Entry], changes: Sequence[_Change]) -> Iterator[Entry]:
+    """What the entries leave open of how balances changed: nothing."""
+    open_ = Counter[PeerId]()
+    for before, row in changes:
+        if isinstance(row, AccountRow):
+            open_[row.owner] += row.balance - (before.money if before else 0)
+    for move in moves:
+        open_[move.account] -= move.amount
+    for account, amount in open_.items():
+        if amount:
+            yield Entry(account, What.UNEXPLAINED, amount)

@@ -1,0 +1,80 @@
+"""Every change of a balance has its entry: amounts sum to the balance, what is held to what the rows hold."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_history import audited_batches, batches, history
+from ledger_sums import check_sums
+from ledger_world import JOB, NODES, REQUESTER, VALIDATOR, VERIFIERS, World, genesis
+
+from farflung.ledger import tx
+from farflung.ledger.chain import Chain
+from farflung.ledger.rows import AccountRow
+from farflung.ledger.statements import CLOCK, Entry, What, entries_of, explained, opening
+
+
+def read(chain: Chain) -> list[Entry]:
+    return list(entries_of(chain.genesis, chain.blocks))
+
+
+@pytest.mark.parametrize("made", [batches, audited_batches])
+def test_entries_of_a_whole_history_sum_to_what_every_row_holds(made) -> None:  # type: ignore[no-untyped-def]
+    chain = history(made())
+    check_sums(read(chain), chain.state)
+
+
+def test_a_statement_tells_a_job_from_both_sides() -> None:
+    entries = read(history())
+
+    def told(key) -> list[tuple[str, int, int]]:  # type: ignore[no-untyped-def]
+        return [(e.what.value, e.amount, e.held) for e in entries if e.account == key.public]
+
+    assert told(REQUESTER) == [
+        ("opening", 1_000_000, 0),
+        ("escrow for a job", -1000, 1000),
+        ("paid to trainer", 0, -50),
+        ("paid to trainer", 0, -100),
+        ("refund of a job", 850, -850),
+    ]
+    assert ("earned as trainer", 50, 0) in told(NODES[0])
+    assert told(NODES[2])[-3:] == [
+        ("deposit for a relay", -1000, 1000),
+        ("paid to relay", 0, -68),
+        ("deposit returned", 932, -932),
+    ]
+    assert ("earned as relay", 68, 0) in told(VALIDATOR)
+
+
+def test_a_slashed_stake_and_its_bounties_are_entries() -> None:
+    entries = [entry for entry in read(history(audited_batches())) if entry.about == JOB]
+    (lost,) = (entry for entry in entries if entry.what == What.SLASHED)
+    assert (lost.account, lost.amount, lost.held) == (NODES[1].public, 0, -100)
+    bounties = {entry.account: entry.amount for entry in entries if entry.what == What.BOUNTY}
+    assert bounties == {key.public: 25 for key in VERIFIERS}
+
+
+def test_what_a_refused_transaction_began_is_no_entry_but_its_fee_is() -> None:
+    chain = Chain(genesis(), VALIDATOR)
+    world = World()
+    ops = (tx.Transfer(NODES[0].public, 5), tx.Transfer(NODES[1].public, 10**9))
+    block, _ = chain.propose([world.sign(REQUESTER, *ops, fee=3)], 9000)
+    state, entries = explained(chain.state, block.header.time, block.txs)
+    check_sums([*opening(chain.genesis), *entries], state)
+    assert [(e.what, e.amount) for e in entries] == [(What.FEE, -3), (What.FEE_EARNED, 3)]
+
+
+def test_what_the_clock_does_is_told_without_a_transaction() -> None:
+    world = World().running()
+    state, entries = explained(world.state, world.state.time + 80_000, [])
+    assert {entry.place for entry in entries} == {CLOCK}
+    assert [(e.account, e.what, e.amount) for e in entries] == [
+        (REQUESTER.public, What.REFUND, 1000),
+    ]
+    assert state.find(AccountRow, REQUESTER.public) == AccountRow(REQUESTER.public, 1_000_000, 2)
+
+
+def test_a_transfer_to_oneself_has_two_sides() -> None:
+    chain = Chain(genesis(), VALIDATOR)
+    block, _ = chain.propose([World().sign(REQUESTER, tx.Transfer(REQUESTER.public, 5))], 9000)
+    _, entries = explained(chain.state, block.header.time, block.txs)
+    assert [e.amount for e in entries] == [-5, 5]
