@@ -14,7 +14,7 @@ from attack_world import hostile_bodies, hostile_values, refusal, within
 
 from farflung.app import directory
 from farflung.app.directory import Advertisement, Listing, advertise
-from farflung.app.ledger_client import QUERY, LedgerClient
+from farflung.app.panel import QUERY, LedgerClient
 from farflung.app.roles import validator as role
 from farflung.app.roles.validator import Validator
 from farflung.core import limits

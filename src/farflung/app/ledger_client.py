@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from farflung.app.panel import ANSWER_SECONDS, PATIENCE_SECONDS, QUERY, NotYetError, Panel, Reach
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError, PolicyError, ProtocolError, RunError
+from farflung.core.errors import PolicyError, ProtocolError, RunError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import queries
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipts import Receipt, read_row
-from farflung.ledger.results import AlreadyApplied, Applied
+from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
 from farflung.ledger.rows import (
     AccountRow,
     ChannelRow,
@@ -24,83 +26,110 @@ from farflung.ledger.rows import (
     NodeState,
     channel_key,
 )
-from farflung.ledger.tx import NodeLeave, NodeRegister, Op, make_tx, sign_tx
+from farflung.ledger.tx import NodeLeave, NodeRegister, Op, SignedTx, make_tx, sign_tx, tx_id
 from farflung.net.io.connection import Connection
-from farflung.net.messages import RemoteError
 
-QUERY: Final = "ledger.query"
-PATIENCE_SECONDS: Final = 10.0  # for a validator that is started again
-PAUSES_SECONDS: Final = (0.05, 0.5)  # between two tries: the first, and the longest
+VALID_MS: Final = 60_000  # block time, after which a transaction for several validators is void
+_SIGNED_ANEW: Final = 3  # times that one submission is signed at most
+NONCE, EXPIRED = "FF-LEDG-004", "FF-LEDG-005"
+_LATER: Final = ("FF-LEDG-007", "FF-LEDG-350", "FF-LEDG-351")  # it may be handed in again, as it is
 
 AnswerT = TypeVar("AnswerT", bound=queries.Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What became of a transaction: in the block of `height` (None: in none), refused with `code` if not empty."""
+
+    height: int | None
+    code: str
+    why: str = field(default="", compare=False)  # in the words of whoever said it
 
 
 class LedgerClient:
     """Signs, submits and asks. One transaction at a time, because a nonce is used once.
 
-    A validator that dies and comes back costs time only: a question is asked again, and so is the very same signed
-    transaction, which the ledger takes once however often it comes.
+    What is signed is sent until its fate is known, the very same bytes, to one validator after the other: the ledger
+    takes it once however often it comes. For several validators it carries an `expires`; an intent is signed anew only
+    when f + 1 of them say that the ledger is past that time, or has used the nonce for something else, without it.
+    Whoever gave up waiting and submits the same again sends the same bytes again.
     """
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Connection]],
+        connect: Reach | Sequence[Reach],
         key: SigningKey,
         genesis: Genesis,
         patience: float = PATIENCE_SECONDS,
+        answer: float = ANSWER_SECONDS,
     ) -> None:
-        """`patience`: seconds for which a lost connection is made again; then its NetworkError is raised."""
-        self._connect, self._key, self._genesis, self._patience = connect, key, genesis, patience
+        """`connect` reaches a validator, or each of several.
+
+        `patience`: seconds for which a lost connection is made again; then its NetworkError is raised. `answer`:
+        seconds after which a validator that hangs is left for another one.
+        """
+        reaches = [connect] if callable(connect) else connect
+        self._panel = Panel(reaches, patience, answer)
+        self._key, self._genesis = key, genesis
         self._turn = asyncio.Lock()
+        self._open: tuple[tuple[Op, ...], SignedTx] | None = None  # of unknown fate
 
     @property
     def chain(self) -> Hash:
         """The chain's id."""
         return self._genesis.chain
 
+    @property
+    def _honest(self) -> int:
+        """So many validators that say alike are not all Byzantine."""
+        return (len(self._genesis.validators) - 1) // 3 + 1
+
     async def submit(self, *ops: Op) -> None:
-        """Signs and submits one transaction; raises RunError FF-APP-070 when the ledger refuses it."""
+        """Signs and submits one transaction; raises RunError FF-APP-070 when the ledger refuses it.
+
+        When its fate stays unknown, the NetworkError of the last try: the next submission settles it first.
+        """
         async with self._turn:
-            account = await self.account(self._key.public)
-            fee = self._genesis.params.fee_min
-            tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee)
-            (result,) = (
-                await self._ask(queries.Submit((sign_tx(self._key, tx),)), queries.Submitted)
-            ).results
-        if not isinstance(result, Applied | AlreadyApplied) or (
-            isinstance(result, AlreadyApplied) and result.code
-        ):
+            fate = await self._settled()
+            if fate is None or fate[0] != ops:
+                fate = await self._carried_out(ops)
+        height, code, why = fate[1].height, fate[1].code, fate[1].why
+        if code or height is None:
             names = ", ".join(type(op).__name__ for op in ops)
-            why = getattr(result, "message", "")
-            raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{result.code}: {why}")
+            raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{code}: {why}")
+
+    async def _settled(self) -> tuple[tuple[Op, ...], Fate] | None:
+        """What became of the transaction that was given up, if there is one; None too if it is void."""
+        if self._open is None:
+            return None
+        ops, signed = self._open
+        fate = await self._fate(signed)
+        self._open = None
+        return None if _is_void(fate) else (ops, fate)
+
+    async def _carried_out(self, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], Fate]:
+        for _ in range(_SIGNED_ANEW):
+            self._open = ops, await self._signed(ops)
+            fate = await self._fate(self._open[1])
+            self._open = None
+            if not _is_void(fate) or len(self._panel) == 1:
+                break
+        return ops, fate
+
+    async def _signed(self, ops: tuple[Op, ...]) -> SignedTx:
+        account = await self.account(self._key.public)
+        expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
+        fee = self._genesis.params.fee_min
+        tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee, expires=expires)
+        return sign_tx(self._key, tx)
+
+    async def _fate(self, signed: SignedTx) -> Fate:
+        """What enough validators say alike of it. Raises what `Panel.agreed` raises."""
+        body = encode(queries.Submit((signed,)))
+        return await self._panel.agreed(body, lambda data: _fate_of(signed, data), self._honest)
 
     async def _ask(self, query: queries.Query, kind: type[AnswerT]) -> AnswerT:
-        try:
-            answer = queries.read_answer(await self._call(encode(query)))
-        except RemoteError as error:  # the ledger's own trouble (its disk, say), not the network's
-            raise RunError(error.code, error.message, cause=error.cause, hint=error.hint) from error
-        if isinstance(answer, queries.Refused):
-            raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
-        if not isinstance(answer, kind):
-            raise ProtocolError("FF-APP-071", f"the ledger answered {type(answer).__name__}")
-        return answer
-
-    async def _call(self, query: bytes) -> bytes:
-        """The ledger's reply. What cannot be reached, or breaks off, is tried again while there is patience."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience
-        pause, longest = PAUSES_SECONDS
-        while True:
-            try:
-                connection = await self._connect()
-                return await connection.call(QUERY, query)
-            except (RemoteError, ProtocolError):
-                raise
-            except NetworkError:
-                if loop.time() + pause > deadline:
-                    raise
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, longest)
+        return await self._panel.agreed(encode(query), lambda data: _answer_of(data, kind))
 
     async def account(self, owner: PeerId) -> AccountRow:
         """An account; all zero where there is none."""
@@ -184,9 +213,44 @@ async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: 
 
     Raises NetworkError when it cannot be reached, ProtocolError FF-APP-071 (wrong answer), FF-APP-144 (not its ledger).
     """
-    said = queries.read_answer(await (await connect()).call(QUERY, encode(queries.AskGenesis())))
-    if not isinstance(said, queries.GenesisIs):
-        raise ProtocolError("FF-APP-071", f"the ledger answered {type(said).__name__}")
+    reply = await (await connect()).call(QUERY, encode(queries.AskGenesis()))
+    said = _answer_of(reply, queries.GenesisIs)
     if validator not in said.genesis.validators:
         raise ProtocolError("FF-APP-144", "what answers for the ledger is none of its validators")
     return said.genesis
+
+
+def _answer_of(data: bytes, kind: type[AnswerT]) -> AnswerT:
+    """The answer, if it is one to what was asked. Raises ProtocolError, RunError."""
+    answer = queries.read_answer(data)
+    if isinstance(answer, queries.Refused):
+        raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
+    if not isinstance(answer, kind):
+        raise ProtocolError("FF-APP-071", f"the ledger answered {type(answer).__name__}")
+    return answer
+
+
+def _fate_of(signed: SignedTx, data: bytes) -> Fate:
+    """What one validator says of this transaction. Raises ProtocolError, RunError, NotYetError."""
+    results = _answer_of(data, queries.Submitted).results
+    if len(results) != 1:
+        raise ProtocolError("FF-APP-292", f"the ledger gave {len(results)} answers for one transaction")
+    match results[0]:
+        case Applied(name, height):
+            fate = Fate(height, "")
+        case Failed(name, height, _, code, why):
+            fate = Fate(height, code, why)
+        case AlreadyApplied(name, height, code):
+            fate = Fate(height, code, "it failed when it was handed in before" if code else "")
+        case Rejected(name, code, why):
+            if code in _LATER:
+                raise NotYetError(code, why)
+            return Fate(None, code, why)
+    if name != tx_id(signed):
+        raise ProtocolError("FF-APP-293", "the ledger speaks of another transaction")
+    return fate
+
+
+def _is_void(fate: Fate) -> bool:
+    """Whether it can never enter the ledger, so that what it was to do may be signed anew."""
+    return fate.height is None and fate.code in (NONCE, EXPIRED)

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from farflung.app.directory import LIST, Advertisement, Listing
-from farflung.app.ledger_client import QUERY
+from farflung.app.panel import QUERY
 from farflung.app.probing_relay import Named, addresses
 from farflung.core import limits
 from farflung.core.codec import decode, encode

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from farflung.app.leash import Report
-from farflung.app.ledger_client import QUERY, LedgerClient
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.panel import QUERY
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, ProtocolError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from farflung.app.leash import Orders, Report, by_name, report, report_usage, run_role
-from farflung.app.ledger_client import PATIENCE_SECONDS
+from farflung.app.panel import PATIENCE_SECONDS
 from farflung.app.relay_desk import RelayDesk
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError

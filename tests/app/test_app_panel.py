@@ -1,0 +1,279 @@
+"""A client of several validators: who hangs, dies or lies costs it time, and nothing is ever paid twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from farflung.app.ledger_client import VALID_MS, LedgerClient
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_SPEC, digest, local_key
+from farflung.core.errors import NetworkError, RunError
+from farflung.core.ids import Hash
+from farflung.ledger import queries
+from farflung.ledger.block import Genesis, Params
+from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected, Result
+from farflung.ledger.rows import AccountRow
+from farflung.ledger.state import apply_block, genesis_header, genesis_state
+from farflung.ledger.tx import SignedTx, Transfer, make_tx, sign_tx, tx_id
+
+FOUR = tuple(local_key(21, "validator", seat) for seat in range(4))
+ALICE, BOB = local_key(21, "alice"), local_key(21, "bob")
+MONEY = 1_000_000
+GENESIS = Genesis(
+    "panel",
+    5_000,
+    tuple((key.public, MONEY) for key in (*FOUR, ALICE, BOB)),
+    tuple(key.public for key in FOUR),
+    Params(fee_min=10),
+)
+PAY = Transfer(BOB.public, 7)
+Answer = Callable[[queries.Query], Any]
+
+
+class World:
+    """What honest validators agree on, and four of them to be asked; each may be given another way to answer."""
+
+    def __init__(self) -> None:
+        self.state, self.found = genesis_state(GENESIS), dict[Hash, tuple[int, str]]()
+        self.asked: list[int] = []
+        self.seen: list[tuple[int, SignedTx]] = []
+        self.ways: list[Answer] = [self.honest] * 4
+
+    def honest(self, query: queries.Query) -> queries.Answer:
+        match query:
+            case queries.Submit((signed,)):
+                return queries.Submitted((self.take(signed),))
+            case queries.AskAccount(owner):
+                return queries.AccountIs(self.state.find(AccountRow, owner) or AccountRow(owner))
+            case _:
+                return self.head()
+
+    def head(self) -> queries.HeadIs:
+        return queries.HeadIs(replace(genesis_header(GENESIS), time=self.state.time), ())
+
+    def take(self, signed: SignedTx) -> Result:
+        name = tx_id(signed)
+        if name in self.found:
+            return AlreadyApplied(name, *self.found[name])
+        after, (outcome,) = apply_block(self.state, self.state.time + 1000, [signed])
+        if not isinstance(outcome, Rejected):
+            self.state = after
+            self.found[name] = (outcome.height, outcome.code if isinstance(outcome, Failed) else "")
+        return outcome
+
+    def client(self, patience: float = 5.0, answer: float = 0.05) -> LedgerClient:
+        def reach(seat: int) -> Any:
+            async def to() -> Any:
+                return Line(self, seat)
+
+            return to
+
+        return LedgerClient([reach(seat) for seat in range(4)], ALICE, GENESIS, patience, answer)
+
+    @property
+    def paid(self) -> int:
+        row = self.state.find(AccountRow, BOB.public)
+        assert row is not None
+        return row.balance - MONEY
+
+
+class Line:
+    """A connection to one of them."""
+
+    def __init__(self, world: World, seat: int) -> None:
+        self.world, self.seat = world, seat
+
+    async def call(self, method: str, body: bytes, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        query = queries.read_query(body)
+        self.world.asked.append(self.seat)
+        if isinstance(query, queries.Submit):
+            self.world.seen += [(self.seat, signed) for signed in query.txs]
+        try:
+            async with asyncio.timeout(timeout):
+                answer = self.world.ways[self.seat](query)
+                return encode(await answer if asyncio.iscoroutine(answer) else answer)
+        except TimeoutError:
+            raise NetworkError("FF-NET-047", "no answer in time") from None
+
+
+async def hangs(_: queries.Query) -> Any:
+    await asyncio.Event().wait()
+
+
+def dies(_: queries.Query) -> Any:
+    raise NetworkError("FF-NET-043", "nobody there")
+
+
+def says(make: Callable[[SignedTx], Result]) -> Answer:
+    def way(query: queries.Query) -> Any:
+        assert isinstance(query, queries.Submit)
+        return queries.Submitted(tuple(make(signed) for signed in query.txs))
+
+    return way
+
+
+def submits(world: World, lie: Answer) -> Answer:
+    """Honest but for submissions."""
+    return lambda query: lie(query) if isinstance(query, queries.Submit) else world.honest(query)
+
+
+def run(body: Callable[[World], Any]) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(30):
+            await body(World())
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("way", [hangs, dies])
+def test_who_does_not_answer_is_left_for_another_one(way: Answer) -> None:
+    async def body(world: World) -> None:
+        world.ways[0] = way
+        client = world.client()
+        await client.submit(PAY)
+        assert world.paid == 7
+        world.asked.clear()
+        await client.submit(PAY)
+        assert 0 not in world.asked  # asked last from now on
+        assert world.paid == 14
+
+    run(body)
+
+
+def test_an_answer_that_was_lost_has_the_same_bytes_sent_elsewhere() -> None:
+    async def body(world: World) -> None:
+        def takes_and_dies(query: queries.Query) -> Any:
+            world.honest(query)
+            raise NetworkError("FF-NET-046", "the connection was lost")
+
+        world.ways[0] = world.ways[1] = submits(world, takes_and_dies)
+        await world.client().submit(PAY)
+        assert len({signed for _, signed in world.seen}) == 1
+        assert world.paid == 7
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda signed: Applied(tx_id(signed), 1),
+        lambda signed: Failed(tx_id(signed), 1, 0, "FF-LEDG-010", "no"),
+        lambda signed: Rejected(tx_id(signed), "FF-LEDG-004", "used"),
+        lambda signed: Rejected(tx_id(signed), "FF-LEDG-005", "void"),
+        lambda _: Applied(digest(NS_SPEC, b"another"), 1),
+    ],
+)
+def test_no_single_validator_is_believed_what_became_of_a_transaction(
+    lie: Callable[[SignedTx], Result],
+) -> None:
+    async def body(world: World) -> None:
+        world.state = apply_block(world.state, 6_000, [])[0]  # the truth is another height than the lie
+        world.ways[0] = submits(world, says(lie))
+        await world.client().submit(PAY)
+        assert len({signed for _, signed in world.seen}) == 1
+        assert world.paid == 7
+
+    run(body)
+
+
+def test_what_is_refused_by_enough_of_them_is_refused() -> None:
+    async def body(world: World) -> None:
+        with pytest.raises(RunError, match="FF-LEDG-010"):
+            await world.client().submit(Transfer(BOB.public, 2 * MONEY))
+
+    run(body)
+
+
+def test_a_pool_that_is_full_is_asked_again_with_the_same_bytes() -> None:
+    async def body(world: World) -> None:
+        full = [2]
+
+        def way(query: queries.Query) -> Any:
+            full[0] -= 1
+            if full[0] >= 0 and isinstance(query, queries.Submit):
+                return queries.Submitted((Rejected(tx_id(query.txs[0]), "FF-LEDG-350", "full"),))
+            return world.honest(query)
+
+        world.ways = [submits(world, way)] * 4
+        await world.client().submit(PAY)
+        assert len({signed for _, signed in world.seen}) == 1
+        assert world.paid == 7
+
+    run(body)
+
+
+def test_an_intent_is_signed_anew_only_when_enough_say_that_the_first_is_void() -> None:
+    async def body(world: World) -> None:
+        late: list[SignedTx] = []
+
+        def swallows(query: queries.Query) -> Any:
+            assert isinstance(query, queries.Submit)
+            if not late:
+                late.append(query.txs[0])
+            if query.txs[0] == late[0] and world.state.time < query.txs[0].tx.expires:
+                world.state = apply_block(world.state, world.state.time + VALID_MS, [])[0]
+                raise NetworkError("FF-NET-047", "no answer in time")
+            return world.honest(query)
+
+        world.ways = [submits(world, swallows)] * 4
+        await world.client().submit(PAY)
+        assert len({signed for _, signed in world.seen}) == 2
+        assert isinstance(world.take(late[0]), Rejected)
+        assert world.paid == 7
+
+    run(body)
+
+
+def test_a_nonce_that_another_transaction_used_is_found_out_and_signed_anew() -> None:
+    async def body(world: World) -> None:
+        rival = make_tx(GENESIS.chain, ALICE.public, 0, Transfer(BOB.public, 1), fee=10)
+
+        def before(query: queries.Query) -> Any:
+            world.take(sign_tx(ALICE, rival))  # another process with the same key was quicker
+            return world.honest(query)
+
+        world.ways = [submits(world, before)] * 4
+        await world.client().submit(PAY)
+        assert world.paid == 8
+
+    run(body)
+
+
+def test_who_gave_up_and_submits_the_same_again_pays_once() -> None:
+    async def body(world: World) -> None:
+        def takes_and_dies(query: queries.Query) -> Any:
+            world.honest(query)
+            raise NetworkError("FF-NET-046", "the connection was lost")
+
+        world.ways = [submits(world, takes_and_dies)] * 4
+        client = world.client(patience=0.0)
+        with pytest.raises(NetworkError, match="FF-NET-046"):
+            await client.submit(PAY)
+        assert world.paid == 7
+        world.ways = [world.honest] * 4
+        await client.submit(PAY)
+        assert world.paid == 7
+        await client.submit(PAY)  # asked for once more
+        assert world.paid == 14
+
+    run(body)
+
+
+def test_what_was_given_up_is_settled_before_something_else_is_signed() -> None:
+    async def body(world: World) -> None:
+        client = world.client(patience=0.0)
+        world.ways = [submits(world, dies)] * 4
+        with pytest.raises(NetworkError, match="FF-NET-043"):
+            await client.submit(PAY)
+        world.ways = [world.honest] * 4
+        await client.submit(Transfer(BOB.public, 100))
+        assert world.paid == 107
+        assert [signed.tx.nonce for _, signed in world.seen[-4:]] == [0, 0, 1, 1]
+
+    run(body)
