@@ -1,14 +1,30 @@
-"""Two chains with at least one row in every table: one round and settlement, with and without a node found out."""
+"""Chains that have a row in every table together: a round and its settlement, a node found out, one that denies it."""
 
 from __future__ import annotations
 
-from ledger_world import CAPS, JOB, NODES, REQUESTER, ROOTS, STRANGER, VALIDATOR, VERIFIERS, World, genesis
+from ledger_world import (
+    BOND,
+    CAPS,
+    JOB,
+    NODES,
+    PARAMS,
+    REQUESTER,
+    ROOTS,
+    SLOW_PARAMS,
+    STRANGER,
+    VALIDATOR,
+    VERIFIERS,
+    World,
+    genesis,
+)
 
 from farflung.core.crypto import SigningKey
 from farflung.ledger import tx
-from farflung.ledger.block import LOGICAL_MS
+from farflung.ledger.block import LOGICAL_MS, Params
 from farflung.ledger.chain import Chain
+from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.rows import AccountRow
+from farflung.ledger.tallies import Attest, JobAttest, mark_attest
 
 
 def signed(chain: Chain, key: SigningKey, *ops: tx.Op, fee: int = 0) -> tx.SignedTx:
@@ -52,8 +68,25 @@ def audited_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
     ]
 
 
-def history(made: list[list[tuple[SigningKey, tx.Op]]] | None = None) -> Chain:
-    chain = Chain(genesis(), VALIDATOR)
+def disputed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+    """The second node denies, and the jury believes it; the first one claims by a voucher what nobody recorded."""
+    world = World(SLOW_PARAMS)
+    offers = [world.offer(key, units=20) for key in NODES[:2]]
+    offers += [world.offer(key, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
+    attest = Attest(world.chain, JOB, ROOTS[0], CAPS)
+    return [
+        [(key, world.register()) for key in (*NODES[:2], *VERIFIERS)],
+        [(REQUESTER, world.create()), (REQUESTER, world.schedule(*offers))],
+        [(REQUESTER, world.progress(0, (NODES[1], 20), (VERIFIERS[0], 5)))],
+        [(VERIFIERS[0], world.accuse(NODES[1])), (NODES[0], world.settle_many((NODES[0], 10)))],
+        [(NODES[1], DisputeAnswer(JOB, BOND, ROOTS[1])), (REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))],
+        [(STRANGER, JobAttest(JOB, tuple(mark_attest(key, attest) for key in VERIFIERS)))],
+        [(VALIDATOR, JuryVote(JOB, NODES[1].public, False)), (REQUESTER, tx.JobSettle(JOB))],
+    ]
+
+
+def history(made: list[list[tuple[SigningKey, tx.Op]]] | None = None, params: Params = PARAMS) -> Chain:
+    chain = Chain(genesis(params), VALIDATOR)
     for batch in made or batches():
         by_key: dict[SigningKey, list[tx.Op]] = {}
         for key, op in batch:

@@ -8,8 +8,9 @@ from farflung.core.claims import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.ids import Hash
 from farflung.core.tolls import GIB, Pass, Receipt, SignedReceipt, sign_pass, sign_receipt
-from farflung.ledger import tx
+from farflung.ledger import tallies, tx
 from farflung.ledger.block import Genesis, Params
+from farflung.ledger.disputes import DisputeRow
 from farflung.ledger.results import Outcome
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
 from farflung.ledger.state import State, apply_block, genesis_state, total_money
@@ -24,6 +25,8 @@ ACTORS = (VALIDATOR, REQUESTER, *NODES, *VERIFIERS)
 START = 5_000
 RICH = 1_000_000
 PARAMS = Params(job_ms_max=100_000, node_ms_max=200_000)
+WINDOW, DISPUTE, BOND = 10_000, 12_000, 8
+SLOW_PARAMS = replace(PARAMS, window_ms=WINDOW, dispute_ms=DISPUTE, bond_min=BOND)
 CAPS = digest(NS_SPEC, b"caps")
 ROOTS = tuple(digest(NS_SPEC, b"root", bytes([index])) for index in range(8))
 TRACE, PAYLOAD, NONCE, RESULT, EVIDENCE = (
@@ -32,15 +35,26 @@ TRACE, PAYLOAD, NONCE, RESULT, EVIDENCE = (
 JOB, OTHER_JOB = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"other job")
 
 
-def genesis(params: Params = PARAMS, name: str = "test", owners: tuple[SigningKey, ...] = ACTORS) -> Genesis:
-    return Genesis(name, START, tuple((key.public, RICH) for key in owners), (VALIDATOR.public,), params)
+def genesis(
+    params: Params = PARAMS,
+    name: str = "test",
+    owners: tuple[SigningKey, ...] = ACTORS,
+    validators: tuple[SigningKey, ...] = (VALIDATOR,),
+) -> Genesis:
+    accounts = tuple((key.public, RICH) for key in owners)
+    return Genesis(name, START, accounts, tuple(key.public for key in validators), params)
 
 
 class World:
     """A state that moves by one block a call."""
 
-    def __init__(self, params: Params = PARAMS, owners: tuple[SigningKey, ...] = ACTORS) -> None:
-        self.state: State = genesis_state(genesis(params, owners=owners))
+    def __init__(
+        self,
+        params: Params = PARAMS,
+        owners: tuple[SigningKey, ...] = ACTORS,
+        validators: tuple[SigningKey, ...] = (VALIDATOR,),
+    ) -> None:
+        self.state: State = genesis_state(genesis(params, owners=owners, validators=validators))
 
     @property
     def chain(self) -> Hash:
@@ -175,6 +189,31 @@ class World:
         says = verdicts[0].verdict
         claim = self.claim(node, says.job, says.round, says.trace)
         return tx.JobSlash(says.job, node.public, claim, verdicts, EVIDENCE)
+
+    def settle_many(
+        self,
+        *earned: tuple[SigningKey, int],
+        by: tuple[SigningKey, ...] = (REQUESTER,),
+        job: Hash = JOB,
+        chain: Hash | None = None,
+        claimed: int = 99,
+    ) -> tallies.SettleMany:
+        """A tally under the marks of `by`, and its first `claimed` vouchers."""
+        said = [(key.public, units) for key, units in earned]
+        tally, vouchers = tallies.make_tally(chain or self.chain, job, 1, said)
+        marks = tuple(tallies.mark_tally(key, tally) for key in by)
+        return tallies.SettleMany(tallies.SignedTally(tally, marks), vouchers[:claimed])
+
+    def attest(self, *by: SigningKey, **change: object) -> tallies.JobAttest:
+        """Both verifiers, or those named, have nothing against the job's end."""
+        row = self.job()
+        said = replace(tallies.Attest(self.chain, JOB, row.root, row.output), **change)
+        return tallies.JobAttest(JOB, tuple(tallies.mark_attest(key, said) for key in by or VERIFIERS))
+
+    def dispute(self, key: SigningKey, job: Hash = JOB) -> DisputeRow:
+        row = self.state.find(DisputeRow, lease_key(job, key.public))
+        assert row is not None
+        return row
 
     def running(self) -> World:
         """Two nodes hold leases of 60 units at 5; a third one is registered; the job runs."""

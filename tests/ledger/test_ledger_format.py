@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from ledger_history import audited_batches, history, rotated
-from ledger_world import JOB, NODES, REQUESTER, World, genesis
+from ledger_history import audited_batches, disputed_batches, history, rotated
+from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, World, genesis
 
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.ledger import queries as q
 from farflung.ledger import tx
+from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
+from farflung.ledger.tallies import JobAttest
 
 
 def named(value: object) -> str:
@@ -17,18 +19,23 @@ def named(value: object) -> str:
 
 
 def test_a_known_history_ends_in_a_known_block():
-    """Holds every kind of row, and blocks with thirteen of the fifteen operations."""
+    """Holds all kinds of rows but those of disputes, and blocks with thirteen of the nineteen operations."""
     chain = history()
     assert (chain.id.hex()[:16], chain.head.id.hex()[:16], named(chain.blocks)) == (
-        "8de395ee38929dda",
-        "70a50d63ac53cbca",
-        "55fb2b1d6499407f",
+        "710199cc03b6547f",
+        "17da597adec3394e",
+        "505ad907bcd3e539",
     )
 
 
 def test_a_known_history_of_audits_and_slashing_ends_in_a_known_block():
     chain = history(audited_batches())
-    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("9384e2e8ead3194a", "fe98b5448ad1c0ae")
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("f9cab5bb8011482d", "ff5eedfdd2ff3233")
+
+
+def test_a_known_history_of_a_dispute_and_a_voucher_ends_in_a_known_block():
+    chain = history(disputed_batches(), SLOW_PARAMS)
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("050c21bfdcc56552", "cf545eeb2c632bcb")
 
 
 def test_wire_structs_have_known_bytes():
@@ -42,6 +49,10 @@ def test_wire_structs_have_known_bytes():
         world.open_channel(),
         tx.ChannelClaim(REQUESTER.public, (world.passage(3, (NODES[0], 70, 9)),)),
         tx.ChannelClose(REQUESTER.public),
+        world.settle_many((NODES[0], 70), (NODES[1], 8)),
+        JobAttest(JOB, world.settle_many().signed.marks),
+        DisputeAnswer(JOB, 5, JOB),
+        JuryVote(JOB, REQUESTER.public, True),
     )
     queries = (
         q.AskHead(),
@@ -65,7 +76,7 @@ def test_wire_structs_have_known_bytes():
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
         "f669d98e8f4e2ee7",
-        "36f12f3f2de002c8",
-        "73a3b47c4b84c1ee",
-        "71bfb5cfa52ae10b",
+        "3f21aa6c459b8419",
+        "f89f362e448bc68e",
+        "334b834a5f4a0cbc",
     ]

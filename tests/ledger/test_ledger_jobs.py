@@ -16,6 +16,7 @@ from ledger_world import (
     STRANGER,
     World,
 )
+from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
@@ -106,11 +107,13 @@ ALLOWED = {
     JobState.SETTLED: set(),
     JobState.CANCELLED: set(),
     JobState.EXPIRED: set(),
+    JobState.STOPPED: {CANCEL},
 }
 
 
 def in_state(target: JobState) -> World:
-    world = World().running() if target != JobState.CREATED else World()
+    params = replace(PARAMS, window_ms=1000) if target == JobState.STOPPED else PARAMS
+    world = World(params).running() if target != JobState.CREATED else World()
     if target == JobState.CREATED:
         world.do(C, world.register())
         world.do(REQUESTER, world.create())
@@ -118,7 +121,7 @@ def in_state(target: JobState) -> World:
     world.do(REQUESTER, world.progress(0, (A, 1)))
     if target in (JobState.OUTPUT, JobState.SETTLED):
         world.do(REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))
-    if target in (JobState.SETTLED, JobState.CANCELLED):
+    if target in (JobState.SETTLED, JobState.CANCELLED, JobState.STOPPED):
         world.do(REQUESTER, tx.JobSettle(JOB) if target == JobState.SETTLED else tx.JobCancel(JOB))
     if target == JobState.EXPIRED:
         world.send(after=START + 60_000 - world.state.time)

@@ -38,7 +38,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.core.units import Seconds
 from farflung.job.spec import Terms
-from farflung.ledger.rules.slash import quorum_of
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, is_verdict_signed
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError

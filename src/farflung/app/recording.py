@@ -21,7 +21,7 @@ from farflung.core.events import Caught
 from farflung.core.ids import PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobState, LeaseRow
-from farflung.ledger.rules.slash import share_of
+from farflung.ledger.rules.bounties import share_of
 from farflung.ledger.tx import Finding, JobSlash, Progress
 from farflung.train.roundlog import Audited, contributions_root
 from farflung.verify.evidence import Evidence, claim_of, evidence_hash

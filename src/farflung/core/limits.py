@@ -44,11 +44,14 @@ OPENED_BYTES: Final = 3 * MIB
 VERDICT_BYTES: Final = 4 * KIB  # what a verifier answers: a promise, or a border and a verdict
 
 # Ledger
+NEVER: Final = 1 << 63  # after every ledger time
 TX_BYTES: Final = 256 * KIB
 TX_OPS: Final = 64
 BLOCK_BYTES: Final = 2 * MIB
 BLOCK_TXS: Final = 4096
 LEASES_PER_JOB: Final = PEERS
+AUDITORS: Final = 16  # of one job that sign one tally, one attestation or one accusation
+VOUCHERS: Final = 256  # claimed by one operation
 PROOF_DEPTH: Final = 48
 POOL_TXS: Final = 1 << 16  # waiting at one validator: some 16 full blocks
 POOL_BYTES: Final = 64 * MIB

@@ -36,6 +36,9 @@ class Params(Wire, frozen=True):
     node_ms_max: int = 400 * DAY_MS  # how far ahead a node's expiry may lie
     step_ms_max: int = HOUR_MS  # how far one block may move ledger time
     withheld_permille: int = 100  # of its stake, what a node loses that did not open what it had committed to
+    window_ms: int = 0  # between a job's end and its settlement, for vouchers and accusations
+    dispute_ms: int = 0  # for an accused to answer, and again for the jury; 0: a slash takes effect at once
+    bond_min: int = 0  # what an accused puts up with its answer
 
 
 class Genesis(Wire, frozen=True):

@@ -9,6 +9,8 @@
 | epochs   | job, round | - |
 | keys     | account    | - |
 | channels | payer, relay | what is left of its deposit |
+| disputes | job, node  | stake, pay and bond, until it is decided |
+| ballots  | job, node, juror | - |
 
 `money` of all rows together is what genesis minted, after every block.
 """
@@ -18,12 +20,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger.disputes import BallotRow, DisputeRow
 from farflung.ledger.tx import Role
 
 NOBODY = PeerId(bytes(ZERO_HASH))
-NEVER: Final = 2**63  # after every ledger time
 
 
 class JobState(IntEnum):
@@ -35,6 +38,10 @@ class JobState(IntEnum):
     SETTLED = 3
     CANCELLED = 4
     EXPIRED = 5
+    STOPPED = 6  # cancelled while it ran: its verification window is open
+
+
+HOLDS_MONEY: Final = (JobState.CREATED, JobState.RUNNING, JobState.OUTPUT, JobState.STOPPED)
 
 
 class NodeState(IntEnum):
@@ -95,7 +102,7 @@ class NodeRow(Wire, frozen=True):
     @property
     def due(self) -> int:
         """From when on the clock releases it."""
-        return NEVER if self.leases or self.state != NodeState.ACTIVE else self.expires
+        return limits.NEVER if self.leases or self.state != NodeState.ACTIVE else self.expires
 
     @property
     def stake(self) -> int:
@@ -107,7 +114,7 @@ class JobRow(Wire, frozen=True):
     """A job. `reserved` is what its open leases may cost at most; `last` the newest of its `leases` leases.
 
     `round` is the next one to be recorded, `root` the public state root of the last recorded one. `slashed` is
-    what the stakes of its leases lost.
+    what the stakes of its leases lost; `until` ends the verification window of a job that has ended.
     """
 
     TABLE = "jobs"
@@ -128,6 +135,7 @@ class JobRow(Wire, frozen=True):
     paid: int = 0
     refunded: int = 0
     slashed: int = 0
+    until: int = 0
 
     @property
     def key(self) -> bytes:
@@ -142,13 +150,15 @@ class JobRow(Wire, frozen=True):
     @property
     def due(self) -> int:
         """From when on the clock ends it."""
-        return self.deadline if self.state <= JobState.OUTPUT else NEVER
+        return self.deadline if self.state in HOLDS_MONEY else limits.NEVER
 
 
 class LeaseRow(Wire, frozen=True):
     """One node in one job. `previous` chains the job's leases, newest first.
 
-    A lease that slashing ended names its `evidence`; its stake lost `slashed`, and its units are forfeited.
+    `units` is what Progress recorded, `vouched` the most that a tally said (both since the job began). A lease that
+    slashing ended names its `evidence`; its stake lost `slashed`, and its units are forfeited. The stake of a verifier
+    stays locked while it is an accuser in `disputes` that are pending, even when the lease is closed.
     """
 
     TABLE = "leases"
@@ -165,11 +175,23 @@ class LeaseRow(Wire, frozen=True):
     slashed: int = 0
     evidence: Hash = ZERO_HASH
     is_open: bool = True
+    vouched: int = 0
+    disputes: int = 0
 
     @property
     def key(self) -> bytes:
         """Where the row is found in its table."""
         return lease_key(self.job, self.node)
+
+    @property
+    def earned(self) -> int:
+        """Units that it is paid for."""
+        return max(self.units, self.vouched)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether its stake is behind it still."""
+        return self.is_open or (self.disputes > 0 and self.evidence == ZERO_HASH)
 
     @property
     def money(self) -> int:
@@ -258,17 +280,28 @@ class ChannelRow(Wire, frozen=True):
     @property
     def due(self) -> int:
         """The end that the clock acts on, after some grace."""
-        return self.expires if self.is_open else NEVER
+        return self.expires if self.is_open else limits.NEVER
 
 
-Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow | KeyRow | ChannelRow
+Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow | KeyRow | ChannelRow | DisputeRow | BallotRow
 
 KINDS: dict[str, type[Row]] = {
-    kind.TABLE: kind for kind in (AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow)
+    kind.TABLE: kind
+    for kind in (
+        AccountRow,
+        NodeRow,
+        JobRow,
+        LeaseRow,
+        EpochRow,
+        KeyRow,
+        ChannelRow,
+        DisputeRow,
+        BallotRow,
+    )
 }
 
-Timed = NodeRow | JobRow | ChannelRow
-TIMED: Final = (NodeRow, JobRow, ChannelRow)  # rows with a `due`, which Table keeps an index of
+Timed = NodeRow | JobRow | ChannelRow | DisputeRow
+TIMED: Final = (NodeRow, JobRow, ChannelRow, DisputeRow)  # rows with a `due`, which Table keeps an index of
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:

@@ -1,7 +1,8 @@
 """The law in one function: `apply_block(state, time, transactions) -> (state', outcomes)`.
 
 Pure: integers only, no clock, no randomness, no exception for anything that a stranger can send. Order inside a
-block: jobs past their deadline, nodes and channels past their expiry (all by index), then the transactions as listed.
+block: jobs and disputes past their deadline, nodes and channels past their expiry (all by index), then the
+transactions as listed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from farflung.core.errors import PolicyError, RunError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
+from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
 from farflung.ledger.rows import KINDS, AccountRow, Row
-from farflung.ledger.rules import accounts, jobs, keys, nodes, relays, settle, slash
+from farflung.ledger.rules import accounts, disputes, jobs, keys, nodes, relays, settle, slash, tallies
 from farflung.ledger.tables import Draft, Law, State, Table
+from farflung.ledger.tallies import JobAttest, SettleMany
 
 __all__ = [
     "See",
@@ -66,6 +69,10 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ops.ChannelOpen: relays.open_,
     ops.ChannelClaim: relays.claim,
     ops.ChannelClose: relays.close,
+    SettleMany: tallies.settle_many,
+    JobAttest: tallies.attest,
+    DisputeAnswer: disputes.answer,
+    JuryVote: disputes.vote,
 }
 
 
@@ -73,7 +80,11 @@ def genesis_state(genesis: Genesis) -> State:
     """The state at height 0; raises VerificationError FF-LEDG-060."""
     check_genesis(genesis)
     law = Law(
-        genesis.chain, genesis.params, genesis.validators[0], sum(amount for _, amount in genesis.accounts)
+        genesis.chain,
+        genesis.params,
+        genesis.validators[0],
+        sum(amount for _, amount in genesis.accounts),
+        genesis.validators,
     )
     tables = {name: Table() for name in KINDS}
     opened = [AccountRow(owner, amount) for owner, amount in genesis.accounts]
@@ -97,6 +108,7 @@ def apply_block(
     """
     draft = Draft(state, time_ms)
     settle.expire(draft)
+    disputes.expire(draft)
     nodes.expire(draft)
     relays.expire(draft)
     see(Step(), draft)

@@ -17,6 +17,7 @@ from farflung.core.codec import encode
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Params, Tables, tables_hash
 from farflung.ledger.chunks import WIDTH, Chunks, Places
+from farflung.ledger.disputes import BallotRow, DisputeRow
 from farflung.ledger.rows import (
     KINDS,
     NOBODY,
@@ -34,8 +35,8 @@ from farflung.ledger.rows import (
 )
 from farflung.ledger.tree import Tree
 
-R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow)
-C = TypeVar("C", NodeRow, JobRow, ChannelRow)
+R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow, DisputeRow, BallotRow)
+C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Law:
     params: Params
     proposer: PeerId
     minted: int
+    validators: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)

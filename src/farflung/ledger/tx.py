@@ -19,6 +19,8 @@ from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS
 from farflung.core.tolls import SignedPass, SignedReceipt
+from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.tallies import JobAttest, SettleMany
 
 VERSION = 1
 
@@ -245,6 +247,10 @@ Op = (
     | ChannelOpen
     | ChannelClaim
     | ChannelClose
+    | SettleMany
+    | JobAttest
+    | DisputeAnswer
+    | JuryVote
 )
 
 

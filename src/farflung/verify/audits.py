@@ -12,7 +12,8 @@ from itertools import groupby
 
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
-from farflung.ledger.rules.slash import EXCESS_FALSE, quorum_of
+from farflung.ledger.rules.slash import EXCESS_FALSE
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, Verdict, is_verdict_signed
 from farflung.train.roundlog import Audited, Commitment, Contribution, excluded_by
 from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another

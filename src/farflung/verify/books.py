@@ -125,7 +125,7 @@ def _compare_pay(books: Books, terms: Terms, records: Sequence[Record]) -> None:
     for lease in leases:
         due = units.get(lease.node, 0)
         pay = 0 if lease.node in books.slashed else due * lease.unit_price
-        is_right = lease.units == due and lease.paid == pay
+        is_right = lease.earned == due and lease.paid == pay
         require(is_right, "FF-VERI-023", f"{lease.node[:4].hex()} was not paid for what it did")
     require(sum(x.paid for x in leases) == job.paid, "FF-VERI-025", "the job's payments do not add up")
     is_whole = job.paid + job.refunded == books.escrow

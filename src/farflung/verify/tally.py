@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from farflung.core.ids import PeerId
 from farflung.job.spec import JobSpec
-from farflung.ledger.rules.slash import quorum_of
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict
 from farflung.train.roundlog import Audited, Contribution, excluded_by
 from farflung.verify.judge import Concluded, conclusions

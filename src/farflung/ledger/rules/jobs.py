@@ -8,11 +8,17 @@ out of every state that holds money; so no state can hold money for ever.
 | JobCreate   | requester | -                | Created   |
 | JobSchedule | requester | Created, Running | Running   |
 | Progress    | requester | Running          | Running   |
-| JobSlash    | requester or a verifier | Running | Running |
+| JobSlash    | requester or a verifier | Running, Output, Stopped | the same |
+| SettleMany  | anybody   | Running, Output, Stopped | the same |
 | JobFinish   | requester | Running          | Output    |
+| JobAttest   | anybody   | Output, Stopped  | the same  |
 | JobSettle   | requester | Output           | Settled   |
-| JobCancel   | requester | Created, Running | Cancelled |
+| JobCancel   | requester | Created, Stopped | Cancelled |
+| JobCancel   | requester | Running          | Stopped, or Cancelled where there is no window |
 | (deadline)  | the clock | all of the above but Settled and Cancelled | Expired |
+
+Output and Stopped have a verification window (`window_ms`): until it is over, or a quorum of the job's verifiers has
+attested, the requester can end neither, and accusations and vouchers come in.
 """
 
 from __future__ import annotations
@@ -29,6 +35,8 @@ from farflung.ledger.rules import nodes
 from farflung.ledger.rules.accounts import withdraw
 from farflung.ledger.tables import Draft
 from farflung.ledger.tx import JobCreate, JobFinish, JobSchedule, Offer, Progress, SignedOffer
+
+ENDING = (JobState.OUTPUT, JobState.STOPPED)
 
 
 def create(draft: Draft, sender: PeerId, op: JobCreate) -> None:
@@ -132,4 +140,9 @@ def finish(draft: Draft, sender: PeerId, op: JobFinish) -> None:
     row = step(draft, sender, op.job, JobState.RUNNING)
     if not row.round or op.root != row.root:
         raise PolicyError("FF-LEDG-047", "the root is not that of the last recorded round")
-    draft.put(replace(row, state=JobState.OUTPUT, output=op.output))
+    draft.put(replace(row, state=JobState.OUTPUT, output=op.output, until=window_end(draft, row)))
+
+
+def window_end(draft: Draft, row: JobRow) -> int:
+    """When the window of a job that ends now is over: its deadline at the latest, which ends everything."""
+    return min(draft.now + draft.law.params.window_ms, row.deadline)

@@ -1,8 +1,8 @@
 """Nodes: who lends, and the stake behind it.
 
-`free` backs nothing yet; `lock` moves stake behind a lease and `unlock` moves it back; what `seize` burns stays in the
-row for ever and backs nothing. A node whose registration has run out gets its stake back at the first block in
-which no lease is open.
+`free` backs nothing yet; `lock` moves stake behind a lease and `unlock` moves it back; what is
+burnt stays in the row for ever and backs nothing. A node whose registration has run out gets its stake back at the
+first block in which no lease is open.
 """
 
 from __future__ import annotations
@@ -71,18 +71,18 @@ def unlock(draft: Draft, node: PeerId, stake: int) -> None:
     draft.put(replace(row, free=row.free + stake, locked=row.locked - stake, leases=row.leases - 1))
 
 
-def seize(draft: Draft, node: PeerId, stake: int, *, taken: int, burnt: int) -> None:
-    """Ends what `lock` began without giving `taken` back: `burnt` of it stays here, the caller gives the rest away."""
+def seize(draft: Draft, node: PeerId, stake: int, taken: int) -> None:
+    """Ends what `lock` began without giving `taken` back: that the caller has to put elsewhere."""
     row = active(draft, node)
-    draft.put(
-        replace(
-            row,
-            free=row.free + stake - taken,
-            locked=row.locked - stake,
-            leases=row.leases - 1,
-            burnt=row.burnt + burnt,
-        )
-    )
+    freed = row.free + stake - taken
+    draft.put(replace(row, free=freed, locked=row.locked - stake, leases=row.leases - 1))
+
+
+def burn(draft: Draft, node: PeerId, amount: int) -> None:
+    """Money that nobody gets lies in this row for ever, whether the node still lends or not."""
+    row = draft.find(NodeRow, node)
+    if row:
+        draft.put(replace(row, burnt=row.burnt + amount))
 
 
 def release(draft: Draft, row: NodeRow) -> None:

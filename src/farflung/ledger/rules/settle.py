@@ -1,31 +1,48 @@
-"""How a job ends: every open lease is paid for its recorded units, the rest of the escrow goes back, stakes are freed.
+"""How a job ends: every open lease is paid for its units, the rest of the escrow goes back, stakes are freed.
 
 The same payment follows settlement, cancelling and the deadline: work that was recorded is paid, whoever stops.
-It always fits: units <= units_max on each lease, and the sum of units_max * unit_price over the open ones <= escrow.
-A lease that slashing ended is passed over: its units are forfeited, its stake has gone already.
+It always fits: earned <= units_max on each lease, and the sum of units_max * unit_price over the open ones <= escrow.
+A lease that slashing ended is passed over: its units are forfeited, its stake has gone already. So is one that a
+dispute is about: its pay lies in the dispute. The stake of a verifier that is an accuser there stays locked.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
+from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.rules import nodes
 from farflung.ledger.rules.accounts import deposit
-from farflung.ledger.rules.jobs import step
+from farflung.ledger.rules.jobs import step, window_end
 from farflung.ledger.tables import Draft, leases_of
 from farflung.ledger.tx import JobCancel, JobSettle
 
 
 def settle(draft: Draft, sender: PeerId, op: JobSettle) -> None:
-    """The requester pays after the output. Codes: FF-LEDG-031 to -033."""
-    close(draft, step(draft, sender, op.job, JobState.OUTPUT), JobState.SETTLED)
+    """The requester pays after the output. Codes: FF-LEDG-031 to -033, -229 not yet."""
+    job = step(draft, sender, op.job, JobState.OUTPUT)
+    _check_window(draft, job)
+    close(draft, job, JobState.SETTLED)
 
 
 def cancel(draft: Draft, sender: PeerId, op: JobCancel) -> None:
-    """The requester stops before the output. Codes: FF-LEDG-031 to -033."""
-    close(draft, step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING), JobState.CANCELLED)
+    """The requester stops before the output; where jobs have a window, at once only what never ran.
+
+    Codes: FF-LEDG-031 to -033, -229 not yet.
+    """
+    job = step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING, JobState.STOPPED)
+    if job.state == JobState.RUNNING and draft.law.params.window_ms:
+        draft.put(replace(job, state=JobState.STOPPED, until=window_end(draft, job)))
+    else:
+        _check_window(draft, job)
+        close(draft, job, JobState.CANCELLED)
+
+
+def _check_window(draft: Draft, job: JobRow) -> None:
+    if draft.now < job.until:
+        raise PolicyError("FF-LEDG-229", f"the verification window is open until {job.until}")
 
 
 def expire(draft: Draft) -> None:
@@ -38,10 +55,12 @@ def close(draft: Draft, job: JobRow, target: JobState) -> None:
     """Pays, unlocks and refunds; leases in the order in which they were made."""
     paid = 0
     for lease in reversed([row for row in leases_of(draft, job) if row.is_open]):
-        due = lease.units * lease.unit_price
+        due = lease.earned * lease.unit_price
         deposit(draft, lease.node, due)
-        nodes.unlock(draft, lease.node, lease.stake)
+        if not lease.disputes:
+            nodes.unlock(draft, lease.node, lease.stake)
         draft.put(replace(lease, paid=due, is_open=False))
         paid += due
     deposit(draft, job.requester, job.escrow - paid)
-    draft.put(replace(job, state=target, escrow=0, paid=paid, refunded=job.escrow - paid))
+    refunded = job.refunded + job.escrow - paid
+    draft.put(replace(job, state=target, escrow=0, paid=job.paid + paid, refunded=refunded))

@@ -1,8 +1,7 @@
 """How a lie costs its stake: verifiers of the job agree, and the accused's own signature says what it had claimed.
 
-Of what is taken at least half is burnt. Were all of it the verifiers' bounty, a worker could have itself accused by
-a friend and lose nothing (verify: incentives). Burnt money stays in the accused's row, so that the sum over all
-rows is still what genesis minted; it backs nothing, and nobody can move it.
+Where the genesis gives `dispute_ms`, the accused may answer first (`disputes`); otherwise what a lie costs is taken at
+once (`bounties`).
 
 What the law checks: that the node signed the claim and that enough verifiers signed the same finding. Whether the
 finding is right it cannot know; `evidence` names what others need to judge for themselves.
@@ -15,18 +14,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from farflung.core import limits
 from farflung.core.claims import commitment_digest, is_commitment_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.ledger.rows import JobRow, JobState, LeaseRow, lease_key
-from farflung.ledger.rules import nodes
-from farflung.ledger.rules.accounts import deposit
-from farflung.ledger.rules.jobs import check_state, known
-from farflung.ledger.tables import Draft, leases_of
+from farflung.ledger.rows import JobRow, JobState
+from farflung.ledger.rules import bounties, disputes, nodes
+from farflung.ledger.rules.jobs import ENDING, check_state, known
+from farflung.ledger.rules.verifiers import open_lease, quorum
+from farflung.ledger.tables import Draft
 from farflung.ledger.tx import Finding, JobSlash, Role, SignedVerdict, Verdict, is_verdict_signed
 
 EXCESS_FALSE: Final = 2000  # thousandths of the tolerance: up to twice of it is not paid, and not punished
-QUORUM: Final = 2  # verifiers that must agree, or all where a job has fewer
 PERMILLE: Final = 1000
 
 
@@ -35,7 +34,8 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
     job = known(draft, op.job)
     if sender != job.requester and open_lease(draft, op.job, sender, Role.AUDIT) is None:
         raise PolicyError("FF-LEDG-048", "only the requester or a verifier of the job may do this")
-    check_state(job, JobState.RUNNING)
+    if job.state not in ENDING or draft.now >= job.until:
+        check_state(job, JobState.RUNNING)
     lease = open_lease(draft, op.job, op.node, Role.TRAIN)
     if lease is None:
         raise PolicyError("FF-LEDG-049", f"node {op.node[:4].hex()} does not train in this job")
@@ -43,16 +43,14 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
     finding = _finding(draft.law.chain, op)
     _check_claim(op)
     taken = _taken(lease.stake, finding, draft.law.params.withheld_permille)
-    _take(draft, lease, taken, verifiers)
+    if draft.law.params.dispute_ms:
+        disputes.open_(draft, job, lease, taken, verifiers, op.evidence)
+        return
+    nodes.seize(draft, lease.node, lease.stake, taken)
+    bounties.spend(draft, lease.node, taken, verifiers)
     draft.put(replace(lease, slashed=taken, evidence=op.evidence, is_open=False))
     freed = lease.units_max * lease.unit_price
     draft.put(replace(job, reserved=job.reserved - freed, slashed=job.slashed + taken))
-
-
-def open_lease(draft: Draft, job: Hash, node: PeerId, role: Role) -> LeaseRow | None:
-    """The node's lease in this job, if it has this role and has not ended."""
-    lease = draft.find(LeaseRow, lease_key(job, node))
-    return lease if lease and lease.is_open and lease.role == role else None
 
 
 def _judges(draft: Draft, job: JobRow, verdicts: Sequence[SignedVerdict]) -> list[PeerId]:
@@ -62,9 +60,8 @@ def _judges(draft: Draft, job: JobRow, verdicts: Sequence[SignedVerdict]) -> lis
         verifier = signed.verdict.verifier
         if open_lease(draft, job.job, verifier, Role.AUDIT) is None or not is_verdict_signed(signed):
             raise PolicyError("FF-LEDG-050", f"no verifier {verifier[:4].hex()} of this job signed this")
-    hired = sum(lease.is_open and lease.role == Role.AUDIT for lease in leases_of(draft, job))
-    needed = quorum_of(hired)
-    if len(verifiers) < len(verdicts) or len(verifiers) < needed:
+    needed = quorum(draft, job)
+    if not needed <= len(verifiers) == len(verdicts) <= limits.AUDITORS:
         raise PolicyError(
             "FF-LEDG-051", f"{len(verifiers)} verifiers in {len(verdicts)} verdicts, not {needed}"
         )
@@ -104,24 +101,6 @@ def _check_claim(op: JobSlash) -> None:
         raise PolicyError("FF-LEDG-056", "no evidence is named")
 
 
-def quorum_of(hired: int) -> int:
-    """How many of a job's verifiers must find a node false: two, or the only one."""
-    return max(1, min(QUORUM, hired))
-
-
-def share_of(taken: int, verifiers: int) -> int:
-    """The bounty of each of the verifiers, in micro-credits."""
-    return taken // 2 // verifiers
-
-
 def _taken(stake: int, finding: Finding, withheld_permille: int) -> int:
     """Micro-credits that the node loses, rounded down."""
     return stake if finding == Finding.FALSE else stake * withheld_permille // PERMILLE
-
-
-def _take(draft: Draft, lease: LeaseRow, taken: int, verifiers: Sequence[PeerId]) -> None:
-    """Half of `taken` is bounty in equal shares, both rounded down; all that is left of it burns."""
-    share = share_of(taken, len(verifiers))
-    nodes.seize(draft, lease.node, lease.stake, taken=taken, burnt=taken - share * len(verifiers))
-    for verifier in verifiers:
-        deposit(draft, verifier, share)

@@ -1,0 +1,28 @@
+"""What becomes of money that a lie cost: half is bounty of those who found it, the rest is burnt.
+
+Were all of it bounty, a worker could have itself accused by a friend and lose nothing (verify: incentives). Burnt
+money stays in the accused's row, so that the sum over all rows is still what genesis minted; it backs nothing, and
+nobody can move it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farflung.core.ids import PeerId
+from farflung.ledger.rules import nodes
+from farflung.ledger.rules.accounts import deposit
+from farflung.ledger.tables import Draft
+
+
+def share_of(taken: int, finders: int) -> int:
+    """The bounty of each of the finders, in micro-credits: both divisions are rounded down."""
+    return taken // 2 // finders
+
+
+def spend(draft: Draft, accused: PeerId, taken: int, finders: Sequence[PeerId]) -> None:
+    """Gives each finder its share of `taken`, and burns all that is left of it in the accused's row."""
+    share = share_of(taken, len(finders))
+    for finder in finders:
+        deposit(draft, finder, share)
+    nodes.burn(draft, accused, taken - share * len(finders))

@@ -1,0 +1,175 @@
+"""The referee's record of a dispute: who may say what until when, and where the money goes.
+
+Theory: as in `jobs`, each edge has one operation, one signer and one deadline, and the clock is an edge out of every
+state that holds money. The dispute row holds all that it is about, so a job that ends meanwhile is settled without
+it; and an accuser's stake stays locked until the last dispute that it is an accuser in has ended, so that nobody
+accuses and is gone.
+
+| edge          | signer               | from     | to                    |
+|---------------|----------------------|----------|-----------------------|
+| JobSlash      | see `slash`          | -        | Open                  |
+| DisputeAnswer | the accused          | Open     | Answered              |
+| JuryVote      | a juror, > 2/3 agree | Answered | Upheld, or Overturned |
+| (deadline)    | the clock            | Open     | Upheld                |
+| (deadline)    | the clock            | Answered | Lapsed                |
+
+Silence upholds the accusation; a jury's silence does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from farflung.core.errors import PolicyError
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger.disputes import BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
+from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+from farflung.ledger.rules import bounties, nodes
+from farflung.ledger.rules.accounts import deposit, withdraw
+from farflung.ledger.rules.jobs import known
+from farflung.ledger.tables import Draft
+
+
+def open_(
+    draft: Draft, job: JobRow, lease: LeaseRow, taken: int, accusers: Sequence[PeerId], evidence: Hash
+) -> None:
+    """Ends the accused's lease and keeps `taken` of its stake, and all that it may be paid, until the decision."""
+    pay = lease.units_max * lease.unit_price
+    nodes.seize(draft, lease.node, lease.stake, taken)
+    draft.put(replace(lease, is_open=False))
+    draft.put(replace(job, escrow=job.escrow - pay, reserved=job.reserved - pay))
+    for accuser in accusers:
+        theirs = _lease(draft, job.job, accuser)
+        draft.put(replace(theirs, disputes=theirs.disputes + 1))
+    deadline = draft.now + draft.law.params.dispute_ms
+    named = (job.job, lease.node, tuple(accusers))
+    draft.put(DisputeRow(*named, taken, pay, draft.now, deadline, evidence))
+
+
+def answer(draft: Draft, sender: PeerId, op: DisputeAnswer) -> None:
+    """The accused denies. Codes: FF-LEDG-010, FF-LEDG-231 nothing to answer, -232 bond too small or no evidence."""
+    row = draft.find(DisputeRow, lease_key(op.job, sender))
+    if row is None or row.state != DisputeState.OPEN:
+        raise PolicyError("FF-LEDG-231", "the sender has nothing to answer in this job")
+    if op.bond < draft.law.params.bond_min or op.evidence == ZERO_HASH:
+        raise PolicyError(
+            "FF-LEDG-232", f"an answer names evidence and a bond of {draft.law.params.bond_min} at least"
+        )
+    withdraw(draft, sender, op.bond)
+    deadline = draft.now + row.deadline - row.opened  # as long again
+    state = DisputeState.ANSWERED
+    draft.put(replace(row, answer=op.evidence, bond=op.bond, state=state, deadline=deadline))
+
+
+def vote(draft: Draft, sender: PeerId, op: JuryVote) -> None:
+    """A juror finds; decided when more than two thirds of the jury's seats find the same.
+
+    Codes: FF-LEDG-233 not before the jury, -234 not a juror of it, -235 has voted.
+    """
+    row = draft.find(DisputeRow, lease_key(op.job, op.node))
+    if row is None or row.state != DisputeState.ANSWERED:
+        raise PolicyError("FF-LEDG-233", "there is nothing here for a jury to decide")
+    jury = _jury(draft, row)
+    if sender not in jury:
+        raise PolicyError("FF-LEDG-234", "the sender is no juror of this dispute")
+    if draft.find(BallotRow, ballot_key(op.job, op.node, sender)):
+        raise PolicyError("FF-LEDG-235", "this juror has voted")
+    draft.put(BallotRow(op.job, op.node, sender, op.is_guilty))
+    ballots = [draft.find(BallotRow, ballot_key(op.job, op.node, juror)) for juror in jury]
+    agreed = sum(ballot is not None and ballot.is_guilty == op.is_guilty for ballot in ballots)
+    if 3 * agreed > 2 * len(jury):
+        if op.is_guilty:
+            _uphold(draft, row)
+        else:
+            _acquit(draft, row, DisputeState.OVERTURNED)
+
+
+def expire(draft: Draft) -> None:
+    """Time-out at the begin of a block: who did not answer has lost, what no jury decided falls to the accused."""
+    for row in draft.due(DisputeRow, draft.now):
+        if row.state == DisputeState.OPEN:
+            _uphold(draft, row)
+        else:
+            _acquit(draft, row, DisputeState.LAPSED)
+
+
+def jurors(draft: Draft) -> tuple[PeerId, ...]:
+    """The accounts that judge, one for each seat of the committee."""
+    return draft.law.validators
+
+
+def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:
+    """Nobody judges its own case."""
+    parties = {row.node, *row.accusers, known(draft, row.job).requester}
+    return [juror for juror in jurors(draft) if juror not in parties]
+
+
+def _uphold(draft: Draft, row: DisputeRow) -> None:
+    """As a slash without a dispute; the bond is lost as the stake is."""
+    bounties.spend(draft, row.node, row.taken + row.bond, row.accusers)
+    draft.put(replace(_lease(draft, row.job, row.node), slashed=row.taken, evidence=row.evidence))
+    _close(draft, row, DisputeState.UPHELD, due=0, slashed=row.taken)
+    for accuser in row.accusers:
+        _let_go(draft, row, accuser)
+
+
+def _acquit(draft: Draft, row: DisputeRow, state: DisputeState) -> None:
+    """Stake, bond and pay go to the accused's account: its node may have left meanwhile."""
+    lease = _lease(draft, row.job, row.node)
+    due = lease.earned * lease.unit_price
+    deposit(draft, row.node, row.taken + row.bond + due)
+    draft.put(replace(lease, paid=due))
+    lost = 0
+    for accuser in row.accusers:
+        if state == DisputeState.OVERTURNED:
+            lost += _punish(draft, row, accuser)
+        _let_go(draft, row, accuser)
+    _close(draft, row, state, due=due, slashed=lost)
+
+
+def _close(draft: Draft, row: DisputeRow, state: DisputeState, *, due: int, slashed: int) -> None:
+    """The rest of what was kept for the lease is the requester's, whether the job still runs or not."""
+    job = known(draft, row.job)
+    deposit(draft, job.requester, row.pay - due)
+    draft.put(
+        replace(
+            job,
+            paid=job.paid + due,
+            refunded=job.refunded + row.pay - due,
+            slashed=job.slashed + slashed,
+        )
+    )
+    draft.put(replace(row, state=state))
+
+
+def _punish(draft: Draft, row: DisputeRow, accuser: PeerId) -> int:
+    """The stake of an accuser's lease, if it is still locked: half to the accused, rounded down, the rest is burnt."""
+    lease = _lease(draft, row.job, accuser)
+    if not lease.is_locked:
+        return 0
+    nodes.seize(draft, accuser, lease.stake, lease.stake)
+    deposit(draft, row.node, lease.stake // 2)
+    nodes.burn(draft, accuser, lease.stake - lease.stake // 2)
+    if lease.is_open:
+        job = known(draft, row.job)
+        draft.put(replace(job, reserved=job.reserved - lease.units_max * lease.unit_price))
+    draft.put(replace(lease, slashed=lease.stake, evidence=row.answer, is_open=False))
+    return lease.stake
+
+
+def _let_go(draft: Draft, row: DisputeRow, accuser: PeerId) -> None:
+    """One dispute less; frees the stake of a lease that was closed while this was the last one."""
+    before = _lease(draft, row.job, accuser)
+    lease = replace(before, disputes=before.disputes - 1)
+    if before.is_locked and not lease.is_locked:
+        nodes.unlock(draft, accuser, lease.stake)
+    draft.put(lease)
+
+
+def _lease(draft: Draft, job: Hash, node: PeerId) -> LeaseRow:
+    """A lease that a dispute is about, or that an accuser holds: rows are never deleted."""
+    lease = draft.find(LeaseRow, lease_key(job, node))
+    assert lease is not None
+    return lease
