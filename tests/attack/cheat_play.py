@@ -31,7 +31,7 @@ from farflung.job.spec import (
     SyncSpec,
     Tolerance,
 )
-from farflung.ledger.rules.slash import quorum_of
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, Verdict
 from farflung.train import messages, segments, snapshot
 from farflung.train.engine import Engine

@@ -12,7 +12,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.layout import Layout
 from farflung.job.spec import JobSpec, SyncSpec, Tolerance
-from farflung.ledger.rules.slash import quorum_of
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, Verdict, sign_verdict
 from farflung.train.roundlog import Audited, Contribution
 from farflung.verify.judge import EXCESS_CAP, Found, compare, conclude, finding_of, needs_another
