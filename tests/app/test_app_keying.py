@@ -22,7 +22,8 @@ from farflung.app.machine_key import DAY, Minder, ledger_of, made, replace_at, r
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import FarflungError, ProtocolError, RunError, UsageError
-from farflung.ledger.block import Genesis, Params
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import Params
 from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.io.connection import Connection

@@ -17,8 +17,9 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.ledger import queries
-from farflung.ledger.block import Genesis, Params
+from farflung.ledger.block import Genesis
 from farflung.ledger.io.store import Store
+from farflung.ledger.params import Params
 from farflung.ledger.tx import NodeLeave, Transfer
 from farflung.market.offer import Capabilities
 from farflung.net.counters import Counter

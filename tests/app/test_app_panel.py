@@ -15,11 +15,13 @@ from farflung.core.crypto import NS_SPEC, digest, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.core.ids import Hash
 from farflung.ledger import queries
-from farflung.ledger.block import Genesis, Params
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import Params
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected, Result
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.state import apply_block, genesis_header, genesis_state
 from farflung.ledger.tx import SignedTx, Transfer, make_tx, sign_tx, tx_id
+from farflung.ledger.votes import NO_CERTIFICATE
 
 FOUR = tuple(local_key(21, "validator", seat) for seat in range(4))
 ALICE, BOB = local_key(21, "alice"), local_key(21, "bob")
@@ -54,13 +56,13 @@ class World:
                 return self.head()
 
     def head(self) -> queries.HeadIs:
-        return queries.HeadIs(replace(genesis_header(GENESIS), time=self.state.time), ())
+        return queries.HeadIs(replace(genesis_header(GENESIS), time=self.state.time), NO_CERTIFICATE)
 
     def take(self, signed: SignedTx) -> Result:
         name = tx_id(signed)
         if name in self.found:
             return AlreadyApplied(name, *self.found[name])
-        after, (outcome,) = apply_block(self.state, self.state.time + 1000, [signed])
+        after, (outcome,) = apply_block(self.state, self.state.time + 1000, [signed], FOUR[0].public)
         if not isinstance(outcome, Rejected):
             self.state = after
             self.found[name] = (outcome.height, outcome.code if isinstance(outcome, Failed) else "")
@@ -173,7 +175,9 @@ def test_no_single_validator_is_believed_what_became_of_a_transaction(
     lie: Callable[[SignedTx], Result],
 ) -> None:
     async def body(world: World) -> None:
-        world.state = apply_block(world.state, 6_000, [])[0]  # the truth is another height than the lie
+        world.state = apply_block(world.state, 6_000, [], FOUR[0].public)[
+            0
+        ]  # the truth is another height than the lie
         world.ways[0] = submits(world, says(lie))
         await world.client().submit(PAY)
         assert len({signed for _, signed in world.seen}) == 1
@@ -217,7 +221,7 @@ def test_an_intent_is_signed_anew_only_when_enough_say_that_the_first_is_void() 
             if not late:
                 late.append(query.txs[0])
             if query.txs[0] == late[0] and world.state.time < query.txs[0].tx.expires:
-                world.state = apply_block(world.state, world.state.time + VALID_MS, [])[0]
+                world.state = apply_block(world.state, world.state.time + VALID_MS, [], FOUR[0].public)[0]
                 raise NetworkError("FF-NET-047", "no answer in time")
             return world.honest(query)
 

@@ -25,7 +25,8 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError, UsageError
 from farflung.core.tolls import GIB, cost
-from farflung.ledger.block import LOGICAL_MS, Genesis, Params
+from farflung.ledger.block import LOGICAL_MS, Genesis
+from farflung.ledger.params import Params
 from farflung.ledger.rows import ChannelRow
 from farflung.ledger.tx import KeyCertify, KeyRevoke, Transfer
 from farflung.net.certificates import FOREVER, Credential, certify

@@ -23,8 +23,9 @@ from farflung.core.crypto import NS_SPEC, NS_TX, SigningKey, digest, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash
 from farflung.ledger import queries, tx
-from farflung.ledger.block import Genesis, Params
+from farflung.ledger.block import Genesis
 from farflung.ledger.io.store import Store
+from farflung.ledger.params import Params
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
 from farflung.ledger.state import total_money
 from farflung.market.offer import Capabilities

@@ -20,9 +20,10 @@ from ledger_world import (
 
 from farflung.core.crypto import SigningKey
 from farflung.ledger import tx
-from farflung.ledger.block import LOGICAL_MS, Params
+from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.params import Params
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.tallies import Attest, JobAttest, mark_attest
 

@@ -9,8 +9,9 @@ from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.ids import Hash
 from farflung.core.tolls import GIB, Pass, Receipt, SignedReceipt, sign_pass, sign_receipt
 from farflung.ledger import tallies, tx
-from farflung.ledger.block import Genesis, Params
+from farflung.ledger.block import Genesis
 from farflung.ledger.disputes import DisputeRow
+from farflung.ledger.params import Params
 from farflung.ledger.results import Outcome
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
 from farflung.ledger.state import State, apply_block, genesis_state, total_money
@@ -65,7 +66,7 @@ class World:
         return tx.sign_tx(key, tx.make_tx(self.chain, key.public, nonce, *ops, fee=fee, expires=expires))
 
     def send(self, *signed: tx.SignedTx, after: int = 1000) -> tuple[Outcome, ...]:
-        self.state, outcomes = apply_block(self.state, self.state.time + after, signed)
+        self.state, outcomes = apply_block(self.state, self.state.time + after, signed, VALIDATOR.public)
         assert total_money(self.state) == self.state.law.minted
         return outcomes
 

@@ -45,8 +45,8 @@ class Naive:
         self.keys: dict[bytes, dict[str, Any]] = {}
         self.channels: dict[tuple[bytes, bytes], dict[str, Any]] = {}
 
-    def block(self, time: int, txs: list[ops.SignedTx]) -> list[str]:
-        self.now = time
+    def block(self, time: int, txs: list[ops.SignedTx], proposer: bytes) -> list[str]:
+        self.now, self.proposer = time, proposer
         for job in self.jobs.values():
             if job["state"] in ("created", "running", "output") and time >= job["deadline"]:
                 self.end(job, "expired")
@@ -70,7 +70,7 @@ class Naive:
             return "rejected"
         self.nonce[t.sender] = t.nonce + 1
         self.pay(t.sender, -t.fee)
-        self.pay(self.g.validators[0], t.fee)
+        self.pay(self.proposer, t.fee)
         kept = copy.deepcopy((self.money, self.nodes, self.jobs, self.keys, self.channels))
         try:
             for op in t.ops:

@@ -22,20 +22,20 @@ def test_a_known_history_ends_in_a_known_block():
     """Holds all kinds of rows but those of disputes, and blocks with thirteen of the nineteen operations."""
     chain = history()
     assert (chain.id.hex()[:16], chain.head.id.hex()[:16], named(chain.blocks)) == (
-        "710199cc03b6547f",
-        "17da597adec3394e",
-        "505ad907bcd3e539",
+        "f4e0bb7445b7bb81",
+        "f9dfacd1604c6f43",
+        "369612c715e5f7b7",
     )
 
 
 def test_a_known_history_of_audits_and_slashing_ends_in_a_known_block():
     chain = history(audited_batches())
-    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("f9cab5bb8011482d", "ff5eedfdd2ff3233")
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("549164a3918f8735", "edd27aff9307a67d")
 
 
 def test_a_known_history_of_a_dispute_and_a_voucher_ends_in_a_known_block():
     chain = history(disputed_batches(), SLOW_PARAMS)
-    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("050c21bfdcc56552", "cf545eeb2c632bcb")
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("b5e5e54b894e9a11", "c5a312f506063187")
 
 
 def test_wire_structs_have_known_bytes():
@@ -61,6 +61,7 @@ def test_wire_structs_have_known_bytes():
         q.AskJob(JOB),
         q.AskLeases(JOB),
         q.AskReceipt("jobs", JOB),
+        q.AskSteps(),
         q.AskBlocks(4),
         q.AskTx(JOB),
         q.AskKeys(),
@@ -75,8 +76,8 @@ def test_wire_structs_have_known_bytes():
     )
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
-        "f669d98e8f4e2ee7",
-        "3f21aa6c459b8419",
-        "f89f362e448bc68e",
-        "334b834a5f4a0cbc",
+        "1df8e8b860bf1762",
+        "f5dc97666e3c6734",
+        "3422087e649f3a84",
+        "0c46bf394a1751e7",
     ]

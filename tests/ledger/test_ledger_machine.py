@@ -16,6 +16,7 @@ from ledger_world import (
     REQUESTER,
     ROOTS,
     STRANGER,
+    VALIDATOR,
     VERIFIERS,
     World,
     genesis,
@@ -389,13 +390,13 @@ class Ledger(RuleBasedStateMachine):
     def seal(self, wait: int) -> None:
         state = self.world.state
         outcomes = self.world.send(*self.waiting, after=wait)
-        naive = self.naive.block(state.time + wait, self.waiting)
+        naive = self.naive.block(state.time + wait, self.waiting, VALIDATOR.public)
         assert [type(outcome).__name__.lower() for outcome in outcomes] == naive
         included = [signed for signed, said in zip(self.waiting, naive, strict=True) if said != "rejected"]
-        again, repeated = apply_block(state, state.time + wait, included)
+        again, repeated = apply_block(state, state.time + wait, included, VALIDATOR.public)
         assert again.root == self.world.state.root, "a rejected transaction left a trace"
         assert count(repeated) == count(outcomes)
-        told, entries = explained(state, state.time + wait, self.waiting)
+        told, entries = explained(state, state.time + wait, self.waiting, VALIDATOR.public)
         assert told.root == again.root
         self.entries += entries
         check_sums(self.entries, told)
@@ -446,7 +447,7 @@ class Ledger(RuleBasedStateMachine):
         """The clock alone: past every deadline, then past every expiry."""
         state = self.world.state
         for _ in range(3):
-            state, _ = apply_block(state, state.time + 400_000, [])
+            state, _ = apply_block(state, state.time + 400_000, [], VALIDATOR.public)
         burnt = sum(row.burnt for row in state.rows(NodeRow))
         assert sum(row.balance for row in state.rows(AccountRow)) + burnt == state.law.minted
         assert total_money(state) == state.law.minted

@@ -170,7 +170,7 @@ def test_whatever_is_taken_may_enter_that_block(offers: list[tuple[SigningKey, i
     pool, state = Mempool(sound, Bounds(count=6)), World().state
     for key, nonce, fee in offers:
         pool.offer(pay(key, nonce, fee), state, 0)
-    outcomes = apply_block(state, state.time + 1, taken(pool, state, count))[1]
+    outcomes = apply_block(state, state.time + 1, taken(pool, state, count), ACTORS[0].public)[1]
     assert len(outcomes) <= count
     assert not [each for each in outcomes if isinstance(each, Rejected)]
 

@@ -152,10 +152,10 @@ def test_a_row_of_somebody_else_is_refused(chain: Chain, table: str, key: bytes)
 def test_a_job_of_somebody_else_is_refused(chain: Chain):
     job = prove(chain, JobRow.TABLE, JOB)
     account = prove(chain, "accounts", C.public)
-    assert "somebody else" in refused(ReceiptFile(genesis(), C.public, (account, job)))
+    assert "somebody else" in refused(ReceiptFile(genesis(), C.public, (), (account, job)))
     node = prove(chain, "nodes", C.public)
-    assert "somebody else" in refused(ReceiptFile(genesis(), C.public, (account, node)))
-    assert "does not hold the job" in refused(ReceiptFile(genesis(), C.public, (account,)))
+    assert "somebody else" in refused(ReceiptFile(genesis(), C.public, (), (account, node)))
+    assert "does not hold the job" in refused(ReceiptFile(genesis(), C.public, (), (account,)))
 
 
 @pytest.mark.parametrize("data", [b"", b"FFRECPT", b"FFRECPT\x02" + bytes(50), b"\x93" + bytes(99), b"%PDF"])

@@ -159,7 +159,7 @@ def test_money_made_by_a_broken_rule_stops_the_ledger(monkeypatch: pytest.Monkey
     world = World()
     monkeypatch.setattr(accounts, "withdraw", lambda draft, owner, amount: None)
     with pytest.raises(RunError, match="FF-LEDG-099"):
-        apply_block(world.state, START + 1, [world.sign(A, tx.Transfer(B.public, 5))])
+        apply_block(world.state, START + 1, [world.sign(A, tx.Transfer(B.public, 5))], VALIDATOR.public)
 
 
 def test_apply_leaves_its_input_as_it_was():

@@ -58,14 +58,14 @@ def test_what_a_refused_transaction_began_is_no_entry_but_its_fee_is() -> None:
     world = World()
     ops = (tx.Transfer(NODES[0].public, 5), tx.Transfer(NODES[1].public, 10**9))
     block, _ = chain.propose([world.sign(REQUESTER, *ops, fee=3)], 9000)
-    state, entries = explained(chain.state, block.header.time, block.txs)
+    state, entries = explained(chain.state, block.header.time, block.txs, VALIDATOR.public)
     check_sums([*opening(chain.genesis), *entries], state)
     assert [(e.what, e.amount) for e in entries] == [(What.FEE, -3), (What.FEE_EARNED, 3)]
 
 
 def test_what_the_clock_does_is_told_without_a_transaction() -> None:
     world = World().running()
-    state, entries = explained(world.state, world.state.time + 80_000, [])
+    state, entries = explained(world.state, world.state.time + 80_000, [], VALIDATOR.public)
     assert {entry.place for entry in entries} == {CLOCK}
     assert [(e.account, e.what, e.amount) for e in entries] == [
         (REQUESTER.public, What.REFUND, 1000),
@@ -76,5 +76,5 @@ def test_what_the_clock_does_is_told_without_a_transaction() -> None:
 def test_a_transfer_to_oneself_has_two_sides() -> None:
     chain = Chain(genesis(), VALIDATOR)
     block, _ = chain.propose([World().sign(REQUESTER, tx.Transfer(REQUESTER.public, 5))], 9000)
-    _, entries = explained(chain.state, block.header.time, block.txs)
+    _, entries = explained(chain.state, block.header.time, block.txs, VALIDATOR.public)
     assert [e.amount for e in entries] == [-5, 5]

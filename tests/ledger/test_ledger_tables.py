@@ -125,7 +125,7 @@ def extended(world: World, state: State, steps: list[tuple[SigningKey, int, int,
         ops += [world.register(100 * stake, state.time + 5000)] if stake else []
         ops += [world.create(Hash(name(state.time)), 9, 1, state.time + 3000)]
         made = tx.make_tx(world.chain, key.public, account.nonce, *ops)
-        state, _ = apply_block(state, state.time + span + 1, (tx.sign_tx(key, made),))
+        state, _ = apply_block(state, state.time + span + 1, (tx.sign_tx(key, made),), VALIDATOR.public)
     return state
 
 

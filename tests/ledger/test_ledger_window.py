@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
 from farflung.ledger import tx
-from farflung.ledger.block import Params
+from farflung.ledger.params import Params
 from farflung.ledger.rows import JobState
 
 A, B, C = NODES

@@ -5,8 +5,9 @@ from __future__ import annotations
 from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Genesis, Params
+from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
+from farflung.ledger.params import Params
 from farflung.ledger.results import Applied, Failed
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
 from farflung.ledger.state import total_money

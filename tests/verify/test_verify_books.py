@@ -27,16 +27,17 @@ from verify_story import (
 )
 
 from farflung.core.codec import encode
-from farflung.core.crypto import NS_HEADER, NS_OUTPUT, digest
+from farflung.core.crypto import NS_OUTPUT, SigningKey, digest
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger import tx
-from farflung.ledger.block import Block
+from farflung.ledger.block import Block, Header, vote_for
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.rows import JobRow, JobState, LeaseRow
 from farflung.ledger.rules import settle
 from farflung.ledger.tables import Draft
+from farflung.ledger.votes import Certificate, Kind, certificate_of, sign_vote
 from farflung.train.roundlog import Member, RoundOpened
 from farflung.verify.reader import verify_run
 
@@ -80,10 +81,14 @@ def test_blocks_that_are_missing_or_out_of_order_are_refused() -> None:
             verify_run(replace(exported, blocks=blocks))
 
 
+def certified(header: Header, key: SigningKey) -> Certificate:
+    return certificate_of([sign_vote(key, 0, vote_for(header, 1, Kind.FINALIZE))], 1)
+
+
 def test_a_block_that_no_validator_signed_is_refused() -> None:
     story = Story()
     last = story.chain.blocks[-1]
-    forged = Block(last.header, last.txs, ((0, STRANGER.sign(NS_HEADER, encode(last.header))),))
+    forged = Block(last.header, last.txs, certified(last.header, STRANGER))
     blocks = (*(encode(block) for block in story.chain.blocks[:-1]), encode(forged))
     with pytest.raises(VerificationError, match="FF-LEDG-066"):
         verify_run(replace(story.export(), blocks=blocks))
@@ -93,7 +98,7 @@ def test_a_state_that_the_transactions_do_not_give_is_refused_although_it_is_cer
     story = Story()
     last = story.chain.blocks[-1]
     header = replace(last.header, state=OTHER)
-    forged = Block(header, last.txs, ((0, VALIDATOR.sign(NS_HEADER, encode(header))),))
+    forged = Block(header, last.txs, certified(header, VALIDATOR))
     blocks = (*(encode(block) for block in story.chain.blocks[:-1]), encode(forged))
     with pytest.raises(VerificationError, match="FF-LEDG-065"):
         verify_run(replace(story.export(), blocks=blocks))

@@ -118,6 +118,7 @@ async def _receipt_files(
 ) -> dict[str, bytes]:
     """What each party keeps, by name: its own rows and the job's, all of the last block."""
     rows = [(receipt, read_row(receipt)) for receipt in receipts]
+    steps = await ledger.steps()
     files = {}
     for name, party in network.keys.parties.items():
         own = [r for r, row in rows if isinstance(row, LeaseRow | NodeRow) and row.node == party]
@@ -127,7 +128,7 @@ async def _receipt_files(
         own += channels
         if own:
             own.append(await _proved(ledger, AccountRow.TABLE, party))
-            files[name] = write_receipt_file(network.genesis, party, own)
+            files[name] = write_receipt_file(network.genesis, party, own, steps)
     return files
 
 

@@ -157,6 +157,13 @@ class LedgerClient:
         """The proof of one row."""
         return (await self._ask(queries.AskReceipt(table, key), queries.ReceiptIs)).receipt
 
+    async def steps(self) -> list[Receipt]:
+        """What leads from the genesis to the committee of today: one receipt for each epoch from 1 on."""
+        found: list[Receipt] = []
+        while page := (await self._ask(queries.AskSteps(len(found)), queries.StepsAre)).steps:
+            found += page
+        return found
+
     async def node(self, node: PeerId) -> NodeRow | None:
         """A node's row, whether it still lends or not; None where there never was one."""
         receipt = await self.receipt(NodeRow.TABLE, node)

@@ -20,7 +20,8 @@ from farflung.core.ids import PeerId
 from farflung.core.money import MICRO, Credits, parse_credits, times
 from farflung.job.cheats import HONEST
 from farflung.job.spec import JobSpec
-from farflung.ledger.block import DAY_MS, Genesis, Params
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import DAY_MS, Params
 from farflung.net import endpoints as net
 from farflung.net.certificates import Credential, certify
 from farflung.net.io.listening import LOOPBACK

@@ -49,6 +49,9 @@ TX_BYTES: Final = 256 * KIB
 TX_OPS: Final = 64
 BLOCK_BYTES: Final = 2 * MIB
 BLOCK_TXS: Final = 4096
+SEATS: Final = 100  # of one committee
+EPOCH_BLOCKS: Final = 1 << 16
+BLOCK_FRAME_BYTES: Final = 8 * KIB  # of BLOCK_BYTES, kept for header, certificate and list lengths
 LEASES_PER_JOB: Final = PEERS
 AUDITORS: Final = 16  # of one job that sign one tally, one attestation or one accusation
 VOUCHERS: Final = 256  # claimed by one operation
@@ -58,6 +61,7 @@ POOL_BYTES: Final = 64 * MIB
 POOL_SENDER: Final = 1 << 12  # nonces of one sender, ahead of its account
 POOL_MS: Final = 600_000  # that a transaction waits at one validator
 POOL_VERDICTS: Final = 1 << 17  # signatures that a validator remembers having judged
+ROW_BYTES: Final = 4 * KIB  # a committee of SEATS
 RECEIPT_FILE_BYTES: Final = MIB  # a genesis and the receipts of one party
 VOTE_FRAME_BYTES: Final = (
     8 * MIB

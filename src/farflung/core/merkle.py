@@ -78,15 +78,20 @@ def prove(leaves: Sequence[bytes], index: int) -> tuple[Hash, ...]:
 
 def holds(root_hash: bytes, count: int, index: int, data: bytes, path: Sequence[bytes]) -> bool:
     """Whether `data` is leaf `index` of the `count` leaves under `root_hash`."""
+    return root_over(count, index, data, path) == root_hash
+
+
+def root_over(count: int, index: int, data: bytes, path: Sequence[bytes]) -> Hash | None:
+    """The root to which `path` leads from leaf `index` of `count`; None when a path cannot have this length."""
     if not 0 <= index < count or len(path) > limits.PROOF_DEPTH:
-        return False
+        return None
     node: bytes = leaf_hash(index, data)
     steps, width = list(path), count
     while width > 1:
         if index ^ 1 < width:
             if not steps:
-                return False
+                return None
             sibling = steps.pop(0)
             node = _parent(sibling, node) if index % 2 else _parent(node, sibling)
         index, width = index // 2, (width + 1) // 2
-    return not steps and seal(count, node) == root_hash
+    return None if steps else seal(count, node)

@@ -1,44 +1,27 @@
 """What the ledger starts from, and the blocks that follow: formats, names and certificates.
 
-A chain is named by the hash of its genesis, a block by the hash of its header. A certificate is more than two
-thirds of the validators' signatures over the header; a committee of one certifies alone. It is a single notary:
-its fraud can be *shown* by receipts and certificates, it is not *prevented*.
+A chain is named by the hash of its genesis, a block by the hash of its header. A certificate is the votes of more than
+two thirds of the committee for the header's id (ledger.votes); a committee of one certifies alone. It is a single
+notary: its fraud can be *shown* by receipts and certificates, it is not *prevented*.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import msgspec
+from collections.abc import Iterable, Sequence
 
 from farflung.core import limits, merkle
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_GENESIS, NS_HEADER, NS_TABLES, digest, is_signed
+from farflung.core.crypto import NS_GENESIS, NS_HEADER, NS_TABLES, digest
 from farflung.core.errors import VerificationError
-from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId, Signature
+from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId
 from farflung.core.money import MAX_CREDITS
+from farflung.ledger.params import Params, fault_of_params
 from farflung.ledger.tx import ChannelClaim, ChannelClose, SignedTx
+from farflung.ledger.votes import Certificate, Kind, Vote, has_quorum
 
 LOGICAL_MS = 1000  # step of logical time: local networks propose at (last block's time) + this
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 
-Certificate = tuple[tuple[int, Signature], ...]
-Tables = tuple[tuple[str, int, Hash], ...]
-
-
-class Params(Wire, frozen=True):
-    """Numbers of the law, fixed by genesis. Money in micro-credits, times in milliseconds."""
-
-    fee_min: int = 0
-    stake_min: int = 0
-    job_ms_max: int = 90 * DAY_MS  # how far ahead a job's deadline may lie
-    node_ms_max: int = 400 * DAY_MS  # how far ahead a node's expiry may lie
-    step_ms_max: int = HOUR_MS  # how far one block may move ledger time
-    withheld_permille: int = 100  # of its stake, what a node loses that did not open what it had committed to
-    window_ms: int = 0  # between a job's end and its settlement, for vouchers and accusations
-    dispute_ms: int = 0  # for an accused to answer, and again for the jury; 0: a slash takes effect at once
-    bond_min: int = 0  # what an accused puts up with its answer
+Entry = tuple[str, int, Hash]  # name, rows and Merkle root of one table
 
 
 class Genesis(Wire, frozen=True):
@@ -57,15 +40,16 @@ class Genesis(Wire, frozen=True):
 
 
 class Header(Wire, frozen=True):
-    """One block in short. `tables` = (name, rows, Merkle root) of each; `state` is their hash."""
+    """One block in short. `proposer` is the key of the seat that made it; `state` is the state root (`state_root`)."""
 
     chain: Hash
     height: int
+    epoch: int
     time: int
+    proposer: PeerId
     parent: Hash
     txs: Hash
     state: Hash
-    tables: Tables
 
     @property
     def id(self) -> Hash:
@@ -81,9 +65,19 @@ class Block(Wire, frozen=True):
     certificate: Certificate
 
 
-def tables_hash(tables: Tables) -> Hash:
-    """The state root: hash over name, size and root of each table."""
-    return digest(NS_TABLES, encode(tables))
+def state_root(entries: Sequence[Entry]) -> Hash:
+    """The hash over the Merkle root of the tables' entries."""
+    return sealed_root(merkle.root([encode(entry) for entry in entries]))
+
+
+def sealed_root(root: Hash) -> Hash:
+    """The state root over the Merkle root of the tables' entries."""
+    return digest(NS_TABLES, root)
+
+
+def entry_path(entries: Sequence[Entry], place: int) -> tuple[Hash, ...]:
+    """Sibling hashes from one table's entry to the root under the state root, for core.merkle."""
+    return merkle.prove([encode(entry) for entry in entries], place)
 
 
 def txs_root(txs: tuple[SignedTx, ...]) -> Hash:
@@ -110,25 +104,30 @@ def read_block(data: bytes) -> Block:
     return decode(data, Block, limits.BLOCK_BYTES)
 
 
-def has_certificate(header: Header, certificate: Certificate, validators: tuple[PeerId, ...]) -> bool:
-    """Whether more than two thirds of `validators` signed `header`, each once, in ascending order."""
-    seats = [seat for seat, _ in certificate]
-    if seats != sorted(set(seats)) or not 3 * len(seats) > 2 * len(validators):
+def vote_for(header: Header, view: int, kind: Kind) -> Vote:
+    """What a seat signs to notarize or finalize this block in a view."""
+    return Vote(header.chain, header.epoch, view, kind, header.id)
+
+
+def has_certificate(header: Header, certificate: Certificate, members: Sequence[PeerId]) -> bool:
+    """Whether a quorum of `members` notarized or finalized `header` in the certificate's view."""
+    if certificate.kind == Kind.NULLIFY:
         return False
-    body = encode(header)
-    return all(
-        0 <= seat < len(validators) and is_signed(validators[seat], signature, NS_HEADER, body)
-        for seat, signature in certificate
-    )
+    return has_quorum(certificate, vote_for(header, certificate.view, certificate.kind), members)
 
 
-def check_certificate(header: Header, certificate: Certificate, validators: tuple[PeerId, ...]) -> None:
+def is_final(header: Header, certificate: Certificate, members: Sequence[PeerId]) -> bool:
+    """Whether the certificate alone makes the block final."""
+    return certificate.kind == Kind.FINALIZE and has_certificate(header, certificate, members)
+
+
+def check_certificate(header: Header, certificate: Certificate, members: Sequence[PeerId]) -> None:
     """Raises VerificationError FF-LEDG-066 unless `has_certificate`."""
-    if not has_certificate(header, certificate, validators):
+    if not has_certificate(header, certificate, members):
         raise VerificationError(
             "FF-LEDG-066",
             f"block {header.height} is not certified",
-            cause="its header is not signed by more than two thirds of the genesis validators",
+            cause=f"it is not signed by more than two thirds of the {len(members)} seats of epoch {header.epoch}",
             hint="fetch the block again from another source, and check that the genesis is the right one",
         )
 
@@ -145,15 +144,15 @@ def check_genesis(genesis: Genesis) -> None:
 def _genesis_fault(genesis: Genesis) -> str:
     owners = [owner for owner, _ in genesis.accounts]
     amounts = [amount for _, amount in genesis.accounts]
-    numbers = (genesis.time, *msgspec.structs.astuple(genesis.params), *amounts)
+    numbers = (genesis.time, *amounts)
     if any(len(key) != ID_BYTES for key in (*owners, *genesis.validators)):
         return "a key has not 32 bytes"
     if not genesis.validators or len(set(genesis.validators)) < len(genesis.validators):
         return "validators are missing or named twice"
+    if len(genesis.validators) > genesis.params.committee_max:
+        return "validators are more than committee_max"
     if len(set(owners)) < len(owners):
         return "an account is named twice"
     if min(numbers) < 0 or max(numbers) > MAX_CREDITS or sum(amounts) > MAX_CREDITS:
         return "a number or the sum of all balances is out of range"
-    if genesis.params.withheld_permille > 1000:
-        return "withheld_permille is above 1000"
-    return "" if genesis.params.step_ms_max >= 1 else "step_ms_max must be at least 1"
+    return fault_of_params(genesis.params)

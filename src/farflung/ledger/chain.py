@@ -1,158 +1,159 @@
-"""A chain held by a committee of one: it proposes blocks, and it adopts only what it has checked itself.
+"""The final blocks since genesis. A chain adopts only what its committee certified and what it has executed itself.
 
 `propose` does not move the chain: the caller first makes the block durable, then calls `adopt` (ledger.io.store
-does both), so that nobody is ever told of a block that a crash could take back. `adopt` re-executes every block
-it did not just propose, which is all that replay and a second reader need.
+does both), so that nobody is ever told of a block that a crash could take back. A committee of one proposes and
+certifies in one step; in a larger one ledger.bft decides what is final, and the chain is told by `adopt_many`.
 
-Time: a block is later than its parent by 1 ms at least and by `params.step_ms_max` (an hour) at most. A clock that
-went back gives parent + 1; a clock that leapt ahead moves the ledger one hour a block, so that one bad reading
-cannot run out every deadline. After a long pause empty blocks catch up.
+Who replays a chain does not judge its transactions' signatures again (docs/protocol/sdbft.md, "Validity"), except a
+second reader (`audits`): the fraud of a single notary shows in nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from farflung.core import limits
-from farflung.core.codec import encode
-from farflung.core.crypto import NS_HEADER, SigningKey
+from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash
-from farflung.ledger.block import Block, Certificate, Genesis, Header, check_certificate, txs_root
-from farflung.ledger.results import AlreadyApplied, Failed, Outcome, Rejected, Result
-from farflung.ledger.state import State, apply_block, genesis_header, genesis_state
-from farflung.ledger.tx import SignedTx, tx_id
-
-_HEADER_BYTES = 4 * limits.KIB  # of BLOCK_BYTES, kept for header, certificate and list lengths
+from farflung.ledger.block import Block, Genesis, Header, check_certificate, vote_for
+from farflung.ledger.execution import Executed, beginning, execute, make, name_of, next_time
+from farflung.ledger.proof import Receipt, prove_row
+from farflung.ledger.results import AlreadyApplied, Failed, Outcome, Result
+from farflung.ledger.seats import CommitteeRow
+from farflung.ledger.state import State
+from farflung.ledger.tx import SignedTx
+from farflung.ledger.votes import NO_CERTIFICATE, Certificate, Kind, certificate_of, sign_vote
 
 
 class Chain:
     """The blocks since genesis and the state after the last. Without a key it can read, not propose."""
 
-    def __init__(self, genesis: Genesis, key: SigningKey | None = None) -> None:
-        self.genesis, self._key = genesis, key
-        self.state: State = genesis_state(genesis)
-        self.head: Header = genesis_header(genesis)
-        self.certificate: Certificate = ()
+    def __init__(self, genesis: Genesis, key: SigningKey | None = None, *, audits: bool = False) -> None:
+        """`audits`: judge every transaction's signature, as one does who trusts no committee."""
+        self.genesis, self._key, self._audits = genesis, key, audits
+        self.tip: Executed = beginning(genesis)
+        self.certificate: Certificate = NO_CERTIFICATE
         self.blocks: list[Block] = []
+        self.steps: list[
+            Receipt
+        ] = []  # each new epoch's row in table committees, certified by the one before it
         self._found: dict[Hash, tuple[int, str]] = {}
-        self._draft: tuple[Block, State, tuple[Outcome, ...]] | None = None
+        self._held: dict[Hash, Executed] = {}
 
     @property
     def id(self) -> Hash:
         """The chain's id: the hash of its genesis."""
         return self.state.law.chain
 
+    @property
+    def state(self) -> State:
+        """What the ledger knows after the last block."""
+        return self.tip.state
+
+    @property
+    def head(self) -> Header:
+        """The last block's header."""
+        return self.tip.header
+
     def find(self, name: Hash) -> int | None:
         """The height of the block that holds the transaction of this id."""
         place = self._found.get(name)
         return place[0] if place else None
 
+    def applied(self, signed: SignedTx) -> AlreadyApplied | None:
+        """Where the chain holds this transaction already, and what became of it."""
+        name = name_of(signed)
+        return AlreadyApplied(name, *self._found[name]) if name is not None and name in self._found else None
+
     def next_time(self, now_ms: int) -> int:
         """The time of a block proposed now: after the parent, at most `step_ms_max` after it."""
-        return min(max(now_ms, self.head.time + 1), self.head.time + self.genesis.params.step_ms_max)
+        return next_time(self.tip, now_ms)
 
     def propose(self, txs: Sequence[SignedTx], now_ms: int) -> tuple[Block, tuple[Result, ...]]:
-        """The next block, signed, and one result for each transaction; the chain itself stays where it is.
+        """The next block, certified, and one result for each transaction; the chain itself stays where it is.
 
-        Raises PolicyError FF-LEDG-068 without a validator's key.
+        Raises PolicyError FF-LEDG-068 unless this key's is the only seat.
         """
-        time = self.next_time(now_ms)
-        fresh, held_back = self._sift(txs)
-        state, outcomes = apply_block(self.state, time, [txs[place] for place in fresh])
-        of_place = dict(zip(fresh, outcomes, strict=True))
-        included = tuple(txs[place] for place in fresh if not isinstance(of_place[place], Rejected))
-        block = self._signed(state, included)
-        kept = tuple(outcome for outcome in outcomes if not isinstance(outcome, Rejected))
-        self._draft = (block, state, kept)
-        results = [of_place.get(place) or held_back[place] for place in range(len(txs))]
-        return block, tuple(results)
-
-    def _sift(self, txs: Sequence[SignedTx]) -> tuple[list[int], dict[int, Result]]:
-        """Places of the transactions to execute, and the results of those that need none."""
-        fresh: list[int] = []
-        held_back: dict[int, Result] = {}
-        room, names = limits.BLOCK_BYTES - _HEADER_BYTES, set[Hash]()
-        for place, signed in enumerate(txs):
-            try:
-                name, size = tx_id(signed), len(encode(signed))
-            except (OverflowError, TypeError, ValueError):
-                fresh.append(place)  # apply_block says what is wrong with it
-                continue
-            if name in self._found:
-                held_back[place] = AlreadyApplied(name, *self._found[name])
-            elif name in names:
-                held_back[place] = Rejected(name, "FF-LEDG-008", "handed in twice at once")
-            elif min(size, limits.TX_BYTES) > room or len(fresh) == limits.BLOCK_TXS:
-                held_back[place] = Rejected(name, "FF-LEDG-007", "the block is full: hand it in again")
-            else:
-                room -= min(size, limits.TX_BYTES)  # a larger one is refused by apply_block
-                names.add(name)
-                fresh.append(place)
-        return fresh, held_back
-
-    def _signed(self, state: State, txs: tuple[SignedTx, ...]) -> Block:
-        if self._key is None or self._key.public not in self.genesis.validators:
+        key, committee = self._key, self.state.committee
+        if key is None or committee.members != (key.public,):
             raise PolicyError(
                 "FF-LEDG-068",
                 "cannot propose a block",
-                cause="this process does not hold the key of a validator",
+                cause="this process does not hold the key of the only validator",
                 hint="send transactions to the ledger's validator",
             )
-        header = Header(
-            self.id, state.height, state.time, self.head.id, txs_root(txs), state.root, state.summary
-        )
-        seat = self.genesis.validators.index(self._key.public)
-        return Block(header, txs, ((seat, self._key.sign(NS_HEADER, encode(header))),))
+        old = [self.applied(signed) for signed in txs]
+        fresh = [signed for signed, known in zip(txs, old, strict=True) if known is None]
+        made, outcomes = make(self.tip, fresh, now_ms, key.public)
+        self.hold(made)
+        vote = vote_for(made.header, made.header.height - committee.first + 1, Kind.FINALIZE)
+        block = Block(made.header, made.txs, certificate_of([sign_vote(key, 0, vote)], 1))
+        rest = iter(outcomes)
+        return block, tuple(known or next(rest) for known in old)
 
-    def state_after(self, block: Block) -> State:
-        """The state that `block` leads to, checked in every respect; raises what `adopt` raises."""
-        return self._judge(block)[0]
+    def hold(self, executed: Executed) -> None:
+        """Remembers a block that was executed and is not final yet, so that adopting it does not execute it again."""
+        self._held[executed.header.id] = executed
+
+    def state_after(self, *blocks: Block) -> State:
+        """The state that `blocks` lead to, checked in every respect; raises what `adopt_many` raises."""
+        return self.judge(blocks)[-1].state
 
     def adopt(self, block: Block) -> tuple[Outcome, ...]:
-        """Checks everything, then moves the chain to `block`.
+        """Moves the chain to a block that has a FINALIZE certificate; raises what `adopt_many` raises."""
+        return self.adopt_many((block,))[0]
 
-        Raises VerificationError: FF-LEDG-061 not the next block, -062 time, -063 transaction root, -064 holds a
-        transaction that may not be in it, -065 state root, -066 certificate, -067 too large.
+    def adopt_many(self, blocks: Sequence[Block]) -> tuple[tuple[Outcome, ...], ...]:
+        """Checks everything, then moves the chain over `blocks`, all or none, of which the last has a FINALIZE.
+
+        Raises VerificationError: FF-LEDG-061 to -065, -067 and -251 as `execution.execute`, -066 certificate, -252 not
+        final.
         """
-        state, outcomes = self._judge(block)
-        self.state, self.head, self.certificate = state, block.header, block.certificate
+        made = self.judge(blocks)
+        for block, executed in zip(blocks, made, strict=True):
+            self._move(block, executed)
+        self._held.clear()
+        return tuple(executed.outcomes for executed in made)
+
+    def _move(self, block: Block, executed: Executed) -> None:
+        self.tip, self.certificate = executed, block.certificate
         self.blocks.append(block)
-        self._draft = None
-        for outcome in outcomes:
+        if executed.state.closes:
+            opened = executed.state.committee
+            self.steps.append(
+                prove_row(executed.state, block.header, block.certificate, CommitteeRow.TABLE, opened.key)
+            )
+        for outcome in executed.outcomes:
             code = outcome.code if isinstance(outcome, Failed) else ""
             self._found[outcome.tx] = (block.header.height, code)
-        return outcomes
 
-    def _judge(self, block: Block) -> tuple[State, tuple[Outcome, ...]]:
-        if self._draft and self._draft[0] is block:
-            return self._draft[1], self._draft[2]
-        self._check_header(block)
-        check_certificate(block.header, block.certificate, self.genesis.validators)
-        state, outcomes = apply_block(self.state, block.header.time, block.txs)
-        names = {outcome.tx for outcome in outcomes if not isinstance(outcome, Rejected)}
-        if len(names) < len(block.txs):
-            raise _wrong(block, "FF-LEDG-064", "it holds a transaction that may not be in it")
-        if block.header.tables != state.summary or block.header.state != state.root:
-            raise _wrong(block, "FF-LEDG-065", "executing it gives another state root")
-        return state, outcomes
+    def judge(self, blocks: Sequence[Block]) -> list[Executed]:
+        """What `blocks` lead to, one after the other; the chain stays. Raises what `adopt_many` raises."""
+        made: list[Executed] = []
+        parent = self.tip
+        for place, block in enumerate(blocks):
+            header = block.header
+            check_certificate(header, block.certificate, parent.state.committee.members)
+            if not _is_final(blocks, place):
+                raise VerificationError(
+                    "FF-LEDG-252",
+                    f"block {header.height} is not final",
+                    cause="it is notarized only, and no later block of its epoch that came with it is finalized",
+                    hint="fetch the blocks again, with those that follow",
+                )
+            held = self._held.get(header.id)
+            is_held = held is not None and held.txs == block.txs and header.parent == parent.header.id
+            parent = (
+                held
+                if held is not None and is_held
+                else execute(parent, header, block.txs, is_final=not self._audits)
+            )
+            made.append(parent)
+        return made
 
-    def _check_header(self, block: Block) -> None:
-        header, parent = block.header, self.head
-        if (header.chain, header.height, header.parent) != (self.id, parent.height + 1, parent.id):
-            raise _wrong(block, "FF-LEDG-061", f"it does not follow block {parent.height} of this chain")
-        if not parent.time < header.time <= parent.time + self.genesis.params.step_ms_max:
-            raise _wrong(block, "FF-LEDG-062", f"its time {header.time} does not follow {parent.time}")
-        if len(block.txs) > limits.BLOCK_TXS or len(encode(block)) > limits.BLOCK_BYTES:
-            raise _wrong(block, "FF-LEDG-067", "it is over the size limits")
-        if header.txs != txs_root(block.txs):
-            raise _wrong(block, "FF-LEDG-063", "its transactions are not those of its header")
 
-
-def _wrong(block: Block, code: str, cause: str) -> VerificationError:
-    return VerificationError(
-        code,
-        f"block {block.header.height} is refused",
-        cause=cause,
-        hint="fetch the blocks again from the validator; if it stays so, the validator's history is forged",
-    )
+def _is_final(blocks: Sequence[Block], place: int) -> bool:
+    """Whether the block has a FINALIZE, or the next one is of its epoch: then that one is final, or refused itself."""
+    if blocks[place].certificate.kind == Kind.FINALIZE:
+        return True
+    return place + 1 < len(blocks) and blocks[place + 1].header.epoch == blocks[place].header.epoch

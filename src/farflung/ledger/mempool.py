@@ -135,7 +135,7 @@ class Mempool:
         tx = signed.tx
         account = state.find(AccountRow, tx.sender) or AccountRow(tx.sender)
         at_its_turn = replace(account, nonce=max(account.nonce, tx.nonce))
-        fault = unpayable(tx, at_its_turn, state.time, state.law.params)
+        fault = unpayable(tx, at_its_turn, state.time, state.params)
         if fault is not None:
             return fault
         if tx.nonce >= account.nonce + self._bounds.sender:
@@ -225,7 +225,7 @@ class Mempool:
             account = state.find(AccountRow, tx.sender) or AccountRow(tx.sender)
             spent = paid.get(tx.sender, 0)
             as_then = replace(account, nonce=tx.nonce, balance=account.balance - spent)
-            if waiting.size > size or unpayable(tx, as_then, time, state.law.params) is not None:
+            if waiting.size > size or unpayable(tx, as_then, time, state.params) is not None:
                 continue  # and nothing behind it
             taken.append(waiting.signed)
             size, paid[tx.sender] = size - waiting.size, spent + tx.fee

@@ -12,15 +12,17 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Block, Certificate, Genesis, Header
+from farflung.ledger.block import Block, Genesis, Header
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.results import Result
 from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
 from farflung.ledger.tables import leases_of
 from farflung.ledger.tx import KeyCertify, KeyRevoke, SignedTx
+from farflung.ledger.votes import Certificate
 
 PAGE = 256  # rows or blocks in one answer, at most
+STEPS = 128  # committees in one answer, at most
 _PAGE_BYTES = limits.CONTROL_BYTES // 2
 
 
@@ -59,6 +61,12 @@ class AskReceipt(Wire, frozen=True, tag="receipt"):
     key: bytes
 
 
+class AskSteps(Wire, frozen=True, tag="steps"):
+    """What leads from the committee of `epoch` to later ones."""
+
+    epoch: int = 0
+
+
 class AskBlocks(Wire, frozen=True, tag="blocks"):
     """Blocks from `height` on, as many as fit."""
 
@@ -94,6 +102,7 @@ Read = (
     | AskJob
     | AskLeases
     | AskReceipt
+    | AskSteps
     | AskBlocks
     | AskTx
     | AskKeys
@@ -138,6 +147,12 @@ class ReceiptIs(Wire, frozen=True, tag="receipt"):
     """The receipt, or None."""
 
     receipt: Receipt | None
+
+
+class StepsAre(Wire, frozen=True, tag="steps"):
+    """Receipts of the committees of the epochs that follow, in order, as many as fit; empty at the newest."""
+
+    steps: tuple[Receipt, ...]
 
 
 class BlocksAre(Wire, frozen=True, tag="blocks"):
@@ -191,6 +206,7 @@ Answer = (
     | JobIs
     | LeasesAre
     | ReceiptIs
+    | StepsAre
     | BlocksAre
     | TxIs
     | KeysAre
@@ -227,6 +243,8 @@ def answer(chain: Chain, query: Read) -> Answer:
             return LeasesAre(tuple(leases_of(state, row))[::-1] if row else ())
         case AskReceipt(table, key):
             return _receipt(chain, table, key)
+        case AskSteps(epoch):
+            return StepsAre(tuple(chain.steps[max(0, epoch) :][:STEPS]))
         case AskBlocks(height):
             return _blocks(chain, height)
         case AskTx(tx):

@@ -2,8 +2,9 @@
 
     file = magic | canonical bytes of ReceiptFile            magic: FFRECPT and the version, 8 bytes
 
-It holds the genesis and the receipts of the party's rows after one block. Whoever knows the genesis hash from
-elsewhere needs nothing more: the hash names the committee, and the committee's certificate names the rows. A file
+It holds the genesis, the steps to the committee of one block, and the receipts of the party's rows after that block.
+Whoever knows the genesis hash from elsewhere needs nothing more: the hash names the first committee, each step the
+next one, and the last one's certificate names the rows. A file
 can leave out a whole job of its party, or be older than the ledger; whatever it says is true at its block.
 
 What belongs into a file is fixed (`_fault`), so that rows can neither be slipped in nor taken out one by one:
@@ -20,20 +21,26 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import Hash, PeerId
+from farflung.ledger import light
 from farflung.ledger.block import Genesis, check_genesis
 from farflung.ledger.chain import Chain
-from farflung.ledger.receipts import Receipt, check_receipt, prove
+from farflung.ledger.receipts import Receipt, prove, read_row
 from farflung.ledger.rows import KINDS, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
+from farflung.ledger.seats import CommitteeRow
 
 MAGIC: Final = b"FFRECPT\x01"
 _TABLES: Final = tuple(KINDS)
 
 
 class ReceiptFile(Wire, frozen=True):
-    """The rows of `party`, proved: by table in the order of ledger.rows, then by row number."""
+    """The rows of `party`, proved: by table in the order of ledger.rows, then by row number.
+
+    `steps` leads from the genesis to the committee of their block: one receipt of a committee for each epoch from 1 on.
+    """
 
     genesis: Genesis
     party: PeerId
+    steps: tuple[Receipt, ...]
     receipts: tuple[Receipt, ...]
 
 
@@ -49,9 +56,16 @@ def party_receipts(chain: Chain, party: PeerId) -> tuple[Receipt, ...]:
     return tuple(prove(chain, row.TABLE, row.key) for row in rows)
 
 
-def write_receipt_file(genesis: Genesis, party: PeerId, receipts: Iterable[Receipt]) -> bytes:
-    """The file's bytes; `receipts` may come in any order, from one block. Raises what `check_receipt_file` raises."""
-    file = ReceiptFile(genesis, party, tuple(sorted(receipts, key=_place)))
+def write_receipt_file(
+    genesis: Genesis, party: PeerId, receipts: Iterable[Receipt], steps: Iterable[Receipt] = ()
+) -> bytes:
+    """The file's bytes; `receipts` may come in any order, from one block, `steps` in theirs, and no fewer than needed.
+
+    Raises what `check_receipt_file` raises.
+    """
+    rows = tuple(sorted(receipts, key=_place))
+    epoch = rows[0].header.epoch if rows else 0
+    file = ReceiptFile(genesis, party, tuple(steps)[:epoch], rows)
     check_receipt_file(file, genesis.chain)
     return MAGIC + encode(file)
 
@@ -79,8 +93,8 @@ def read_receipt_file(data: bytes) -> ReceiptFile:
 def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]:
     """The rows that the file proves, in its order, if its genesis is that of `chain` (None: whichever it is).
 
-    Raises VerificationError: FF-LEDG-060 unusable genesis, -071 to -076 a receipt does not hold, -079 another
-    genesis than `chain`, -085 not the rows of the party after one block.
+    Raises VerificationError: FF-LEDG-060 unusable genesis, -071 to -076 and -253 a receipt or step does not hold, -079
+    another genesis than `chain`, -085 not the rows of the party after one block.
     """
     if chain is not None and file.genesis.chain != chain:
         raise VerificationError(
@@ -90,7 +104,8 @@ def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]
             hint=f"ask for the receipt of the ledger that starts from {chain.hex()}",
         )
     check_genesis(file.genesis)
-    rows = tuple(check_receipt(receipt, file.genesis) for receipt in file.receipts)
+    trust = light.walk(light.trust_in(file.genesis), file.steps, len(file.steps))
+    rows = tuple(light.check(trust, receipt) for receipt in file.receipts)
     fault = _fault(file, rows)
     if fault:
         raise VerificationError(
@@ -100,6 +115,12 @@ def check_receipt_file(file: ReceiptFile, chain: Hash | None) -> tuple[Row, ...]
             hint="ask whoever gave it to you for the whole file, as the run wrote it",
         )
     return rows
+
+
+def committee_of(file: ReceiptFile) -> tuple[PeerId, ...]:
+    """Who certified a file that was checked."""
+    row = read_row(file.steps[-1]) if file.steps else None
+    return row.members if isinstance(row, CommitteeRow) else file.genesis.validators
 
 
 def _place(receipt: Receipt) -> tuple[int, int]:
@@ -112,6 +133,8 @@ def _fault(file: ReceiptFile, rows: Sequence[Row]) -> str:
     """What keeps proved rows from being the party's rows after one block, or the empty text."""
     if len({(encode(receipt.header), receipt.certificate) for receipt in file.receipts}) != 1:
         return "its rows are not of one block"
+    if len(file.steps) != file.receipts[0].header.epoch:
+        return "its steps do not end at the committee of its block"
     places = [_place(receipt) for receipt in file.receipts]
     if places != sorted(set(places)):
         return "its rows are out of order, or there twice"

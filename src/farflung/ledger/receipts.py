@@ -1,18 +1,18 @@
-"""A receipt: one row of the ledger with all that a stranger needs to believe it, given only the genesis.
+"""Receipts of a chain, and what they prove to who knows its genesis.
 
-Row -> Merkle path -> table root -> state root -> header -> certificate of the genesis validators. About 1 kB.
+The genesis names the first committee; each later one is reached by one step (ledger.light), so that a receipt of
+epoch e is believed with the e steps before it.
 """
 
 from __future__ import annotations
 
-from farflung.core import limits, merkle
-from farflung.core.codec import Wire, decode, encode
-from farflung.core.errors import PolicyError, ProtocolError, VerificationError
-from farflung.core.ids import Hash
-from farflung.ledger.block import Certificate, Genesis, Header, has_certificate, tables_hash
+from collections.abc import Sequence
+
+from farflung.ledger import light
+from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
+from farflung.ledger.proof import Receipt, prove_row, read_row
 from farflung.ledger.rows import (
-    KINDS,
     AccountRow,
     ChannelRow,
     EpochRow,
@@ -22,7 +22,6 @@ from farflung.ledger.rows import (
     NodeRow,
     Row,
 )
-from farflung.ledger.state import genesis_header
 
 __all__ = [
     "AccountRow",
@@ -36,20 +35,8 @@ __all__ = [
     "check_receipt",
     "prove",
     "read_row",
+    "steps_to",
 ]
-
-
-class Receipt(Wire, frozen=True):
-    """Row `index` of the `count` rows of `table`, as it stood after the block of `header`."""
-
-    genesis: Hash
-    header: Header
-    certificate: Certificate
-    table: str
-    index: int
-    count: int
-    row: bytes
-    path: tuple[Hash, ...]
 
 
 def prove(chain: Chain, table: str, key: bytes) -> Receipt:
@@ -57,69 +44,17 @@ def prove(chain: Chain, table: str, key: bytes) -> Receipt:
 
     Raises PolicyError FF-LEDG-070 when there is no such table or row.
     """
-    place = chain.state.tables[table].place(key) if table in KINDS else None
-    if place is None:
-        raise PolicyError(
-            "FF-LEDG-070",
-            f"no such row in the ledger's {table[:20]!r}",
-            cause=f"nothing is recorded under {key[:4].hex()}",
-            hint="`farflung status` lists what is recorded",
-        )
-    held = chain.state.tables[table]
-    return Receipt(
-        chain.id,
-        chain.head,
-        chain.certificate,
-        table,
-        place,
-        len(held.rows),
-        encode(held.rows[place]),
-        held.tree.path(place),
-    )
+    return prove_row(chain.state, chain.head, chain.certificate, table, key)
 
 
-def check_receipt(receipt: Receipt, genesis: Genesis) -> Row:
-    """The row that the receipt proves.
+def steps_to(chain: Chain) -> tuple[Receipt, ...]:
+    """What leads from the genesis to the committee that certified the chain's head."""
+    return tuple(chain.steps[: chain.head.epoch])
 
-    Raises VerificationError: FF-LEDG-071 other chain, -072 certificate, -073 tables are not the header's, -074
-    no such table or row number, -075 wrong path, -076 unreadable row.
+
+def check_receipt(receipt: Receipt, genesis: Genesis, steps: Sequence[Receipt] = ()) -> Row:
+    """The row that the receipt proves, by `steps` from the genesis to its epoch.
+
+    Raises VerificationError FF-LEDG-071 to -076 and -253 as ledger.light.
     """
-    header = receipt.header
-    if receipt.genesis != genesis.chain or header.chain != genesis.chain:
-        raise _wrong("FF-LEDG-071", "it is of another chain")
-    if not _is_certified(receipt, genesis):
-        raise _wrong("FF-LEDG-072", "its block is not certified by the genesis validators")
-    if tables_hash(header.tables) != header.state:
-        raise _wrong("FF-LEDG-073", "its tables do not hash to the state root")
-    root = {name: held for name, rows, held in header.tables if rows == receipt.count}.get(receipt.table)
-    if root is None or receipt.table not in KINDS:
-        raise _wrong("FF-LEDG-074", "its table is not in the header")
-    if not merkle.holds(root, receipt.count, receipt.index, receipt.row, receipt.path):
-        raise _wrong("FF-LEDG-075", "the path does not lead from the row to the root")
-    return read_row(receipt)
-
-
-def _is_certified(receipt: Receipt, genesis: Genesis) -> bool:
-    if receipt.header.height == 0:
-        return receipt.header == genesis_header(genesis) and not receipt.certificate
-    return has_certificate(receipt.header, receipt.certificate, genesis.validators)
-
-
-def read_row(receipt: Receipt) -> Row:
-    """The decoded row, unchecked: use `check_receipt`. Raises VerificationError FF-LEDG-074, -076."""
-    kind = KINDS.get(receipt.table)
-    if kind is None:
-        raise _wrong("FF-LEDG-074", "its table is unknown")
-    try:
-        return decode(receipt.row, kind, limits.KIB)
-    except ProtocolError as error:
-        raise _wrong("FF-LEDG-076", f"its row cannot be read: {error.message}") from None
-
-
-def _wrong(code: str, cause: str) -> VerificationError:
-    return VerificationError(
-        code,
-        "the receipt is not valid",
-        cause=cause,
-        hint="ask the ledger for a fresh receipt and compare the genesis you hold",
-    )
+    return light.check(light.walk(light.trust_in(genesis), steps, receipt.header.epoch), receipt)

@@ -12,6 +12,8 @@
 | disputes | job, node  | stake, pay and bond, until it is decided |
 | ballots  | job, node, juror | - |
 
+Who decides (committees, params) is in ledger.seats.
+
 `money` of all rows together is what genesis minted, after every block.
 """
 
@@ -24,6 +26,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import BallotRow, DisputeRow
+from farflung.ledger.seats import CommitteeRow, ParamsRow
 from farflung.ledger.tx import Role
 
 NOBODY = PeerId(bytes(ZERO_HASH))
@@ -114,7 +117,8 @@ class JobRow(Wire, frozen=True):
     """A job. `reserved` is what its open leases may cost at most; `last` the newest of its `leases` leases.
 
     `round` is the next one to be recorded, `root` the public state root of the last recorded one. `slashed` is
-    what the stakes of its leases lost; `until` ends the verification window of a job that has ended.
+    what the stakes of its leases lost; `until` ends the verification window of a job that has ended. `terms` is the
+    version of the parameters that holds for its whole life.
     """
 
     TABLE = "jobs"
@@ -136,6 +140,7 @@ class JobRow(Wire, frozen=True):
     refunded: int = 0
     slashed: int = 0
     until: int = 0
+    terms: int = 0
 
     @property
     def key(self) -> bytes:
@@ -283,7 +288,19 @@ class ChannelRow(Wire, frozen=True):
         return self.expires if self.is_open else limits.NEVER
 
 
-Row = AccountRow | NodeRow | JobRow | LeaseRow | EpochRow | KeyRow | ChannelRow | DisputeRow | BallotRow
+Row = (
+    AccountRow
+    | NodeRow
+    | JobRow
+    | LeaseRow
+    | EpochRow
+    | KeyRow
+    | ChannelRow
+    | DisputeRow
+    | BallotRow
+    | CommitteeRow
+    | ParamsRow
+)
 
 KINDS: dict[str, type[Row]] = {
     kind.TABLE: kind
@@ -297,6 +314,8 @@ KINDS: dict[str, type[Row]] = {
         ChannelRow,
         DisputeRow,
         BallotRow,
+        CommitteeRow,
+        ParamsRow,
     )
 }
 

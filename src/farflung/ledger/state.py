@@ -18,8 +18,9 @@ from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
-from farflung.ledger.rows import KINDS, AccountRow, Row
+from farflung.ledger.rows import KINDS, NOBODY, AccountRow, Row
 from farflung.ledger.rules import accounts, disputes, jobs, keys, nodes, relays, settle, slash, tallies
+from farflung.ledger.seats import CommitteeRow, ParamsRow
 from farflung.ledger.tables import Draft, Law, State, Table
 from farflung.ledger.tallies import JobAttest, SettleMany
 
@@ -79,45 +80,48 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
 def genesis_state(genesis: Genesis) -> State:
     """The state at height 0; raises VerificationError FF-LEDG-060."""
     check_genesis(genesis)
-    law = Law(
-        genesis.chain,
-        genesis.params,
-        genesis.validators[0],
-        sum(amount for _, amount in genesis.accounts),
-        genesis.validators,
-    )
-    tables = {name: Table() for name in KINDS}
-    opened = [AccountRow(owner, amount) for owner, amount in genesis.accounts]
-    tables[AccountRow.TABLE] = Table().with_rows(opened)
-    return State(law, 0, genesis.time, tables)
+    law = Law(genesis.chain, sum(amount for _, amount in genesis.accounts))
+    first: dict[str, list[Row]] = {name: [] for name in KINDS}
+    first[AccountRow.TABLE] += [AccountRow(owner, amount) for owner, amount in genesis.accounts]
+    first[CommitteeRow.TABLE].append(CommitteeRow(0, 1, genesis.time, genesis.validators, 0))
+    first[ParamsRow.TABLE].append(ParamsRow(0, 0, genesis.params))
+    return State(law, 0, genesis.time, {name: Table().with_rows(rows) for name, rows in first.items()})
 
 
 def genesis_header(genesis: Genesis) -> Header:
     """The header at height 0. It follows from genesis, so nobody signs it."""
     state = genesis_state(genesis)
-    return Header(genesis.chain, 0, genesis.time, ZERO_HASH, txs_root(()), state.root, state.summary)
+    return Header(genesis.chain, 0, 0, genesis.time, NOBODY, ZERO_HASH, txs_root(()), state.root)
 
 
 def apply_block(
-    state: State, time_ms: int, txs: Sequence[ops.SignedTx], see: See = _unseen
+    state: State,
+    time_ms: int,
+    txs: Sequence[ops.SignedTx],
+    proposer: PeerId,
+    *,
+    is_final: bool = False,
+    see: See = _unseen,
 ) -> tuple[State, tuple[Outcome, ...]]:
     """The state after a block of `time_ms` (later than state.time), and one outcome for each transaction.
 
-    `see` is told of each step with the sheet as it stands after it. A Rejected one has no effect at all.
-    Raises only RunError FF-LEDG-099: money was not conserved, a bug.
+    `proposer` earns the fees. In a block that `is_final` the transactions' own signatures are not judged again: a
+    quorum did, and two libraries that differ must not split the chain. `see` is told of each step with the sheet as it
+    stands after it. A Rejected one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a
+    bug.
     """
-    draft = Draft(state, time_ms)
+    draft = Draft(state, time_ms, proposer)
     settle.expire(draft)
     disputes.expire(draft)
     nodes.expire(draft)
     relays.expire(draft)
     see(Step(), draft)
-    outcomes = tuple(_apply(draft, signed, state.height + 1, see) for signed in txs)
+    outcomes = tuple(_apply(draft, signed, state.height + 1, see, is_final=is_final) for signed in txs)
     return _sealed(state, draft), outcomes
 
 
-def _apply(block: Draft, signed: ops.SignedTx, height: int, see: See) -> Outcome:
-    refused = accounts.refusal(block, signed)
+def _apply(block: Draft, signed: ops.SignedTx, height: int, see: See, *, is_final: bool) -> Outcome:
+    refused = accounts.refusal(block, signed, is_final=is_final)
     if refused:
         return Rejected(_name(signed), *refused)
     tx, name = signed.tx, _name(signed)

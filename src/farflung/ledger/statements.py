@@ -78,10 +78,12 @@ def opening(genesis: Genesis) -> tuple[Entry, ...]:
     return tuple(Entry(owner, What.OPENING, amount, time=genesis.time) for owner, amount in genesis.accounts)
 
 
-def explained(state: State, time_ms: int, txs: Sequence[ops.SignedTx]) -> tuple[State, tuple[Entry, ...]]:
+def explained(
+    state: State, time_ms: int, txs: Sequence[ops.SignedTx], proposer: PeerId, *, is_final: bool = False
+) -> tuple[State, tuple[Entry, ...]]:
     """What `apply_block` makes of a block, and all entries of it in their order."""
     reader = _Reader(state, time_ms)
-    after, _ = apply_block(state, time_ms, txs, see=reader.see)
+    after, _ = apply_block(state, time_ms, txs, proposer, is_final=is_final, see=reader.see)
     return after, tuple(reader.entries)
 
 
@@ -90,7 +92,7 @@ def entries_of(genesis: Genesis, blocks: Iterable[Block]) -> Iterator[Entry]:
     state = genesis_state(genesis)
     yield from opening(genesis)
     for block in blocks:
-        state, entries = explained(state, block.header.time, block.txs)
+        state, entries = explained(state, block.header.time, block.txs, block.header.proposer, is_final=True)
         yield from entries
 
 
@@ -121,7 +123,7 @@ class _Reader:
         if step.tx is not None and step.op is None:
             self._place, self._name = self._place + 1, tx_id(step.tx)
         changes = self._changes(step, draft)
-        moves = list(_moves(step, self._payee, changes))
+        moves = list(_moves(step, draft.payee, changes))
         height = self._state.height + 1
         self.entries += [
             replace(move, height=height, time=self._time, place=self._place, tx=self._name)
@@ -130,16 +132,11 @@ class _Reader:
         if step.op is None:
             self._kept = len(self.entries), dict(self._rows)
 
-    @property
-    def _payee(self) -> PeerId:
-        """Who gets the fees of this block."""
-        return self._state.law.proposer
-
     def _changes(self, step: Step, draft: Draft) -> list[_Change]:
         """Rows that the step changed. A fee touches two; an operation's sheet holds its own transaction's only."""
         keys: Iterable[_Key] = draft.written
         if step.tx is not None and step.op is None:
-            keys = {(AccountRow.TABLE, step.tx.sender): 0, (AccountRow.TABLE, self._payee): 0}
+            keys = {(AccountRow.TABLE, step.tx.sender): 0, (AccountRow.TABLE, draft.payee): 0}
         changes: list[_Change] = []
         for key in keys:
             after = draft.written.get(key)

@@ -14,10 +14,12 @@ from typing import TypeVar, cast
 
 from farflung.core import merkle
 from farflung.core.codec import encode
+from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Params, Tables, tables_hash
+from farflung.ledger.block import Entry, state_root
 from farflung.ledger.chunks import WIDTH, Chunks, Places
 from farflung.ledger.disputes import BallotRow, DisputeRow
+from farflung.ledger.params import Params
 from farflung.ledger.rows import (
     KINDS,
     NOBODY,
@@ -33,21 +35,32 @@ from farflung.ledger.rows import (
     Timed,
     lease_key,
 )
+from farflung.ledger.seats import CommitteeRow, ParamsRow, count_key
 from farflung.ledger.tree import Tree
 
-R = TypeVar("R", AccountRow, NodeRow, JobRow, LeaseRow, EpochRow, KeyRow, ChannelRow, DisputeRow, BallotRow)
+R = TypeVar(
+    "R",
+    AccountRow,
+    NodeRow,
+    JobRow,
+    LeaseRow,
+    EpochRow,
+    KeyRow,
+    ChannelRow,
+    DisputeRow,
+    BallotRow,
+    CommitteeRow,
+    ParamsRow,
+)
 C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow)
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """What stays as genesis fixed it. `proposer` earns the fees; `minted` is all the money there is."""
+    """What stays as genesis fixed it: the chain's id, and all the money there is."""
 
     chain: Hash
-    params: Params
-    proposer: PeerId
     minted: int
-    validators: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,22 +145,40 @@ class State:
         return cast(Sequence[R], self.tables[kind.TABLE].rows)
 
     @property
-    def summary(self) -> Tables:
-        """(name, rows, root) of each table: what a header holds."""
+    def committee(self) -> CommitteeRow:
+        """Who certifies the next block."""
+        return self.rows(CommitteeRow)[-1]
+
+    @property
+    def params(self) -> Params:
+        """The parameters of the next block."""
+        return params_of(self, self.committee.params)
+
+    @property
+    def closes(self) -> bool:
+        """Whether the last block closed its epoch, so that the next one is of another."""
+        return self.committee.epoch > 0 and self.committee.first == self.height + 1
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """(name, rows, root) of each table: what the state root is the root of."""
         return tuple((name, len(self.tables[name].rows), self.tables[name].tree.root) for name in KINDS)
 
     @property
     def root(self) -> Hash:
         """The state root."""
-        return tables_hash(self.summary)
+        return state_root(self.entries)
 
 
 class Draft:
-    """Changes over a State or over another Draft; `now` is the time of the block being made."""
+    """Changes over a State or over another Draft; `now` is the time of the block being made, `payee` earns its fees."""
 
-    def __init__(self, below: State | Draft, now: int) -> None:
+    def __init__(self, below: State | Draft, now: int, payee: PeerId = NOBODY) -> None:
         self.below, self.now = below, now
+        self.payee: PeerId = below.payee if isinstance(below, Draft) else payee
         self.law: Law = below.law
+        self.committee: CommitteeRow = below.committee
+        self.params: Params = below.params
         self.written: dict[tuple[str, bytes], Row] = {}
 
     def find(self, kind: type[R], key: bytes) -> R | None:
@@ -185,3 +216,11 @@ def leases_of(view: State | Draft, job: JobRow) -> Iterator[LeaseRow]:
             return
         yield lease
         node = lease.previous
+
+
+def params_of(view: State | Draft, version: int) -> Params:
+    """A version of the parameters that ever held."""
+    row = view.find(ParamsRow, count_key(version))
+    if row is None:
+        raise RunError("FF-LEDG-250", f"the ledger has no version {version} of its parameters")
+    return row.params

@@ -63,7 +63,7 @@ class Books(msgspec.Struct, frozen=True):
 
 def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: Report) -> Books:
     """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
-    chain, escrow = Chain(genesis), 0
+    chain, escrow = Chain(genesis, audits=True), 0
     for data in blocks:
         block = read_block(data)
         outcomes = chain.adopt(block)
@@ -159,7 +159,7 @@ def check_receipts(books: Books, data: Sequence[bytes], genesis: Genesis, report
     headers = {block.header.id for block in books.chain.blocks}
     for item in data:
         receipt = decode(item, Receipt, limits.TX_BYTES)
-        row = check_receipt(receipt, genesis)
+        row = check_receipt(receipt, genesis, books.chain.steps)
         is_known = receipt.header.id in headers
         require(is_known, "FF-VERI-030", "a receipt is of a block that is not in the log")
         is_same = books.chain.state.tables[row.TABLE].row(row.key) == row

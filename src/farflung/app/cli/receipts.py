@@ -13,7 +13,13 @@ from farflung.core import limits
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
-from farflung.ledger.receipt_file import MAGIC, ReceiptFile, check_receipt_file, read_receipt_file
+from farflung.ledger.receipt_file import (
+    MAGIC,
+    ReceiptFile,
+    check_receipt_file,
+    committee_of,
+    read_receipt_file,
+)
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, JobState, LeaseRow, NodeRow, Row
 from farflung.ledger.tx import Role
 
@@ -86,7 +92,8 @@ def facts(held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None) -> dic
         "ledger": held.genesis.name,
         "genesis": held.genesis.chain.hex(),
         "genesis_given": genesis is not None,
-        "committee": [key.hex() for key in held.genesis.validators],
+        "committee": [key.hex() for key in committee_of(held)],
+        "epoch": header.epoch,
         "block": header.id.hex(),
         "height": header.height,
         "time": header.time,
@@ -152,7 +159,9 @@ def words(held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool) -> list[s
     lines.append(f"Balance  {format_credits(_only(rows, AccountRow)[held.party].balance)} credits")
     lines.append(f"Proof    {len(rows)} rows of block {header.height}, at ledger time {header.time} ms")
     lines.append(f"Genesis  {held.genesis.chain.hex()} ({held.genesis.name[:80]!r})")
-    lines += [f"Signed   by the committee's key {key.hex()}" for key in held.genesis.validators]
+    if header.epoch:
+        lines.append(f"Epoch    {header.epoch}: each committee since the genesis certified the next")
+    lines += [f"Signed   by the committee's key {key.hex()}" for key in committee_of(held)]
     if is_known:
         return [*lines, "Result   all of this is what the ledger of that genesis recorded"]
     return [

@@ -13,27 +13,27 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_TX, is_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Params
+from farflung.ledger.params import Params
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.tables import Draft
 from farflung.ledger.tx import SignedTx, Transfer, Tx, fault_of
 
 
-def refusal(draft: Draft, signed: SignedTx) -> tuple[str, str] | None:
+def refusal(draft: Draft, signed: SignedTx, *, is_final: bool) -> tuple[str, str] | None:
     """Code and message when the transaction may not enter the block, None when it may."""
-    fault = unsound(draft.law.chain, signed)
-    return fault or unpayable(signed.tx, draft.account(signed.tx.sender), draft.now, draft.law.params)
+    fault = unsound(draft.law.chain, signed, is_judged=is_final)
+    return fault or unpayable(signed.tx, draft.account(signed.tx.sender), draft.now, draft.params)
 
 
-def unsound(chain: Hash, signed: SignedTx) -> tuple[str, str] | None:
-    """What is wrong with a transaction whatever the state: form, chain, signature."""
+def unsound(chain: Hash, signed: SignedTx, *, is_judged: bool = False) -> tuple[str, str] | None:
+    """What is wrong with a transaction whatever the state: form, chain, and signature unless `is_judged`."""
     fault = fault_of(signed)
     if fault:
         return "FF-LEDG-001", f"malformed transaction: {fault}"
     tx = signed.tx
     if tx.chain != chain:
         return "FF-LEDG-003", "signed for another chain"
-    if not is_signed(tx.sender, signed.signature, NS_TX, encode(tx)):
+    if not is_judged and not is_signed(tx.sender, signed.signature, NS_TX, encode(tx)):
         return "FF-LEDG-002", "wrong signature"
     return None
 
@@ -52,11 +52,11 @@ def unpayable(tx: Tx, account: AccountRow, now: int, params: Params) -> tuple[st
 
 
 def charge(draft: Draft, tx: Tx) -> None:
-    """Uses up the nonce and moves the fee to the proposer."""
+    """Uses up the nonce and moves the fee to who earns those of the block."""
     account = draft.account(tx.sender)
     draft.put(replace(account, nonce=account.nonce + 1))
     withdraw(draft, tx.sender, tx.fee)
-    deposit(draft, draft.law.proposer, tx.fee)
+    deposit(draft, draft.payee, tx.fee)
 
 
 def withdraw(draft: Draft, owner: PeerId, amount: int) -> None:

@@ -29,7 +29,7 @@ from farflung.ledger.rows import JobRow, LeaseRow, lease_key
 from farflung.ledger.rules import bounties, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
 from farflung.ledger.rules.jobs import known
-from farflung.ledger.tables import Draft
+from farflung.ledger.tables import Draft, params_of
 
 
 def open_(
@@ -43,7 +43,7 @@ def open_(
     for accuser in accusers:
         theirs = _lease(draft, job.job, accuser)
         draft.put(replace(theirs, disputes=theirs.disputes + 1))
-    deadline = draft.now + draft.law.params.dispute_ms
+    deadline = draft.now + params_of(draft, job.terms).dispute_ms
     named = (job.job, lease.node, tuple(accusers))
     draft.put(DisputeRow(*named, taken, pay, draft.now, deadline, evidence))
 
@@ -53,10 +53,9 @@ def answer(draft: Draft, sender: PeerId, op: DisputeAnswer) -> None:
     row = draft.find(DisputeRow, lease_key(op.job, sender))
     if row is None or row.state != DisputeState.OPEN:
         raise PolicyError("FF-LEDG-231", "the sender has nothing to answer in this job")
-    if op.bond < draft.law.params.bond_min or op.evidence == ZERO_HASH:
-        raise PolicyError(
-            "FF-LEDG-232", f"an answer names evidence and a bond of {draft.law.params.bond_min} at least"
-        )
+    least = params_of(draft, known(draft, op.job).terms).bond_min
+    if op.bond < least or op.evidence == ZERO_HASH:
+        raise PolicyError("FF-LEDG-232", f"an answer names evidence and a bond of {least} at least")
     withdraw(draft, sender, op.bond)
     deadline = draft.now + row.deadline - row.opened  # as long again
     state = DisputeState.ANSWERED
@@ -97,7 +96,7 @@ def expire(draft: Draft) -> None:
 
 def jurors(draft: Draft) -> tuple[PeerId, ...]:
     """The accounts that judge, one for each seat of the committee."""
-    return draft.law.validators
+    return draft.committee.members
 
 
 def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:

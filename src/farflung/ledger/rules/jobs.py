@@ -33,7 +33,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
 from farflung.ledger.rules import nodes
 from farflung.ledger.rules.accounts import withdraw
-from farflung.ledger.tables import Draft
+from farflung.ledger.tables import Draft, params_of
 from farflung.ledger.tx import JobCreate, JobFinish, JobSchedule, Offer, Progress, SignedOffer
 
 ENDING = (JobState.OUTPUT, JobState.STOPPED)
@@ -43,11 +43,12 @@ def create(draft: Draft, sender: PeerId, op: JobCreate) -> None:
     """Puts money into escrow. Codes: FF-LEDG-010, FF-LEDG-030 id in use, FF-LEDG-034 terms out of range."""
     if draft.find(JobRow, op.job):
         raise PolicyError("FF-LEDG-030", f"job {op.job[:4].hex()} exists already")
-    latest = draft.now + draft.law.params.job_ms_max
+    latest = draft.now + draft.params.job_ms_max
     if not (op.escrow and 1 <= op.rounds <= limits.ROUNDS and draft.now < op.deadline <= latest):
         raise PolicyError("FF-LEDG-034", "escrow, rounds or deadline are out of range")
     withdraw(draft, sender, op.escrow)
-    draft.put(JobRow(op.job, sender, op.escrow, op.unit_price_max, op.rounds, op.deadline))
+    terms = draft.committee.params
+    draft.put(JobRow(op.job, sender, op.escrow, op.unit_price_max, op.rounds, op.deadline, terms=terms))
 
 
 def known(draft: Draft, job: Hash) -> JobRow:
@@ -145,4 +146,4 @@ def finish(draft: Draft, sender: PeerId, op: JobFinish) -> None:
 
 def window_end(draft: Draft, row: JobRow) -> int:
     """When the window of a job that ends now is over: its deadline at the latest, which ends everything."""
-    return min(draft.now + draft.law.params.window_ms, row.deadline)
+    return min(draft.now + params_of(draft, row.terms).window_ms, row.deadline)

@@ -19,7 +19,7 @@ from farflung.ledger.tx import NodeLeave, NodeRegister
 
 def register(draft: Draft, sender: PeerId, op: NodeRegister) -> None:
     """Opens or renews a registration. Codes: FF-LEDG-010, FF-LEDG-022 expiry, FF-LEDG-023 stake too small."""
-    params = draft.law.params
+    params = draft.params
     if not draft.now < op.expires <= draft.now + params.node_ms_max:
         raise PolicyError("FF-LEDG-022", f"expiry {op.expires} is past or too far ahead")
     row = draft.find(NodeRow, sender) or NodeRow(sender, op.caps, op.unit_price, op.expires)

@@ -34,7 +34,7 @@ GRACE_MS: Final = 600_000  # after `expires`: for the relay to claim what was ca
 
 def open_(draft: Draft, sender: PeerId, op: ChannelOpen) -> None:
     """Opens a channel, or adds to one that is open. Codes: FF-LEDG-010, -090 terms, -092 an open one's price or end."""
-    latest = draft.now + draft.law.params.job_ms_max
+    latest = draft.now + draft.params.job_ms_max
     if not (op.amount and op.relay != sender and draft.now < op.expires <= latest):
         raise PolicyError("FF-LEDG-090", "amount, relay or expiry of a channel are out of range")
     row = draft.find(ChannelRow, channel_key(sender, op.relay)) or ChannelRow(sender, op.relay)

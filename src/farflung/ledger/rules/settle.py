@@ -16,7 +16,7 @@ from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.rules import nodes
 from farflung.ledger.rules.accounts import deposit
 from farflung.ledger.rules.jobs import step, window_end
-from farflung.ledger.tables import Draft, leases_of
+from farflung.ledger.tables import Draft, leases_of, params_of
 from farflung.ledger.tx import JobCancel, JobSettle
 
 
@@ -33,7 +33,7 @@ def cancel(draft: Draft, sender: PeerId, op: JobCancel) -> None:
     Codes: FF-LEDG-031 to -033, -229 not yet.
     """
     job = step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING, JobState.STOPPED)
-    if job.state == JobState.RUNNING and draft.law.params.window_ms:
+    if job.state == JobState.RUNNING and params_of(draft, job.terms).window_ms:
         draft.put(replace(job, state=JobState.STOPPED, until=window_end(draft, job)))
     else:
         _check_window(draft, job)

@@ -22,7 +22,7 @@ from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.rules import bounties, disputes, nodes
 from farflung.ledger.rules.jobs import ENDING, check_state, known
 from farflung.ledger.rules.verifiers import open_lease, quorum
-from farflung.ledger.tables import Draft
+from farflung.ledger.tables import Draft, params_of
 from farflung.ledger.tx import Finding, JobSlash, Role, SignedVerdict, Verdict, is_verdict_signed
 
 EXCESS_FALSE: Final = 2000  # thousandths of the tolerance: up to twice of it is not paid, and not punished
@@ -42,8 +42,9 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
     verifiers = _judges(draft, job, op.verdicts)
     finding = _finding(draft.law.chain, op)
     _check_claim(op)
-    taken = _taken(lease.stake, finding, draft.law.params.withheld_permille)
-    if draft.law.params.dispute_ms:
+    terms = params_of(draft, job.terms)
+    taken = _taken(lease.stake, finding, terms.withheld_permille)
+    if terms.dispute_ms:
         disputes.open_(draft, job, lease, taken, verifiers, op.evidence)
         return
     nodes.seize(draft, lease.node, lease.stake, taken)

@@ -1,0 +1,49 @@
+"""The numbers of the law. Genesis sets the first version, the committee may vote for others, all are kept."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from farflung.core import limits
+from farflung.core.codec import Wire
+from farflung.core.money import MAX_CREDITS
+
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+
+
+class Params(Wire, frozen=True):
+    """One version. Money in micro-credits, times in milliseconds."""
+
+    fee_min: int = 0
+    stake_min: int = 0
+    job_ms_max: int = 90 * DAY_MS  # how far ahead a job's deadline may lie
+    node_ms_max: int = 400 * DAY_MS  # how far ahead a node's expiry may lie
+    step_ms_max: int = HOUR_MS  # how far one block may move ledger time
+    withheld_permille: int = 100  # of its stake, what a node loses that did not open what it had committed to
+    window_ms: int = 0  # between a job's end and its settlement, for vouchers and accusations
+    dispute_ms: int = 0  # for an accused to answer, and again for the jury; 0: a slash takes effect at once
+    bond_min: int = 0  # what an accused puts up with its answer
+    epoch_blocks: int = 64  # a committee can change, and a motion take effect, every so many blocks
+    committee_max: int = limits.SEATS
+    validator_stake_min: int = 0
+    unbonding_ms: int = 21 * DAY_MS  # after a seat ended, how long its stake stays bonded: weak subjectivity
+    motion_ms: int = 7 * DAY_MS  # how far ahead a motion's deadline may lie
+    delta_ms: int = 1000  # a message's time between two honest validators, to begin with
+    idle_ms: int = 5000  # how long a leader without work waits before an empty block
+
+
+def fault_of_params(params: Params) -> str:
+    """What keeps these numbers from being a law under which no money freezes, or the empty text."""
+    numbers = tuple(getattr(params, name) for name in params.__struct_fields__)
+    if min(numbers) < 0 or max(numbers) > MAX_CREDITS:
+        return "a number is out of range"
+    if params.withheld_permille > 1000:
+        return "withheld_permille is above 1000"
+    if not 1 <= params.committee_max <= limits.SEATS:
+        return f"committee_max is not 1 to {limits.SEATS}"
+    if not 1 <= params.epoch_blocks <= limits.EPOCH_BLOCKS:
+        return f"epoch_blocks is not 1 to {limits.EPOCH_BLOCKS}"
+    if not 1 <= params.delta_ms <= HOUR_MS or not 1 <= params.idle_ms <= HOUR_MS:
+        return "delta_ms or idle_ms is not 1 to an hour"
+    return "" if params.step_ms_max >= 1 else "step_ms_max must be at least 1"
