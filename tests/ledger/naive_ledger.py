@@ -8,32 +8,16 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from naive_base import TOP, No, need, numbers_in
+from naive_pay import LIVE, NaivePay
+
 from farflung.core.codec import encode
-from farflung.core.crypto import digest, is_signed
+from farflung.core.crypto import is_signed
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis
 
-TOP = 2**63 - 1
 
-
-class No(Exception):
-    pass
-
-
-def need(condition: object) -> None:
-    if not condition:
-        raise No
-
-
-def numbers_in(value: Any) -> list[int]:
-    if isinstance(value, int):
-        return [value]
-    if hasattr(value, "__struct_fields__"):
-        value = [getattr(value, name) for name in value.__struct_fields__]
-    return [n for item in value for n in numbers_in(item)] if isinstance(value, list | tuple) else []
-
-
-class Naive:
+class Naive(NaivePay):
     def __init__(self, genesis: Genesis) -> None:
         self.g = genesis
         self.chain = genesis.chain
@@ -44,14 +28,16 @@ class Naive:
         self.jobs: dict[bytes, dict[str, Any]] = {}
         self.keys: dict[bytes, dict[str, Any]] = {}
         self.channels: dict[tuple[bytes, bytes], dict[str, Any]] = {}
+        self.disputes: dict[tuple[bytes, bytes], dict[str, Any]] = {}
 
     def block(self, time: int, txs: list[ops.SignedTx], proposer: bytes) -> list[str]:
         self.now, self.proposer = time, proposer
-        for job in self.jobs.values():
-            if job["state"] in ("created", "running", "output") and time >= job["deadline"]:
-                self.end(job, "expired")
+        for name, job in self.jobs.items():
+            if job["state"] in LIVE and time >= job["deadline"]:
+                self.end(name, "expired")
+        self.disputes_past_their_deadline()
         for name, node in self.nodes.items():
-            if node["active"] and time >= node["expires"] and not self.open_leases(name):
+            if node["active"] and time >= node["expires"] and not self.locked(name):
                 self.leave(name)
         for names, channel in self.channels.items():
             if channel["open"] and time >= channel["expires"] + 600_000:
@@ -71,12 +57,12 @@ class Naive:
         self.nonce[t.sender] = t.nonce + 1
         self.pay(t.sender, -t.fee)
         self.pay(self.proposer, t.fee)
-        kept = copy.deepcopy((self.money, self.nodes, self.jobs, self.keys, self.channels))
+        kept = copy.deepcopy((self.money, self.nodes, self.jobs, self.keys, self.channels, self.disputes))
         try:
             for op in t.ops:
                 getattr(self, type(op).__name__)(t.sender, op)
         except No:
-            self.money, self.nodes, self.jobs, self.keys, self.channels = kept
+            self.money, self.nodes, self.jobs, self.keys, self.channels, self.disputes = kept
             return "failed"
         return "applied"
 
@@ -84,27 +70,14 @@ class Naive:
         self.money[who] = self.money.get(who, 0) + amount
         need(self.money[who] >= 0)
 
-    def open_leases(self, node: bytes) -> list[dict[str, Any]]:
-        return [
-            job["leases"][node]
-            for job in self.jobs.values()
-            if node in job["leases"] and job["escrow"] > 0 and not job["leases"][node]["slashed"]
-        ]
+    def locked(self, node: bytes) -> list[dict[str, Any]]:
+        leases = [job["leases"][node] for job in self.jobs.values() if node in job["leases"]]
+        return [lease for lease in leases if lease["locked"]]
 
     def leave(self, name: bytes) -> None:
         self.nodes[name]["active"] = False
         self.pay(name, self.nodes[name]["free"])
         self.nodes[name]["free"] = 0
-
-    def end(self, job: dict[str, Any], state: str) -> None:
-        for name, lease in job["leases"].items():
-            if lease["slashed"]:
-                continue
-            self.pay(name, lease["units"] * lease["price"])
-            job["escrow"] -= lease["units"] * lease["price"]
-            self.nodes[name]["free"] += lease["stake"]
-        self.pay(job["owner"], job["escrow"])
-        job["escrow"], job["state"] = 0, state
 
     def mine(self, sender: bytes, job: bytes, *states: str) -> dict[str, Any]:
         need(job in self.jobs)
@@ -199,7 +172,7 @@ class Naive:
     def NodeRegister(self, sender: bytes, op: ops.NodeRegister) -> None:
         need(self.now < op.expires <= self.now + self.g.params.node_ms_max)
         node = self.nodes.setdefault(sender, {"free": 0, "burnt": 0})
-        held = node["free"] + sum(lease["stake"] for lease in self.open_leases(sender))
+        held = node["free"] + sum(lease["stake"] for lease in self.locked(sender))
         need(max(op.stake, held) >= self.g.params.stake_min)
         added = max(0, op.stake - held)
         self.pay(sender, -added)
@@ -208,7 +181,7 @@ class Naive:
         )
 
     def NodeLeave(self, sender: bytes, op: ops.NodeLeave) -> None:
-        need(sender in self.nodes and self.nodes[sender]["active"] and not self.open_leases(sender))
+        need(sender in self.nodes and self.nodes[sender]["active"] and not self.locked(sender))
         self.leave(sender)
 
     def JobCreate(self, sender: bytes, op: ops.JobCreate) -> None:
@@ -224,6 +197,9 @@ class Naive:
             "state": "created",
             "leases": {},
             "roots": [],
+            "output": bytes(32),
+            "until": 0,
+            "paid": 0,
         }
 
     def JobSchedule(self, sender: bytes, op: ops.JobSchedule) -> None:
@@ -244,10 +220,13 @@ class Naive:
                 "max": o.units_max,
                 "units": 0,
                 "role": int(o.role),
+                "vouched": 0,
+                "over": False,
+                "locked": True,
                 "slashed": False,
                 "lost": 0,
             }
-        kept = [lease for lease in job["leases"].values() if not lease["slashed"]]
+        kept = [lease for lease in job["leases"].values() if not lease["over"]]
         need(sum(lease["price"] * lease["max"] for lease in kept) <= job["escrow"])
         job["state"] = "running"
 
@@ -256,50 +235,24 @@ class Naive:
         need(op.round == len(job["roots"]) < job["rounds"])
         need(len(dict(op.units)) == len(op.units))
         for name, units in op.units:
-            need(name in job["leases"] and not job["leases"][name]["slashed"])
+            need(name in job["leases"] and not job["leases"][name]["over"])
             job["leases"][name]["units"] += units
             need(job["leases"][name]["units"] <= job["leases"][name]["max"])
         job["roots"].append((op.root, op.contributions))
 
-    def JobSlash(self, sender: bytes, op: ops.JobSlash) -> None:
-        need(op.job in self.jobs)
-        job = self.jobs[op.job]
-        auditors = {name for name, lease in job["leases"].items() if lease["role"] == 1}
-        need(job["state"] == "running" and (sender == job["owner"] or sender in auditors))
-        lease = job["leases"].get(op.node)
-        need(lease and lease["role"] == 0 and not lease["slashed"])
-        said = [signed.verdict for signed in op.verdicts]
-        for signed in op.verdicts:
-            v = signed.verdict
-            need(v.verifier in auditors)
-            need(is_signed(v.verifier, signed.signature, "farflung/verdict/1", encode(v)))
-            need((v.chain, v.job, v.node) == (self.chain, op.job, op.node))
-            need(int(v.finding) == 3 or (int(v.finding) == 2 and v.excess > 2000))
-        need(said and len(said) == len({v.verifier for v in said}) and len(said) >= min(2, len(auditors)))
-        need(len({(v.round, v.segment, v.trace, v.finding) for v in said}) == 1)
-        number = said[0].round.to_bytes(8, "little")
-        parts = (op.claim.payload, op.claim.weight.to_bytes(8, "little"), said[0].trace, op.claim.nonce)
-        promise = digest("farflung/commitment/1", op.job, op.node, number, *parts)
-        need(is_signed(op.node, op.claim.signature, "farflung/ack/1", op.job, number, promise))
-        need(op.evidence != bytes(32))
-        taken = lease["stake"]
-        if int(said[0].finding) == 3:
-            taken = taken * self.g.params.withheld_permille // 1000
-        left = taken
-        for v in said:
-            self.pay(v.verifier, taken // 2 // len(said))
-            left -= taken // 2 // len(said)
-        self.nodes[op.node]["burnt"] += left
-        self.nodes[op.node]["free"] += lease["stake"] - taken
-        lease["slashed"], lease["lost"] = True, taken
-
     def JobFinish(self, sender: bytes, op: ops.JobFinish) -> None:
         job = self.mine(sender, op.job, "running")
         need(job["roots"] and job["roots"][-1][0] == op.root)
-        job["state"] = "output"
+        job.update(state="output", output=op.output, until=self.close_in_time(job))
 
     def JobSettle(self, sender: bytes, op: ops.JobSettle) -> None:
-        self.end(self.mine(sender, op.job, "output"), "settled")
+        need(self.now >= self.mine(sender, op.job, "output")["until"])
+        self.end(op.job, "settled")
 
     def JobCancel(self, sender: bytes, op: ops.JobCancel) -> None:
-        self.end(self.mine(sender, op.job, "created", "running"), "cancelled")
+        job = self.mine(sender, op.job, "created", "running", "stopped")
+        if job["state"] == "running" and self.g.params.window_ms > 0:
+            job.update(state="stopped", until=self.close_in_time(job))
+        else:
+            need(self.now >= job["until"])
+            self.end(op.job, "cancelled")

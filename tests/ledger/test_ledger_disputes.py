@@ -20,12 +20,15 @@ from ledger_world import (
     VALIDATOR,
     VERIFIERS,
     World,
+    genesis,
 )
 from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
+from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger import tx
+from farflung.ledger.block import check_genesis
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
 from farflung.ledger.rows import AccountRow, JobState, NodeState
 from farflung.ledger.state import total_money
@@ -337,3 +340,9 @@ def test_the_clock_alone_returns_all_that_is_not_burnt_from_a_dispute(answered: 
     held = sum(row.balance for row in world.state.rows(AccountRow))
     assert total_money(world.state) - held == (0 if answered else 50)
     assert world.state.time > START + 300_000
+
+
+def test_a_dispute_is_bounded_as_jobs_are():
+    check_genesis(genesis(replace(DISPUTED, dispute_ms=PARAMS.job_ms_max)))
+    with pytest.raises(VerificationError, match="FF-LEDG-060"):
+        check_genesis(genesis(replace(DISPUTED, dispute_ms=PARAMS.job_ms_max + 1)))

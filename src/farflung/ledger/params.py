@@ -40,6 +40,8 @@ def fault_of_params(params: Params) -> str:
         return "a number is out of range"
     if params.withheld_permille > 1000:
         return "withheld_permille is above 1000"
+    if params.dispute_ms > params.job_ms_max:
+        return "dispute_ms is above job_ms_max"
     if not 1 <= params.committee_max <= limits.SEATS:
         return f"committee_max is not 1 to {limits.SEATS}"
     if not 1 <= params.epoch_blocks <= limits.EPOCH_BLOCKS:

@@ -16,7 +16,9 @@ from typing import Final
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Block, Genesis
+from farflung.ledger.disputes import DisputeAnswer, DisputeRow, DisputeState, JuryVote
 from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
+from farflung.ledger.rules.bounties import share_of
 from farflung.ledger.state import State, Step, apply_block, genesis_state
 from farflung.ledger.tables import Draft
 from farflung.ledger.tx import Role, tx_id
@@ -36,6 +38,9 @@ class What(StrEnum):
     FREED = "stake freed"
     SLASHED = "stake slashed"
     BOUNTY = "bounty"
+    BOND = "bond in a dispute"
+    GIVEN_BACK = "given back by a dispute"
+    COMPENSATED = "compensated by accusers"
     ESCROW = "escrow for a job"
     PAID_TRAINER = "paid to trainer"
     PAID_VERIFIER = "paid to verifier"
@@ -97,11 +102,17 @@ def entries_of(genesis: Genesis, blocks: Iterable[Block]) -> Iterator[Entry]:
 
 
 def held_by(state: State, account: PeerId) -> int:
-    """Micro-credits that the account has tied up: stakes, escrows, deposits."""
+    """Micro-credits that the account has tied up: stakes, escrows, deposits, and what lies in disputes."""
     node = state.find(NodeRow, account)
     jobs = sum(row.escrow for row in state.rows(JobRow) if row.requester == account)
     channels = sum(row.held for row in state.rows(ChannelRow) if row.payer == account)
-    return (node.stake if node else 0) + jobs + channels
+    disputes = 0
+    for row in state.rows(DisputeRow):
+        if row.is_pending:
+            job = state.find(JobRow, row.job)
+            disputes += row.taken + row.bond if row.node == account else 0
+            disputes += row.pay if job and job.requester == account else 0
+    return (node.stake if node else 0) + jobs + channels + disputes
 
 
 class _Reader:
@@ -163,16 +174,26 @@ def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[En
     for before, row in changes:
         match row:
             case NodeRow():
-                yield from _of_node(step, before, row)
+                is_disputed = any(was is None and isinstance(new, DisputeRow) for was, new in changes)
+                yield from _of_node(step, before, row, is_disputed)
+            case DisputeRow():
+                yield from _of_dispute(step, before, row)
             case JobRow():
                 yield from _of_job(before, row, leases)
             case ChannelRow():
                 yield from _of_channel(step, before, row)
 
 
-def _of_node(step: Step, before: Row | None, row: NodeRow) -> Iterator[Entry]:
+def _of_node(step: Step, before: Row | None, row: NodeRow, is_disputed: bool) -> Iterator[Entry]:
+    """Stake that was put up, freed or lost; what lies in a dispute is still the accused's until it is decided."""
     stake = row.stake - (before.stake if isinstance(before, NodeRow) else 0)
-    if isinstance(step.op, ops.JobSlash):
+    if is_disputed:
+        return
+    if isinstance(step.op, JuryVote):
+        if stake:
+            yield Entry(row.node, What.SLASHED, 0, stake, about=step.op.job)
+            yield Entry(step.op.node, What.COMPENSATED, -stake // 2, other=row.node, about=step.op.job)
+    elif isinstance(step.op, ops.JobSlash):
         lost = (before.money if before else 0) - row.money
         yield Entry(row.node, What.SLASHED, 0, stake, about=step.op.job)
         for signed in step.op.verdicts:
@@ -180,6 +201,20 @@ def _of_node(step: Step, before: Row | None, row: NodeRow) -> Iterator[Entry]:
             yield Entry(signed.verdict.verifier, What.BOUNTY, share, other=row.node, about=step.op.job)
     elif stake:
         yield Entry(row.node, What.BONDED if stake > 0 else What.FREED, -stake, stake)
+
+
+def _of_dispute(step: Step, before: Row | None, row: DisputeRow) -> Iterator[Entry]:
+    """The bond of an answer, and to whom a decision gives stake and bond; pay is in the job's entries."""
+    held = row.taken + row.bond
+    if isinstance(step.op, DisputeAnswer):
+        yield Entry(row.node, What.BOND, -row.bond, row.bond, about=row.job)
+    elif before is not None and row.state == DisputeState.UPHELD:
+        yield Entry(row.node, What.SLASHED, 0, -held, about=row.job)
+        for accuser in row.accusers:
+            share = share_of(held, len(row.accusers))
+            yield Entry(accuser, What.BOUNTY, share, other=row.node, about=row.job)
+    elif before is not None:
+        yield Entry(row.node, What.GIVEN_BACK, held, -held, about=row.job)
 
 
 def _of_job(before: Row | None, row: JobRow, leases: Sequence[_Change]) -> Iterator[Entry]:

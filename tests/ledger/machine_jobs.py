@@ -1,0 +1,160 @@
+"""Random jobs, and nodes that are found out."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from ledger_world import CAPS, EVIDENCE, NODES, REQUESTER, ROOTS, VERIFIERS
+from machine_base import AMOUNT, AUDITOR, JOBS, LENDER, OWNER, ROLE, SMALL, SPAN, Machine
+
+from farflung.core.crypto import SigningKey
+from farflung.core.ids import Hash
+from farflung.ledger import tx
+from farflung.ledger.rows import JobRow, LeaseRow, lease_key
+
+
+class JobRules(Machine):
+    """Jobs, and nodes that are found out."""
+
+    @rule(key=OWNER, job=JOBS, escrow=AMOUNT, span=SPAN, rounds=st.integers(0, 3))
+    def create(self, key: SigningKey, job: Hash, escrow: int, span: int, rounds: int) -> None:
+        self.ask(key, self.world.create(job, escrow, rounds, self.at(span)))
+
+    @rule(
+        key=OWNER,
+        job=JOBS,
+        nodes=st.lists(LENDER, min_size=1, max_size=3),
+        price=st.integers(0, 6),
+        units=SMALL,
+        stake=AMOUNT,
+        span=SPAN,
+        role=ROLE,
+    )
+    def schedule(
+        self,
+        key: SigningKey,
+        job: Hash,
+        nodes: list[SigningKey],
+        price: int,
+        units: int,
+        stake: int,
+        span: int,
+        role: tx.Role,
+    ) -> None:
+        terms = (price, stake, units, self.at(span))
+        offers = [self.world.offer(node, job, *terms, role=role) for node in nodes]
+        self.ask(key, self.world.schedule(*offers, job=job))
+
+    @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40), stage=st.integers(1, 4))
+    def start(self, job: Hash, stake: int, units: int, stage: int) -> None:
+        """A sequence that mostly succeeds, so that deep states are common."""
+        self.seal(1000)
+        for node in NODES[:2]:
+            self.ask(node, self.world.register(max(stake, 100), self.at(30_000)))
+        self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
+        offers = [self.world.offer(node, job, 5, stake, units, self.at(9_000)) for node in NODES[:2]]
+        ops = [
+            self.world.schedule(*offers, job=job),
+            self.world.progress(0, (NODES[0], units), (NODES[1], 1), job=job),
+            tx.JobFinish(job, ROOTS[0], CAPS),
+            tx.JobSettle(job),
+        ]
+        self.ask(REQUESTER, *ops[:stage])
+        self.seal(1000)
+
+    @rule(
+        key=OWNER,
+        job=JOBS,
+        skip=st.sampled_from((0, 0, -1, 1)),
+        units=st.lists(st.tuples(LENDER, SMALL), max_size=3),
+    )
+    def progress(self, key: SigningKey, job: Hash, skip: int, units: list[tuple[SigningKey, int]]) -> None:
+        row = self.world.state.find(JobRow, job)
+        self.ask(key, self.world.progress(max(0, (row.round if row else 0) + skip), *units, job=job))
+
+    @rule(
+        job=JOBS,
+        stake=st.integers(0, 200),
+        verifiers=st.integers(0, 2),
+        found=st.sampled_from((None, tx.Finding.FALSE, tx.Finding.WITHHELD)),
+        stage=st.integers(2, 4),
+    )
+    def watched(self, job: Hash, stake: int, verifiers: int, found: tx.Finding | None, stage: int) -> None:
+        """Audits that mostly succeed, a node that is mostly found out, and what becomes of the job then."""
+        judges = VERIFIERS[:verifiers]
+        for key in (*NODES[:2], *judges):
+            self.ask(key, self.world.register(max(stake, 100), self.at(30_000)))
+        self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
+        self.seal(1000)
+        offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
+        offers += [
+            self.world.offer(key, job, 1, 30, 50, self.at(9_000), role=tx.Role.AUDIT) for key in judges
+        ]
+        units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
+        ops = [
+            self.world.schedule(*offers, job=job),
+            self.world.progress(0, *units, job=job),
+            tx.JobFinish(job, ROOTS[0], CAPS),
+            tx.JobSettle(job),
+        ]
+        self.ask(REQUESTER, *ops[:2])
+        if found and judges:
+            self.ask(REQUESTER, self.world.accuse(NODES[0], *judges, job=job, finding=found, excess=2001))
+        self.seal(1000)
+        if stage > 2:
+            self.ask(REQUESTER, *ops[2:stage])
+
+    @rule(
+        sender=st.sampled_from((REQUESTER, REQUESTER, *VERIFIERS, NODES[1])),
+        job=JOBS,
+        node=st.sampled_from((*NODES, NODES[0], VERIFIERS[0])),
+        verifiers=st.one_of(st.just(list(VERIFIERS)), st.lists(AUDITOR, max_size=3)),
+        finding=st.sampled_from((*tx.Finding, tx.Finding.FALSE, tx.Finding.WITHHELD)),
+        excess=st.sampled_from((0, 2000, 2001, 9000)),
+        claimed=st.sampled_from((0, 0, 0, 1)),
+    )
+    def slash(
+        self,
+        sender: SigningKey,
+        job: Hash,
+        node: SigningKey,
+        verifiers: list[SigningKey],
+        finding: tx.Finding,
+        excess: int,
+        claimed: int,
+    ) -> None:
+        says = {"job": job, "finding": finding, "excess": excess}
+        verdicts = tuple(self.world.verdict(key, node, **says) for key in verifiers)
+        claim = self.world.claim(node, job, claimed)
+        self.ask(sender, tx.JobSlash(job, node.public, claim, verdicts, EVIDENCE))
+
+    @rule(job=JOBS, node=LENDER, over=st.integers(0, 1))
+    def at_the_edge(self, job: Hash, node: SigningKey, over: int) -> None:
+        """What is just allowed, or just not: units, escrow, an offer's last moment, the next round."""
+        row = self.world.state.find(JobRow, job)
+        if row is None:
+            return
+        lease = self.world.state.find(LeaseRow, lease_key(job, node.public))
+        if lease:
+            left = lease.units_max - lease.units
+            self.ask(REQUESTER, self.world.progress(min(row.round, 7), (node, left + over), job=job))
+        else:
+            units = (row.escrow - row.reserved) // 5
+            self.ask(node, self.world.register(100, self.at(50_000)))
+            for terms in ({"units": units + over}, {"expires": self.at(1000 + 1 - over)}):
+                offer = self.world.offer(node, job, **{"units": 1, "expires": self.at(9_000), **terms})
+                self.ask(REQUESTER, self.world.schedule(offer, job=job))
+
+    @rule(key=OWNER, job=JOBS, then_settle=st.booleans())
+    def finish(self, key: SigningKey, job: Hash, then_settle: bool) -> None:
+        row = self.world.state.find(JobRow, job)
+        ops: list[tx.Op] = [tx.JobFinish(job, row.root if row else ROOTS[0], CAPS)]
+        self.ask(key, *ops, *([tx.JobSettle(job)] if then_settle else []))
+
+    @rule(key=OWNER, job=JOBS)
+    def settle(self, key: SigningKey, job: Hash) -> None:
+        self.ask(key, tx.JobSettle(job))
+
+    @rule(key=OWNER, job=JOBS)
+    def cancel(self, key: SigningKey, job: Hash) -> None:
+        self.ask(key, tx.JobCancel(job))

@@ -1,0 +1,113 @@
+"""Random vouchers, attestations and disputes."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from ledger_world import BOND, CAPS, NODES, REQUESTER, ROOTS, STRANGER, VALIDATOR, VERIFIERS
+from machine_base import ANYONE, JOBS, LENDER, SMALL, Machine
+from msgspec.structs import replace
+
+from farflung.core.crypto import SigningKey
+from farflung.core.ids import ZERO_HASH, Hash
+from farflung.ledger import tx
+from farflung.ledger.disputes import DisputeAnswer, DisputeRow, JuryVote
+from farflung.ledger.rows import JobRow
+from farflung.ledger.tallies import Attest, JobAttest, mark_attest
+
+WHO_SIGNS = st.sampled_from(
+    ((REQUESTER,), (REQUESTER,), VERIFIERS, VERIFIERS, VERIFIERS[:1], (), (NODES[0],), (*VERIFIERS, NODES[2]))
+)
+JUROR = st.sampled_from((VALIDATOR, VALIDATOR, STRANGER, NODES[2], VERIFIERS[0], REQUESTER))
+ACCUSED = st.sampled_from((NODES[0], NODES[0], NODES[1]))
+
+
+class PayRules(Machine):
+    """Who is paid without being recorded, and who keeps what it is said to have lost."""
+
+    @rule(
+        key=ANYONE,
+        job=JOBS,
+        earned=st.lists(st.tuples(LENDER, SMALL), min_size=1, max_size=3),
+        by=WHO_SIGNS,
+        forged=st.sampled_from((0, 0, 0, 7)),
+    )
+    def settle_many(
+        self,
+        key: SigningKey,
+        job: Hash,
+        earned: list[tuple[SigningKey, int]],
+        by: tuple[SigningKey, ...],
+        forged: int,
+    ) -> None:
+        op = self.world.settle_many(*earned, by=by, job=job)
+        last = op.vouchers[-1]
+        last = replace(last, credit=replace(last.credit, units=last.credit.units + forged))
+        self.ask(key, replace(op, vouchers=(*op.vouchers[:-1], last)))
+
+    @rule(job=JOBS, by=WHO_SIGNS, odd=st.sampled_from((None, None, None, "root", "output")))
+    def attest(self, job: Hash, by: tuple[SigningKey, ...], odd: str | None) -> None:
+        row = self.world.state.find(JobRow, job)
+        if row:
+            said = Attest(self.world.chain, job, row.root, row.output)
+            said = replace(said, **{odd: ROOTS[7]}) if odd else said
+            self.ask(STRANGER, JobAttest(job, tuple(mark_attest(key, said) for key in by)))
+
+    @rule(
+        job=JOBS,
+        key=ACCUSED,
+        bond=st.sampled_from((BOND, 99, BOND - 1, 10**7)),
+        evidence=st.sampled_from((ROOTS[1], ROOTS[1], ROOTS[1], ZERO_HASH)),
+    )
+    def answer(self, job: Hash, key: SigningKey, bond: int, evidence: Hash) -> None:
+        self.ask(key, DisputeAnswer(job, bond, evidence))
+
+    @rule(job=JOBS, node=ACCUSED, jurors=st.lists(JUROR, min_size=1, max_size=3), guilty=st.booleans())
+    def vote(self, job: Hash, node: SigningKey, jurors: list[SigningKey], guilty: bool) -> None:
+        for juror in jurors:
+            self.ask(juror, JuryVote(job, node.public, guilty))
+
+    @rule(
+        job=JOBS,
+        stake=st.integers(0, 200),
+        hired=st.integers(1, 2),
+        both=st.booleans(),
+        ends=st.sampled_from((None, "finish", "cancel")),
+        stage=st.integers(0, 4),
+        guilty=st.booleans(),
+    )
+    def disputed(
+        self, job: Hash, stake: int, hired: int, both: bool, ends: str | None, stage: int, guilty: bool
+    ) -> None:
+        """An accusation that mostly comes in, an answer, votes, and the end of the job before or after them."""
+        self.seal(1000)
+        judges = VERIFIERS[:hired]
+        for key in (*NODES[:2], *judges):
+            self.ask(key, self.world.register(300, self.at(30_000)))
+        self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
+        self.seal(1000)
+        offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]
+        offers += [
+            self.world.offer(key, job, 1, 31, 50, self.at(9_000), role=tx.Role.AUDIT) for key in judges
+        ]
+        units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
+        self.ask(REQUESTER, self.world.schedule(*offers, job=job), self.world.progress(0, *units, job=job))
+        for key in NODES[: 1 + both]:
+            self.ask(judges[0], self.world.accuse(key, *judges, job=job))
+        if ends == "finish":
+            self.ask(REQUESTER, tx.JobFinish(job, ROOTS[0], CAPS), tx.JobSettle(job))
+        elif ends == "cancel":
+            self.ask(REQUESTER, tx.JobCancel(job))
+        if stage > 0:
+            self.ask(NODES[0], DisputeAnswer(job, BOND, ROOTS[1]))
+        if stage > 1:
+            self.ask(NODES[0], self.world.settle_many((NODES[0], 33), job=job))
+        for juror in (VALIDATOR, STRANGER, NODES[2])[: 2 * stage - 4 if stage > 2 else 0]:
+            self.ask(juror, JuryVote(job, NODES[0].public, guilty))
+        self.seal(1000)
+
+    @rule()
+    def wait_for_a_dispute(self) -> None:
+        """To the next deadline of a dispute, exactly."""
+        pending = [row.deadline for row in self.world.state.rows(DisputeRow) if row.is_pending]
+        self.seal(min(pending) - self.world.state.time if pending else 1000)
