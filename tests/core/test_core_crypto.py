@@ -132,6 +132,17 @@ def test_secrets_and_local_keys_depend_on_all_their_inputs() -> None:
 LEAVES = st.lists(st.binary(max_size=6), min_size=1, max_size=19)
 
 
+@given(st.integers(0, 2**64 - 1), st.binary(max_size=200), st.lists(st.binary(min_size=32, max_size=32)))
+def test_leaves_and_nodes_are_digests_of_their_namespaces(index: int, data: bytes, row: list[bytes]) -> None:
+    number = index.to_bytes(8, "little")
+    assert merkle.leaf_hash(index, data) == digest(crypto.NS_LEAF, number, data)
+    assert merkle.leaf_hash(index, memoryview(data)) == digest(crypto.NS_LEAF, number, data)
+    pairs = list(zip(row[::2], row[1::2], strict=False))
+    made = merkle.parents([left + right for left, right in pairs])
+    assert made == [digest(crypto.NS_NODE, left, right) for left, right in pairs]
+    assert merkle.parents(row) == row
+
+
 @given(leaves=LEAVES)
 @FEW
 def test_every_leaf_proves_and_nothing_else_does(leaves: list[bytes]) -> None:

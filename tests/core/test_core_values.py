@@ -197,6 +197,11 @@ def test_left_out_defaults_are_not_canonical() -> None:
     assert code(b"\x90", Inner) == "FF-CORE-022"
 
 
+class Nest(Wire, frozen=True, tag="nest"):
+    inner: tuple[Nest, ...]
+    real: float
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_floats_that_are_not_finite_are_refused_wherever_they_hide(bad: float) -> None:
     sample = msgspec.structs.replace(GOOD, real=bad)
@@ -205,6 +210,10 @@ def test_floats_that_are_not_finite_are_refused_wherever_they_hide(bad: float) -
         (tuple[Sample, ...], (sample,)),
         (dict[str, float], {"a": bad}),
         (list[float], [bad]),
+        (list[float | None], [bad]),
+        (dict[str, tuple[tuple[int, float], ...]], {"a": ((1, bad),)}),
+        (tuple[Nest | int, ...], (Nest((Nest((), bad),), 0.5),)),
+        (Any, (1, [bad])),
     ):
         assert code(encode(value), kind) == "FF-CORE-023"
 

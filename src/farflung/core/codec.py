@@ -8,9 +8,12 @@ are signed, hashed or sent are `array_like=True, frozen=True, forbid_unknown_fie
 from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from collections.abc import Hashable
+from functools import cache
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec import inspect
 
 from farflung.core.errors import ProtocolError
 
@@ -59,8 +62,45 @@ def decode(data: bytes | memoryview, kind: type[T], limit: int) -> T:
         raise ProtocolError(
             "FF-CORE-022", "message is not canonical", cause="it does not re-encode to itself"
         )
-    _refuse_non_finite(value)
+    if _may_hold_floats(cast(Hashable, kind)):
+        _refuse_non_finite(value)
     return value
+
+
+_PLAIN: Final = (
+    inspect.BoolType,
+    inspect.BytesType,
+    inspect.EnumType,
+    inspect.IntType,
+    inspect.LiteralType,
+    inspect.NoneType,
+    inspect.StrType,
+)
+
+
+@cache
+def _may_hold_floats(kind: Hashable) -> bool:
+    """Whether a value of this type has to be searched. Most of what is sent holds integers and bytes alone."""
+    return _has_floats(inspect.type_info(kind), set())
+
+
+def _has_floats(of: Any, seen: set[type]) -> bool:
+    if isinstance(of, _PLAIN):
+        return False
+    if isinstance(of, inspect.StructType):
+        if of.cls in seen:  # a struct inside itself
+            return False
+        seen.add(of.cls)
+        return any(_has_floats(field.type, seen) for field in of.fields)
+    if isinstance(of, inspect.UnionType):
+        return any(_has_floats(each, seen) for each in of.types)
+    if isinstance(of, inspect.TupleType):
+        return any(_has_floats(each, seen) for each in of.item_types)
+    if isinstance(of, inspect.ListType | inspect.VarTupleType):
+        return _has_floats(of.item_type, seen)
+    if isinstance(of, inspect.DictType):
+        return _has_floats(of.key_type, seen) or _has_floats(of.value_type, seen)
+    return True  # a float, or something that nobody looked into
 
 
 def _refuse_non_finite(value: Any) -> None:

@@ -15,14 +15,16 @@ from farflung.core import limits
 from farflung.core.crypto import NS_LEAF, NS_NODE, NS_ROOT, digest
 from farflung.core.ids import ID_BYTES, Hash
 
-# What `digest(NS_NODE, left, right)` hashes, but for left and right: a ledger makes some 20 nodes a transaction.
+# What `digest` hashes before a leaf's index and before a left node: a ledger makes some 20 hashes a transaction.
+_LEAF: Final = NS_LEAF.encode() + b"\0" + (8).to_bytes(8, "little")
 _LENGTH: Final = ID_BYTES.to_bytes(8, "little")
 _NODE: Final = NS_NODE.encode() + b"\0" + _LENGTH
 
 
 def leaf_hash(index: int, data: bytes | memoryview) -> Hash:
     """H(leaf | index | data)."""
-    return digest(NS_LEAF, index.to_bytes(8, "little"), data)
+    head = _LEAF + index.to_bytes(8, "little") + len(data).to_bytes(8, "little")
+    return Hash(blake3(head + data).digest())
 
 
 def parents(pairs: Sequence[bytes]) -> list[bytes]:

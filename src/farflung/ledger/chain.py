@@ -17,6 +17,7 @@ from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash
 from farflung.ledger.block import Block, Genesis, Header, check_certificate, vote_for
 from farflung.ledger.execution import Executed, beginning, execute, make, name_of, next_time
+from farflung.ledger.judging import TRUSTED, UNJUDGED
 from farflung.ledger.proof import Receipt, prove_row
 from farflung.ledger.results import AlreadyApplied, Failed, Outcome, Result
 from farflung.ledger.seats import CommitteeRow
@@ -146,7 +147,7 @@ class Chain:
             parent = (
                 held
                 if held is not None and is_held
-                else execute(parent, header, block.txs, is_final=not self._audits)
+                else execute(parent, header, block.txs, judged=UNJUDGED if self._audits else TRUSTED)
             )
             made.append(parent)
         return made

@@ -15,6 +15,7 @@ from farflung.core.codec import encode
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Genesis, Header, txs_root
+from farflung.ledger.judging import UNJUDGED, Stamps
 from farflung.ledger.results import Outcome, Rejected
 from farflung.ledger.state import State, apply_block, genesis_header, genesis_state
 from farflung.ledger.tx import SignedTx, tx_id
@@ -42,12 +43,22 @@ def next_time(parent: Executed, now_ms: int) -> int:
 
 
 def make(
-    parent: Executed, txs: Sequence[SignedTx], now_ms: int, proposer: PeerId
+    parent: Executed,
+    txs: Sequence[SignedTx],
+    now_ms: int,
+    proposer: PeerId,
+    *,
+    judged: Stamps = UNJUDGED,
 ) -> tuple[Executed, tuple[Outcome, ...]]:
-    """The next block by a seat's key, of the transactions that may enter and fit, and an outcome for each handed in."""
+    """The next block by a seat's key, of the transactions that may enter and fit, and an outcome for each handed in.
+
+    `judged`: whose form and signature are known to hold.
+    """
     time = next_time(parent, now_ms)
     fresh, held_back = _sift(txs)
-    state, outcomes = apply_block(parent.state, time, [txs[place] for place in fresh], proposer)
+    state, outcomes = apply_block(
+        parent.state, time, [txs[place] for place in fresh], proposer, judged=judged
+    )
     of_place = dict(zip(fresh, outcomes, strict=True))
     included = tuple(txs[place] for place in fresh if not isinstance(of_place[place], Rejected))
     before = parent.header
@@ -97,15 +108,15 @@ def _sift(txs: Sequence[SignedTx]) -> tuple[list[int], dict[int, Rejected]]:
     return fresh, held_back
 
 
-def execute(parent: Executed, header: Header, txs: tuple[SignedTx, ...], *, is_final: bool) -> Executed:
+def execute(parent: Executed, header: Header, txs: tuple[SignedTx, ...], *, judged: Stamps) -> Executed:
     """The block on top of `parent`, checked in every respect but its certificate.
 
-    `is_final`: a quorum judged the transactions' signatures; they are not judged again. Raises VerificationError:
-    FF-LEDG-061 not the next block, -062 time, -063 transaction root, -064 holds a transaction that may not be in it,
-    -065 state root, -067 too large, -251 another epoch than the next block's, or made by no seat of its committee.
+    `judged`: whose form and signature are known to hold; TRUSTED of a block that a quorum judged. Raises
+    VerificationError: FF-LEDG-061 not the next block, -062 time, -063 transaction root, -064 holds a transaction that may not
+    be in it, -065 state root, -067 too large, -251 another epoch than the next block's, or made by no seat of its committee.
     """
     _check_header(parent, header, txs)
-    state, outcomes = apply_block(parent.state, header.time, txs, header.proposer, is_final=is_final)
+    state, outcomes = apply_block(parent.state, header.time, txs, header.proposer, judged=judged)
     names = {outcome.tx for outcome in outcomes if not isinstance(outcome, Rejected)}
     if len(names) < len(txs):
         raise _wrong(header, "FF-LEDG-064", "it holds a transaction that may not be in it")

@@ -17,13 +17,14 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.ids import Hash, PeerId
+from farflung.ledger.judging import Stamp
 from farflung.ledger.results import Rejected
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.rules.accounts import unpayable
@@ -77,9 +78,13 @@ class Verdicts:
             self._known[key] = self._judge(signed)
         return self._known[key]
 
+    def __contains__(self, stamp: object) -> bool:
+        """Whether the transaction of this id and signature was judged and found sound: `Stamps` for apply_block."""
+        return self._known.get(cast(Stamp, stamp), ("", "")) is None
+
     def knows(self, signed: SignedTx) -> bool:
         """Whether it was judged and found sound."""
-        return self._known.get((tx_id(signed), signed.signature), ("", "")) is None
+        return (tx_id(signed), signed.signature) in self
 
 
 class Mempool:

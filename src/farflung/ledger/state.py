@@ -17,6 +17,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.judging import UNJUDGED, Stamps
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
 from farflung.ledger.rows import KINDS, NOBODY, AccountRow, Row
 from farflung.ledger.rules import accounts, disputes, jobs, keys, nodes, relays, settle, slash, tallies
@@ -100,15 +101,15 @@ def apply_block(
     txs: Sequence[ops.SignedTx],
     proposer: PeerId,
     *,
-    is_final: bool = False,
+    judged: Stamps = UNJUDGED,
     see: See = _unseen,
 ) -> tuple[State, tuple[Outcome, ...]]:
     """The state after a block of `time_ms` (later than state.time), and one outcome for each transaction.
 
-    `proposer` earns the fees. In a block that `is_final` the transactions' own signatures are not judged again: a
-    quorum did, and two libraries that differ must not split the chain. `see` is told of each step with the sheet as it
-    stands after it. A Rejected one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a
-    bug.
+    `proposer` earns the fees. `judged`: the stamps of transactions whose form and signature are known to hold; those
+    of all others are looked at here. Of a block that is final they are TRUSTED: a quorum judged them, and two libraries
+    that differ must not split the chain. `see` is told of each step with the sheet as it stands after it. A Rejected
+    one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a bug.
     """
     draft = Draft(state, time_ms, proposer)
     settle.expire(draft)
@@ -116,15 +117,19 @@ def apply_block(
     nodes.expire(draft)
     relays.expire(draft)
     see(Step(), draft)
-    outcomes = tuple(_apply(draft, signed, state.height + 1, see, is_final=is_final) for signed in txs)
+    outcomes = tuple(_apply(draft, signed, state.height + 1, see, judged) for signed in txs)
     return _sealed(state, draft), outcomes
 
 
-def _apply(block: Draft, signed: ops.SignedTx, height: int, see: See, *, is_final: bool) -> Outcome:
-    refused = accounts.refusal(block, signed, is_final=is_final)
+def _apply(block: Draft, signed: ops.SignedTx, height: int, see: See, judged: Stamps) -> Outcome:
+    name = _name(signed)
+    is_judged = (
+        isinstance(signed.signature, bytes) and name != ZERO_HASH and (name, signed.signature) in judged
+    )
+    refused = accounts.refusal(block, signed, is_judged=is_judged)
     if refused:
-        return Rejected(_name(signed), *refused)
-    tx, name = signed.tx, _name(signed)
+        return Rejected(name, *refused)
+    tx = signed.tx
     accounts.charge(block, tx)
     see(Step(tx), block)
     sheet = Draft(block, block.now)

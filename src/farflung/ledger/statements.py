@@ -17,6 +17,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.disputes import DisputeAnswer, DisputeRow, DisputeState, JuryVote
+from farflung.ledger.judging import TRUSTED, UNJUDGED, Stamps
 from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 from farflung.ledger.rules.bounties import share_of
 from farflung.ledger.state import State, Step, apply_block, genesis_state
@@ -84,11 +85,11 @@ def opening(genesis: Genesis) -> tuple[Entry, ...]:
 
 
 def explained(
-    state: State, time_ms: int, txs: Sequence[ops.SignedTx], proposer: PeerId, *, is_final: bool = False
+    state: State, time_ms: int, txs: Sequence[ops.SignedTx], proposer: PeerId, *, judged: Stamps = UNJUDGED
 ) -> tuple[State, tuple[Entry, ...]]:
     """What `apply_block` makes of a block, and all entries of it in their order."""
     reader = _Reader(state, time_ms)
-    after, _ = apply_block(state, time_ms, txs, proposer, is_final=is_final, see=reader.see)
+    after, _ = apply_block(state, time_ms, txs, proposer, judged=judged, see=reader.see)
     return after, tuple(reader.entries)
 
 
@@ -97,7 +98,7 @@ def entries_of(genesis: Genesis, blocks: Iterable[Block]) -> Iterator[Entry]:
     state = genesis_state(genesis)
     yield from opening(genesis)
     for block in blocks:
-        state, entries = explained(state, block.header.time, block.txs, block.header.proposer, is_final=True)
+        state, entries = explained(state, block.header.time, block.txs, block.header.proposer, judged=TRUSTED)
         yield from entries
 
 

@@ -311,6 +311,11 @@ def fault_of(signed: SignedTx) -> str:
         return error.cause or error.message
     except (OverflowError, TypeError, ValueError):
         return "it cannot be encoded"
+    return fault_within(signed)
+
+
+def fault_within(signed: SignedTx) -> str:
+    """The same of a transaction that was decoded from its canonical bytes: only its ranges are left to be looked at."""
     tx = signed.tx
     if tx.version != VERSION:
         return f"version {tx.version} is not {VERSION}"
@@ -321,13 +326,16 @@ def fault_of(signed: SignedTx) -> str:
 
 def _is_in_range(value: object) -> bool:
     """Numbers lie in 0 .. 2^63 - 1, ids have 32 bytes, signatures 64."""
-    if isinstance(value, msgspec.Struct):
-        return all(
-            len(item) == SIGNATURE_BYTES if name == "signature" else _is_in_range(item)
-            for name, item in zip(value.__struct_fields__, msgspec.structs.astuple(value), strict=True)
-        )
-    if isinstance(value, tuple):
-        return all(_is_in_range(item) for item in value)
+    if isinstance(value, int):
+        return 0 <= value <= MAX_CREDITS
     if isinstance(value, bytes):
         return len(value) == ID_BYTES
-    return isinstance(value, int) and 0 <= value <= MAX_CREDITS
+    if isinstance(value, tuple):
+        return all(map(_is_in_range, value))
+    if not isinstance(value, msgspec.Struct):
+        return False
+    for name in value.__struct_fields__:
+        item = getattr(value, name)
+        if not (len(item) == SIGNATURE_BYTES if name == "signature" else _is_in_range(item)):
+            return False
+    return True

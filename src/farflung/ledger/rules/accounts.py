@@ -19,15 +19,18 @@ from farflung.ledger.tables import Draft
 from farflung.ledger.tx import SignedTx, Transfer, Tx, fault_of
 
 
-def refusal(draft: Draft, signed: SignedTx, *, is_final: bool) -> tuple[str, str] | None:
+def refusal(draft: Draft, signed: SignedTx, *, is_judged: bool) -> tuple[str, str] | None:
     """Code and message when the transaction may not enter the block, None when it may."""
-    fault = unsound(draft.law.chain, signed, is_judged=is_final)
+    fault = unsound(draft.law.chain, signed, is_judged=is_judged)
     return fault or unpayable(signed.tx, draft.account(signed.tx.sender), draft.now, draft.params)
 
 
 def unsound(chain: Hash, signed: SignedTx, *, is_judged: bool = False) -> tuple[str, str] | None:
-    """What is wrong with a transaction whatever the state: form, chain, and signature unless `is_judged`."""
-    fault = fault_of(signed)
+    """What is wrong with a transaction whatever the state: form, chain, signature.
+
+    `is_judged`: its form and its signature are known to hold.
+    """
+    fault = "" if is_judged else fault_of(signed)
     if fault:
         return "FF-LEDG-001", f"malformed transaction: {fault}"
     tx = signed.tx
@@ -54,8 +57,7 @@ def unpayable(tx: Tx, account: AccountRow, now: int, params: Params) -> tuple[st
 def charge(draft: Draft, tx: Tx) -> None:
     """Uses up the nonce and moves the fee to who earns those of the block."""
     account = draft.account(tx.sender)
-    draft.put(replace(account, nonce=account.nonce + 1))
-    withdraw(draft, tx.sender, tx.fee)
+    draft.put(replace(account, nonce=account.nonce + 1, balance=account.balance - tx.fee))
     deposit(draft, draft.payee, tx.fee)
 
 
