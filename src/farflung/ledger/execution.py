@@ -111,9 +111,11 @@ def _sift(txs: Sequence[SignedTx]) -> tuple[list[int], dict[int, Rejected]]:
 def execute(parent: Executed, header: Header, txs: tuple[SignedTx, ...], *, judged: Stamps) -> Executed:
     """The block on top of `parent`, checked in every respect but its certificate.
 
-    `judged`: whose form and signature are known to hold; TRUSTED of a block that a quorum judged. Raises
-    VerificationError: FF-LEDG-061 not the next block, -062 time, -063 transaction root, -064 holds a transaction that may not
-    be in it, -065 state root, -067 too large, -251 another epoch than the next block's, or made by no seat of its committee.
+    `judged`: whose form and signature are known to hold; TRUSTED of a block that a quorum judged.
+
+    Raises VerificationError: FF-LEDG-061 not the next block, -062 time, -063 transaction root, -064 holds a transaction
+    that may not be in it, -065 state root, -067 too large, -251 another epoch than the next block's, or made by no seat
+    of its committee.
     """
     _check_header(parent, header, txs)
     state, outcomes = apply_block(parent.state, header.time, txs, header.proposer, judged=judged)
