@@ -1,4 +1,7 @@
-"""Makes the attacked networks importable; nothing here survives a power cut, so nothing waits for the disk."""
+"""Makes the attacked networks and the small ledger importable.
+
+Nothing here survives a power cut, so nothing waits for the disk.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "ledger"))
 pytest.register_assert_rewrite("attack_world", "attack_lease", "attack_run", "attack_wire")
 
 
