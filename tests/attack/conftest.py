@@ -11,11 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from farflung.ledger import snapshot
+
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "ledger"))
-pytest.register_assert_rewrite("attack_world", "attack_lease", "attack_run", "attack_wire")
+pytest.register_assert_rewrite("attack_world", "attack_lease", "attack_run", "attack_snapshot", "attack_wire")
 
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows of a table are a chunk of a snapshot."""
+    monkeypatch.setattr(snapshot, "LEVELS", {})
+    monkeypatch.setattr(snapshot, "_LEVEL", 1)

@@ -25,6 +25,7 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.params import Params
 from farflung.ledger.rows import AccountRow
+from farflung.ledger.tables import State
 from farflung.ledger.tallies import Attest, JobAttest, mark_attest
 
 
@@ -96,3 +97,11 @@ def history(made: list[list[tuple[SigningKey, tx.Op]]] | None = None, params: Pa
         block, _ = chain.propose(txs, chain.head.time + LOGICAL_MS)
         chain.adopt(block)
     return chain
+
+
+def contents(state: State) -> dict[str, object]:
+    """All that a state holds, its indices too, in a form that can be compared."""
+    return {
+        name: (list(table.rows), [table.place(row.key) for row in table.rows], table.tree.root, table.soonest)
+        for name, table in state.tables.items()
+    }

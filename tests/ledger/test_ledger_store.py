@@ -8,10 +8,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from ledger_history import batches, history, signed
+from ledger_history import batches, contents, history, signed
 from ledger_world import NODES, REQUESTER, VALIDATOR, genesis
 from msgspec.structs import replace
 
@@ -20,10 +22,12 @@ from farflung.core.errors import RunError
 from farflung.ledger import tx
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
+from farflung.ledger.io import file as file_module
 from farflung.ledger.io import store as store_module
+from farflung.ledger.io.audit import audit
+from farflung.ledger.io.file import sealed
 from farflung.ledger.io.store import Store
 from farflung.ledger.results import AlreadyApplied, Applied, Rejected
-from farflung.ledger.state import changed_rows
 
 CRASHER = Path(__file__).with_name("ledger_crasher.py")
 
@@ -39,19 +43,35 @@ def write_history(path: Path, blocks: int = 99) -> Chain:
     return chain
 
 
-def reload(path: Path) -> Chain:
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[Store, Chain]]:
     store = Store.open(path, genesis())
     try:
-        return store.load(VALIDATOR)
+        yield store, store.load(VALIDATOR)
     finally:
         store.close()
 
 
+def reload(path: Path) -> Chain:
+    """What stands in the file; whatever opening believes, an audit must find true as well."""
+    with opened(path) as (store, chain):
+        assert audit(store, chain) == chain.head.height
+        return chain
+
+
 def test_a_store_gives_back_the_same_chain(tmp_path: Path):
     chain = write_history(tmp_path / "ledger.db")
-    again = reload(tmp_path / "ledger.db")
-    assert (again.head, again.state.root, again.blocks) == (chain.head, chain.state.root, chain.blocks)
-    assert again.state.root == history().state.root
+    with opened(tmp_path / "ledger.db") as (_, again):
+        assert (again.head, again.certificate) == (chain.head, chain.certificate)
+        assert contents(again.state) == contents(chain.state)
+        assert again.state.root == history().state.root
+        replayed = Chain(genesis(), audits=True)
+        for block in again.blocks:
+            replayed.adopt(block)
+        assert (replayed.head, contents(replayed.state)) == (chain.head, contents(chain.state))
+        names = [tx.tx_id(each) for block in replayed.blocks for each in block.txs]
+        assert [again.past.find(name) for name in names] == [replayed.past.find(name) for name in names]
+        assert again.past.keyed(0, 99) == replayed.past.keyed(0, 99) != []
 
 
 def test_an_empty_store_is_the_genesis(tmp_path: Path):
@@ -61,8 +81,8 @@ def test_an_empty_store_is_the_genesis(tmp_path: Path):
 
 def test_every_commit_is_synced(tmp_path: Path):
     store = Store.open(tmp_path / "ledger.db", genesis())
-    assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("truncate",)
+    assert store._file.one("PRAGMA synchronous") == 2
+    assert store._file.one("PRAGMA journal_mode") == "truncate"
     store.close()
 
 
@@ -74,7 +94,7 @@ def test_a_store_of_another_genesis_is_refused(tmp_path: Path):
 
 
 def test_a_store_that_is_open_is_not_opened_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(store_module, "_LOCK_SECONDS", 0)
+    monkeypatch.setattr(file_module, "_LOCK_SECONDS", 0)
     store = Store.open(tmp_path / "ledger.db", genesis())
     with pytest.raises(RunError, match="FF-LEDG-083"):
         Store.open(tmp_path / "ledger.db", genesis())
@@ -95,14 +115,16 @@ def fill(store: Store, chain: Chain) -> None:
 def test_a_full_disk_is_told_and_leaves_the_chain_where_it_was(tmp_path: Path):
     store = Store.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
-    pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
-    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = store._file.one("PRAGMA page_count")
+    store._file.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(RunError, match="FF-LEDG-082"):
         fill(store, chain)
     head = chain.head
     assert head.height < 60
-    assert store._connection.execute("SELECT MAX(height) FROM blocks").fetchone() == (head.height or None,)
-    store._connection.execute("PRAGMA max_page_count = 10000")
+    assert store._file.connection.execute("SELECT MAX(height) FROM headers").fetchone() == (
+        head.height or None,
+    )
+    store._file.connection.execute("PRAGMA max_page_count = 10000")
     store.commit(chain, (), head.time + LOGICAL_MS)
     store.close()
     assert reload(tmp_path / "ledger.db").head == chain.head
@@ -134,20 +156,26 @@ def test_a_block_is_stored_at_its_height_only(tmp_path: Path, height: int):
     store = Store.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
     block, _ = chain.propose((), 0)
+    wrong = replace(block, header=replace(block.header, height=height))
     with pytest.raises(RunError, match="FF-LEDG-084"):
-        store.append(replace(block, header=replace(block.header, height=height)))
-    store.append(block, changed_rows(chain.state, chain.state_after(block)))
+        store._append(chain.state, (wrong,), chain.judge((block,)))
+    store.adopt(chain, (block,))
     store.close()
     assert reload(tmp_path / "ledger.db").head == block.header
 
 
-def test_a_block_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path):
+def test_a_block_that_could_not_be_written_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     store = Store.open(tmp_path / "ledger.db", genesis())
     chain = store.load(VALIDATOR)
     block, _ = chain.propose((), 0)
-    with pytest.raises(RunError):
-        store.append(block, [("jobs", 0, None)])  # type: ignore[list-item]
-    store.append(block, changed_rows(chain.state, chain.state_after(block)))
+    with monkeypatch.context() as patch:
+        patch.setattr(store_module, "changed_rows", lambda *_: [("jobs", 0, None)])
+        with pytest.raises(RunError, match="FF-LEDG-081"):
+            store.adopt(chain, (block,))
+    assert chain.head.height == 0
+    store.adopt(chain, (block,))
     store.close()
     assert reload(tmp_path / "ledger.db").head == block.header
 
@@ -168,17 +196,27 @@ def tampered(path: Path, statement: str, *values: bytes) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE blocks SET block = substr(block, 1, length(block) - 1) WHERE height = 3",
-        "UPDATE blocks SET block = (SELECT block FROM blocks WHERE height = 4) WHERE height = 3",
-        "DELETE FROM blocks WHERE height = 2",
-        "DELETE FROM blocks WHERE height = 6",
+        "UPDATE bodies SET txs = substr(txs, 1, length(txs) - 1) WHERE height = 3",
+        "UPDATE bodies SET txs = (SELECT txs FROM bodies WHERE height = 4) WHERE height = 3",
+        "UPDATE headers SET header = (SELECT header FROM headers WHERE height = 4) WHERE height = 3",
+        "UPDATE headers SET header = substr(header, 1, length(header) - 1) WHERE height = 3",
+        "UPDATE headers SET height = 7 WHERE height = 6",
+        "DELETE FROM headers WHERE height = 2",
+        "DELETE FROM headers WHERE height = 6",
+        "DELETE FROM bodies WHERE height = 2",
+        "DELETE FROM bodies WHERE height = 6",
         "DELETE FROM rows WHERE kind = 'jobs'",
         "INSERT INTO rows VALUES ('accounts', 99, x'00')",
         "UPDATE rows SET row = (SELECT row FROM rows WHERE kind = 'accounts' AND place = 1) WHERE place = 0",
         "UPDATE meta SET value = x'00' WHERE name = 'format'",
         "DELETE FROM meta",
         "DROP TABLE meta",
-        "DROP TABLE blocks",
+        "DROP TABLE bodies",
+        "DELETE FROM txs WHERE height = 3",
+        "UPDATE txs SET code = 'FF-LEDG-001' WHERE height = 3",
+        "INSERT INTO txs VALUES (x'00', 3, '')",
+        "DELETE FROM keyed",
+        "INSERT INTO keyed VALUES (5, x'00')",
     ],
 )
 def test_a_tampered_store_is_refused(tmp_path: Path, statement: str):
@@ -188,9 +226,9 @@ def test_a_tampered_store_is_refused(tmp_path: Path, statement: str):
 
 def test_a_block_rewritten_without_the_validators_key_is_refused(tmp_path: Path):
     chain = write_history(tmp_path / "ledger.db")
-    last = chain.blocks[-1]
-    forged = replace(last, header=replace(last.header, time=last.header.time + 1))
-    tampered(tmp_path / "ledger.db", "UPDATE blocks SET block = ? WHERE height = 6", encode(forged))
+    forged = replace(chain.head, time=chain.head.time + 1)
+    data = sealed("header 6", encode(store_module._Headed(forged, chain.certificate)))
+    tampered(tmp_path / "ledger.db", "UPDATE headers SET header = ? WHERE height = 6", data)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path):

@@ -63,6 +63,10 @@ POOL_MS: Final = 600_000  # that a transaction waits at one validator
 POOL_VERDICTS: Final = 1 << 17  # signatures that a validator remembers having judged
 ROW_BYTES: Final = 4 * KIB  # a committee of SEATS
 RECEIPT_FILE_BYTES: Final = MIB  # a genesis and the receipts of one party
+SNAPSHOT_CHUNK_BYTES: Final = MIB  # rows of a table that are sent together
+TABLE_ROWS: Final = 1 << 40
+SNAPSHOT_BLOCKS: Final = 1024  # then a server takes another snapshot, when it is asked for one
+SNAPSHOTS: Final = 2  # that it holds, so that who fetches one can come to its end
 VOTE_FRAME_BYTES: Final = (
     8 * MIB
 )  # records that one append to a vote log adds: a proposal and what lets it be voted for

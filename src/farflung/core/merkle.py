@@ -53,12 +53,14 @@ def seal(count: int, top: bytes) -> Hash:
 
 def root_of_hashes(leaves: Sequence[bytes]) -> Hash:
     """The root over leaves that are already `leaf_hash`es."""
-    if not leaves:
-        return seal(0, b"")
-    level: Sequence[bytes] = leaves
+    return seal(len(leaves), top(leaves) if leaves else b"")
+
+
+def top(level: Sequence[bytes]) -> bytes:
+    """The topmost node over the nodes of one level, of which there is at least one."""
     while len(level) > 1:
         level = _up(level)
-    return seal(len(leaves), level[0])
+    return level[0]
 
 
 def root(leaves: Sequence[bytes]) -> Hash:

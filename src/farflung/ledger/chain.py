@@ -18,27 +18,37 @@ from farflung.core.ids import Hash
 from farflung.ledger.block import Block, Genesis, Header, check_certificate, vote_for
 from farflung.ledger.execution import Executed, beginning, execute, make, name_of, next_time
 from farflung.ledger.judging import TRUSTED, UNJUDGED
-from farflung.ledger.proof import Receipt, prove_row
-from farflung.ledger.results import AlreadyApplied, Failed, Outcome, Result
-from farflung.ledger.seats import CommitteeRow
+from farflung.ledger.past import Memory, Past
+from farflung.ledger.proof import Receipt
+from farflung.ledger.results import AlreadyApplied, Outcome, Result
+from farflung.ledger.snapshot import Snapshots
 from farflung.ledger.state import State
 from farflung.ledger.tx import SignedTx
 from farflung.ledger.votes import NO_CERTIFICATE, Certificate, Kind, certificate_of, sign_vote
 
 
 class Chain:
-    """The blocks since genesis and the state after the last. Without a key it can read, not propose."""
+    """The state after the last final block, and the `past` before it. Without a key it can read, not propose."""
 
-    def __init__(self, genesis: Genesis, key: SigningKey | None = None, *, audits: bool = False) -> None:
-        """`audits`: judge every transaction's signature, as one does who trusts no committee."""
+    def __init__(
+        self,
+        genesis: Genesis,
+        key: SigningKey | None = None,
+        *,
+        audits: bool = False,
+        past: Past | None = None,
+        tip: Executed | None = None,
+        certificate: Certificate = NO_CERTIFICATE,
+    ) -> None:
+        """`audits`: judge every transaction's signature, as one does who trusts no committee.
+
+        `tip` with its certificate: where the chain goes on, not at genesis; `past` knows what was before it.
+        """
         self.genesis, self._key, self._audits = genesis, key, audits
-        self.tip: Executed = beginning(genesis)
-        self.certificate: Certificate = NO_CERTIFICATE
-        self.blocks: list[Block] = []
-        self.steps: list[
-            Receipt
-        ] = []  # each new epoch's row in table committees, certified by the one before it
-        self._found: dict[Hash, tuple[int, str]] = {}
+        self.past: Past = past or Memory()
+        self.tip: Executed = tip or beginning(genesis)
+        self.certificate = certificate
+        self.snapshots = Snapshots()
         self._held: dict[Hash, Executed] = {}
 
     @property
@@ -56,15 +66,26 @@ class Chain:
         """The last block's header."""
         return self.tip.header
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """All blocks that are kept, read at once: for who holds a whole chain in memory."""
+        return tuple(self.past.blocks(self.past.first, self.head.height))
+
+    @property
+    def steps(self) -> tuple[Receipt, ...]:
+        """Each new epoch's row in table committees, certified by the committee before it."""
+        return tuple(self.past.steps(0, self.state.committee.epoch))
+
     def find(self, name: Hash) -> int | None:
         """The height of the block that holds the transaction of this id."""
-        place = self._found.get(name)
+        place = self.past.find(name)
         return place[0] if place else None
 
     def applied(self, signed: SignedTx) -> AlreadyApplied | None:
         """Where the chain holds this transaction already, and what became of it."""
         name = name_of(signed)
-        return AlreadyApplied(name, *self._found[name]) if name is not None and name in self._found else None
+        place = self.past.find(name) if name is not None else None
+        return AlreadyApplied(name, *place) if name is not None and place is not None else None
 
     def next_time(self, now_ms: int) -> int:
         """The time of a block proposed now: after the parent, at most `step_ms_max` after it."""
@@ -110,23 +131,15 @@ class Chain:
         Raises VerificationError: FF-LEDG-061 to -065, -067 and -251 as `execution.execute`, -066 certificate, -252 not
         final.
         """
-        made = self.judge(blocks)
+        return self.move(blocks, self.judge(blocks))
+
+    def move(self, blocks: Sequence[Block], made: Sequence[Executed]) -> tuple[tuple[Outcome, ...], ...]:
+        """Moves the chain over blocks that `judge` has just found to lead to `made`."""
         for block, executed in zip(blocks, made, strict=True):
-            self._move(block, executed)
+            self.past.add(block, executed)
+            self.tip, self.certificate = executed, block.certificate
         self._held.clear()
         return tuple(executed.outcomes for executed in made)
-
-    def _move(self, block: Block, executed: Executed) -> None:
-        self.tip, self.certificate = executed, block.certificate
-        self.blocks.append(block)
-        if executed.state.closes:
-            opened = executed.state.committee
-            self.steps.append(
-                prove_row(executed.state, block.header, block.certificate, CommitteeRow.TABLE, opened.key)
-            )
-        for outcome in executed.outcomes:
-            code = outcome.code if isinstance(outcome, Failed) else ""
-            self._found[outcome.tx] = (block.header.height, code)
 
     def judge(self, blocks: Sequence[Block]) -> list[Executed]:
         """What `blocks` lead to, one after the other; the chain stays. Raises what `adopt_many` raises."""

@@ -48,6 +48,10 @@ class Tree:
             width = (width + 1) >> 1
         return Tree(tuple(levels), count)
 
+    def level(self, height: int) -> bytes:
+        """All nodes that stand `height` above the leaves, one behind the other; where the tree ends below, its top."""
+        return b"".join(self._levels[min(height, len(self._levels) - 1)])
+
     def path(self, index: int) -> tuple[Hash, ...]:
         """Sibling hashes from leaf `index` upwards, for core.merkle.holds."""
         siblings: list[Hash] = []

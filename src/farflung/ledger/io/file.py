@@ -1,0 +1,131 @@
+"""A SQLite file of the ledger: how it is opened, what a transaction is, and what is said when it does not work.
+
+`synchronous=FULL`, and a rollback journal instead of a write-ahead log: behind a damaged frame SQLite drops the rest
+of such a log without a word, and with it blocks that were promised (docs/log). The file is locked while open.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from farflung.core.crypto import NS_STORED, digest
+from farflung.core.errors import RunError
+from farflung.core.io.durable import failpoint, sync_folder
+
+_LOCK_SECONDS = 2
+_CHECK: Final = 16  # bytes of a checksum
+_MACHINE_ERRORS: Final = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
+
+
+class File:
+    """An open file. One process and one writer at a time."""
+
+    def __init__(self, path: Path, label: str, create: Callable[[sqlite3.Connection], None]) -> None:
+        """Opens the file, or makes it and lets `create` fill it; `label` names its failpoints.
+
+        Raises RunError FF-LEDG-081 damaged, -082 cannot be read or written, -083 in use.
+        """
+        self.path, self._label = path, label
+        with told(path):
+            self.connection = sqlite3.connect(
+                path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with told(path):
+                for setting in ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = FULL"):
+                    self.connection.execute(f"PRAGMA {setting}")
+                if not self.connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
+                    with self.transaction("create") as connection:
+                        create(connection)
+            sync_folder(path.parent, f"{label}.open")
+        except BaseException:
+            self.connection.close()
+            raise
+
+    @contextmanager
+    def transaction(self, name: str) -> Iterator[sqlite3.Connection]:
+        """All or nothing of what is executed in it; durable at its end. Raises RunError FF-LEDG-081, -082."""
+        label = f"{self._label}.{name}"
+        with told(self.path):
+            failpoint(f"{label}.begin")
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                failpoint(f"{label}.commit")
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("ROLLBACK")
+                raise
+            failpoint(f"{label}.committed")
+
+    def rows(self, query: str, *values: Any) -> list[Any]:
+        """Everything that a query gives. Raises RunError FF-LEDG-081, -082."""
+        with told(self.path):
+            return self.connection.execute(query, values).fetchall()
+
+    def one(self, query: str, *values: Any) -> Any:
+        """The first value of the first row, or None. Raises RunError FF-LEDG-081, -082."""
+        found = self.rows(query, *values)
+        return found[0][0] if found else None
+
+    def close(self) -> None:
+        """Closes the file and gives up its lock."""
+        self.connection.close()
+
+
+def sealed(name: str, data: bytes) -> bytes:
+    """Data behind a checksum: a flipped bit is seen when it is read, not when somebody relies on it."""
+    return digest(NS_STORED, name.encode(), data)[:_CHECK] + data
+
+
+def unsealed(path: Path, name: str, data: bytes) -> bytes:
+    """What was sealed under this name. Raises RunError FF-LEDG-081."""
+    if digest(NS_STORED, name.encode(), data[_CHECK:])[:_CHECK] != data[:_CHECK]:
+        raise damaged(path, f"{name} is not what was written")
+    return data[_CHECK:]
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """SQLite's errors as a person can use them."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The primary of extended codes.
+        kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise RunError(
+                "FF-LEDG-083",
+                f"{path.name} is in use",
+                cause="another ledger process holds it",
+                hint="stop the other run (`farflung status` shows it), or choose another folder",
+            ) from error
+        if kind in _MACHINE_ERRORS:
+            raise RunError(
+                "FF-LEDG-082",
+                f"cannot read or write {path.name}",
+                cause=str(error),
+                hint=f"check free space and permissions of {path.parent}, then run `farflung resume`",
+            ) from error
+        raise damaged(path, str(error)) from error
+
+
+def damaged(path: Path, cause: str) -> RunError:
+    """The file is not as it was written."""
+    return RunError(
+        "FF-LEDG-081",
+        f"{path.name} is damaged",
+        cause=cause,
+        hint="restore the file from a copy; without one, move it away and start the run anew",
+    )

@@ -1,0 +1,107 @@
+"""What lies behind a chain's head: its blocks, where each transaction is, and how its committees follow each other.
+
+Rules look at the state alone; the past is for those who ask. A chain that only one process reads keeps it in memory
+(`Memory`), a validator in its store (ledger.io.store), which does not grow with memory and may forget old transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.block import Block
+from farflung.ledger.execution import Executed
+from farflung.ledger.proof import Receipt, prove_row
+from farflung.ledger.results import Failed
+from farflung.ledger.seats import CommitteeRow
+from farflung.ledger.tx import KeyCertify, KeyRevoke, SignedTx
+
+Place = tuple[int, str]  # a transaction's height, and the code of its failure
+
+
+class Past(Protocol):
+    """Everything up to the head. Heights and epochs that it does not know give nothing."""
+
+    @property
+    def first(self) -> int:
+        """The lowest height from which on all blocks are kept whole; behind the head where none is."""
+
+    @property
+    def keyed_from(self) -> int:
+        """Behind this height every change of a node key is known; 0 where all are."""
+
+    def find(self, tx: Hash) -> Place | None:
+        """Where a transaction is."""
+
+    def blocks(self, first: int, count: int) -> Iterable[Block]:
+        """Blocks from a height on."""
+
+    def steps(self, epoch: int, count: int) -> Sequence[Receipt]:
+        """The committee's row of each epoch behind `epoch`, certified by the committee before it."""
+
+    def keyed(self, height: int, count: int) -> Sequence[tuple[int, PeerId]]:
+        """(height, account) of changes of node keys in blocks behind `height`, in order."""
+
+    def add(self, block: Block, executed: Executed) -> None:
+        """The chain moved to this block."""
+
+
+class Memory:
+    """All of it in lists."""
+
+    first, keyed_from = 1, 0
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._steps: list[Receipt] = []
+        self._keyed: list[tuple[int, PeerId]] = []
+        self._found: dict[Hash, Place] = {}
+
+    def find(self, tx: Hash) -> Place | None:
+        """Where a transaction is."""
+        return self._found.get(tx)
+
+    def blocks(self, first: int, count: int) -> Iterable[Block]:
+        """Blocks from a height on."""
+        return self._blocks[max(1, first) - 1 :][:count]
+
+    def steps(self, epoch: int, count: int) -> Sequence[Receipt]:
+        """The committee's row of each epoch behind `epoch`."""
+        return self._steps[max(0, epoch) :][:count]
+
+    def keyed(self, height: int, count: int) -> Sequence[tuple[int, PeerId]]:
+        """(height, account) of changes of node keys in blocks behind `height`, in order."""
+        return [each for each in self._keyed if each[0] > height][:count]
+
+    def add(self, block: Block, executed: Executed) -> None:
+        """The chain moved to this block."""
+        step = step_of(block, executed)
+        self._blocks.append(block)
+        self._steps += [step] if step else []
+        self._keyed += [(block.header.height, account) for account in keyed_by(block.txs)]
+        self._found.update(places_of(executed))
+
+
+def places_of(executed: Executed) -> dict[Hash, Place]:
+    """Where a block's transactions are to be found."""
+    height = executed.header.height
+    return {each.tx: (height, each.code if isinstance(each, Failed) else "") for each in executed.outcomes}
+
+
+def keyed_by(txs: Iterable[SignedTx]) -> list[PeerId]:
+    """The senders that say something of their node keys, each once, in the order of their keys."""
+    senders = {
+        signed.tx.sender
+        for signed in txs
+        if any(isinstance(op, KeyCertify | KeyRevoke) for op in signed.tx.ops)
+    }
+    return sorted(senders)
+
+
+def step_of(block: Block, executed: Executed) -> Receipt | None:
+    """The receipt of the committee that a block opens, certified by the committee before it."""
+    if not executed.state.closes:
+        return None
+    opened = executed.state.committee
+    return prove_row(executed.state, block.header, block.certificate, CommitteeRow.TABLE, opened.key)
