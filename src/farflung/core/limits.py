@@ -61,6 +61,10 @@ POOL_BYTES: Final = 64 * MIB
 POOL_SENDER: Final = 1 << 12  # nonces of one sender, ahead of its account
 POOL_MS: Final = 600_000  # that a transaction waits at one validator
 POOL_VERDICTS: Final = 1 << 17  # signatures that a validator remembers having judged
+JUDGE_BYTES: Final = (
+    4 * MIB
+)  # of transactions that one process is asked to judge at once: the largest block, twice
+JUDGE_CHUNKS: Final = 256  # of them that wait
 ROW_BYTES: Final = 4 * KIB  # a committee of SEATS
 RECEIPT_FILE_BYTES: Final = MIB  # a genesis and the receipts of one party
 SNAPSHOT_CHUNK_BYTES: Final = MIB  # rows of a table that are sent together

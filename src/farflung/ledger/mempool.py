@@ -73,10 +73,17 @@ class Verdicts:
         """What `judge` says; asked once while it is remembered."""
         key = (tx_id(signed), signed.signature)
         if key not in self._known:
-            while len(self._known) >= self._most:
-                del self._known[next(iter(self._known))]
-            self._known[key] = self._judge(signed)
+            self._keep(key, self._judge(signed))
         return self._known[key]
+
+    def _keep(self, key: Stamp, verdict: tuple[str, str] | None) -> None:
+        while len(self._known) >= self._most:
+            del self._known[next(iter(self._known))]
+        self._known[key] = verdict
+
+    def learn(self, name: Hash, signed: SignedTx) -> None:
+        """Remembers that the transaction of this id was found sound elsewhere."""
+        self._keep((name, signed.signature), None)
 
     def __contains__(self, stamp: object) -> bool:
         """Whether the transaction of this id and signature was judged and found sound: `Stamps` for apply_block."""
