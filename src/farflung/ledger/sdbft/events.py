@@ -1,0 +1,180 @@
+"""What a replica is told, and what it asks for: the whole interface between the rules and the shell that waits.
+
+    events   Started      once, before all others
+             Received     a message of a peer, decoded (messages.read_message)
+             Tick         a `Wake` is due; too early or too often does no harm
+             Connected    a peer can be reached
+             Work         whether transactions wait for a block
+             Built        the block that `Build` asked for
+             Judged       what `Judge` asked for
+             Adopted      the blocks of a `Final` are executed and stored
+
+    effects  Log          must be on disk (fsync) before any effect behind it is executed
+             Send         to one peer; may be lost
+             Broadcast    to all seats but one's own, and to whoever follows
+             Wake         send `Tick` at this time; the latest replaces earlier ones
+             Build        make a block on this parent; answer with Built, or not at all
+             Judge        execute this block on its parent's state; answer with Judged
+             Final        these blocks are final: store them in one transaction, then answer with Adopted
+             Accuse       two votes that no honest seat signs both
+             Answer       send the peer stored blocks behind a height as one Blocks message: of one epoch, as many as
+                          fit, the last of them with a FINALIZE certificate
+
+Effects are executed in order. Judge comes only for blocks whose parent was executed before: final, or judged valid.
+`is_new` is False for a block that a quorum notarized: then its time is not compared with the clock any more, only
+form, signatures and state count. When a Final ends with the block that closes the epoch, the replica is over: it signs
+nothing more, and the shell makes another for the next epoch, from the committee that the block's state names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.block import Block, Header
+from farflung.ledger.sdbft.messages import Message
+from farflung.ledger.sdbft.records import Record
+from farflung.ledger.tx import SignedTx
+from farflung.ledger.votes import SignedVote
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A block without a certificate."""
+
+    header: Header
+    txs: tuple[SignedTx, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The replica begins, or begins again after a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """`peer` proved to be who sent this message."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """`peer` can be reached."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Whether transactions wait for a block."""
+
+    is_pending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The block that `Build` asked for in this view; the rest as in `Judged`, as building it showed."""
+
+    view: int
+    draft: Draft
+    closes: bool = False
+    works: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What executing a block gave: whether it may be voted for, closes the epoch, and holds transactions."""
+
+    block: Hash
+    is_valid: bool
+    closes: bool = False
+    works: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A `Final` that ended with this block is stored; whether the block closes the epoch."""
+
+    block: Hash
+    closes: bool
+
+
+Event = Started | Received | Tick | Connected | Work | Built | Judged | Adopted
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Records that must be durable before anything behind them leaves (rule 7)."""
+
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """A message for one peer."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """A message for all."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """When the next Tick is wanted, in the milliseconds of `handle`."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The replica leads `view` and may propose a block on this parent."""
+
+    view: int
+    parent: Header
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A block whose parent is executed."""
+
+    draft: Draft
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Final:
+    """Blocks that are final, in order, each with a certificate; the last with a FINALIZE one (rule 6)."""
+
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accuse:
+    """A proof that the votes' seat broke a rule (evidence.is_conflict)."""
+
+    first: SignedVote
+    second: SignedVote
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`peer` has final blocks up to `height`; it lacks what follows."""
+
+    peer: PeerId
+    height: int
+
+
+Effect = Log | Send | Broadcast | Wake | Build | Judge | Final | Accuse | Answer

@@ -1,0 +1,144 @@
+"""Which block may follow: the links of docs/protocol/sdbft.md ("Epochs, views, leaders"), and paths to final ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from farflung.core.ids import Hash
+from farflung.ledger.block import Block, Header
+from farflung.ledger.sdbft.events import Judged
+from farflung.ledger.sdbft.messages import Proposal
+from farflung.ledger.sdbft.tally import Tallies
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The last final block, and the view of its FINALIZE certificate; 0 for the root of the epoch."""
+
+    header: Header
+    view: int
+
+
+def follows(child: Header, parent: Header, parent_id: Hash) -> bool:
+    """Whether `child` names this parent and has the next height."""
+    return child.parent == parent_id and child.height == parent.height + 1
+
+
+class Branches:
+    """The blocks between the last final one and the newest: what is executed, and what may be built on what."""
+
+    def __init__(self, head: Head, tallies: Tallies) -> None:
+        self.head, self.head_id = head, head.header.id
+        self._tallies = tallies
+        self._judged: dict[Hash, Judged] = {}
+
+    def move(self, head: Head) -> None:
+        """A later block is final."""
+        self.head, self.head_id = head, head.header.id
+        self._tallies.settle(head.view)
+        self._judged = {
+            block: judged for block, judged in self._judged.items() if self._tallies.block(block) is not None
+        }
+
+    def judge(self, judged: Judged) -> None:
+        """Notes what executing a block gave, unless it was settled meanwhile."""
+        if self._tallies.block(judged.block) is not None:
+            self._judged[judged.block] = judged
+
+    def verdict(self, block: Hash) -> Judged | None:
+        """What executing the block gave, if it was."""
+        return self._judged.get(block)
+
+    def is_executed(self, block: Hash) -> bool:
+        """Whether a block may be executed on this one."""
+        judged = self._judged.get(block)
+        return block == self.head_id or (judged is not None and judged.is_valid)
+
+    def closes(self, block: Hash) -> bool:
+        """Whether this executed block closes the epoch."""
+        judged = self._judged.get(block)
+        return judged is not None and judged.closes
+
+    @property
+    def works(self) -> bool:
+        """Whether a block that is not final holds transactions or closes the epoch."""
+        return any(judged.is_valid and (judged.works or judged.closes) for judged in self._judged.values())
+
+    def header(self, block: Hash) -> Header | None:
+        """The header of a block that was proposed, or of the final one."""
+        if block == self.head_id:
+            return self.head.header
+        found = self._tallies.block(block)
+        return found.header if found else None
+
+    def parents(self, view: int) -> Iterator[Hash]:
+        """What is notarized in each p < `view` above which every view is nullified, p descending to the final block."""
+        for p in range(view - 1, self.head.view, -1):
+            block = self._tallies.notarized(p)
+            if block is not None:
+                yield block
+            if not self._tallies.is_nullified(p):
+                return
+        yield self.head_id
+
+    def has_link(self, view: int, proposal: Proposal) -> bool:
+        """Whether the block may be voted for in `view`, once what it rests on is executed.
+
+        A block that closes the epoch is proposed again, and nothing is built on it in its own epoch.
+        """
+        return any(self._links(x, proposal) for x in self.parents(view))
+
+    def _links(self, x: Hash, proposal: Proposal) -> bool:
+        if x == proposal.signed.vote.block:
+            return self.closes(x)
+        parent = self.header(x)
+        return parent is not None and follows(proposal.header, parent, x) and not self.closes(x)
+
+    def to_execute(self, block: Hash) -> tuple[Proposal | None, Hash]:
+        """The lowest block of the branch up to `block` that is not executed; None, and its id, where it is not here."""
+        while True:
+            proposal = self._tallies.block(block)
+            if proposal is None or self.is_executed(proposal.header.parent):
+                return proposal, block
+            block = proposal.header.parent
+
+    def path(self, block: Hash) -> tuple[list[Block], Hash | None]:
+        """The blocks behind the final one up to `block`, with certificates; or the id of one that is missing.
+
+        Rule 6: `block` has a FINALIZE quorum, so all its ancestors are final with it.
+        """
+        found: list[Block] = []
+        while block != self.head_id:
+            proposal, quorum = self._tallies.block(block), self._tallies.certificate_of(block)
+            if proposal is None or quorum is None:
+                return [], block
+            found.append(Block(proposal.header, proposal.txs, quorum.certificate))
+            block = proposal.header.parent
+        return found[::-1], None
+
+    def gap(self, view: int) -> int | None:
+        """The lowest view before `view` of which no quorum is here, or not the block that one notarized."""
+        for p in range(self.head.view + 1, view):
+            tally = self._tallies.find(p)
+            if tally is None or not tally.quorums:
+                return p
+            if tally.notarized is not None and self._tallies.block(tally.notarized) is None:
+                return p
+        return None
+
+    def hole(self, block: Hash, view: int) -> int | None:
+        """The lowest view between the one where `block` is notarized and `view` that is not known to be nullified."""
+        begin = self.head.view if block == self.head_id else self._tallies.view_of(block)
+        if begin is None:
+            return None
+        return next((p for p in range(begin + 1, view) if not self._tallies.is_nullified(p)), None)
+
+    def nullified_before(self, view: int) -> int:
+        """How many views directly before this one were nullified and not notarized."""
+        count = 0
+        while (
+            self._tallies.is_nullified(view - count - 1) and self._tallies.notarized(view - count - 1) is None
+        ):
+            count += 1
+        return count

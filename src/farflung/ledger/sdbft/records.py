@@ -1,0 +1,18 @@
+"""What a vote log holds: own votes, and the proposals and quorums that they rest on (rule 7).
+
+How these bytes get to a disk, and how a torn write is told from damage, is the business of ledger.io.votelog.
+"""
+
+from __future__ import annotations
+
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.ledger.sdbft.messages import Ballot, Proposal, Quorum
+
+Record = Ballot | Quorum | Proposal
+
+
+def read_record(data: bytes) -> Record:
+    """Reads what `encode(record)` wrote; raises ProtocolError FF-CORE-020..023."""
+    record: Record = decode(data, Record, limits.COMMITTEE_BYTES)  # type: ignore[arg-type]
+    return record

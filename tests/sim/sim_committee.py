@@ -1,0 +1,367 @@
+"""A committee in virtual time: real replicas, real codec, simulated wires, disks and clocks, all from one seed.
+
+What is checked all the time: no two final blocks at a height; no seat that follows the rules says two things that no
+honest seat says, across all its lives; nothing grows without bound. What is asked at the end: that blocks become final
+again once faults stop.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim_committee_app import CHAIN, ROOT, CheapKey, HashApp, Script
+
+from farflung.core.codec import encode
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.block import Block, Header
+from farflung.ledger.sdbft import events as ev
+from farflung.ledger.sdbft.evidence import is_conflict
+from farflung.ledger.sdbft.links import Head
+from farflung.ledger.sdbft.messages import Ballot, Blocks, Message, Proposal, read_message
+from farflung.ledger.sdbft.records import Record, read_record
+from farflung.ledger.sdbft.replica import Replica
+from farflung.ledger.sdbft.rotation import Reign
+from farflung.ledger.votes import Kind, Vote
+
+ANSWER_BLOCKS = 64
+IDLE_MS = 200
+
+
+class Violation(AssertionError):
+    """A rule that must hold whatever happens did not."""
+
+
+@dataclass
+class Wires:
+    """What the network does to one message: how long it takes, whether it comes, how often."""
+
+    delay: int = 10
+    jitter: int = 0
+    drop: float = 0.0
+    repeat: float = 0.0
+    parts: dict[int, int] = field(default_factory=dict)  # node -> side of the partition
+
+    def times(self, source: random.Random, a: int, b: int) -> list[int]:
+        if self.parts and self.parts.get(a, 0) != self.parts.get(b, 0):
+            return []
+        if not (self.jitter or self.drop or self.repeat):
+            return [self.delay]
+        if self.drop and source.random() < self.drop:
+            return []
+        copies = 2 if self.repeat and source.random() < self.repeat else 1
+        return [self.delay + (source.randrange(self.jitter) if self.jitter else 0) for _ in range(copies)]
+
+
+@dataclass
+class Disk:
+    """What survives a crash: stored blocks, and the vote log of each epoch, frame by frame.
+
+    A frame is there wholly or not at all, and what was altered is noticed: ledger.io.votelog sees to both, and its own
+    tests show it.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    logs: dict[int, list[tuple[bytes, ...]]] = field(default_factory=dict)
+    altered: set[int] = field(default_factory=set)  # epochs whose log was
+    sync_ms: int = 0
+
+
+class Node:
+    """One process: a replica, its ledger and its disk. Lives end and begin again; the disk stays."""
+
+    is_honest = True
+
+    def __init__(self, world: World, index: int) -> None:
+        self.world, self.index = world, index
+        self.key: Any = world.keys[index]
+        self.disk = Disk()
+        self.skew, self.rate = 0, 1000  # local = world * rate / 1000 + skew
+        self.life = 0
+        self.is_up = False
+        self.busy_until = 0
+        self.backlog: list[ev.Event] = []
+        self.writes = 0
+        self.kill_at: tuple[int, str] | None = None  # at which write, and how
+
+    # Lives
+
+    def start(self) -> None:
+        self.life += 1
+        self.is_up, self.busy_until, self.backlog = True, self.world.now, []
+        self.app = self.world.make_app()
+        final: list[Block] = self.disk.blocks
+        for block in final:
+            self.app.adopt((block,))
+        view = final[-1].certificate.view if final and final[-1].header.epoch == self.app.epoch else 0
+        self._reign(Head(self.app.head, view))
+        self.feed(ev.Started())
+
+    def _reign(self, head: Head) -> None:
+        epoch = self.app.epoch
+        frames = self.disk.logs.get(epoch, [])
+        key, records = self.key, [read_record(data) for frame in frames for data in frame]
+        if (
+            epoch in self.disk.altered
+        ):  # such a log is not started from; the seat is empty until the next epoch
+            key, records = None, []
+        self.replica = self.world.make_replica(self.world.reign(epoch), head, key, records)
+        self.disk.logs[epoch] = (
+            [tuple(encode(record) for record in self.replica.records())] if records else []
+        )
+
+    def crash(self) -> None:
+        self.is_up = False
+        self.life += 1
+
+    def lose_unsynced(self) -> None:
+        """A crash during fsync: the last frame may be there, or not."""
+        log = self.disk.logs[self.replica.reign.epoch]
+        if self.world.now < self.busy_until and log and self.world.source.random() < 0.5:
+            log.pop()
+
+    # Clock
+
+    def clock(self) -> int:
+        return self.world.now * self.rate // 1000 + self.skew
+
+    def due(self, local: int) -> int:
+        return -((self.skew - local) * 1000 // self.rate)
+
+    # Events and effects
+
+    def feed(self, event: ev.Event) -> None:
+        if not self.is_up:
+            return
+        if self.world.now < self.busy_until:
+            self.backlog.append(event)
+            return
+        self.execute(self.replica.handle(event, self.clock()))
+
+    def execute(self, effects: Iterable[ev.Effect]) -> None:
+        waiting = list(effects)
+        while waiting and self.is_up:
+            effect = waiting.pop(0)
+            if isinstance(effect, ev.Log) and self.world.is_logging:
+                if self._write(effect.records) and self.disk.sync_ms:
+                    self.busy_until = self.world.now + self.disk.sync_ms
+                    self.world.at(self.busy_until, self._continue, (self.life, waiting))
+                    return
+            else:
+                self.apply(effect)
+
+    def _continue(self, life: int, waiting: list[ev.Effect]) -> None:
+        if life != self.life or not self.is_up:
+            return
+        self.busy_until = self.world.now
+        self.execute(waiting)
+        while self.backlog and self.is_up and self.world.now >= self.busy_until:
+            self.feed(self.backlog.pop(0))
+
+    def _write(self, records: tuple[Record, ...]) -> bool:
+        """Appends to the log; False when the process dies over it."""
+        epoch, how = self.replica.reign.epoch, self._dies()
+        if how != "torn":
+            self.disk.logs[epoch].append(tuple(encode(record) for record in records))
+        return not how
+
+    def _dies(self) -> str:
+        self.writes += 1
+        if self.kill_at is None or self.kill_at[0] != self.writes:
+            return ""
+        how = self.kill_at[1]
+        self.crash()
+        self.world.at(self.world.now + 50, self._revive, (self.life,))
+        return how
+
+    def _revive(self, life: int) -> None:
+        if life == self.life:
+            self.start()
+
+    def apply(self, effect: ev.Effect) -> None:
+        match effect:
+            case ev.Send(peer, message):
+                self.post(self.world.index_of[peer], message)
+            case ev.Broadcast(message):
+                self.post(None, message)
+            case ev.Wake(at_ms):
+                self.world.at(max(self.world.now, self.due(at_ms)), self._wake, (self.life,))
+            case ev.Build(view, parent):
+                draft = self.app.build(parent, self.key.public, self.clock())
+                closes = self.app.closes(draft.header)
+                self.world.at(
+                    self.world.now, self._told, (self.life, ev.Built(view, draft, closes, self.app.works))
+                )
+            case ev.Judge(draft, is_new):
+                valid = self.app.judge(draft, self.clock(), is_new)
+                judged = ev.Judged(draft.header.id, valid, self.app.closes(draft.header), self.app.works)
+                self.world.at(self.world.now, self._told, (self.life, judged))
+            case ev.Final(blocks):
+                self._final(blocks)
+            case ev.Accuse(first, second):
+                self.world.accused(first, second)
+            case ev.Answer(peer, height):
+                self._answer(peer, height)
+
+    def _wake(self, life: int) -> None:
+        if life == self.life:
+            self.feed(ev.Tick())
+
+    def _told(self, life: int, event: ev.Event) -> None:
+        if life == self.life:
+            self.feed(event)
+
+    def _final(self, blocks: tuple[Block, ...]) -> None:
+        how = self._dies()
+        if how == "torn":  # one transaction: whole or not at all
+            return
+        self.disk.blocks.extend(blocks)
+        self.world.final(self, blocks)
+        if how:
+            return
+        closes = self.app.adopt(blocks)
+        if closes:
+            self.life += 1  # what was meant for the old replica is void
+            self._reign(Head(self.app.head, 0))
+            self.world.at(self.world.now, self._told, (self.life, ev.Started()))
+        else:
+            self.world.at(self.world.now, self._told, (self.life, ev.Adopted(blocks[-1].header.id, closes)))
+
+    def _answer(self, peer: PeerId, height: int) -> None:
+        found = self.disk.blocks[height : height + ANSWER_BLOCKS]
+        found = [block for block in found if block.header.epoch == found[0].header.epoch]
+        while found and found[-1].certificate.kind != Kind.FINALIZE:
+            found.pop()
+        if found:
+            self.post(self.world.index_of[peer], Blocks(tuple(found)))
+
+    def post(self, to: int | None, message: Message) -> None:
+        """Sends, and notes what a seat that follows the rules has said."""
+        if self.is_honest:
+            self.world.said(self.index, message)
+        self.world.carry(self.index, to, message)
+
+
+class World:
+    """All nodes, the wires between them, one clock and one source of chance."""
+
+    def __init__(
+        self,
+        nodes: int,
+        script: Script | None = None,
+        *,
+        seed: int = 0,
+        delta_ms: int = 100,
+        works: bool = True,
+    ) -> None:
+        self.source = random.Random(seed)
+        self.now, self._order = 0, 0
+        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.script = script or Script((tuple(range(nodes)),))
+        self.delta_ms, self.works = delta_ms, works
+        self.wires, self.is_logging = Wires(), True
+        self.keys: list[Any] = [CheapKey(index) for index in range(nodes)]
+        self.index_of = {key.public: index for index, key in enumerate(self.keys)}
+        self.final_at: dict[int, Hash] = {0: ROOT.id}
+        self.final_times: dict[int, int] = {}
+        self.proposed: dict[Hash, int] = {}
+        self.statements: dict[tuple[int, int, int], list[Vote]] = {}
+        self.accusations: set[int] = set()
+        self.sent: Counter[str] = Counter()
+        self.loyal: list[int] = []
+        self.plan = random.Random(seed)
+        self.make_app: Callable[[], Any] = lambda: HashApp(self.script, self.works)
+        self.make_replica: Callable[..., Replica] = Replica
+        self.nodes: list[Node] = [Node(self, index) for index in range(nodes)]
+
+    def reign(self, epoch: int) -> Reign:
+        members = tuple(self.keys[index].public for index in self.script.reigns[epoch])
+        return Reign(CHAIN, epoch, members, self.delta_ms, IDLE_MS)
+
+    def at(self, time: int, call: Callable[..., None], arguments: tuple[Any, ...] = ()) -> None:
+        self._order += 1
+        heapq.heappush(self._queue, (time, self._order, call, arguments))
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+
+    def run(self, until: int, done: Callable[[], bool] = lambda: False) -> bool:
+        """Runs up to a time, or until `done` says so; what `done` says last."""
+        while self._queue and self._queue[0][0] <= until and not done():
+            self.now, _, call, arguments = heapq.heappop(self._queue)
+            call(*arguments)
+        if not done():
+            self.now = until
+        return done()
+
+    # Wires
+
+    def carry(self, sender: int, to: int | None, message: Message) -> None:
+        data = encode(message)
+        self.sent[message.__struct_config__.tag] += 1 if to is not None else len(self.nodes) - 1
+        arriving = read_message(data)
+        targets = range(len(self.nodes)) if to is None else (to,)
+        for target in targets:
+            if target != sender:
+                for delay in self.wires.times(self.source, sender, target):
+                    self.at(self.now + delay, self.deliver, (sender, target, arriving))
+
+    def deliver(self, sender: int, target: int, message: Message) -> None:
+        self.nodes[target].feed(ev.Received(self.keys[sender].public, message))
+
+    # What must hold
+
+    def said(self, index: int, message: Message) -> None:
+        """An honest node sends this: its own votes must never contradict each other."""
+        if isinstance(message, Proposal):
+            self.proposed.setdefault(message.signed.vote.block, self.now)
+        if not isinstance(message, Ballot | Proposal):
+            return
+        vote = message.signed.vote
+        members = self.script.reigns[vote.epoch]
+        if members[message.signed.seat] != index:
+            return  # another's proposal, shown to who lacks it
+        said = self.statements.setdefault((index, vote.epoch, vote.view), [])
+        if vote in said:
+            return
+        for before in said:
+            if is_conflict(before, vote):
+                raise Violation(
+                    f"seat of node {index} signed twice in view {vote.view}: {before.kind!r}, {vote.kind!r}"
+                )
+        said.append(vote)
+
+    def final(self, node: Node, blocks: tuple[Block, ...]) -> None:
+        if not node.is_honest:
+            return
+        for block in blocks:
+            height, name = block.header.height, block.header.id
+            if self.final_at.setdefault(height, name) != name:
+                raise Violation(f"two final blocks at height {height}; node {node.index} has the second")
+            self.final_times.setdefault(height, self.now)
+
+    def accused(self, first: Any, second: Any) -> None:
+        index = self.script.reigns[first.vote.epoch][first.seat]
+        if self.nodes[index].is_honest:
+            raise Violation(f"node {index} is accused, and honest")
+        self.accusations.add(index)
+
+    def check_memory(self, most: int) -> None:
+        for node in self.honest:
+            if node.replica.held() > most:
+                raise Violation(f"node {node.index} holds {node.replica.held()} messages")
+
+    @property
+    def honest(self) -> list[Node]:
+        return [node for node in self.nodes if node.is_honest]
+
+    def heights(self) -> list[int]:
+        return [len(node.disk.blocks) for node in self.honest]
+
+
+__all__ = ["Disk", "Head", "Header", "Node", "Violation", "Wires", "World"]

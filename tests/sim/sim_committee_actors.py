@@ -1,0 +1,170 @@
+"""Seats that do not follow the rules: each is an honest replica whose words are changed on their way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim_committee import Node, World
+
+from farflung.core.crypto import digest
+from farflung.core.ids import ZERO_HASH, Hash, Signature
+from farflung.ledger.sdbft import events as ev
+from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum, Status
+from farflung.ledger.votes import Kind, SignedVote, Vote, sign_vote
+
+
+class Traitor(Node):
+    """The base: silent beyond what its subclass says."""
+
+    is_honest = False
+
+    def post(self, to: int | None, message: Message) -> None:
+        self.betray(to, message)
+
+    def betray(self, to: int | None, message: Message) -> None:
+        """Says something else than `message`."""
+
+    def say(self, to: int | None, message: Message) -> None:
+        self.world.carry(self.index, to, message)
+
+    def vote(self, like: Vote, kind: Kind, block: Hash) -> Ballot:
+        seat = self.world.script.reigns[like.epoch].index(self.index)
+        vote = Vote(like.chain, like.epoch, like.view, kind, block)
+        return Ballot(sign_vote(self.key, seat, vote))
+
+
+class Silent(Traitor):
+    """Was there once, and is not any more."""
+
+
+class Equivocator(Traitor):
+    """Proposes one block to some and another to the rest, and votes for both."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        if not isinstance(message, Proposal) or message.signed.seat != self.seat(message.signed.vote.epoch):
+            self.say(to, message)
+            return
+        header = message.header
+        parent = self.app.executed.get(header.parent)
+        if parent is None or to is not None:
+            self.say(to, message)
+            return
+        draft = self.app.build(parent, self.key.public, header.time + 1)
+        other = Proposal(
+            draft.header, (), self.vote(message.signed.vote, Kind.NOTARIZE, draft.header.id).signed
+        )
+        for index in range(len(self.world.nodes)):
+            self.say(index, message if index % 2 else other)
+        self.say(None, self.vote(message.signed.vote, Kind.FINALIZE, draft.header.id))
+
+    def seat(self, epoch: int) -> int:
+        members = self.world.script.reigns[epoch]
+        return members.index(self.index) if self.index in members else -1
+
+
+class Conflicter(Traitor):
+    """Says yes to everything: NOTARIZE, NULLIFY and FINALIZE in each view."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        self.say(to, message)
+        if isinstance(message, Ballot) and message.signed.vote.kind == Kind.NOTARIZE:
+            vote = message.signed.vote
+            self.say(to, self.vote(vote, Kind.NULLIFY, ZERO_HASH))
+            self.say(to, self.vote(vote, Kind.FINALIZE, vote.block))
+            self.say(to, self.vote(vote, Kind.NOTARIZE, digest("sim/other", vote.block)))
+
+
+class Nuller(Traitor):
+    """Nullifies each view, before and after it finalized it."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        self.say(to, message)
+        if isinstance(message, Ballot):
+            self.say(to, self.vote(message.signed.vote, Kind.NULLIFY, ZERO_HASH))
+
+
+class Impersonator(Traitor):
+    """Speaks in the name of all others, under signatures that are none."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        self.say(to, message)
+        if not isinstance(message, Ballot):
+            return
+        vote, seats = message.signed.vote, len(self.world.script.reigns[message.signed.vote.epoch])
+        for kind, block in ((Kind.NULLIFY, ZERO_HASH), (Kind.FINALIZE, digest("sim/forged"))):
+            forged = Vote(vote.chain, vote.epoch, vote.view, kind, block)
+            for seat in range(seats):
+                self.say(to, Ballot(SignedVote(forged, seat, Signature(bytes(64)))))
+            bits = ((1 << seats) - 1).to_bytes((seats + 7) // 8, "little")
+            self.say(to, Quorum(forged, bits, (Signature(bytes(64)),) * seats))
+
+
+class Outdated(Traitor):
+    """Says everything again, much later."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.past: list[Message] = []
+
+    def betray(self, to: int | None, message: Message) -> None:
+        self.past.append(message)
+        self.say(to, self.past[len(self.past) // 3])
+        self.say(to, self.past[self.world.source.randrange(len(self.past))])
+
+
+class Invalid(Traitor):
+    """Proposes blocks whose state root is wrong, or whose height is."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        if not isinstance(message, Proposal):
+            self.say(to, message)
+            return
+        header = message.header
+        is_high = self.world.source.random() < 0.5
+        state = header.state if is_high else digest("sim/wrong")
+        import msgspec
+
+        wrong = msgspec.structs.replace(header, state=state, height=header.height + is_high)
+        signed = self.vote(message.signed.vote, Kind.NOTARIZE, wrong.id).signed
+        self.say(to, Proposal(wrong, (), signed))
+
+
+class Liar(Traitor):
+    """Tells everybody that it stands elsewhere, and answers nothing."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        if isinstance(message, Ballot | Proposal):
+            self.say(to, message)
+        draw = self.world.source.randrange
+        self.say(
+            to, Status(draw(4), draw(1 << 40), draw(1 << 20), draw(50), digest("sim/lie", bytes([draw(9)])))
+        )
+
+
+class Flooder(Traitor):
+    """Votes in many views ahead, for blocks that nobody knows, and asks without end."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        self.say(to, message)
+        if not isinstance(message, Ballot):
+            return
+        draw = self.world.source.randrange
+        vote = message.signed.vote
+        for _ in range(6):
+            far = Vote(vote.chain, vote.epoch, vote.view + draw(200), vote.kind, vote.block)
+            block = digest("sim/flood", draw(1 << 30).to_bytes(4, "little"))
+            self.say(to, self.vote(far, Kind.NOTARIZE, block))
+        self.say(to, Status(vote.epoch, vote.view, 0, 0, ZERO_HASH))
+
+
+ACTORS: tuple[type[Traitor], ...] = (
+    Silent, Equivocator, Conflicter, Nuller, Impersonator, Outdated, Invalid, Liar, Flooder,
+)  # fmt: skip
+
+
+def put(world: World, index: int, kind: type[Traitor]) -> None:
+    """Lets this node be one of them, before the world starts."""
+    world.nodes[index] = kind(world, index)
+
+
+__all__ = ["ACTORS", "ev", "put"]

@@ -1,0 +1,111 @@
+"""A ledger that is a chain of hashes, cheap keys, and a script of committees: what most simulated schedules run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from farflung.core.crypto import digest, is_signed
+from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
+from farflung.ledger import votes
+from farflung.ledger.block import Block, Header, txs_root
+from farflung.ledger.sdbft.events import Draft
+
+CHAIN = digest("sim/chain")
+NO_TXS = txs_root(())
+CLOCK_MS = 5000
+
+
+class CheapKey:
+    """Signs as an Ed25519 key does, at the price of a hash. Nobody in the simulation makes another's signature."""
+
+    def __init__(self, index: int) -> None:
+        self.public = PeerId(digest("sim/key", index.to_bytes(4, "little")))
+
+    def sign(self, namespace: str, *parts: bytes) -> Signature:
+        return _cheap(self.public, namespace, *parts)
+
+
+def _cheap(public: bytes, namespace: str, *parts: bytes) -> Signature:
+    half = digest(namespace, public, *parts)
+    return Signature(half + half)
+
+
+def _is_cheap(public: bytes, signature: bytes, namespace: str, *parts: bytes) -> bool:
+    return signature == _cheap(public, namespace, *parts)
+
+
+@contextmanager
+def cheap_signatures() -> Iterator[None]:
+    """The judge of votes knows the cheap keys, and no others."""
+    votes.is_signed = _is_cheap
+    try:
+        yield
+    finally:
+        votes.is_signed = is_signed
+
+
+@dataclass(frozen=True)
+class Script:
+    """Who sits when: `reigns[e]` are the seats of epoch e, which may end every `epoch_blocks`; the last stays."""
+
+    reigns: tuple[tuple[int, ...], ...]
+    epoch_blocks: int = 1 << 30
+
+    def closes(self, header: Header, first: int) -> bool:
+        is_boundary = (header.height - first + 1) % self.epoch_blocks == 0
+        return is_boundary and header.epoch + 1 < len(self.reigns)
+
+
+ROOT = Header(CHAIN, 0, 0, 0, PeerId(ZERO_HASH), ZERO_HASH, NO_TXS, digest("sim/state"))
+
+
+def state_after(parent: Header, time: int, proposer: PeerId) -> Hash:
+    return digest("sim/state", parent.state, time.to_bytes(8, "little"), proposer)
+
+
+@dataclass
+class HashApp:
+    """One replica's ledger: executed headers by id, and which of them close their epoch."""
+
+    script: Script
+    works: bool = True
+    head: Header = ROOT
+    epoch: int = 0
+    first: int = 1
+    executed: dict[Hash, Header] = field(default_factory=lambda: {ROOT.id: ROOT})
+
+    def build(self, parent: Header, proposer: PeerId, now_ms: int) -> Draft:
+        time = max(parent.time + 1, now_ms)
+        state = state_after(parent, time, proposer)
+        header = Header(CHAIN, parent.height + 1, self.epoch, time, proposer, parent.id, NO_TXS, state)
+        self.executed[header.id] = header
+        return Draft(header, ())
+
+    def judge(self, draft: Draft, now_ms: int, is_new: bool) -> bool:
+        header = draft.header
+        parent = self.executed[header.parent]
+        if is_new and abs(header.time - now_ms) > CLOCK_MS:
+            return False
+        good = header.height == parent.height + 1 and header.time > parent.time
+        if not good or header.state != state_after(parent, header.time, header.proposer):
+            return False
+        self.executed[header.id] = header
+        return True
+
+    def closes(self, header: Header) -> bool:
+        return self.script.closes(header, self.first)
+
+    def adopt(self, blocks: tuple[Block, ...]) -> bool:
+        """Executes final blocks; whether the last closes the epoch."""
+        for block in blocks:
+            assert block.header.parent == self.head.id, "final blocks do not follow"
+            assert self.judge(Draft(block.header, block.txs), 0, is_new=False), "a final block is invalid"
+            self.head = block.header
+        closes = self.closes(self.head)
+        if closes:
+            self.epoch, self.first = self.epoch + 1, self.head.height + 1
+        self.executed = {name: h for name, h in self.executed.items() if h.height >= self.head.height}
+        self.executed[self.head.id] = self.head
+        return closes

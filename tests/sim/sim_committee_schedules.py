@@ -1,0 +1,158 @@
+"""One seed, one schedule: a committee, faults until GST, then quiet, and what must come of it.
+
+python tests/sim/sim_committee_schedules.py --seed N            one schedule, told as it goes
+python tests/sim/sim_committee_schedules.py --count 1000000 --state FILE    many, going on where FILE says
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sim_committee import Node, Violation, Wires, World
+from sim_committee_actors import ACTORS, put
+from sim_committee_app import Script, cheap_signatures
+
+from farflung.ledger.sdbft import events as ev
+from farflung.ledger.votes import faults
+
+BLOCKS_AFTER = 4  # final after GST, at every honest node
+DEADLINE_MS = 400_000  # of virtual time, for them
+KEPT_MESSAGES = 4000  # what one replica may hold at any time in these schedules
+
+SHAPES: tuple[tuple[tuple[tuple[int, ...], ...], int], ...] = (
+    (((0, 1, 2, 3),), 1 << 30),
+    (((0, 1, 2, 3),), 1 << 30),
+    (((0, 1, 2, 3),), 1 << 30),
+    (((0, 1, 2, 3, 4, 5, 6),), 1 << 30),
+    (((0,), (0, 1, 2, 3), (0, 1, 2, 3, 4, 5, 6), (3, 4, 5, 6)), 3),
+    (((0, 1, 2, 3), (1, 2, 3, 4), (4, 3, 2, 0)), 2),
+    (((0, 1, 2, 3), (0,), (0, 1, 2, 3)), 3),
+)
+
+
+def build(seed: int) -> World:
+    """The world of a seed, before it starts."""
+    source = random.Random(seed ^ 0x5DBF7)
+    reigns, blocks = source.choice(SHAPES)
+    nodes = 1 + max(max(reign) for reign in reigns)
+    world = World(nodes, Script(reigns, blocks), seed=seed, delta_ms=source.choice((20, 40)))
+    world.works = source.random() < 0.9
+    loyal = set(range(nodes))
+    room = min(faults(len(reign)) for reign in reigns)
+    if room or len(reigns) > 1:
+        count = source.randint(0, max(room, 1))
+        for index in source.sample(range(nodes), count):
+            if all(faults(len(reign)) >= 1 or index not in reign for reign in reigns):
+                put(world, index, source.choice(ACTORS))
+                loyal.discard(index)
+    for node in world.nodes:
+        node.skew, node.rate = source.randint(-200, 200) + 1000, source.choice((1000, 1000, 990, 1015))
+        node.disk.sync_ms = source.choice((0, 0, 0, 2, 15))
+    world.loyal = sorted(loyal)
+    world.plan = source
+    return world
+
+
+def trouble(world: World) -> int:
+    """Sets faults on the calendar; the time when they end."""
+    source, gst = world.plan, world.plan.choice((150, 300, 600))
+    world.wires = Wires(
+        delay=source.choice((1, 5, 10)),
+        jitter=source.choice((0, 5, 30, 120)),
+        drop=source.choice((0.0, 0.0, 0.1, 0.3)),
+        repeat=source.choice((0.0, 0.1)),
+    )
+    for _ in range(source.randrange(4)):
+        begin = source.randrange(gst)
+        world.at(begin, part, (world, {node.index: source.randrange(2) for node in world.nodes}))
+        world.at(begin + source.randrange(200), part, (world, {}))
+    for _ in range(source.randrange(4)):
+        node = world.nodes[source.choice(world.loyal)]
+        world.at(source.randrange(gst), crash, (world, node))
+    if source.random() < 0.3:
+        node = world.nodes[source.choice(world.loyal)]
+        node.kill_at = (1 + source.randrange(30), source.choice(("torn", "whole")))
+    return gst
+
+
+def part(world: World, parts: dict[int, int]) -> None:
+    world.wires.parts = parts
+
+
+def crash(world: World, node: Node) -> None:
+    if not node.is_up:
+        return
+    node.crash()
+    node.lose_unsynced()
+    world.at(world.now + world.plan.randrange(100), revive, (node, node.life))
+
+
+def revive(node: Node, life: int) -> None:
+    if node.life == life and not node.is_up:
+        node.start()
+
+
+def settle(world: World) -> None:
+    """GST: everything arrives, in time."""
+    world.wires = Wires(delay=world.wires.delay, jitter=min(world.wires.jitter, 10))
+    for node in world.nodes:
+        node.kill_at = None
+        if not node.is_up:
+            node.start()
+    for node in world.nodes:
+        for other in world.nodes:
+            if other is not node:
+                node.feed(ev.Connected(other.key.public))
+
+
+def play(seed: int, make: Callable[[int], World] = build) -> World:
+    """Runs one schedule; raises Violation."""
+    world = make(seed)
+    with cheap_signatures():
+        gst = trouble(world)
+        world.start()
+        for node in world.nodes:
+            node.feed(ev.Work(world.works))
+        world.run(gst)
+        settle(world)
+        goal = max(world.final_at) + BLOCKS_AFTER
+        if not world.run(gst + DEADLINE_MS, lambda: min(world.heights()) >= goal):
+            raise Violation(f"not live: heights {world.heights()}, goal {goal}")
+        world.check_memory(KEPT_MESSAGES)
+    return world
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--state", type=Path)
+    options = parser.parse_args()
+    first = int(options.state.read_text()) if options.state and options.state.exists() else options.seed
+    begun, failed = time.process_time(), 0
+    for seed in range(first, options.seed + options.count):
+        try:
+            play(seed)
+        except AssertionError as error:
+            failed += 1
+            print(f"seed {seed}: {error!r}; again: python {__file__} --seed {seed}", flush=True)
+        if options.state and seed % 100 == 99:
+            options.state.write_text(str(seed + 1))
+        if (seed + 1) % 1000 == 0:
+            spent = time.process_time() - begun
+            print(
+                f"{seed + 1 - first} schedules, {failed} failed, {(seed + 1 - first) / spent:.1f} a CPU second",
+                flush=True,
+            )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
