@@ -17,16 +17,20 @@ from ledger_world import (
     World,
     genesis,
 )
+from msgspec.structs import replace
 
-from farflung.core.crypto import SigningKey
+from farflung.core.crypto import NS_SEAT, SigningKey, local_key
 from farflung.ledger import tx
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.motions import Admit, Amend, Motion
 from farflung.ledger.params import Params
 from farflung.ledger.rows import AccountRow
+from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 from farflung.ledger.tables import State
 from farflung.ledger.tallies import Attest, JobAttest, mark_attest
+from farflung.ledger.votes import Kind, Vote, sign_vote
 
 
 def signed(chain: Chain, key: SigningKey, *ops: tx.Op, fee: int = 0) -> tx.SignedTx:
@@ -84,6 +88,24 @@ def disputed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
         [(NODES[1], DisputeAnswer(JOB, BOND, ROOTS[1])), (REQUESTER, tx.JobFinish(JOB, ROOTS[0], CAPS))],
         [(STRANGER, JobAttest(JOB, tuple(mark_attest(key, attest) for key in VERIFIERS)))],
         [(VALIDATOR, JuryVote(JOB, NODES[1].public, False)), (REQUESTER, tx.JobSettle(JOB))],
+    ]
+
+
+def governed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+    """Validators that join and leave, motions that pass, a seat that contradicted itself; all in epoch 0."""
+    chain = World().chain
+    seat, other = (local_key(7, "seat", index) for index in range(2))
+    joins = [
+        ValidatorJoin(key.public, 300, "v.example:1", key.sign(NS_SEAT, chain, owner.public))
+        for key, owner in ((seat, NODES[0]), (other, NODES[1]))
+    ]
+    votes = [sign_vote(VALIDATOR, 0, Vote(chain, 0, 7, Kind.NOTARIZE, block)) for block in ROOTS[:2]]
+    admit, amend = Motion(Admit(seat.public), 50_000), Motion(Amend(replace(PARAMS, fee_min=1)), 50_000)
+    return [
+        [(NODES[0], joins[0]), (NODES[1], joins[1])],
+        [(VALIDATOR, admit), (VALIDATOR, amend)],
+        [(NODES[0], ValidatorLeave(seat.public)), (NODES[1], ValidatorLeave(other.public))],
+        [(NODES[2], ValidatorAccuse(*votes))],
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ledger_history import audited_batches, disputed_batches, history, rotated
+from ledger_history import audited_batches, disputed_batches, governed_batches, history, rotated
 from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, World, genesis
 
 from farflung.core.codec import encode
@@ -23,19 +23,24 @@ def test_a_known_history_ends_in_a_known_block():
     chain = history()
     assert (chain.id.hex()[:16], chain.head.id.hex()[:16], named(chain.blocks)) == (
         "f4e0bb7445b7bb81",
-        "f9dfacd1604c6f43",
-        "369612c715e5f7b7",
+        "4d126e2f03cdc28f",
+        "7f09621a9471f39d",
     )
 
 
 def test_a_known_history_of_audits_and_slashing_ends_in_a_known_block():
     chain = history(audited_batches())
-    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("549164a3918f8735", "edd27aff9307a67d")
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("2cd14492c89c4049", "4ba025328bde7d85")
 
 
 def test_a_known_history_of_a_dispute_and_a_voucher_ends_in_a_known_block():
     chain = history(disputed_batches(), SLOW_PARAMS)
-    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("b5e5e54b894e9a11", "c5a312f506063187")
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("3aa4f57552d36440", "612915cad99ea207")
+
+
+def test_a_known_history_of_validators_and_motions_ends_in_a_known_block():
+    chain = history(governed_batches())
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("65e21e17a7cf9d77", "1a277415b16985b9")
 
 
 def test_wire_structs_have_known_bytes():
@@ -77,7 +82,7 @@ def test_wire_structs_have_known_bytes():
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
         "1df8e8b860bf1762",
-        "f5dc97666e3c6734",
+        "3c213a63f01955c2",
         "3422087e649f3a84",
         "0c46bf394a1751e7",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ledger_history import disputed_batches, history
+from ledger_history import disputed_batches, governed_batches, history
 from ledger_world import JOB, NODES, REQUESTER, ROOTS, SLOW_PARAMS, START, VALIDATOR, genesis
 from msgspec.structs import replace
 
@@ -31,9 +31,9 @@ def chain() -> Chain:
 
 
 def test_every_row_of_every_table_is_proved(chain: Chain):
-    disputed = history(disputed_batches(), SLOW_PARAMS)
+    chains = (chain, history(disputed_batches(), SLOW_PARAMS), history(governed_batches()))
     for name in KINDS:
-        rows = [(source, row) for source in (chain, disputed) for row in source.state.tables[name].rows]
+        rows = [(source, row) for source in chains for row in source.state.tables[name].rows]
         assert rows, f"the histories have no row in {name}"
         for source, row in rows:
             receipt = decode(encode(prove(source, name, row.key)), Receipt, limits.CONTROL_BYTES)

@@ -52,6 +52,7 @@ BLOCK_TXS: Final = 4096
 SEATS: Final = 100  # of one committee
 EPOCH_BLOCKS: Final = 1 << 16
 COMMITTEE_BYTES: Final = 4 * MIB  # one message between the seats of a committee
+ADDRESS_BYTES: Final = 259  # a DNS name and a port
 BLOCK_FRAME_BYTES: Final = 8 * KIB  # of BLOCK_BYTES, kept for header, certificate and list lengths
 LEASES_PER_JOB: Final = PEERS
 AUDITORS: Final = 16  # of one job that sign one tally, one attestation or one accusation

@@ -2,7 +2,7 @@
 
 `propose` does not move the chain: the caller first makes the block durable, then calls `adopt` (ledger.io.store
 does both), so that nobody is ever told of a block that a crash could take back. A committee of one proposes and
-certifies in one step; in a larger one ledger.bft decides what is final, and the chain is told by `adopt_many`.
+certifies in one step; in a larger one ledger.sdbft decides what is final, and the chain is told by `adopt_many`.
 
 Who replays a chain does not judge its transactions' signatures again (docs/protocol/sdbft.md, "Validity"), except a
 second reader (`audits`): the fraud of a single notary shows in nothing else.

@@ -6,10 +6,11 @@ from typing import Final
 
 from farflung.core import limits
 from farflung.core.codec import Wire
-from farflung.core.money import MAX_CREDITS
+from farflung.core.money import MAX_CREDITS, MICRO
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
+YEAR_MS: Final = 366 * DAY_MS
 
 
 class Params(Wire, frozen=True):
@@ -46,6 +47,10 @@ def fault_of_params(params: Params) -> str:
         return f"committee_max is not 1 to {limits.SEATS}"
     if not 1 <= params.epoch_blocks <= limits.EPOCH_BLOCKS:
         return f"epoch_blocks is not 1 to {limits.EPOCH_BLOCKS}"
+    if max(params.unbonding_ms, params.dispute_ms, params.motion_ms) > YEAR_MS:
+        return "unbonding_ms, dispute_ms or motion_ms is above a year"
+    if params.fee_min > MICRO:
+        return "fee_min is above a credit"
     if not 1 <= params.delta_ms <= HOUR_MS or not 1 <= params.idle_ms <= HOUR_MS:
         return "delta_ms or idle_ms is not 1 to an hour"
     return "" if params.step_ms_max >= 1 else "step_ms_max must be at least 1"

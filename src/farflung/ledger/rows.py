@@ -12,7 +12,7 @@
 | disputes | job, node  | stake, pay and bond, until it is decided |
 | ballots  | job, node, juror | - |
 
-Who decides (committees, params) is in ledger.seats.
+Who decides is in ledger.seats (committees, validators) and ledger.motions (params, motions).
 
 `money` of all rows together is what genesis minted, after every block.
 """
@@ -26,7 +26,8 @@ from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import BallotRow, DisputeRow
-from farflung.ledger.seats import CommitteeRow, ParamsRow
+from farflung.ledger.motions import MotionRow, ParamsRow
+from farflung.ledger.seats import CommitteeRow, ValidatorRow
 from farflung.ledger.tx import Role
 
 NOBODY = PeerId(bytes(ZERO_HASH))
@@ -300,6 +301,8 @@ Row = (
     | BallotRow
     | CommitteeRow
     | ParamsRow
+    | ValidatorRow
+    | MotionRow
 )
 
 KINDS: dict[str, type[Row]] = {
@@ -316,11 +319,14 @@ KINDS: dict[str, type[Row]] = {
         BallotRow,
         CommitteeRow,
         ParamsRow,
+        ValidatorRow,
+        MotionRow,
     )
 }
 
-Timed = NodeRow | JobRow | ChannelRow | DisputeRow
-TIMED: Final = (NodeRow, JobRow, ChannelRow, DisputeRow)  # rows with a `due`, which Table keeps an index of
+Timed = NodeRow | JobRow | ChannelRow | DisputeRow | ValidatorRow | MotionRow
+# Rows with a `due`, which Table keeps an index of.
+TIMED: Final = (NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow)
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:

@@ -1,8 +1,8 @@
 """The law in one function: `apply_block(state, time, transactions) -> (state', outcomes)`.
 
 Pure: integers only, no clock, no randomness, no exception for anything that a stranger can send. Order inside a
-block: jobs and disputes past their deadline, nodes and channels past their expiry (all by index), then the
-transactions as listed.
+block: what the clock ends (jobs, disputes, nodes, channels, validators, motions, each by index), the transactions as
+listed, then, at a boundary, the next epoch.
 """
 
 from __future__ import annotations
@@ -18,10 +18,32 @@ from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.judging import UNJUDGED, Stamps
+from farflung.ledger.motions import Motion, MotionVote, ParamsRow
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
 from farflung.ledger.rows import KINDS, NOBODY, AccountRow, Row
-from farflung.ledger.rules import accounts, disputes, jobs, keys, nodes, relays, settle, slash, tallies
-from farflung.ledger.seats import CommitteeRow, ParamsRow
+from farflung.ledger.rules import (
+    accounts,
+    disputes,
+    epochs,
+    equivocation,
+    jobs,
+    keys,
+    motions,
+    nodes,
+    relays,
+    settle,
+    slash,
+    tallies,
+    validators,
+)
+from farflung.ledger.seats import (
+    CommitteeRow,
+    ValidatorAccuse,
+    ValidatorJoin,
+    ValidatorLeave,
+    ValidatorRow,
+    ValidatorState,
+)
 from farflung.ledger.tables import Draft, Law, State, Table
 from farflung.ledger.tallies import JobAttest, SettleMany
 
@@ -75,6 +97,11 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     JobAttest: tallies.attest,
     DisputeAnswer: disputes.answer,
     JuryVote: disputes.vote,
+    ValidatorJoin: validators.join,
+    ValidatorLeave: validators.leave,
+    ValidatorAccuse: equivocation.accuse,
+    Motion: motions.move,
+    MotionVote: motions.vote,
 }
 
 
@@ -86,6 +113,9 @@ def genesis_state(genesis: Genesis) -> State:
     first[AccountRow.TABLE] += [AccountRow(owner, amount) for owner, amount in genesis.accounts]
     first[CommitteeRow.TABLE].append(CommitteeRow(0, 1, genesis.time, genesis.validators, 0))
     first[ParamsRow.TABLE].append(ParamsRow(0, 0, genesis.params))
+    first[ValidatorRow.TABLE] += [
+        ValidatorRow(key, key, 0, "", ValidatorState.ADMITTED) for key in genesis.validators
+    ]
     return State(law, 0, genesis.time, {name: Table().with_rows(rows) for name, rows in first.items()})
 
 
@@ -111,22 +141,25 @@ def apply_block(
 ) -> tuple[State, tuple[Outcome, ...]]:
     """The state after a block of `time_ms` (later than state.time), and one outcome for each transaction.
 
-    `proposer` earns the fees. `judged`: the stamps of transactions whose form and signature are known to hold; those
-    of all others are looked at here. Of a block that is final they are TRUSTED: a quorum judged them, and two libraries
-    that differ must not split the chain. `see` is told of each step with the sheet as it stands after it. A Rejected
-    one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a bug.
+    The owner of `proposer`'s seat earns the fees. `judged`: the stamps of transactions whose form and signature are
+    known to hold; those of all others are looked at here. Of a block that is final they are TRUSTED: a quorum judged
+    them, and two libraries that differ must not split the chain. `see` is told of each step with the sheet as it stands
+    after it. A Rejected one has no effect at all. Raises only RunError FF-LEDG-099: money was not conserved, a bug.
     """
-    draft = Draft(state, time_ms, proposer)
+    draft = Draft(state, time_ms, validators.owner_of(state, proposer))
     settle.expire(draft)
     disputes.expire(draft)
     nodes.expire(draft)
     relays.expire(draft)
+    validators.expire(draft)
+    motions.expire(draft)
     see(Step(), draft)
-    outcomes = tuple(_apply(draft, signed, state.height + 1, see, judged) for signed in txs)
+    outcomes = tuple(_apply(draft, signed, see, judged) for signed in txs)
+    epochs.turn(draft)
     return _sealed(state, draft), outcomes
 
 
-def _apply(block: Draft, signed: ops.SignedTx, height: int, see: See, judged: Stamps) -> Outcome:
+def _apply(block: Draft, signed: ops.SignedTx, see: See, judged: Stamps) -> Outcome:
     name = _name(signed)
     is_judged = (
         isinstance(signed.signature, bytes) and name != ZERO_HASH and (name, signed.signature) in judged
@@ -143,10 +176,10 @@ def _apply(block: Draft, signed: ops.SignedTx, height: int, see: See, judged: St
             _RULES[type(op)](sheet, tx.sender, op)
         except PolicyError as error:
             see(Step(tx, is_undone=True), block)
-            return Failed(name, height, number, error.code, error.message)
+            return Failed(name, block.height, number, error.code, error.message)
         see(Step(tx, op), sheet)
     sheet.merge_into(block)
-    return Applied(name, height)
+    return Applied(name, block.height)
 
 
 def _name(signed: ops.SignedTx) -> Hash:

@@ -20,6 +20,7 @@ from farflung.ledger.disputes import DisputeAnswer, DisputeRow, DisputeState, Ju
 from farflung.ledger.judging import TRUSTED, UNJUDGED, Stamps
 from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 from farflung.ledger.rules.bounties import share_of
+from farflung.ledger.seats import ValidatorAccuse, ValidatorRow
 from farflung.ledger.state import State, Step, apply_block, genesis_state
 from farflung.ledger.tables import Draft
 from farflung.ledger.tx import Role, tx_id
@@ -113,7 +114,8 @@ def held_by(state: State, account: PeerId) -> int:
             job = state.find(JobRow, row.job)
             disputes += row.taken + row.bond if row.node == account else 0
             disputes += row.pay if job and job.requester == account else 0
-    return (node.stake if node else 0) + jobs + channels + disputes
+    seats = sum(row.stake for row in state.rows(ValidatorRow) if row.owner == account)
+    return (node.stake if node else 0) + jobs + channels + disputes + seats
 
 
 class _Reader:
@@ -183,6 +185,8 @@ def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[En
                 yield from _of_job(before, row, leases)
             case ChannelRow():
                 yield from _of_channel(step, before, row)
+            case ValidatorRow():
+                yield from _of_validator(step, before, row)
 
 
 def _of_node(step: Step, before: Row | None, row: NodeRow, is_disputed: bool) -> Iterator[Entry]:
@@ -245,6 +249,15 @@ def _of_channel(step: Step, before: Row | None, row: ChannelRow) -> Iterator[Ent
     elif change:
         what = What.DEPOSIT if change > 0 else What.RETURNED
         yield Entry(row.payer, what, -change, change, other=row.relay)
+
+
+def _of_validator(step: Step, before: Row | None, row: ValidatorRow) -> Iterator[Entry]:
+    change = row.stake - (before.stake if isinstance(before, ValidatorRow) else 0)
+    if change and step.tx is not None and isinstance(step.op, ValidatorAccuse):
+        yield Entry(row.owner, What.SLASHED, 0, change)
+        yield Entry(step.tx.sender, What.BOUNTY, -change // 2, other=row.owner)
+    elif change:
+        yield Entry(row.owner, What.BONDED if change > 0 else What.FREED, -change, change)
 
 
 def _rest(moves: Sequence[Entry], changes: Sequence[_Change]) -> Iterator[Entry]:

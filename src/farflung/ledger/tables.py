@@ -19,6 +19,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Entry, state_root
 from farflung.ledger.chunks import WIDTH, Chunks, Places
 from farflung.ledger.disputes import BallotRow, DisputeRow
+from farflung.ledger.motions import MotionRow, ParamsRow
 from farflung.ledger.params import Params
 from farflung.ledger.rows import (
     KINDS,
@@ -35,7 +36,7 @@ from farflung.ledger.rows import (
     Timed,
     lease_key,
 )
-from farflung.ledger.seats import CommitteeRow, ParamsRow, count_key
+from farflung.ledger.seats import CommitteeRow, ValidatorRow, count_key
 from farflung.ledger.tree import Tree
 
 R = TypeVar(
@@ -51,8 +52,10 @@ R = TypeVar(
     BallotRow,
     CommitteeRow,
     ParamsRow,
+    ValidatorRow,
+    MotionRow,
 )
-C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow)
+C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +174,11 @@ class State:
 
 
 class Draft:
-    """Changes over a State or over another Draft; `now` is the time of the block being made, `payee` earns its fees."""
+    """Changes over a State or over another Draft; `now`, `height`: of the block being made; `payee` earns its fees."""
 
     def __init__(self, below: State | Draft, now: int, payee: PeerId = NOBODY) -> None:
         self.below, self.now = below, now
+        self.height: int = below.height if isinstance(below, Draft) else below.height + 1
         self.payee: PeerId = below.payee if isinstance(below, Draft) else payee
         self.law: Law = below.law
         self.committee: CommitteeRow = below.committee
@@ -193,6 +197,15 @@ class Draft:
         places = {place for place in written if place is not None}.union(table.due(now))
         rows = [self.find(kind, table.rows[place].key) for place in sorted(places)]
         return [row for row in rows if row is not None and row.due <= now]
+
+    def rows(self, kind: type[R]) -> list[R]:
+        """All rows of one table by index, as they stand on a sheet that lies on a State."""
+        table: Table = cast(State, self.below).tables[kind.TABLE]
+        known: list[Row] = [self.written.get((kind.TABLE, row.key), row) for row in table.rows]
+        for (name, key), row in self.written.items():
+            if name == kind.TABLE and table.place(key) is None:
+                known.append(row)
+        return cast(list[R], known)
 
     def put(self, row: Row) -> None:
         """Writes a row."""

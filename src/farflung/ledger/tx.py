@@ -20,6 +20,8 @@ from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS
 from farflung.core.tolls import SignedPass, SignedReceipt
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.motions import Motion, MotionVote
+from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 from farflung.ledger.tallies import JobAttest, SettleMany
 
 VERSION = 1
@@ -251,6 +253,11 @@ Op = (
     | JobAttest
     | DisputeAnswer
     | JuryVote
+    | ValidatorJoin
+    | ValidatorLeave
+    | ValidatorAccuse
+    | Motion
+    | MotionVote
 )
 
 
@@ -325,13 +332,15 @@ def fault_within(signed: SignedTx) -> str:
 
 
 def _is_in_range(value: object) -> bool:
-    """Numbers lie in 0 .. 2^63 - 1, ids have 32 bytes, signatures 64."""
+    """Numbers lie in 0 .. 2^63 - 1, ids have 32 bytes, signatures 64, texts are addresses."""
     if isinstance(value, int):
         return 0 <= value <= MAX_CREDITS
     if isinstance(value, bytes):
         return len(value) == ID_BYTES
     if isinstance(value, tuple):
         return all(map(_is_in_range, value))
+    if isinstance(value, str):
+        return len(value.encode()) <= limits.ADDRESS_BYTES
     if not isinstance(value, msgspec.Struct):
         return False
     for name in value.__struct_fields__:

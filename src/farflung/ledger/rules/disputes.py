@@ -29,6 +29,7 @@ from farflung.ledger.rows import JobRow, LeaseRow, lease_key
 from farflung.ledger.rules import bounties, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
 from farflung.ledger.rules.jobs import known
+from farflung.ledger.rules.validators import owners
 from farflung.ledger.tables import Draft, params_of
 
 
@@ -96,7 +97,7 @@ def expire(draft: Draft) -> None:
 
 def jurors(draft: Draft) -> tuple[PeerId, ...]:
     """The accounts that judge, one for each seat of the committee."""
-    return draft.committee.members
+    return owners(draft)
 
 
 def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:

@@ -1,0 +1,35 @@
+"""The boundary between two epochs: who certifies next, and by which parameters.
+
+Every `epoch_blocks` blocks of an epoch there is a boundary. The epoch ends there if the next committee or the next
+parameters differ; else it goes on. A committee is never empty: if nobody is left to follow, the old one stays.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from farflung.core.ids import PeerId
+from farflung.ledger.motions import ParamsRow
+from farflung.ledger.seats import CommitteeRow, ValidatorRow, ValidatorState, count_key
+from farflung.ledger.tables import Draft
+
+
+def turn(draft: Draft) -> None:
+    """The last step of a block: at a boundary, writes the next epoch's row if it is another, and ends seats."""
+    reign = draft.committee
+    if (draft.height - reign.first + 1) % draft.params.epoch_blocks:
+        return
+    rows = draft.rows(ValidatorRow)
+    members = _next_members(rows, draft.params.committee_max) or reign.members
+    version = reign.params + (draft.find(ParamsRow, count_key(reign.params + 1)) is not None)
+    if (members, version) != (reign.members, reign.params):
+        draft.put(CommitteeRow(reign.epoch + 1, draft.height + 1, draft.now, members, version))
+    for row in rows:
+        if row.state == ValidatorState.LEAVING and not row.until:
+            draft.put(replace(row, until=draft.now + draft.params.unbonding_ms))
+
+
+def _next_members(rows: list[ValidatorRow], most: int) -> tuple[PeerId, ...]:
+    """The admitted, in the order of their admission; of one block's, by index."""
+    admitted = [row for row in rows if row.state == ValidatorState.ADMITTED]
+    return tuple(row.validator for row in sorted(admitted, key=lambda row: row.admitted)[:most])

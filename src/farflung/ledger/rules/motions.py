@@ -1,0 +1,107 @@
+"""Motions: more than two thirds of the seats of the moment decide who has a seat, and by which numbers.
+
+| edge       | signer            | from | to     | deadline |
+|------------|-------------------|------|--------|----------|
+| Motion     | owner of a seat   | -    | Open, or Passed | at most `motion_ms` ahead |
+| MotionVote | owner of a seat   | Open | Passed, when more than 2/3 of the seats' owners voted for it | |
+| (deadline) | the clock         | Open | Lapsed | |
+
+A vote counts while its account owns a seat. What is passed holds from the next boundary on (`epochs`). The three
+things that can be moved touch no account, job, lease or channel, and parameters are refused under which money
+could freeze (`params.fault_of_params`).
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from farflung.core.errors import PolicyError
+from farflung.core.ids import PeerId
+from farflung.ledger.motions import (
+    Admit,
+    Amend,
+    Motion,
+    MotionRow,
+    MotionState,
+    MotionVote,
+    ParamsRow,
+    Remove,
+    What,
+    motion_id,
+)
+from farflung.ledger.params import fault_of_params
+from farflung.ledger.rules.validators import end_seat, owners
+from farflung.ledger.seats import ValidatorRow, ValidatorState
+from farflung.ledger.tables import Draft
+from farflung.ledger.votes import is_quorum
+
+
+def move(draft: Draft, sender: PeerId, op: Motion) -> None:
+    """Makes a motion, and votes for it. Codes: FF-LEDG-264 to -267."""
+    if not draft.now < op.deadline <= draft.now + draft.params.motion_ms:
+        raise PolicyError("FF-LEDG-265", f"deadline {op.deadline} is past or too far ahead")
+    name = motion_id(draft.law.chain, sender, op)
+    if draft.find(MotionRow, name):
+        raise PolicyError("FF-LEDG-266", "this motion was made before")
+    _check_what(draft, op.what)
+    _vote(draft, sender, MotionRow(name, sender, op.what, op.deadline, ()))
+
+
+def vote(draft: Draft, sender: PeerId, op: MotionVote) -> None:
+    """Votes for a motion. Codes: FF-LEDG-264, -267 as `move`, -268 no such motion, -269 voted."""
+    row = draft.find(MotionRow, op.motion)
+    if row is None or row.state != MotionState.OPEN:
+        raise PolicyError("FF-LEDG-268", "no such motion is open")
+    if sender in row.voters:
+        raise PolicyError("FF-LEDG-269", "the sender has voted for it")
+    _check_what(draft, row.what)
+    _vote(draft, sender, row)
+
+
+def expire(draft: Draft) -> None:
+    """Time-out at the begin of a block: what is not passed lapses."""
+    for row in draft.due(MotionRow, draft.now):
+        draft.put(replace(row, state=MotionState.LAPSED))
+
+
+def _check_what(draft: Draft, what: What) -> None:
+    fault = _fault(draft, what)
+    if fault:
+        raise PolicyError("FF-LEDG-267", f"this cannot be moved: {fault}")
+
+
+def _fault(draft: Draft, what: What) -> str:
+    if isinstance(what, Amend):
+        return fault_of_params(what.params)
+    row = draft.find(ValidatorRow, what.validator)
+    needed = ValidatorState.CANDIDATE if isinstance(what, Admit) else ValidatorState.ADMITTED
+    return "" if row and row.state == needed else f"the validator is not {needed.name.lower()}"
+
+
+def _vote(draft: Draft, sender: PeerId, row: MotionRow) -> None:
+    seats = owners(draft)
+    if sender not in seats:
+        raise PolicyError("FF-LEDG-264", "only the owner of a seat of the present committee moves and votes")
+    row = replace(row, voters=(*row.voters, sender))
+    if is_quorum(sum(owner in row.voters for owner in seats), len(seats)):
+        row = replace(row, state=MotionState.PASSED)
+        _pass(draft, row.what)
+    draft.put(row)
+
+
+def _pass(draft: Draft, what: What) -> None:
+    match what:
+        case Admit(validator):
+            row = _validator(draft, validator)
+            draft.put(replace(row, state=ValidatorState.ADMITTED, admitted=draft.height, until=0))
+        case Remove(validator):
+            end_seat(draft, _validator(draft, validator))
+        case Amend(params):
+            reign = draft.committee
+            draft.put(ParamsRow(reign.params + 1, reign.epoch + 1, params))
+
+
+def _validator(draft: Draft, validator: PeerId) -> ValidatorRow:
+    row = draft.find(ValidatorRow, validator)
+    assert row is not None
+    return row

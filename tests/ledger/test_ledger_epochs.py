@@ -1,0 +1,209 @@
+"""One chain under growing and shrinking committees: the old ones cannot speak for it, and a stranger can follow it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from ledger_committee import COUNCIL, LONG, SEATS, Admit, Amend, Reign, join
+from ledger_world import REQUESTER, ROOTS
+from msgspec.structs import replace
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import VerificationError
+from farflung.ledger import light, tx
+from farflung.ledger.block import Block, read_block, txs_root
+from farflung.ledger.chain import Chain
+from farflung.ledger.execution import execute, make
+from farflung.ledger.judging import TRUSTED, UNJUDGED
+from farflung.ledger.proof import Receipt
+from farflung.ledger.receipt_file import (
+    check_receipt_file,
+    committee_of,
+    party_receipts,
+    read_receipt_file,
+    write_receipt_file,
+)
+from farflung.ledger.receipts import check_receipt, prove, steps_to
+from farflung.ledger.rows import AccountRow
+from farflung.ledger.seats import CommitteeRow, count_key
+from farflung.ledger.votes import Kind
+
+SIZES = (1, 4, 7, 2)
+
+
+@pytest.fixture(scope="module")
+def grown() -> tuple[Reign, list[Receipt]]:
+    """1 -> 4 -> 7 -> 2 seats, and a receipt of one account under each committee."""
+    reign, receipts = Reign(), list[Receipt]()
+    for size in SIZES:
+        reign.grow(size)
+        reign.do(REQUESTER, tx.Transfer(SEATS[0].public, 1))
+        receipts.append(prove(reign.chain, "accounts", REQUESTER.public))
+    return reign, receipts
+
+
+def test_one_chain_goes_on_while_its_committee_grows_and_shrinks(grown: tuple[Reign, list[Receipt]]):
+    chain = grown[0].chain
+    rows = chain.state.rows(CommitteeRow)
+    assert [len(row.members) for row in rows] == list(SIZES)
+    assert [row.epoch for row in rows] == [0, 1, 2, 3]
+    heights = [block.header.height for block in chain.blocks]
+    assert heights == list(range(1, len(heights) + 1))
+    for before, row in itertools.pairwise(rows):
+        assert (row.first - before.first) % LONG.epoch_blocks == 0
+        assert chain.blocks[row.first - 2].header.epoch == before.epoch
+        assert chain.blocks[row.first - 1].header.epoch == row.epoch
+    reader = Chain(chain.genesis)
+    reader.adopt_many([read_block(encode(block)) for block in chain.blocks])
+    assert (reader.head, reader.state.root) == (chain.head, chain.state.root)
+    assert reader.steps == chain.steps
+
+
+def test_a_stranger_follows_every_committee_from_the_genesis(grown: tuple[Reign, list[Receipt]]):
+    reign, receipts = grown
+    chain = reign.chain
+    trust = light.trust_in(chain.genesis)
+    for epoch, receipt in enumerate(receipts):
+        if epoch:
+            trust = light.follow(trust, decode(encode(chain.steps[epoch - 1]), Receipt, limits.CONTROL_BYTES))
+        row = light.check(trust, receipt)
+        assert isinstance(row, AccountRow)
+        assert row == check_receipt(receipt, chain.genesis, chain.steps)
+        assert trust.committee == chain.state.rows(CommitteeRow)[epoch].members
+    assert len(chain.steps) == 3
+
+
+def test_no_epoch_is_skipped_and_none_speaks_for_another(grown: tuple[Reign, list[Receipt]]):
+    reign, receipts = grown
+    chain = reign.chain
+    trust = light.trust_in(chain.genesis)
+    for receipt in receipts[1:]:
+        with pytest.raises(VerificationError, match="FF-LEDG-072"):
+            light.check(trust, receipt)
+    for step in chain.steps[1:]:
+        with pytest.raises(VerificationError, match="FF-LEDG-072"):
+            light.follow(trust, step)
+    again = light.follow(trust, chain.steps[0])
+    with pytest.raises(VerificationError, match="FF-LEDG-072"):
+        light.follow(again, chain.steps[0])
+    with pytest.raises(VerificationError, match="FF-LEDG-072"):
+        check_receipt(receipts[3], chain.genesis, chain.steps[:2])
+
+
+def test_the_step_of_another_epoch_is_no_step(grown: tuple[Reign, list[Receipt]]):
+    reign, _ = grown
+    trust = light.walk(light.trust_in(reign.chain.genesis), reign.chain.steps, 3)
+    now = reign.chain
+    for key in (0, 1, 2, 3):
+        with pytest.raises(VerificationError, match="FF-LEDG-253"):
+            light.follow(trust, prove(now, "committees", count_key(key)))
+
+
+def test_the_epoch_of_a_header_and_the_row_of_a_step_cannot_be_changed(grown: tuple[Reign, list[Receipt]]):
+    reign, _ = grown
+    step, trust = reign.chain.steps[0], light.trust_in(reign.chain.genesis)
+    row = reign.chain.state.rows(CommitteeRow)[1]
+    usurped = replace(row, members=(SEATS[7].public,))
+    with pytest.raises(VerificationError, match="FF-LEDG-075"):
+        light.follow(trust, replace(step, row=encode(usurped)))
+    with pytest.raises(VerificationError, match="FF-LEDG-072"):
+        light.follow(trust, replace(step, header=replace(step.header, epoch=1)))
+
+
+def test_a_receipt_file_walks_from_the_genesis(grown: tuple[Reign, list[Receipt]]):
+    reign, _ = grown
+    chain = reign.chain
+    job = tx.JobCreate(ROOTS[0], 100, 1, 1, chain.head.time + 50_000)
+    reign.do(REQUESTER, job)
+    receipts = party_receipts(chain, REQUESTER.public)
+    data = write_receipt_file(chain.genesis, REQUESTER.public, receipts, steps_to(chain))
+    file = read_receipt_file(data)
+    assert [row.TABLE for row in check_receipt_file(file, chain.id)] == ["accounts", "jobs"]
+    assert committee_of(file) == chain.state.committee.members
+    for steps in (file.steps[:2], file.steps[1:], file.steps[::-1], (), (*file.steps, file.steps[0])):
+        with pytest.raises(VerificationError, match=r"FF-LEDG-(072|085|253)"):
+            check_receipt_file(replace(file, steps=steps), chain.id)
+
+
+def test_an_old_committee_cannot_certify_a_block_of_a_later_epoch():
+    reign = Reign(4)
+    old = reign.chain.state.committee.members
+    reign.do(SEATS[4], join(reign.chain.id, SEATS[4], SEATS[4]))
+    reign.carry(Admit(SEATS[4].public))
+    reign.to_boundary()
+    made, _ = reign.made()
+    stale = Block(made.header, made.txs, reign.certificate(made.header, old))
+    with pytest.raises(VerificationError, match="FF-LEDG-066"):
+        reign.chain.adopt(stale)
+    posed = replace(made.header, epoch=0)
+    with pytest.raises(VerificationError, match="FF-LEDG-066"):
+        reign.chain.adopt(Block(posed, made.txs, reign.certificate(posed, old)))
+    reign.chain.adopt(reign.certified(made))
+
+
+def test_one_seat_less_than_a_quorum_certifies_nothing():
+    for seats in (1, 4, 7):
+        reign = Reign(seats)
+        made, _ = reign.made()
+        members = reign.chain.state.committee.members
+        if seats > 1:
+            weak = Block(made.header, made.txs, reign.certificate(made.header, members, less=1))
+            with pytest.raises(VerificationError, match="FF-LEDG-066"):
+                reign.chain.adopt(weak)
+        reign.chain.adopt(reign.certified(made))
+
+
+def test_a_closing_block_needs_a_finalize_of_its_own():
+    reign = Reign(1, COUNCIL)
+    assert reign.do(SEATS[0], tx.Transfer(REQUESTER.public, 1))
+    reign.do(SEATS[1], join(reign.chain.id, SEATS[1], SEATS[1]))
+    reign.carry(Admit(SEATS[1].public))
+    closing, _ = reign.made()
+    assert closing.state.closes
+    weak = reign.certified(closing, Kind.NOTARIZE)
+    strong = reign.certified(closing)
+    after, _ = make(closing, (), closing.header.time + 1000, closing.state.committee.members[0])
+    certificate = reign.certificate(after.header, closing.state.committee.members)
+    first = Block(after.header, after.txs, certificate)
+    with pytest.raises(VerificationError, match="FF-LEDG-252"):
+        reign.chain.adopt_many([weak, first])
+    reign.chain.adopt_many([strong, first])
+    assert reign.chain.head.epoch == 1
+
+
+def test_a_block_that_names_another_epoch_or_a_stranger_is_refused_although_it_is_certified():
+    reign = Reign(4)
+    made, _ = reign.made()
+    members = reign.chain.state.committee.members
+    for change in ({"epoch": 1}, {"proposer": SEATS[5].public}):
+        header = replace(made.header, **change)
+        with pytest.raises(VerificationError, match="FF-LEDG-251"):
+            reign.chain.adopt(Block(header, made.txs, reign.certificate(header, members)))
+
+
+def test_what_is_not_final_is_judged_to_the_last_signature():
+    reign = Reign(4)
+    sender = tx.make_tx(reign.chain.id, REQUESTER.public, 0, tx.Transfer(SEATS[0].public, 1))
+    good = tx.sign_tx(REQUESTER, sender)
+    made, _ = reign.made(good)
+    wrong = (tx.SignedTx(good.tx, tx.sign_tx(SEATS[0], good.tx).signature),)
+    assert execute(reign.chain.tip, made.header, made.txs, judged=UNJUDGED).state.root == made.state.root
+    header = replace(made.header, txs=txs_root(wrong))
+    with pytest.raises(VerificationError, match="FF-LEDG-064"):
+        execute(reign.chain.tip, header, wrong, judged=UNJUDGED)
+    assert execute(reign.chain.tip, header, wrong, judged=TRUSTED).state.root == made.state.root
+
+
+def test_parameters_of_the_next_epoch_hold_from_its_first_block_on():
+    reign = Reign(1)
+    slow = replace(LONG, step_ms_max=500)
+    reign.carry(Amend(slow))
+    reign.to_boundary()
+    made, _ = reign.made()
+    assert made.header.time == reign.chain.head.time + 500
+    header = replace(made.header, time=made.header.time + 1)
+    members = reign.chain.state.committee.members
+    with pytest.raises(VerificationError, match="FF-LEDG-062"):
+        reign.chain.adopt(Block(header, (), reign.certificate(header, members)))
