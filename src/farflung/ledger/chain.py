@@ -21,6 +21,7 @@ from farflung.ledger.judging import TRUSTED, UNJUDGED
 from farflung.ledger.past import Memory, Past
 from farflung.ledger.proof import Receipt
 from farflung.ledger.results import AlreadyApplied, Outcome, Result
+from farflung.ledger.rows import AccountRow
 from farflung.ledger.snapshot import Snapshots
 from farflung.ledger.state import State
 from farflung.ledger.tx import SignedTx
@@ -82,10 +83,16 @@ class Chain:
         return place[0] if place else None
 
     def applied(self, signed: SignedTx) -> AlreadyApplied | None:
-        """Where the chain holds this transaction already, and what became of it."""
+        """Where the chain holds this transaction already, and what became of it.
+
+        None also for one so old that it was pruned: its number is used up, so that it can never happen again.
+        """
         name = name_of(signed)
-        place = self.past.find(name) if name is not None else None
-        return AlreadyApplied(name, *place) if name is not None and place is not None else None
+        account = None if name is None else self.state.find(AccountRow, signed.tx.sender)
+        if name is None or account is None or signed.tx.nonce >= account.nonce:
+            return None  # without a look at the disk: nearly all are new
+        place = self.past.find(name)
+        return AlreadyApplied(name, *place) if place is not None else None
 
     def next_time(self, now_ms: int) -> int:
         """The time of a block proposed now: after the parent, at most `step_ms_max` after it."""

@@ -6,6 +6,7 @@ each transaction.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import cast
 
 from farflung.core import limits
@@ -17,8 +18,9 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.results import Result
 from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.snapshot import AskChunk, AskSnapshot, ChunkIs, SnapshotIs
 from farflung.ledger.tables import leases_of
-from farflung.ledger.tx import KeyCertify, KeyRevoke, SignedTx
+from farflung.ledger.tx import SignedTx
 from farflung.ledger.votes import Certificate
 
 PAGE = 256  # rows or blocks in one answer, at most
@@ -80,7 +82,7 @@ class AskTx(Wire, frozen=True, tag="tx"):
 
 
 class AskKeys(Wire, frozen=True, tag="keys"):
-    """Node keys that were certified or revoked in blocks behind `height`."""
+    """Node keys that were certified or revoked in blocks behind `height`, or where the last answer says to go on."""
 
     height: int = 0
 
@@ -97,6 +99,8 @@ class Submit(Wire, frozen=True, tag="submit"):
 
 Read = (
     AskHead
+    | AskSnapshot
+    | AskChunk
     | AskAccount
     | AskNodes
     | AskJob
@@ -201,6 +205,8 @@ class Refused(Wire, frozen=True, tag="refused"):
 
 Answer = (
     HeadIs
+    | SnapshotIs
+    | ChunkIs
     | AccountIs
     | NodesAre
     | JobIs
@@ -244,7 +250,7 @@ def answer(chain: Chain, query: Read) -> Answer:
         case AskReceipt(table, key):
             return _receipt(chain, table, key)
         case AskSteps(epoch):
-            return StepsAre(tuple(chain.steps[max(0, epoch) :][:STEPS]))
+            return StepsAre(tuple(chain.past.steps(max(0, epoch), STEPS)))
         case AskBlocks(height):
             return _blocks(chain, height)
         case AskTx(tx):
@@ -253,6 +259,10 @@ def answer(chain: Chain, query: Read) -> Answer:
             return _keys(chain, height)
         case AskGenesis():
             return GenesisIs(chain.genesis)
+        case AskSnapshot():
+            return SnapshotIs(chain.snapshots.manifest(state, chain.head, chain.certificate))
+        case AskChunk(height, table, number):
+            return ChunkIs(chain.snapshots.chunk(height, table, number))
 
 
 def _nodes(chain: Chain, start: int) -> NodesAre:
@@ -274,27 +284,52 @@ def _receipt(chain: Chain, table: str, key: bytes) -> ReceiptIs:
 
 
 def _keys(chain: Chain, height: int) -> KeysAre:
-    """Whole blocks, PAGE of them at most, until they name PAGE accounts; one block names at most BLOCK_TXS."""
-    first, head = max(0, height), len(chain.blocks)
+    """Whole blocks until they name PAGE accounts; one block names at most BLOCK_TXS."""
+    past, head = chain.past, chain.head.height
+    if max(0, height) < past.keyed_from:
+        return _all_keys(chain, height)
+    most = PAGE + limits.BLOCK_TXS
+    changes, last = past.keyed(max(0, height), most), head
+    if len(changes) == most:  # the last block is perhaps not whole
+        changes = [each for each in changes if each[0] < changes[-1][0]]
+        last = changes[-1][0]
     senders: dict[PeerId, None] = {}
-    last = min(first, head)
-    for block in chain.blocks[first : first + PAGE]:
-        for signed in block.txs:
-            if any(isinstance(op, KeyCertify | KeyRevoke) for op in signed.tx.ops):
-                senders[signed.tx.sender] = None
-        last += 1
-        if len(senders) >= PAGE:
-            break
+    for number, (block, sender) in enumerate(changes):
+        if len(senders) >= PAGE and block > changes[number - 1][0]:
+            return _keys_of(chain, senders, changes[number - 1][0])
+        senders[sender] = None
+    return _keys_of(chain, senders, last)
+
+
+def _all_keys(chain: Chain, height: int) -> KeysAre:
+    """A snapshot does not say when a row was changed: all rows, PAGE at a time from the last to the first.
+
+    Behind page n is height -n; new rows go behind the last page, and are found from the snapshot's block on.
+    """
+    rows = chain.state.rows(KeyRow)
+    page = min(-height, -(-len(rows) // PAGE)) if height < 0 else -(-len(rows) // PAGE)
+    held = rows[max(0, page - 1) * PAGE : page * PAGE]
+    return KeysAre(tuple(held), 1 - page if page > 1 else chain.past.keyed_from, chain.head.height)
+
+
+def _keys_of(chain: Chain, senders: Iterable[PeerId], height: int) -> KeysAre:
     found = (chain.state.find(KeyRow, sender) for sender in senders)
-    return KeysAre(tuple(row for row in found if row is not None), last, head)
+    return KeysAre(tuple(row for row in found if row is not None), height, chain.head.height)
 
 
-def _blocks(chain: Chain, height: int) -> BlocksAre:
+def _blocks(chain: Chain, height: int) -> BlocksAre | Refused:
     """The block of `height` in any case, further ones while they fit into half of a control message."""
-    first = max(1, height) - 1
+    first = max(1, height)
+    if first < chain.past.first and first <= chain.head.height:
+        return Refused(
+            "FF-LEDG-330",
+            f"block {first} is not kept",
+            cause=f"this validator keeps transactions from block {chain.past.first} on",
+            hint="begin from its snapshot, or ask a validator that keeps all blocks",
+        )
     found: list[Block] = []
     room = _PAGE_BYTES
-    for block in chain.blocks[first : first + PAGE]:
+    for block in chain.past.blocks(first, PAGE):
         room -= len(encode(block))
         if found and room < 0:
             break

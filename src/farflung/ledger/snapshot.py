@@ -49,6 +49,30 @@ class Manifest(Wire, frozen=True):
     tables: tuple[Listing, ...]
 
 
+class AskSnapshot(Wire, frozen=True, tag="snapshot"):
+    """The newest snapshot that is served."""
+
+
+class AskChunk(Wire, frozen=True, tag="chunk"):
+    """One chunk of the snapshot of block `height`."""
+
+    height: int
+    table: str
+    number: int
+
+
+class SnapshotIs(Wire, frozen=True, tag="snapshot"):
+    """Its manifest; None while there is no block."""
+
+    manifest: Manifest | None
+
+
+class ChunkIs(Wire, frozen=True, tag="chunk"):
+    """The encoded rows; None when that snapshot is served no more: ask for the manifest of a newer one."""
+
+    rows: Rows | None
+
+
 def level_of(table: str) -> int:
     """log2 of the number of rows in a chunk of this table."""
     return LEVELS.get(table, _LEVEL)

@@ -21,7 +21,9 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_VOTE_LOG, digest
 from farflung.core.errors import ProtocolError, RunError
+from farflung.core.ids import PeerId
 from farflung.core.io.durable import append_whole, write_atomic
+from farflung.ledger.io.store import Store
 
 _FORMAT: Final = b"farflung-votes/1"
 _LABEL: Final = "ledger.votes"
@@ -33,6 +35,24 @@ _SECTOR: Final = 512  # what a disk writes as one piece
 class _Frame(NamedTuple):
     records: tuple[bytes, ...]
     end: int  # offset behind it
+
+
+def open_votes(store: Store, key: PeerId) -> VoteLog:
+    """The vote log of a key, beside the store and under its lock.
+
+    Raises RunError FF-LEDG-332 when there was one and it is gone, and what `VoteLog` raises.
+    """
+    path = store.path.with_name(f"votes-{key.hex()[:16]}.log")
+    if path.name in store.marks and not path.exists():
+        raise RunError(
+            "FF-LEDG-332",
+            f"{path.name} is gone",
+            cause="this key has voted, and nobody knows any more for what",
+            hint="put the file back if you moved it (never an older copy), or join again under a new key",
+        )
+    log = VoteLog(path)
+    store.mark(path.name)
+    return log
 
 
 class VoteLog:
