@@ -7,6 +7,14 @@ from typing import Any
 TOP = 2**63 - 1
 
 
+EIGHTH = 2707385501144840649318225287225658788936804267575313519463743609750303402022
+
+
+def of_small_order(key: bytes) -> bool:
+    y = int.from_bytes(key, "little") % 2**255 % (2**255 - 19)
+    return y in (0, 1, EIGHTH, 2**255 - 19 - EIGHTH, 2**255 - 20)
+
+
 class No(Exception):
     pass
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from naive_base import TOP, No, need, numbers_in
+from naive_base import TOP, No, need, numbers_in, of_small_order
 from naive_pay import LIVE, NaivePay
 
 from farflung.core.codec import encode
@@ -90,7 +90,7 @@ class Naive(NaivePay):
             sender, {"now": (0, sender), "before": (0, sender), "times": (0, 0), "void": 0}
         )
         need(said["now"][0] < op.epoch < 2**32 and op.epoch >= said["void"])
-        need(op.node not in (sender, said["now"][1], bytes(32)))
+        need(op.node not in (sender, said["now"][1], bytes(32)) and not of_small_order(op.node))
         need(1 <= op.expires <= 253402300799 >= op.until)
         said.update(now=(op.epoch, op.node), before=said["now"], times=(op.expires, op.until))
 
@@ -171,6 +171,7 @@ class Naive(NaivePay):
 
     def NodeRegister(self, sender: bytes, op: ops.NodeRegister) -> None:
         need(self.now < op.expires <= self.now + self.g.params.node_ms_max)
+        need(not of_small_order(sender))
         node = self.nodes.setdefault(sender, {"free": 0, "burnt": 0})
         held = node["free"] + sum(lease["stake"] for lease in self.locked(sender))
         need(max(op.stake, held) >= self.g.params.stake_min)

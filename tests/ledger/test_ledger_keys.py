@@ -6,9 +6,9 @@ import pytest
 from ledger_world import NODES, REQUESTER, RICH, STRANGER, World
 from msgspec.structs import replace
 
-from farflung.core.ids import PeerId
+from farflung.core.ids import PeerId, Signature
 from farflung.ledger import tx
-from farflung.ledger.rows import KeyRow
+from farflung.ledger.rows import KeyRow, NodeRow
 
 A, B, C = NODES
 FIRST = tx.KeyCertify(B.public, 1, 2_000_000_000, 1_900_000_000)
@@ -30,6 +30,28 @@ def test_the_next_key_keeps_the_one_before_for_the_overlap_and_forgets_what_was_
     for op in (FIRST, SECOND):
         assert world.do(A, op) == "ok"
     assert row(world) == KeyRow(A.public, C.public, B.public, 2, 2_100_000_000, 1, 2_000_000_000, 0)
+
+
+@pytest.mark.parametrize(
+    "key", [bytes([1, *bytes(31)]), bytes([1, *bytes(30), 128]), b"\xed" + b"\xff" * 30 + b"\x7f"]
+)
+def test_no_node_key_is_one_that_anybody_signs_for(key: bytes):
+    world = World()
+    assert world.do(A, replace(FIRST, node=PeerId(key))) == "FF-LEDG-203"
+    assert row(world) is None
+
+
+def test_an_account_that_anybody_signs_for_may_pay_but_never_lend():
+    world, anybody = World(), PeerId(bytes([1, *bytes(31)]))
+    signature = Signature(anybody + bytes(32))  # fits whatever is said
+    paid, lends = (
+        tx.SignedTx(tx.make_tx(world.chain, anybody, nonce, op), signature)
+        for nonce, op in enumerate((tx.Transfer(STRANGER.public, 1), world.register()))
+    )
+    assert world.do(A, tx.Transfer(anybody, 1000)) == "ok"
+    assert [getattr(said, "code", "ok") for said in world.send(paid, lends)] == ["ok", "FF-LEDG-203"]
+    assert world.balance(STRANGER) == 1
+    assert not world.state.rows(NodeRow)
 
 
 def test_epochs_may_leave_numbers_out():

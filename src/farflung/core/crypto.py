@@ -6,6 +6,7 @@ Hash: BLAKE3-256. Signatures: Ed25519 (RFC 8032), judged everywhere under the ZI
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import ed25519_zebra
@@ -129,6 +130,40 @@ def is_signed(public: bytes, signature: bytes, namespace: str, *parts: bytes) ->
         return bool(ed25519_zebra.ed_verify(signature, digest(namespace, *parts), public))
     except (ValueError, TypeError):
         return False
+
+
+_P: Final = 2**255 - 19  # of the field of edwards25519 (RFC 8032, section 5.1), as its _D
+_D: Final = -121665 * pow(121666, -1, _P) % _P
+
+
+def is_small_order(public: bytes) -> bool:
+    """Whether a key is one of the 8 points whose order divides 8, in any encoding that ZIP-215 reads.
+
+    One signature can fit many messages under such a key: anybody signs for it. It is refused where a key is taken on.
+    """
+    return len(public) == ID_BYTES and int.from_bytes(public, "little") % 2**255 % _P in _small_orders()
+
+
+@cache
+def _small_orders() -> frozenset[int]:
+    """The y of these points; each of the two signs of x, and y + p where it fits, encodes one of them.
+
+    Doubling (x, y) gives y' = (y^2 + x^2) / (1 - d x^2 y^2). Orders 1, 2 and 4: y = 1, -1, 0. Order 8: y' = 0, hence
+    x^2 = -y^2, and with the curve's -x^2 + y^2 = 1 + d x^2 y^2: d y^4 + 2 y^2 - 1 = 0.
+    """
+    half = _root(1 + _D)
+    squares = [(sign * half - 1) * pow(_D, -1, _P) % _P for sign in (1, -1) if half is not None]
+    eighths = [root for square in squares if (root := _root(square)) is not None]
+    return frozenset({0, 1, _P - 1, *eighths, *(_P - root for root in eighths)})
+
+
+def _root(square: int) -> int | None:
+    """A square root modulo p, or None (RFC 8032, section 5.1.3: p = 5 modulo 8)."""
+    root = pow(square, (_P + 3) // 8, _P)
+    for candidate in (root, root * pow(2, (_P - 1) // 4, _P) % _P):
+        if candidate * candidate % _P == square % _P:
+            return candidate
+    return None
 
 
 def check_signed(public: bytes, signature: bytes, namespace: str, *parts: bytes) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from farflung.core import money
 from farflung.core.codec import encode
-from farflung.core.crypto import NS_TX, is_signed
+from farflung.core.crypto import NS_TX, is_signed, is_small_order
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.params import Params
@@ -52,6 +52,17 @@ def unpayable(tx: Tx, account: AccountRow, now: int, params: Params) -> tuple[st
     if tx.fee > account.balance:
         return "FF-LEDG-006", f"fee {tx.fee} is above the balance {account.balance}"
     return None
+
+
+def check_key(key: PeerId) -> None:
+    """Raises PolicyError FF-LEDG-203 for a key that anybody can sign for; asked where the ledger takes one on."""
+    if is_small_order(key):
+        raise PolicyError(
+            "FF-LEDG-203",
+            f"the key {key[:4].hex()} has a small order",
+            cause="anybody can make signatures that it fits",
+            hint="make a key with `farflung`, not by hand",
+        )
 
 
 def charge(draft: Draft, tx: Tx) -> None:

@@ -15,6 +15,7 @@ from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.rows import NOBODY, KeyRow
+from farflung.ledger.rules.accounts import check_key
 from farflung.ledger.tables import Draft
 from farflung.ledger.tx import KeyCertify, KeyRevoke
 
@@ -22,7 +23,7 @@ LAST_SECOND: Final = 253_402_300_799  # of the year 9999
 
 
 def certify(draft: Draft, sender: PeerId, op: KeyCertify) -> None:
-    """The sender's next node key. Codes: FF-LEDG-086 epoch, FF-LEDG-087 no new key, FF-LEDG-088 no time."""
+    """The sender's next node key. Codes: FF-LEDG-086 epoch, -087 no new key, -088 no time, -203 anybody's key."""
     row = key_row(draft, sender)
     if not max(row.epoch + 1, row.void) <= op.epoch < limits.EPOCHS:
         raise PolicyError(
@@ -34,6 +35,7 @@ def certify(draft: Draft, sender: PeerId, op: KeyCertify) -> None:
         raise PolicyError("FF-LEDG-087", "a new epoch needs a new key, and another one than the account's")
     if not 0 < op.expires <= LAST_SECOND or op.until > LAST_SECOND:
         raise PolicyError("FF-LEDG-088", "a node key ends between 1970 and the year 9999")
+    check_key(op.node)
     draft.put(
         replace(
             row,

@@ -12,16 +12,17 @@ from msgspec.structs import replace
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.rows import NodeRow, NodeState
-from farflung.ledger.rules.accounts import deposit, withdraw
+from farflung.ledger.rules.accounts import check_key, deposit, withdraw
 from farflung.ledger.tables import Draft
 from farflung.ledger.tx import NodeLeave, NodeRegister
 
 
 def register(draft: Draft, sender: PeerId, op: NodeRegister) -> None:
-    """Opens or renews a registration. Codes: FF-LEDG-010, FF-LEDG-022 expiry, FF-LEDG-023 stake too small."""
+    """Opens or renews a registration. Codes: FF-LEDG-010, -022 expiry, -023 stake too small, -203 anybody's key."""
     params = draft.params
     if not draft.now < op.expires <= draft.now + params.node_ms_max:
         raise PolicyError("FF-LEDG-022", f"expiry {op.expires} is past or too far ahead")
+    check_key(sender)
     row = draft.find(NodeRow, sender) or NodeRow(sender, op.caps, op.unit_price, op.expires)
     missing = max(0, op.stake - row.stake)
     if row.stake + missing < params.stake_min:
