@@ -59,6 +59,7 @@ ORDERS = (
     wire.UNVEIL,
     wire.MEMBERS,
     wire.PASSES,
+    wire.VOUCH,
     wire.END,
 )
 

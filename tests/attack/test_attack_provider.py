@@ -13,6 +13,7 @@ import pytest
 from attack_lease import (
     FACTS,
     FELLOW,
+    GENESIS,
     ME,
     ORDERS,
     PROPOSAL,
@@ -48,6 +49,7 @@ from farflung.core.layout import Layout, TensorSpec
 from farflung.core.tolls import Pass, SignedPass, sign_pass
 from farflung.host import lease
 from farflung.job.spec import Terms
+from farflung.ledger.tallies import SignedTally, make_tally, mark_tally
 from farflung.net.endpoints import Place
 from farflung.net.messages import Kind
 from farflung.store.objects import Manifest, seal
@@ -94,6 +96,7 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
             wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, said),
             wire.MEMBERS: wire.Members(TERMS.id, (scene.stranger.address, scene.fellow.address)),
             wire.PASSES: wire.Passes(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
+            wire.VOUCH: voucher_of(STRANGER),
             wire.END: wire.End(TERMS.id),
         }
         assert orders.keys() == set(ORDERS)
@@ -103,6 +106,29 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
         assert scene.process.worker.trained == []
         assert scene.provider._tenancy is not None
         assert not scene.provider._tenancy.allows(STRANGER.public)
+
+    against(attack)
+
+
+def voucher_of(signer: SigningKey, job: Hash = TERMS.id, node: SigningKey = ME) -> wire.Vouched:
+    """Seven units in this job, by this key's word."""
+    tally, (voucher,) = make_tally(GENESIS.chain, job, 0, [(node.public, 7)])
+    return wire.Vouched(job, SignedTally(tally, (mark_tally(signer, tally),)), voucher)
+
+
+def test_a_provider_keeps_only_vouchers_that_pay_it(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await scene.begin()
+        kept = scene.provider._folder / "vouchers"
+        bad = [voucher_of(STRANGER), voucher_of(REQUESTER, node=FELLOW)]
+        good = voucher_of(REQUESTER)
+        bad.append(replace(good, voucher=replace(good.voucher, credit=replace(good.voucher.credit, units=8))))
+        for said in bad:
+            assert await scene.order(wire.VOUCH, said) == "FF-LEDG-240"
+        assert await scene.order(wire.VOUCH, voucher_of(REQUESTER, NIL)) == "FF-APP-305"
+        assert not kept.exists()
+        assert await scene.order(wire.VOUCH, good) == "ok"
+        assert [path.name for path in kept.iterdir()] == [TERMS.id.hex()]
 
     against(attack)
 

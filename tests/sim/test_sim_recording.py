@@ -295,3 +295,23 @@ def test_evidence_is_named_by_its_hash_and_is_of_the_guilty_peer(tmp_path: Path)
     assert slash.node == PeerId(GUILTY.public)
     assert slash.evidence == story.ledger.lease(GUILTY.public).evidence != ZERO_HASH
     assert {v.verdict.verifier for v in slash.verdicts} == {v.public for v in VERIFIERS}
+
+
+def test_what_is_recorded_is_vouched_for_once_without_who_is_guilty(tmp_path: Path) -> None:
+    story, handed = Story(tmp_path), list[tuple[int, dict[PeerId, int]]]()
+    story.close(*range(ROUNDS))
+    story.judge(0)
+    recorder = story.recorder
+    recorder._hand = lambda chain, epoch, earned: handed.append((epoch, dict(earned)))
+    asyncio.run(recorder.catch_up())
+    story.judge(*range(1, ROUNDS))
+    for _ in range(2):
+        asyncio.run(recorder.catch_up())
+    recorded: dict[PeerId, int] = {}
+    for op in story.progress:
+        for node, units in op.units:
+            recorded[node] = recorded.get(node, 0) + units
+    del recorded[GUILTY.public]
+    assert [epoch for epoch, _ in handed] == [0, ROUNDS - 1]
+    assert handed[0][1][GUILTY.public] == TOKENS
+    assert handed[1][1] == recorded

@@ -38,6 +38,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.preparation import module_source
 from farflung.app.recording import Recorder
 from farflung.app.registry import first_key
+from farflung.app.vouching import Vouching
 from farflung.compress import kernels
 from farflung.core.crypto import NS_JOB_KEY, SigningKey
 from farflung.core.errors import FarflungError, PolicyError, RunError
@@ -133,6 +134,7 @@ class Requester:
         self._fares = Fares(key, self.endpoint, fare, journal.emit)
         how = (self.roads, self._supplies, journal, lambda: self._fares.passes)
         self._crew = Crew(key.public, terms, self._job_key, *how)
+        self._vouching = Vouching(key, terms.id, self._crew.dial)
 
     async def open(self) -> None:
         """Starts to listen."""
@@ -142,6 +144,7 @@ class Requester:
     async def close(self) -> None:
         """Closes the network side, the checker and the log."""
         await self._crew.rest()
+        await self._vouching.close()
         await self._fares.close()
         self._inspection.close()
         self._fanning.leave()
@@ -219,9 +222,8 @@ class Requester:
             leases = await self._ledger.leases(self._terms.id)
             verifiers = sum(lease.role is Role.AUDIT for lease in leases)
             evidence = self._folder.evidence
-            self._recording = Recorder(
-                self._ledger, self._terms, self.log, evidence, verifiers, self._journal
-            )
+            kept = (self._ledger, self._terms, self.log, evidence, verifiers, self._journal)
+            self._recording = Recorder(*kept, self._vouching.hand)
         return self._recording
 
     async def _fund(self, ledger: LedgerClient, budget: Budget) -> None:

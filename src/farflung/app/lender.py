@@ -23,6 +23,7 @@ from farflung.app.quarters import Quarters
 from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
+from farflung.app.vouching import Vouchers
 from farflung.app.wire import order
 from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core import limits
@@ -88,6 +89,7 @@ class Lender:
         lent = config, self._credential, self.handle, self.counter, manners
         self.endpoint, self.roads = station(*lent)
         self.quarters = Quarters(key, self.endpoint, self.roads)
+        self.vouchers = Vouchers(self._folder / "vouchers", key.public, genesis.chain)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""
@@ -99,6 +101,9 @@ class Lender:
         if method == wire.PROPOSE:
             return encode(self._propose(connection, decode(body, wire.Proposal, limits.CONTROL_BYTES)))
         past = self._past
+        if method == wire.VOUCH and connection.peer == self._requester:
+            self._keep(connection.peer, decode(body, wire.Vouched, limits.CONTROL_BYTES))
+            return b""
         if past is not None and method in FOR_VERIFIERS and self._may_order(connection.peer, method, past):
             is_requester = connection.peer == self._requester
             return await past.obey(method, body) if is_requester else past.recall(method, body)
@@ -111,6 +116,12 @@ class Lender:
             # On the disk already: it waits for no order, and gives none.
             return self._tenancy.recall(method, body)
         return await self._order(connection, self._tenancy, method, body)
+
+    def _keep(self, requester: PeerId, said: wire.Vouched) -> None:
+        """A voucher of the lease, also of one whose worker is gone. Raises PolicyError FF-APP-305."""
+        if said.job not in [tenancy.job for tenancy in (self._tenancy, self._past) if tenancy is not None]:
+            raise PolicyError("FF-APP-305", "a voucher is of a job that is not worked on here")
+        self.vouchers.take(requester, said)
 
     def _may_order(self, peer: PeerId, method: str, tenancy: Tenancy | AuditTenancy) -> bool:
         is_verifiers = method in FOR_VERIFIERS and tenancy.is_verifier(peer)
@@ -328,6 +339,7 @@ async def lend(orders: Orders, role: Role) -> None:
         return await node.endpoint.dial(validator, config["ledger"]["host"], config["ledger"]["port"])
 
     client = LedgerClient(reach_ledger, key, genesis)
+    node.vouchers.follow(client)
     presence = node.presence(places, reach_ledger)
     node.quarters.follow(presence)
     report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
@@ -342,9 +354,11 @@ async def lend(orders: Orders, role: Role) -> None:
             tasks.begin(presence.stay())
             report("registered")
         elif said.get("do") == "leave":
+            await node.vouchers.claim_all()
             await client.leave()
             report("left")
     await tasks.close()
+    await node.vouchers.close()
     node.release("the agent ends")
     await node.quarters.close()
     await node.roads.close()

@@ -7,7 +7,8 @@ nothing: whoever comes next records what is missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from farflung.app.archive import RunLog, roots_by_round
@@ -18,7 +19,7 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.events import Caught
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobState, LeaseRow
 from farflung.ledger.rules.bounties import share_of
@@ -26,6 +27,8 @@ from farflung.ledger.tx import Finding, JobSlash, Progress
 from farflung.train.roundlog import Audited, contributions_root
 from farflung.verify.evidence import Evidence, claim_of, evidence_hash
 from farflung.verify.tally import Guilty, Tally
+
+Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
 
 
 class Recorder:
@@ -39,9 +42,12 @@ class Recorder:
         evidence: Path,
         verifiers: int,
         journal: Emitter,
+        hand: Hand = lambda chain, epoch, earned: None,
     ) -> None:
+        """`hand` is told of what is recorded, as (chain, newest round, units since the job began): vouchers go out."""
         self._ledger, self._terms, self._log = ledger, terms, log
         self._evidence, self._verifiers, self._journal = evidence, verifiers, journal
+        self._hand, self._handed = hand, -1
         self._told: set[PeerId] = set()  # of whose end this process has told
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -64,11 +70,12 @@ class Recorder:
         """Records everything that the ledger does not have; raises RunError FF-APP-068."""
         async with self._turn:
             roots, accepted = roots_by_round(self._log.records), self._log.accepted
-            tally = Tally(self._terms.spec, self._verifiers)
-            job = await self._ledger.job(self._terms.id)
+            tally, earned = Tally(self._terms.spec, self._verifiers), Counter[PeerId]()
+            job, recorded = await self._ledger.job(self._terms.id), -1
             for audited in self._judged(len(roots) - 1):
                 round = audited.round
                 units = tally.add(accepted[round], audited)
+                earned.update(units)
                 if job is None or job.state is not JobState.RUNNING:
                     if round >= (job.round if job is not None else 0):
                         raise _closed_early(job.state.name.lower() if job is not None else "unknown")
@@ -79,6 +86,11 @@ class Recorder:
                     await self._ledger.submit(said)
                 for guilty in [g for g in tally.guilty.values() if g.round == round]:
                     await self._slash(guilty)
+                recorded = round
+            if recorded > self._handed:
+                self._handed = recorded
+                whole = {node: units for node, units in earned.items() if node not in tally.guilty}
+                self._hand(self._ledger.chain, recorded, whole)
 
     def _judged(self, closed: int) -> list[Audited]:
         """One for each round that may be recorded, in order; of a job without audits every closed round."""

@@ -11,6 +11,7 @@ audit.reveal    RevealSegment   SegmentRevealed   what the peer claims came out,
 lease.members   Members         b""               who is in the job from now on
 fan.enter       Enter           b""               it is in the job's group at a relay (net.groups)
 lease.pass      Passes          b""               it shows these when it dials through relays (core.tolls)
+lease.vouch     Vouched         b""               it keeps this: what it has earned (ledger.tallies)
 lease.end       End             b""               the lease is over
 
 requester → verifier            answer
@@ -20,6 +21,7 @@ audit.run       AuditOrder      AuditAnswer       it has trained the segment aga
 audit.judge     AuditReveal     Judged            it has compared
 lease.members   Members         b""               who was in the job, those included that are out
 lease.pass      Passes          b""               as a provider
+lease.vouch     Vouched         b""               as a provider
 lease.end       End             b""               the lease is over
 
 verifier → provider: audit.open and audit.reveal, where the coordinator brought no answer; they give what lies on the
@@ -37,6 +39,7 @@ from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId, Signature
 from farflung.core.tolls import SignedPass
 from farflung.job.spec import Terms
+from farflung.ledger.tallies import SignedTally, Voucher
 from farflung.ledger.tx import Role, SignedOffer, SignedVerdict
 from farflung.net.endpoints import DIRECT, Place
 from farflung.net.groups import SignedRoster
@@ -56,6 +59,7 @@ ENTER = "fan.enter"
 HELD = "fan.held"
 MEMBERS = "lease.members"
 PASSES = "lease.pass"
+VOUCH = "lease.vouch"
 OPEN = "audit.open"
 UNVEIL = "audit.reveal"
 AUDIT = "audit.run"
@@ -307,6 +311,14 @@ class Passes(Wire, frozen=True):
 
     job: Hash
     passes: tuple[SignedPass, ...]
+
+
+class Vouched(Wire, frozen=True):
+    """What the node has earned in the job so far, under the requester's mark."""
+
+    job: Hash
+    signed: SignedTally
+    voucher: Voucher
 
 
 class End(Wire, frozen=True):

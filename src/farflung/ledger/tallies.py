@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from farflung.core import merkle
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_ATTEST, NS_TALLY, SigningKey, is_signed
+from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId, Signature
 
 
@@ -97,6 +98,23 @@ def is_of(tally: Tally, voucher: Voucher) -> bool:
     """Whether the voucher is a leaf of this tally."""
     leaf = encode(voucher.credit)
     return merkle.holds(tally.root, tally.count, voucher.index, leaf, voucher.path)
+
+
+def check_voucher(signed: SignedTally, voucher: Voucher, about: tuple[Hash, Hash, PeerId, PeerId]) -> None:
+    """Raises VerificationError FF-LEDG-240 unless the voucher will pay: `about` is (chain, job, requester, node)."""
+    tally = signed.tally
+    chain, job, requester, node = about
+    is_marked_by_it = [mark.signer for mark in signed.marks] == [requester] and is_marked(
+        signed.marks[0], tally
+    )
+    is_ours = (tally.chain, tally.job, voucher.credit.node) == (chain, job, node)
+    if not (is_ours and is_marked_by_it and is_of(tally, voucher)):
+        raise VerificationError(
+            "FF-LEDG-240",
+            "this voucher pays nothing",
+            cause="it is of another chain, job or node, not signed by the requester, or not of its tally",
+            hint="work no further for who gives it: the last good voucher still pays",
+        )
 
 
 def mark_tally(key: SigningKey, tally: Tally) -> Mark:

@@ -1,0 +1,125 @@
+"""Vouchers between a requester and its nodes: handed out with each recorded round, kept, and claimed by if need be.
+
+What a node has earned it holds under the requester's mark (ledger.tallies). When the ledger does not say as much a
+moment later, the node lets the ledger know by itself: who takes work and does not record it pays all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from farflung.app import wire
+from farflung.app.leash import report
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.lines import Dial
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError, ProtocolError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.io.durable import write_atomic
+from farflung.core.io.tasks import Tasks
+from farflung.ledger.receipts import read_row
+from farflung.ledger.rows import HOLDS_MONEY, LeaseRow, lease_key
+from farflung.ledger.tallies import SettleMany, SignedTally, check_voucher, make_tally, mark_tally
+
+HAND_SECONDS: Final = 10.0  # for one node to take its voucher; the next one holds what this one held
+RECORD_SECONDS: Final = 2.0  # between two looks at the ledger, before a node claims: validators may lag
+
+
+class Vouching:
+    """The requester's side: one tally a recorded round, and everybody's voucher to everybody that is there."""
+
+    def __init__(self, key: SigningKey, job: Hash, dial: Dial) -> None:
+        self._key, self._job, self._dial = key, job, dial
+        self._tasks = Tasks()
+
+    def hand(self, chain: Hash, epoch: int, earned: Mapping[PeerId, int]) -> None:
+        """Signs what each node has earned up to the end of `epoch` and lets each have its voucher, in its own time."""
+        tally, vouchers = make_tally(chain, self._job, epoch, sorted(earned.items()))
+        signed = SignedTally(tally, (mark_tally(self._key, tally),))
+        self._tasks.cancel()  # who was not reached yet gets the newer one
+        for voucher in vouchers:
+            said = wire.Vouched(self._job, signed, voucher)
+            self._tasks.begin(self._give(voucher.credit.node, encode(said)))
+
+    async def _give(self, node: PeerId, body: bytes) -> None:
+        with contextlib.suppress(FarflungError):  # one that is away gets the next one
+            await (await self._dial(node)).call(wire.VOUCH, body, timeout=HAND_SECONDS)
+
+    async def close(self) -> None:
+        """Hands out no more."""
+        await self._tasks.close()
+
+
+class Vouchers:
+    """A node's side: the newest voucher of each job, on disk, and what becomes of it."""
+
+    def __init__(self, folder: Path, key: PeerId, chain: Hash) -> None:
+        self._folder, self._key, self._chain = folder, key, chain
+        self._ledger: LedgerClient | None = None
+        self._tasks = Tasks()
+
+    def follow(self, ledger: LedgerClient) -> None:
+        """Where claims are made, with this node's key."""
+        self._ledger = ledger
+
+    def take(self, requester: PeerId, said: wire.Vouched) -> None:
+        """Keeps a voucher, unless the one that is held says more. Raises VerificationError FF-LEDG-240."""
+        check_voucher(said.signed, said.voucher, (self._chain, said.job, requester, self._key))
+        held = self._held(said.job)
+        if held is None or held.voucher.credit.units < said.voucher.credit.units:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            write_atomic(self._file(said.job), encode(said), "provider.voucher")
+        if self._ledger is not None:
+            self._tasks.begin(self._watch(self._ledger, said.job))
+
+    async def _watch(self, ledger: LedgerClient, job: Hash) -> None:
+        """Claims what the ledger does not say, and goes on not saying."""
+        try:
+            if await self._missing(ledger, job) is not None:
+                await asyncio.sleep(RECORD_SECONDS)
+                await self._claim(ledger, job)
+        except FarflungError as error:
+            report("warning", code=error.code, message=f"a voucher is not claimed: {error.message}"[:300])
+
+    async def claim_all(self) -> None:
+        """Before this node leaves: claims by every voucher that it holds. Raises what the ledger's client raises."""
+        for path in sorted(self._folder.glob("*")):
+            if self._ledger is not None and not path.suffix:  # of a write that was cut off
+                await self._claim(self._ledger, Hash(bytes.fromhex(path.name)))
+
+    async def _claim(self, ledger: LedgerClient, job: Hash) -> None:
+        missing = await self._missing(ledger, job)
+        if missing is not None:
+            await ledger.submit(SettleMany(missing.signed, (missing.voucher,)))
+
+    async def _missing(self, ledger: LedgerClient, job: Hash) -> wire.Vouched | None:
+        """What is held of a job whose lease says less. Of a job that is over nothing is held any longer."""
+        held, row = self._held(job), await ledger.job(job)
+        if row is None or row.state not in HOLDS_MONEY:
+            self._file(job).unlink(missing_ok=True)
+            return None
+        receipt = await ledger.receipt(LeaseRow.TABLE, lease_key(job, self._key))
+        lease = read_row(receipt) if receipt is not None else None
+        is_less = (
+            isinstance(lease, LeaseRow) and held is not None and lease.earned < held.voucher.credit.units
+        )
+        return held if is_less else None
+
+    def _held(self, job: Hash) -> wire.Vouched | None:
+        try:
+            return decode(self._file(job).read_bytes(), wire.Vouched, limits.CONTROL_BYTES)
+        except (OSError, ProtocolError):  # none, or damaged: the next one is whole again
+            return None
+
+    def _file(self, job: Hash) -> Path:
+        return self._folder / job.hex()
+
+    async def close(self) -> None:
+        """Watches no more."""
+        await self._tasks.close()
