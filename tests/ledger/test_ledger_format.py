@@ -8,7 +8,7 @@ from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, World, genesis
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.ledger import queries as q
-from farflung.ledger import tx
+from farflung.ledger import searches, tx
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
 from farflung.ledger.tallies import JobAttest
@@ -69,6 +69,10 @@ def test_wire_structs_have_known_bytes():
         q.AskSteps(),
         q.AskBlocks(4),
         q.AskTx(JOB),
+        searches.AskRows("nodes"),
+        searches.AskLeasesOf(NODES[0].public),
+        searches.AskFind(JOB.hex()[:8]),
+        searches.AskLife(JOB),
         q.AskKeys(),
         q.AskGenesis(),
     )
@@ -81,8 +85,8 @@ def test_wire_structs_have_known_bytes():
     )
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
-        "1df8e8b860bf1762",
-        "3c213a63f01955c2",
+        "60a947d000cab9c5",
+        "e0747d3f773a90d3",
         "3422087e649f3a84",
         "0c46bf394a1751e7",
     ]

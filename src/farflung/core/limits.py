@@ -172,3 +172,17 @@ CANDIDATES: Final = 8  # addresses that one offer of a simultaneous open may nam
 OFFER_BYTES: Final = KIB
 LAN_SERVICES: Final = 64  # heard by multicast DNS and remembered; the oldest makes room
 LAN_PLACES: Final = 4  # of one of them
+
+# The ledger's readers
+API_HEAD_BYTES: Final = 8 * KIB  # of one request: there is no body
+API_TARGET_BYTES: Final = 2 * KIB
+API_HEADERS: Final = 64
+API_HEAD_SECONDS: Final = 5.0  # for all of a request to come
+API_SEND_SECONDS: Final = 30.0  # for an answer to be taken
+API_ANSWER_BYTES: Final = 16 * MIB
+API_CONNECTIONS: Final = 128
+API_CONNECTIONS_PER_ADDRESS: Final = 16
+API_ADDRESSES: Final = 4096  # whose rate is remembered; the one that was silent longest makes room
+API_RATE: Final = 50.0  # tokens a second for one address; a path costs 1 to 8
+API_BURST: Final = 200.0  # tokens that it may have saved
+METRIC_PEERS: Final = 128  # that one page of metrics names

@@ -94,6 +94,11 @@ class Chain:
         place = self.past.find(name)
         return AlreadyApplied(name, *place) if place is not None else None
 
+    def code_of(self, name: Hash) -> str:
+        """Why the transaction of this id failed in its block; empty if it did not, or is in none."""
+        place = self.past.find(name)
+        return place[1] if place else ""
+
     def next_time(self, now_ms: int) -> int:
         """The time of a block proposed now: after the parent, at most `step_ms_max` after it."""
         return next_time(self.tip, now_ms)

@@ -34,6 +34,9 @@ class Past(Protocol):
     def find(self, tx: Hash) -> Place | None:
         """Where a transaction is."""
 
+    def named(self, lowest: bytes, highest: bytes, count: int) -> Sequence[Hash]:
+        """Ids of transactions between two ids, in order."""
+
     def blocks(self, first: int, count: int) -> Iterable[Block]:
         """Blocks from a height on."""
 
@@ -61,6 +64,10 @@ class Memory:
     def find(self, tx: Hash) -> Place | None:
         """Where a transaction is."""
         return self._found.get(tx)
+
+    def named(self, lowest: bytes, highest: bytes, count: int) -> Sequence[Hash]:
+        """Ids of transactions between two ids, in order."""
+        return sorted(name for name in self._found if lowest <= name <= highest)[:count]
 
     def blocks(self, first: int, count: int) -> Iterable[Block]:
         """Blocks from a height on."""

@@ -18,6 +18,19 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.results import Result
 from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
+from farflung.ledger.searches import (
+    AskFind,
+    AskLeasesOf,
+    AskLife,
+    AskRows,
+    FoundAre,
+    LifeIs,
+    RowsAre,
+    leases_by,
+    life_of,
+    names_like,
+    rows_from,
+)
 from farflung.ledger.snapshot import AskChunk, AskSnapshot, ChunkIs, SnapshotIs
 from farflung.ledger.tables import leases_of
 from farflung.ledger.tx import SignedTx
@@ -109,6 +122,10 @@ Read = (
     | AskSteps
     | AskBlocks
     | AskTx
+    | AskRows
+    | AskLeasesOf
+    | AskFind
+    | AskLife
     | AskKeys
     | AskGenesis
 )
@@ -166,9 +183,10 @@ class BlocksAre(Wire, frozen=True, tag="blocks"):
 
 
 class TxIs(Wire, frozen=True, tag="tx"):
-    """The height of the transaction's block, or None."""
+    """The height of the transaction's block, or None; `code` is empty, or says why it failed there."""
 
     height: int | None
+    code: str = ""
 
 
 class KeysAre(Wire, frozen=True, tag="keys"):
@@ -215,6 +233,9 @@ Answer = (
     | StepsAre
     | BlocksAre
     | TxIs
+    | RowsAre
+    | FoundAre
+    | LifeIs
     | KeysAre
     | GenesisIs
     | Submitted
@@ -254,7 +275,15 @@ def answer(chain: Chain, query: Read) -> Answer:
         case AskBlocks(height):
             return _blocks(chain, height)
         case AskTx(tx):
-            return TxIs(chain.find(tx))
+            return TxIs(chain.find(tx), chain.code_of(tx))
+        case AskRows(table, start):
+            return rows_from(chain, table, start)
+        case AskLeasesOf(node, start):
+            return leases_by(chain, node, start)
+        case AskFind(digits):
+            return names_like(chain, digits)
+        case AskLife(job, height):
+            return life_of(chain, job, height)
         case AskKeys(height):
             return _keys(chain, height)
         case AskGenesis():

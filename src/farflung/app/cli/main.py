@@ -46,6 +46,7 @@ VERBS: Mapping[str, Verb] = {
     "export": Verb("", "fetching:export", "Write a model for other programs"),
     "verify-run": Verb("Trust", "looking:verify_run", "Recompute a finished run from its log alone"),
     "receipt": Verb("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
+    "ledger": Verb("", "ledgering:ledger", "Look into a ledger, and keep books by it"),
     "check": Verb("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
     "bench": Verb("", "measuring:bench", "Measure codecs on your own tensors"),
     "key": Verb("", "keying:key", "Make, replace or revoke the key of a machine"),
@@ -87,7 +88,6 @@ MEANT: Mapping[str, str] = {
 LATER: Mapping[str, str] = {
     "lend": "providers are started by `farflung run` on this computer; what can be lent to others is a relay",
     "provide": "providers are started by `farflung run` on this computer; what can be lent to others is a relay",
-    "ledger": "each run has a ledger of its own",
 }
 
 
@@ -118,10 +118,9 @@ class Verbs(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One screen: what this is, and each verb on a line, by what one does with it."""
         formatter.write("Train PyTorch models on computers that belong to different people, and settle.\n")
-        formatter.write("Usage: farflung [-v] VERB [ARGUMENTS]        farflung VERB --help says more\n")
+        formatter.write("Usage: farflung [-v] VERB [--help]      Example: farflung run --preset tiny\n")
         for name, verb in VERBS.items():
             formatter.write(f"  {verb.group:<8} {name:<11} {verb.about}\n")
-        formatter.write("Example: farflung run --preset tiny\n")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Says what was meant by a verb that is none."""

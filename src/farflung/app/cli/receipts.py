@@ -29,7 +29,7 @@ DOES = {Role.TRAIN: "trained", Role.AUDIT: "audited"}
 ENDED = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 
 
-def _hash(ctx: click.Context, param: click.Parameter, value: str | None) -> Hash | None:
+def hash_of(ctx: click.Context, param: click.Parameter, value: str | None) -> Hash | None:
     """The 32 bytes that 64 hexadecimal digits stand for."""
     if value is None:
         return None
@@ -52,7 +52,9 @@ def receipt() -> None:
     short_help="Verify a receipt file offline, and say what it proves.",
 )
 @click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--genesis", metavar="HASH", callback=_hash, help="The ledger's genesis, known from elsewhere.")
+@click.option(
+    "--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def verify(file: Path, genesis: Hash | None, as_json: bool) -> None:
     """Verify a receipt file offline and say what it proves: who did what, for how much, and what was lost."""

@@ -122,6 +122,11 @@ class Store:
         found = self._file.rows("SELECT height, code FROM txs WHERE id = ?", tx)
         return found[0] if found else None
 
+    def named(self, lowest: bytes, highest: bytes, count: int) -> Sequence[Hash]:
+        """Ids of transactions between two ids, in order."""
+        query = "SELECT id FROM txs WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+        return [Hash(name) for (name,) in self._file.rows(query, lowest, highest, count)]
+
     def blocks(self, first: int, count: int) -> Iterator[Block]:
         """Blocks from a height on, read one by one. Raises RunError FF-LEDG-081, -082."""
         for height in range(max(1, first), max(1, first) + count):

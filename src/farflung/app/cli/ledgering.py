@@ -1,0 +1,37 @@
+"""The verb group `ledger`: what operators of a ledger do, and what its readers look up."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+# Each verb's place: the module is imported when the verb is used.
+PLACES: Final[Mapping[str, str]] = {
+    "show": "ledger_showing:show",
+    "statement": "ledger_stating:statement",
+    "export": "ledger_stating:export",
+}
+
+
+class LedgerVerbs(click.Group):
+    """A group whose commands are imported one at a time."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, readers' first."""
+        return list(PLACES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, or None."""
+        if cmd_name not in PLACES:
+            return None
+        module, _, name = PLACES[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
+        return command
+
+
+@click.group(cls=LedgerVerbs, epilog="Example: farflung ledger show head")
+def ledger() -> None:
+    """Look into a ledger, check its proofs, and keep books by it."""

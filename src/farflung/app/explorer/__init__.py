@@ -1,0 +1,1 @@
+"""The ledger for readers: its HTTP interface, the screens of `farflung ledger show`, statements, metrics."""

@@ -1,0 +1,128 @@
+"""An account's statement for its books: rows with balances, as CSV (RFC 4180) or JSON, exact to the micro-credit."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from farflung.app.explorer.telling import moment
+from farflung.core.errors import RunError
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.core.money import format_credits
+from farflung.ledger.chain import Chain
+from farflung.ledger.rows import NOBODY, AccountRow
+from farflung.ledger.statements import Entry, entries_of, held_by
+
+COLUMNS: Final = (
+    "time",
+    "time_ms",
+    "block",
+    "transaction",
+    "what",
+    "counterparty",
+    "job",
+    "amount",
+    "amount_credits",
+    "balance",
+    "balance_credits",
+    "tied_up",
+    "tied_up_credits",
+)
+_FORMULA: Final = tuple("=+-@\t\r")  # what makes a spreadsheet compute a cell
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An entry with what the account had after it, in micro-credits: free, and tied up in stakes, escrows, deposits."""
+
+    entry: Entry
+    balance: int
+    held: int
+
+
+def lines_of(entries: Iterable[Entry], account: PeerId) -> Iterator[Line]:
+    """The lines of one account."""
+    balance = held = 0
+    for entry in entries:
+        if entry.account == account:
+            balance, held = balance + entry.amount, held + entry.held
+            yield Line(entry, balance, held)
+
+
+def statement_of(chain: Chain, account: PeerId) -> list[Line]:
+    """The whole statement, by executing all blocks again.
+
+    Raises RunError FF-APP-280 where old blocks are not kept, -289 when it does not end at what the ledger's rows say.
+    """
+    if chain.past.first > 1 and chain.head.height:
+        raise RunError(
+            "FF-APP-280",
+            "a statement needs every block since the genesis",
+            cause=f"this source keeps them from block {chain.past.first} on",
+            hint="ask a validator that keeps all of them, or an export that was made of it",
+        )
+    lines = list(lines_of(entries_of(chain.genesis, chain.blocks), account))
+    last = (lines[-1].balance, lines[-1].held) if lines else (0, 0)
+    row = chain.state.find(AccountRow, account) or AccountRow(account)
+    if last != (row.balance, held_by(chain.state, account)):
+        raise RunError(
+            "FF-APP-289",
+            f"the statement ends at {last[0]} micro-credits, the account holds {row.balance}",
+            cause="something moved this account's money that no entry explains: this is a mistake in farflung itself",
+            hint="report it with the output of `farflung ledger export`",
+        )
+    return lines
+
+
+def between(lines: Iterable[Line], since: int, until: int) -> list[Line]:
+    """Lines of blocks with since <= time < until, in ledger milliseconds."""
+    return [line for line in lines if since <= line.entry.time < until]
+
+
+def record(line: Line) -> dict[str, Any]:
+    """One line by the names of COLUMNS: ids in hexadecimal, empty where there is none."""
+    entry = line.entry
+    return {
+        "time": moment(entry.time),
+        "time_ms": entry.time,
+        "block": entry.height,
+        "transaction": _name(entry.tx),
+        "what": entry.what.value,
+        "counterparty": _name(entry.other),
+        "job": _name(entry.about),
+        "amount": entry.amount,
+        "amount_credits": format_credits(entry.amount),
+        "balance": line.balance,
+        "balance_credits": format_credits(line.balance),
+        "tied_up": line.held,
+        "tied_up_credits": format_credits(line.held),
+    }
+
+
+def _name(name: bytes) -> str:
+    return "" if name in (ZERO_HASH, NOBODY) else name.hex()
+
+
+def as_csv(records: Sequence[dict[str, Any]]) -> str:
+    """A head and one row a record; no text in it can be taken for a formula."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([cell(record[name]) for name in COLUMNS] for record in records)
+    return out.getvalue()
+
+
+def cell(value: object) -> str:
+    """A value as a cell: numbers as they are, text behind an apostrophe where a spreadsheet would compute it."""
+    text = str(value)
+    if isinstance(value, int) or _is_amount(text) or not text.startswith(_FORMULA):
+        return text
+    return "'" + text
+
+
+def _is_amount(text: str) -> bool:
+    whole, point, parts = text.removeprefix("-").partition(".")
+    return bool(point) and whole.isascii() and whole.isdigit() and parts.isascii() and parts.isdigit()

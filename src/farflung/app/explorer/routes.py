@@ -1,0 +1,201 @@
+"""The paths of the interface: one table, from which requests are answered and the description is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from farflung.app.explorer import answers
+from farflung.app.explorer.answers import Ask, Form, Words, wrong
+from farflung.app.explorer.forms import COUNT, DECIMAL, HEX, an_object, schema_of
+from farflung.core.errors import UsageError
+from farflung.ledger.block import Genesis, Header
+from farflung.ledger.motions import ParamsRow
+from farflung.ledger.rows import KINDS, AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, Row
+from farflung.ledger.seats import CommitteeRow
+from farflung.ledger.tx import Tx
+from farflung.ledger.votes import Certificate
+
+Schema = dict[str, Any]
+
+TEXT: Final[Schema] = {"type": "string"}
+BASE64: Final[Schema] = {"type": "string", "contentEncoding": "base64"}
+NEXT: Final[Schema] = {"anyOf": [COUNT, {"type": "null"}]}
+FROM: Final = {"from": "where to begin: what `next` of the page before says"}
+
+
+def a_list(item: Schema) -> Schema:
+    """The schema of an array."""
+    return {"type": "array", "items": item}
+
+
+_SEALED: Final = {
+    "id": HEX,
+    "header": schema_of(Header),
+    "certificate": schema_of(Certificate),
+    "proof": an_object({"header": BASE64, "certificate": BASE64}),
+}
+_TX: Final = an_object(
+    {
+        "id": HEX,
+        "height": COUNT,
+        "time": COUNT,
+        "place": COUNT,
+        "failed": TEXT,
+        "tx": schema_of(Tx),
+        "proof": an_object({"inclusion": BASE64}),
+    }
+)
+_SHORT: Final = an_object({"id": HEX, "sender": HEX, "operations": a_list(TEXT)})
+
+
+def a_row(*kinds: type[Row]) -> Schema:
+    """The schema of a proved row of one of these tables."""
+    return an_object(
+        {
+            "table": {"enum": [kind.TABLE for kind in kinds]},
+            "index": COUNT,
+            "height": COUNT,
+            "time": COUNT,
+            "row": schema_of(kinds[0]) if len(kinds) == 1 else {"anyOf": [schema_of(k) for k in kinds]},
+            "proof": an_object({"receipt": BASE64}),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path. Names in braces stand for one part each; `query` says what each word behind `?` means.
+
+    `cost`: tokens that a client spends on it (explorer.rates), about the work it makes.
+    """
+
+    path: str
+    answer: Callable[[Ask, Words], Form]
+    schema: Schema
+    query: Mapping[str, str] = field(default_factory=dict)
+    cost: int = 1
+
+
+ROUTES: Final = (
+    Route("/v1/head", answers.head, an_object({"genesis": HEX, "head": an_object(_SEALED)})),
+    Route(
+        "/v1/genesis",
+        answers.genesis,
+        an_object({"id": HEX, "genesis": schema_of(Genesis), "proof": an_object({"genesis": BASE64})}),
+    ),
+    Route(
+        "/v1/blocks",
+        answers.blocks,
+        an_object(
+            {
+                "blocks": a_list(
+                    an_object({**_SEALED, "transactions": COUNT, "canonical": BASE64}, "canonical")
+                ),
+                "next": NEXT,
+            }
+        ),
+        {**FROM, "limit": f"how many, 1 to {answers.PAGE}", "whole": "1: with each block's canonical bytes"},
+        cost=4,
+    ),
+    Route(
+        "/v1/blocks/{height}",
+        answers.block,
+        an_object({**_SEALED, "transactions": a_list(_SHORT), "canonical": BASE64}),
+        cost=4,
+    ),
+    Route("/v1/tx/{id}", answers.tx, _TX, cost=2),
+    Route("/v1/accounts/{key}", answers.account, an_object({"account": a_row(AccountRow)})),
+    Route(
+        "/v1/nodes", answers.nodes, an_object({"nodes": a_list(a_row(NodeRow)), "next": NEXT}), FROM, cost=4
+    ),
+    Route("/v1/nodes/{key}", answers.node, an_object({"node": a_row(NodeRow)})),
+    Route(
+        "/v1/nodes/{key}/leases",
+        answers.node_leases,
+        an_object({"leases": a_list(a_row(LeaseRow)), "next": NEXT}),
+        FROM,
+        cost=8,
+    ),
+    Route(
+        "/v1/jobs/{id}",
+        answers.job,
+        an_object(
+            {
+                "job": a_row(JobRow),
+                "leases": a_list(a_row(LeaseRow)),
+                "next_lease": NEXT,
+                "rounds": a_list(a_row(EpochRow)),
+                "next_round": NEXT,
+            }
+        ),
+        {"leases_from": "the first lease, in the order of their making", "rounds_from": "the first round"},
+        cost=4,
+    ),
+    Route(
+        "/v1/jobs/{id}/life",
+        answers.life,
+        an_object({"transactions": a_list(_TX), "height": COUNT, "head": COUNT}),
+        {"from": "behind which height to look: what `height` of the page before says"},
+        cost=8,
+    ),
+    Route(
+        "/v1/steps",
+        answers.steps,
+        an_object({"steps": a_list(a_row(CommitteeRow))}),
+        {"from": "the epoch whose committee is known"},
+        cost=4,
+    ),
+    Route("/v1/validators", answers.validators, an_object({"committee": a_row(CommitteeRow)})),
+    Route("/v1/committees/{epoch}", answers.committee, an_object({"committee": a_row(CommitteeRow)})),
+    Route("/v1/params", answers.params, an_object({"params": a_row(ParamsRow)})),
+    Route("/v1/receipts/{table}/{key}", answers.receipt, a_row(*KINDS.values())),
+    Route(
+        "/v1/find/{digits}",
+        answers.find,
+        an_object({"found": a_list(an_object({"where": TEXT, "name": HEX})), "is_all": {"type": "boolean"}}),
+        cost=8,
+    ),
+)
+
+ERROR: Final = an_object(
+    {"code": TEXT, "message": TEXT, "cause": TEXT, "hint": TEXT, "is_proved": {"const": False}}
+)
+
+__all__ = ["COUNT", "DECIMAL", "ERROR", "ROUTES", "Route", "found"]
+
+
+def found(target: str) -> tuple[Route, dict[str, str]]:
+    """The route of a request's target, and what its path and query say.
+
+    Raises UsageError FF-APP-267 when there is no such path, FF-APP-272 for a query that it does not take.
+    """
+    path, _, query = target.partition("?")
+    parts = path.split("/")
+    for route in ROUTES:
+        names = route.path.split("/")
+        if len(names) == len(parts) and all(
+            name == part or (name.startswith("{") and part) for name, part in zip(names, parts, strict=True)
+        ):
+            words = {
+                name[1:-1]: part for name, part in zip(names, parts, strict=True) if name.startswith("{")
+            }
+            return route, words | _asked(route, query)
+    raise UsageError(
+        "FF-APP-267",
+        "there is no such path",
+        cause=f"{path[:80]} is none that the ledger's interface has",
+        hint="/v1/openapi.json lists all paths",
+    )
+
+
+def _asked(route: Route, query: str) -> dict[str, str]:
+    """The words behind `?`, each once."""
+    said: dict[str, str] = {}
+    for pair in query.split("&") if query else ():
+        name, _, value = pair.partition("=")
+        if name not in route.query or name in said:
+            raise wrong("query", ", ".join(route.query) + ", each once" if route.query else "empty")
+        said[name] = value
+    return said

@@ -1,0 +1,202 @@
+"""Where `farflung ledger` reads from: a run's folder, a ledger's file, an export, or the interface of a validator.
+
+Whatever it is, what it says is worth what its proofs prove (explorer.checking). An export is executed again.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import re
+import sqlite3
+import time
+import urllib.parse
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from farflung.app import asking, folder
+from farflung.app.explorer import routes
+from farflung.app.explorer.answers import Form
+from farflung.app.explorer.exports import chain_of
+from farflung.app.local import genesis_of
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError
+from farflung.core.ids import Hash
+from farflung.ledger import queries
+from farflung.ledger.block import Genesis, read_block
+from farflung.ledger.chain import Chain
+from farflung.ledger.io.store import Store
+
+CHAIN: Final = "chain.db"
+PATIENCE_SECONDS: Final = 20.0
+WAIT_SECONDS: Final = 30  # that a source may make us wait at a time
+TRIES: Final = 5
+_CODE: Final = re.compile(r"FF-[A-Z]{2,5}-[0-9]{3}")
+
+
+class Source(Protocol):
+    """Answers paths of the interface. `known`: the genesis hash, where it is no hearsay."""
+
+    name: str
+    known: Hash | None
+
+    def get(self, path: str) -> Form:
+        """The answer; raises a FarflungError."""
+        ...
+
+
+class FileSource:
+    """A chain on this computer."""
+
+    def __init__(self, name: str, chain: Chain, known: Hash | None = None) -> None:
+        """`known`: the genesis hash that follows from a run's own folder."""
+        self.name, self.chain, self.known = name, chain, known
+
+    def get(self, path: str) -> Form:
+        """The answer that a validator with this chain gives."""
+        route, words = routes.found(path)
+        return route.answer(partial(queries.answer, self.chain), words)
+
+
+class WebSource:
+    """The interface of a validator."""
+
+    def __init__(self, url: str) -> None:
+        self.name = url
+        self.known: Hash | None = None
+        parts = urllib.parse.urlsplit(url)
+        is_web = parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/")
+        if not is_web or parts.query:
+            raise UsageError(
+                "FF-APP-276",
+                f"{url[:80]!r} is no place of a ledger",
+                cause="it is neither a file nor http://HOST:PORT",
+                hint="name a run, a ledger's file, an export, or the address of a validator's interface",
+            )
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connect = partial(kind, str(parts.hostname), parts.port, timeout=PATIENCE_SECONDS)
+
+    def get(self, path: str) -> Form:
+        """The answer; one that is told to wait waits, some times. Raises NetworkError FF-APP-277."""
+        for _ in range(TRIES):
+            status, wait, body = self._ask(path)
+            if status != http.client.TOO_MANY_REQUESTS:
+                break
+            time.sleep(min(wait, WAIT_SECONDS))
+        said = self._read(body)
+        if status == http.client.OK:
+            return said
+        raise _told(said)
+
+    def _ask(self, path: str) -> tuple[int, int, bytes]:
+        try:
+            with contextlib.closing(self._connect()) as connection:
+                connection.request("GET", path)
+                reply = connection.getresponse()
+                again = reply.headers.get("Retry-After", "1")
+                wait = int(again) if again.isascii() and again.isdigit() and len(again) < 5 else 1
+                return reply.status, wait, reply.read(limits.API_ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise NetworkError(
+                "FF-APP-277",
+                f"{self.name} does not answer",
+                cause=f"{type(error).__name__}: {error}",
+                hint="see that the validator runs with --api, and that the address is right",
+            ) from error
+
+    def _read(self, body: bytes) -> Form:
+        try:
+            return msgspec.json.decode(body, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise NetworkError(
+                "FF-APP-278",
+                f"{self.name} is no ledger's interface",
+                cause="its answer is not a JSON object",
+                hint="name the address that the validator prints when it starts",
+            ) from error
+
+
+def _told(said: Form) -> FarflungError:
+    """An error of the other side, in its own words."""
+    code, message, cause, hint = (
+        str(said.get(name, ""))[:300] for name in ("code", "message", "cause", "hint")
+    )
+    return PolicyError(code if _CODE.fullmatch(code) else "FF-APP-278", message, cause=cause, hint=hint)
+
+
+def open_source(named: str | None) -> Source:
+    """What `--from` names: a URL, a file, a run; the newest run by default."""
+    if named is not None and "://" in named:
+        return WebSource(named)
+    return open_file(named)
+
+
+def open_file(named: str | None) -> FileSource:
+    """A source whose every block is at hand. Raises what reading and executing raise."""
+    path = Path(named) if named is not None else None
+    if path is not None and path.is_file():
+        with path.open("rb") as file:
+            is_database = file.read(16).startswith(b"SQLite format 3")
+        return FileSource(path.name, _load(path) if is_database else chain_of(path))
+    if path is not None and (path / CHAIN).is_file():
+        return FileSource(path.name, _load(path / CHAIN))
+    run = folder.find(asking.runs_folder(), named)
+    genesis = genesis_of(asking.resolve_again(run).spec)
+    return FileSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain)
+
+
+def _load(path: Path, genesis: Genesis | None = None) -> Chain:
+    """The chain in a ledger's file, which stays open. Raises RunError FF-APP-279, and what opening raises."""
+    if not path.is_file():
+        raise _no_ledger(path, "it is not there")
+    return Store.open(path, genesis or _genesis_in(path)).load()
+
+
+def _genesis_in(path: Path) -> Genesis:
+    """What a ledger's file says that it began with."""
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        ) as connection:
+            (data,) = connection.execute("SELECT value FROM meta WHERE name = 'genesis'").fetchone()
+        return decode(bytes(data), Genesis, limits.TX_BYTES)
+    except (sqlite3.Error, TypeError, FarflungError) as error:
+        raise _no_ledger(path, f"it names no genesis: {error}") from error
+
+
+def _no_ledger(path: Path, cause: str) -> RunError:
+    return RunError(
+        "FF-APP-279",
+        f"{path.name} is no ledger's file",
+        cause=cause,
+        hint="name another one with --from, or a run: `farflung status` lists them",
+    )
+
+
+def chain_from(source: Source, genesis: Genesis) -> Chain:
+    """The chain of a source; blocks that come over a network are executed again here."""
+    if isinstance(source, FileSource):
+        return source.chain
+    chain = Chain(genesis)
+    start: int | None = 1
+    while start is not None:
+        said = source.get(f"/v1/blocks?from={start}&whole=1")
+        for each in said["blocks"]:
+            chain.adopt(read_block(base64.b64decode(each["canonical"], validate=True)))
+        start = said["next"] if said["blocks"] else None
+    return chain
+
+
+def pages(source: Source, path: str, name: str) -> Iterator[Form]:
+    """All items of a list that comes in pages."""
+    start: int | None = 0
+    while start is not None:
+        said = source.get(f"{path}?from={start}")
+        yield from said[name]
+        start = said["next"]

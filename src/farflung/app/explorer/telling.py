@@ -1,0 +1,82 @@
+"""Operations and blocks in words, from what is proved of them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+import msgspec
+
+from farflung.app.explorer.forms import MONEY
+from farflung.core.money import format_credits
+from farflung.ledger import tx as ops
+from farflung.watch.words import credits_of, many
+
+
+def short(name: bytes) -> str:
+    """A name's first digits, as people compare them on a screen."""
+    return name.hex()[:12]
+
+
+def moment(ledger_ms: int) -> str:
+    """Ledger time as UTC; a local ledger counts from 1970."""
+    try:
+        at = datetime.datetime.fromtimestamp(ledger_ms // 1000, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{ledger_ms} ms"
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def told(op: ops.Op) -> str:
+    """One operation."""
+    match op:
+        case ops.Transfer(to, amount):
+            return f"pay {credits_of(amount)} to {short(to)}"
+        case ops.NodeRegister(_, unit_price, stake, _):
+            return f"lend at {credits_of(unit_price)} a unit, with {format_credits(stake)} at stake"
+        case ops.NodeLeave():
+            return "stop lending, and take the stake back"
+        case ops.JobCreate(job, escrow, _, rounds, _):
+            return f"create job {short(job)}: {credits_of(escrow)} in escrow for {many(rounds, 'round')}"
+        case ops.JobSchedule(job, offers):
+            return f"take {many(len(offers), 'offer')} for job {short(job)}: {_roles(offers)}"
+        case ops.Progress(job, number, _, _, units):
+            earned = sum(count for _, count in units)
+            return f"record round {number} of job {short(job)}: {earned} units by {many(len(units), 'node')}"
+        case ops.JobSlash(job, node, _, verdicts, _):
+            return f"accuse {short(node)} in job {short(job)}, by {many(len(verdicts), 'verdict')}"
+        case ops.JobFinish(job, _, output):
+            return f"hand over {short(output)}, the output of job {short(job)}"
+        case ops.JobSettle(job):
+            return f"settle job {short(job)}: pay all leases, refund the rest"
+        case ops.JobCancel(job):
+            return f"cancel job {short(job)}: pay what is recorded, refund the rest"
+        case ops.KeyCertify(node, epoch, _, _):
+            return f"let {short(node)} speak for the account, as its key of epoch {epoch}"
+        case ops.KeyRevoke(epoch):
+            return f"revoke the account's keys up to epoch {epoch}"
+        case ops.ChannelOpen(relay, amount, price, _):
+            return f"deposit {credits_of(amount)} for relay {short(relay)}, at {format_credits(price)} a GiB"
+        case ops.ChannelClaim(payer, passages):
+            return f"claim what was carried for {short(payer)}, by {len(passages)} of its passes"
+        case ops.ChannelClose(payer):
+            return f"carry no more for {short(payer)}, who gets the rest back"
+    return _by_fields(op)
+
+
+def _roles(offers: Sequence[ops.SignedOffer]) -> str:
+    trains = sum(signed.offer.role == ops.Role.TRAIN for signed in offers)
+    parts = [many(trains, "trainer"), many(len(offers) - trains, "verifier")]
+    return " and ".join(part for part in parts if not part.startswith("0 "))
+
+
+def _by_fields(op: msgspec.Struct) -> str:
+    """An operation that nobody found words for: its name, and what is short of it."""
+    said = []
+    for name in op.__struct_fields__:
+        value = getattr(op, name)
+        if isinstance(value, bytes):
+            said.append(f"{name} {short(value)}")
+        elif isinstance(value, int):
+            said.append(f"{name} {credits_of(value) if name in MONEY else value}")
+    return " ".join((str(op.__struct_config__.tag).replace("_", " "), ", ".join(said))).strip()

@@ -1,0 +1,149 @@
+"""How a reader finds its way: a page of proved rows, names by their first digits, the transactions of one job.
+
+Each of them looks at a bounded part of the ledger, because strangers ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from farflung.core.codec import Wire, encode
+from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipts import Receipt, prove
+from farflung.ledger.rows import KINDS, AccountRow, JobRow, LeaseRow, NodeRow
+from farflung.ledger.tx import SignedTx
+
+ROWS: Final = 64  # receipts in one answer, at most
+FOUND: Final = 16  # names in one answer, at most
+SEARCHED: Final = 1 << 16  # names of each kind that one search looks at, the newest
+BLOCKS: Final = 256  # that are looked through for one answer
+NAMED: Final = (AccountRow, NodeRow, JobRow)  # tables whose keys people write
+
+_PAGE_BYTES: Final = 1 << 20
+
+
+class AskRows(Wire, frozen=True, tag="rows"):
+    """Proofs of the rows of one table, from row index `start` on."""
+
+    table: str
+    start: int = 0
+
+
+class AskLeasesOf(Wire, frozen=True, tag="leases_of"):
+    """Proofs of a node's leases, from row index `start` of all leases on."""
+
+    node: PeerId
+    start: int = 0
+
+
+class AskFind(Wire, frozen=True, tag="find"):
+    """What has a name that begins with these hexadecimal digits."""
+
+    digits: str
+
+
+class AskLife(Wire, frozen=True, tag="life"):
+    """Transactions that name a job, in blocks behind `height`."""
+
+    job: Hash
+    height: int = 0
+
+
+class RowsAre(Wire, frozen=True, tag="rows"):
+    """Up to ROWS receipts; `next` is where to go on, None at the end (and for a table that there is not)."""
+
+    receipts: tuple[Receipt, ...]
+    next: int | None
+
+
+class Found(Wire, frozen=True):
+    """One name: `where` is a table, or `txs`."""
+
+    where: str
+    name: bytes
+
+
+class FoundAre(Wire, frozen=True, tag="find"):
+    """Up to FOUND names. `is_all`: every name was looked at, not only the newest."""
+
+    found: tuple[Found, ...]
+    is_all: bool
+
+
+class LifeIs(Wire, frozen=True, tag="life"):
+    """(height, place in the block) of each transaction that names the job, in blocks up to `height`: ask on from there.
+
+    `head` is the newest height; when both are the same, nothing is left to ask.
+    """
+
+    places: tuple[tuple[int, int], ...]
+    height: int
+    head: int
+
+
+def rows_from(chain: Chain, table: str, start: int) -> RowsAre:
+    """Receipts of rows from index `start` on, and where to go on."""
+    rows: Sequence[object] = chain.state.tables[table].rows if table in KINDS else ()
+    found: list[Receipt] = []
+    room = _PAGE_BYTES
+    for place in range(max(0, start), len(rows)):
+        row = chain.state.tables[table].rows[place]
+        if len(found) == ROWS or room < 0:
+            return RowsAre(tuple(found), place)
+        found.append(prove(chain, table, row.key))
+        room -= len(encode(found[-1]))
+    return RowsAre(tuple(found), None)
+
+
+def leases_by(chain: Chain, node: PeerId, start: int) -> RowsAre:
+    """Receipts of a node's leases among the next SEARCHED ones from index `start` on, and where to go on."""
+    rows = chain.state.rows(LeaseRow)
+    first = max(0, start)
+    found: list[Receipt] = []
+    for place, lease in enumerate(rows[first : first + SEARCHED], first):
+        if len(found) == ROWS:
+            return RowsAre(tuple(found), place)
+        if lease.node == node:
+            found.append(prove(chain, LeaseRow.TABLE, lease.key))
+    end = first + SEARCHED
+    return RowsAre(tuple(found), end if end < len(rows) else None)
+
+
+def names_like(chain: Chain, digits: str) -> FoundAre:
+    """What begins with these digits.
+
+    What is no hexadecimal number, or too long for an id, begins nothing.
+    """
+    if not digits or len(digits) > 2 * ID_BYTES or not set(digits) <= set("0123456789abcdef"):
+        return FoundAre((), True)
+    found: list[Found] = []
+    is_all = True
+    for kind in NAMED:
+        rows = chain.state.tables[kind.TABLE].rows
+        first = max(0, len(rows) - SEARCHED)
+        is_all &= first == 0
+        found += [Found(kind.TABLE, row.key) for row in rows[first:] if row.key.hex().startswith(digits)]
+    lowest, highest = (bytes.fromhex(digits.ljust(2 * ID_BYTES, end)[: 2 * ID_BYTES]) for end in "0f")
+    found += [Found("txs", name) for name in chain.past.named(lowest, highest, FOUND)]
+    return FoundAre(tuple(found[:FOUND]), is_all and len(found) < FOUND)
+
+
+def life_of(chain: Chain, job: Hash, height: int) -> LifeIs:
+    """The transactions that name `job` in the next BLOCKS blocks behind `height`."""
+    first, head = max(0, height), chain.head.height
+    found: list[tuple[int, int]] = []
+    last = min(first, head)
+    for block in chain.past.blocks(first + 1, BLOCKS):
+        found += [(block.header.height, place) for place in _naming(job, block.txs)]
+        last = block.header.height
+        if len(found) >= ROWS:
+            break
+    return LifeIs(tuple(found), last, head)
+
+
+def _naming(job: Hash, txs: Sequence[SignedTx]) -> Iterator[int]:
+    for place, signed in enumerate(txs):
+        if any(getattr(op, "job", None) == job for op in signed.tx.ops):
+            yield place
