@@ -8,7 +8,7 @@ under a root carries a checksum, looked at when it is read; `audit` looks at all
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -81,7 +81,7 @@ class Store:
 
         Raises RunError FF-LEDG-080 other genesis, -081 damaged, -082 cannot be read or written, -083 in use.
         """
-        file = open_file(path, genesis, "ledger", _genesis_rows(genesis))
+        file = open_file(path, genesis, "ledger", _genesis_rows)
         try:
             return cls(file, genesis, keep_ms)
         except BaseException:
@@ -320,12 +320,12 @@ def _genesis_rows(genesis: Genesis) -> Rows:
     return [(name, at, encode(row)) for name, table in tables.items() for at, row in enumerate(table.rows)]
 
 
-def _create(genesis: Genesis, rows: Rows, connection: Connection) -> None:
+def _create(genesis: Genesis, first: Callable[[Genesis], Rows], connection: Connection) -> None:
     for statement in _SCHEMA:
         connection.execute(statement)
     meta = (("format", _FORMAT), ("genesis", encode(genesis)))
     connection.executemany("INSERT INTO meta VALUES (?, ?)", meta)
-    connection.executemany(PUT_ROW, rows)
+    connection.executemany(PUT_ROW, first(genesis))
 
 
 def put_header(connection: Connection, header: Header, certificate: Certificate) -> None:
@@ -345,9 +345,11 @@ def put_mark(connection: Connection, name: str) -> None:
     connection.execute("INSERT INTO meta VALUES (?, x'01')", (f"mark:{name}",))
 
 
-def open_file(path: Path, genesis: Genesis, label: str, rows: Rows = ()) -> File:
-    """A file of this ledger, made with these rows if there is none. Raises RunError as `Store.open` does."""
-    file = File(path, label, partial(_create, genesis, rows))
+def open_file(
+    path: Path, genesis: Genesis, label: str, first: Callable[[Genesis], Rows] = lambda _: ()
+) -> File:
+    """A file of this ledger; made, with the rows `first`, if there is none. Raises RunError as `Store.open` does."""
+    file = File(path, label, partial(_create, genesis, first))
     try:
         meta = dict(file.rows("SELECT name, value FROM meta"))
         if meta.get("format") != _FORMAT:
