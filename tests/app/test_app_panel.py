@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from farflung.app.ledger_client import VALID_MS, LedgerClient
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest, local_key
-from farflung.core.errors import NetworkError, RunError
+from farflung.core.errors import NetworkError, ProtocolError, RunError
 from farflung.core.ids import Hash
 from farflung.ledger import queries
 from farflung.ledger.block import Genesis
@@ -190,6 +190,34 @@ def test_what_is_refused_by_enough_of_them_is_refused() -> None:
     async def body(world: World) -> None:
         with pytest.raises(RunError, match="FF-LEDG-010"):
             await world.client().submit(Transfer(BOB.public, 2 * MONEY))
+
+    run(body)
+
+
+def test_what_may_still_enter_is_never_signed_anew() -> None:
+    async def body(world: World) -> None:
+        def poor(signed: SignedTx) -> Result:
+            world.state = apply_block(world.state, world.state.time + 1000, [])[0]
+            return Rejected(tx_id(signed), "FF-LEDG-006", "poor")
+
+        world.ways = [submits(world, says(poor))] * 4
+        client = world.client()
+        with pytest.raises(RunError, match="FF-LEDG-006"):
+            await client.submit(PAY)
+        world.take(world.seen[0][1])  # somebody kept it
+        world.ways = [world.honest] * 4
+        await client.submit(PAY)
+        assert len({signed for _, signed in world.seen}) == 1
+        assert world.paid == 7
+
+    run(body)
+
+
+def test_an_answer_about_another_transaction_is_none() -> None:
+    async def body(world: World) -> None:
+        world.ways = [submits(world, says(lambda _: Applied(digest(NS_SPEC, b"another"), 1)))] * 4
+        with pytest.raises(ProtocolError, match="FF-APP-293"):
+            await world.client().submit(PAY)
 
     run(body)
 

@@ -104,14 +104,12 @@ class LedgerClient:
             return None
         ops, signed = self._open
         fate = await self._fate(signed)
-        self._open = None
         return None if _is_void(fate) else (ops, fate)
 
     async def _carried_out(self, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], Fate]:
         for _ in range(_SIGNED_ANEW):
             self._open = ops, await self._signed(ops)
             fate = await self._fate(self._open[1])
-            self._open = None
             if not _is_void(fate) or len(self._panel) == 1:
                 break
         return ops, fate
@@ -126,7 +124,10 @@ class LedgerClient:
     async def _fate(self, signed: SignedTx) -> Fate:
         """What enough validators say alike of it. Raises what `Panel.agreed` raises."""
         body = encode(queries.Submit((signed,)))
-        return await self._panel.agreed(body, lambda data: _fate_of(signed, data), self._honest)
+        fate = await self._panel.agreed(body, lambda data: _fate_of(signed, data), self._honest)
+        if fate.height is not None or _is_void(fate):
+            self._open = None  # otherwise it may still enter one day
+        return fate
 
     async def _ask(self, query: queries.Query, kind: type[AnswerT]) -> AnswerT:
         return await self._panel.agreed(encode(query), lambda data: _answer_of(data, kind))
