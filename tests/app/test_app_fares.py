@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from farflung.app import asking, fares, folder, history
+from farflung.app.answering import Validator
 from farflung.app.fares import Fare, Fares
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.local import LocalNetwork, genesis_of
 from farflung.app.policy import check_passes
-from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
 from farflung.core import limits, tolls
 from farflung.core.crypto import SigningKey, local_key

@@ -26,9 +26,9 @@ def spec_of(providers: int = 5, verifiers: int = 2, hidden: int = 2) -> JobSpec:
 
 def told(network: local.LocalNetwork) -> dict[str, dict[str, Any]]:
     """What each process of a network is given, by its name."""
-    ledger = local.Place(network.keys.validator.public, "198.19.1.2", 1)
+    ledger = local.Place(network.keys.validators[0].public, "198.19.1.2", 1)
     relays = [local.Place(key, "198.19.1.2", 1) for key in network.relays.values()]
-    given = {"ledger": network.ledger("/l")} | {
+    given = {"ledger": network.ledger(0, "/l")} | {
         name: network.relay(i) for i, name in enumerate(network.relays)
     }
     given["requester"] = network.requester("/r", ledger, relays)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from farflung.app.answering import DIRECTORY_BYTES, Validator
 from farflung.app.directory import LIST, PUBLISH, Listing, advertise, read_directory
 from farflung.app.ledger_client import LedgerClient
-from farflung.app.roles.validator import DIRECTORY_BYTES, Validator
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key

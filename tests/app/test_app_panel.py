@@ -197,7 +197,7 @@ def test_what_is_refused_by_enough_of_them_is_refused() -> None:
 def test_what_may_still_enter_is_never_signed_anew() -> None:
     async def body(world: World) -> None:
         def poor(signed: SignedTx) -> Result:
-            world.state = apply_block(world.state, world.state.time + 1000, [])[0]
+            world.state = apply_block(world.state, world.state.time + 1000, [], FOUR[0].public)[0]
             return Rejected(tx_id(signed), "FF-LEDG-006", "poor")
 
         world.ways = [submits(world, says(poor))] * 4

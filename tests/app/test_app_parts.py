@@ -110,12 +110,12 @@ def test_which_provider_cheats_is_drawn_and_told_to_nobody_else() -> None:
     for seed in range(1, 21):
         spec = asking.resolve(f"seed = {seed}", "local", {})[0].spec
         network = local.LocalNetwork(spec, "skip")
-        ledger = local.Place(network.keys.validator.public, "127.0.0.1", 1)
+        ledger = local.Place(network.keys.validators[0].public, "127.0.0.1", 1)
         told = [network.provider(i, "/p", ledger, [], 1)["cheat"] for i in range(spec.network.providers)]
         assert told.count("skip") == 1
         assert told.index("skip") == local.cheater_of(spec)
         drawn.add(told.index("skip"))
-        others = [network.ledger("/l"), network.relay(0), network.requester("/r", ledger, [])]
+        others = [network.ledger(0, "/l"), network.relay(0), network.requester("/r", ledger, [])]
         others.append(network.node("verifier-0", network.keys.verifiers[0], "/v", ledger, 1))
         assert not any("cheat" in config for config in others)
     assert drawn == set(range(5))
@@ -125,7 +125,8 @@ def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> 
     spec = asking.resolve("[network]\nhidden = 2", "local", {})[0].spec
     network = local.LocalNetwork(spec, relays=2)
     ledger, *relays = (
-        local.Place(key, "127.0.0.1", 1) for key in (network.keys.validator.public, *network.relays.values())
+        local.Place(key, "127.0.0.1", 1)
+        for key in (network.keys.validators[0].public, *network.relays.values())
     )
     told = [network.provider(i, "/p", ledger, relays, 1)["relays"] for i in range(spec.network.providers)]
     both = [relay.config for relay in relays]
@@ -140,7 +141,7 @@ def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> 
 def test_each_machine_proves_a_node_key_that_its_account_certified() -> None:
     spec = asking.resolve("", "local", {})[0].spec
     network = local.LocalNetwork(spec)
-    ledger = local.Place(network.keys.validator.public, "127.0.0.1", 1)
+    ledger = local.Place(network.keys.validators[0].public, "127.0.0.1", 1)
     given = [network.requester("/r", ledger, [])]
     given += [network.provider(i, "/p", ledger, [], 1) for i in range(spec.network.providers)]
     given += [network.verifier(i, "/v", ledger, [], 1) for i in range(spec.verifiers)]

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from farflung.app.answering import Validator
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.registry import Follower, credential_in, first_key, registered, rotate
-from farflung.app.roles.validator import Validator
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import NetworkError, ProtocolError, RunError

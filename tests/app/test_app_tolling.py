@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from farflung.app import tolling
+from farflung.app.answering import Validator
 from farflung.app.cli.receipts import facts, words
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.relay_desk import RelayDesk
-from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer, tollgate
 from farflung.core import limits
 from farflung.core.crypto import SigningKey, local_key

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from farflung.app import asking, closing
+from farflung.app.answering import Validator
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.local import JOB_MS, LocalNetwork
-from farflung.app.roles.validator import Validator
 from farflung.app.tolling import Payer
 from farflung.core import limits, tolls
 from farflung.core.codec import decode, encode
@@ -54,9 +54,9 @@ class World:
 
     def __init__(self, folder: Path, answer: Answer) -> None:
         self.store = Store.open(folder / "chain.db", NETWORK.genesis)
-        self.chain = self.store.load(NETWORK.keys.validator)
+        self.chain = self.store.load(NETWORK.keys.validators[0])
         served = Validator(self.chain, self.store, is_local=True)
-        self.validator = Endpoint(NETWORK.keys.validator, served.handle, Counter())
+        self.validator = Endpoint(NETWORK.keys.validators[0], served.handle, Counter())
         self.payer, self.relay = (
             Endpoint(PAYER, self._refuse, Counter()),
             Endpoint(RELAY, self._serve, Counter()),
@@ -82,7 +82,7 @@ class World:
         return LedgerClient(lambda: self._reach(endpoint), key, NETWORK.genesis)
 
     async def _reach(self, endpoint: Endpoint) -> Connection:
-        return await endpoint.dial(NETWORK.keys.validator.public, *self.validator.address)
+        return await endpoint.dial(NETWORK.keys.validators[0].public, *self.validator.address)
 
     def passage(self, *said: tuple[SigningKey, int, int], quota: int = FUNDS) -> Passage:
         named = tuple(sorted((PAYER.public, NODE.public)))

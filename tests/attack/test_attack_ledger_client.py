@@ -12,11 +12,12 @@ import msgspec
 import pytest
 from attack_world import hostile_bodies, hostile_values, refusal, within
 
+from farflung.app import answering as role
 from farflung.app import directory
+from farflung.app.answering import Validator
 from farflung.app.directory import Advertisement, Listing, advertise
-from farflung.app.panel import QUERY, LedgerClient
-from farflung.app.roles import validator as role
-from farflung.app.roles.validator import Validator
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.panel import QUERY
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_SPEC, NS_TX, SigningKey, digest, local_key

@@ -215,10 +215,10 @@ class Run:
         does not hold, RunError FF-APP-080 where the run has no complete export.
         """
         from farflung.app.export import read_export
-        from farflung.app.local import genesis_of
+        from farflung.app.local import chain_of
         from farflung.verify.reader import verify_run
 
-        chain = genesis_of(asking.resolve_again(self._files).spec).chain
+        chain = chain_of(self._files, asking.resolve_again(self._files).spec)
         return verify_run(read_export(self._files), chain)
 
 

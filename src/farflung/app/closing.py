@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -13,10 +15,12 @@ from farflung.app.journal import Emitter
 from farflung.app.leash import Report
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.local import LocalNetwork
+from farflung.app.panel import Reach
 from farflung.app.tolling import Payer
 from farflung.core.crypto import NS_JOB_KEY
-from farflung.core.errors import FarflungError, RunError
+from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.events import RelayPaid, Warned
+from farflung.core.ids import Hash
 from farflung.job.spec import Terms
 from farflung.ledger.block import worked_state
 from farflung.ledger.receipt_file import write_receipt_file
@@ -25,6 +29,8 @@ from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeR
 from farflung.net.endpoints import Place
 from farflung.net.io.endpoint import Endpoint
 from farflung.store.io.disk import Disk
+
+_TRIES: Final = 5  # to have all proofs of one block
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -79,9 +85,7 @@ def _carried(row: ChannelRow) -> RelayPaid:
 
 async def conclude(folder: RunFolder, network: LocalNetwork, terms: Terms, ledger: LedgerClient) -> Ending:
     """Receipts of every party, then the export: all blocks are in it."""
-    channels = await _channels(ledger, network)
-    receipts = [*await _receipts(ledger, terms), *channels]
-    files = await _receipt_files(ledger, network, terms, receipts)
+    receipts, files = await _all_proved(ledger, network, terms)
     blocks = await ledger.blocks()
     key = network.keys.requester
     log = RunLog(folder.rounds_file, key)
@@ -93,6 +97,39 @@ async def conclude(folder: RunFolder, network: LocalNetwork, terms: Terms, ledge
         log.close()
     minted = sum(amount for _, amount in network.genesis.accounts)
     return Ending(worked_state(blocks).hex(), await _total_money(ledger, network) - minted)
+
+
+async def _all_proved(
+    ledger: LedgerClient, network: LocalNetwork, terms: Terms
+) -> tuple[list[Receipt], dict[str, bytes]]:
+    """All receipts, of one block: of several validators an empty one may still follow the last that held work."""
+    for _ in range(_TRIES):
+        receipts = [*await _receipts(ledger, terms), *await _channels(ledger, network)]
+        if len({receipt.header.height for receipt in receipts}) == 1:
+            with contextlib.suppress(VerificationError):
+                return receipts, await _receipt_files(ledger, network, terms, receipts)
+    receipts = [*await _receipts(ledger, terms), *await _channels(ledger, network)]
+    return receipts, await _receipt_files(ledger, network, terms, receipts)
+
+
+async def compare_validators(network: LocalNetwork, reaches: Sequence[Reach], journal: Emitter) -> None:
+    """Says that all validators hold one chain. Raises VerificationError FF-APP-298 where one holds another."""
+    heights, longest = [], list[Hash]()
+    for reach in reaches:
+        ledger = LedgerClient(reach, network.keys.requester, network.genesis)
+        chain = [block.header.id for block in await ledger.blocks()]
+        shared = min(len(chain), len(longest))
+        if chain[:shared] != longest[:shared]:
+            raise VerificationError(
+                "FF-APP-298",
+                "the ledger's validators hold different chains",
+                cause=f"they differ within {shared} blocks",
+                hint="keep the run's folder and report this: a committee must never fork",
+            )
+        heights.append(len(chain))
+        longest = max(longest, chain, key=len)
+    text = f"{len(heights)} validators hold one chain of {max(heights)} blocks; the last has {min(heights)}"
+    journal.emit(Warned(code="FF-APP-299", message=text, hint="nothing: this is what several are for"))
 
 
 async def _channels(ledger: LedgerClient, network: LocalNetwork) -> list[Receipt]:
@@ -147,7 +184,7 @@ async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
     What was burnt stays with its node's row for good, what no relay claimed in its channel. A stake that nobody took
     back is missing here.
     """
-    owners = {owner for owner, _ in network.genesis.accounts} | {network.keys.validator.public}
+    owners = {owner for owner, _ in network.genesis.accounts} | set(network.genesis.validators)
     balances = sum([(await ledger.account(owner)).balance for owner in sorted(owners)])
     rows = [await ledger.node(node) for node in network.keys.nodes]
     channels = [

@@ -32,6 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
     lab: bool = False  # whether providers and verifiers are in simulated homes (app.housing)
     relays: int = 2  # how many there are for those who cannot be reached, 1 to app.housing.MOST_RELAYS
     relay_price: int = 0  # micro-credits a GiB that a relay is paid; 0: nothing (app.fares)
+    validators: int = 1  # of its ledger, 1 to app.housing.MOST_VALIDATORS
     relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside
 
 
@@ -113,9 +114,13 @@ class RunFolder:
         """The requester's own object store."""
         return self.root / "store"
 
+    def validator(self, index: int) -> Path:
+        """A local validator's folder."""
+        return self.ledger if index == 0 else self.root / f"ledger-{index + 1}"
+
     @property
     def ledger(self) -> Path:
-        """The local validator's folder."""
+        """The first local validator's folder."""
         return self.root / "ledger"
 
     def provider(self, index: int) -> Path:

@@ -15,7 +15,7 @@ from farflung.app import asking, folder
 from farflung.app.artefact import model_hash
 from farflung.app.folder import RunFolder
 from farflung.app.journal import read_timeline
-from farflung.app.local import genesis_of
+from farflung.app.local import chain_of
 from farflung.core import limits
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import RunError, UsageError, VerificationError
@@ -160,7 +160,7 @@ def on_ledger(run: RunFolder, data: bytes) -> Recorded:
     """
     said = model_hash(data)
     held = read_receipt_file(read_file(receipt_of(run), len(MAGIC) + limits.RECEIPT_FILE_BYTES))
-    rows = check_receipt_file(held, genesis_of(asking.resolve_again(run).spec).chain)
+    rows = check_receipt_file(held, chain_of(run, asking.resolve_again(run).spec))
     jobs = [row for row in rows if isinstance(row, JobRow) and row.requester == held.party]
     recorded = {row.output for row in jobs} - {ZERO_HASH}
     if recorded and said not in recorded:

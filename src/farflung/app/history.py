@@ -62,9 +62,10 @@ def _alike(folder: RunFolder, timeline: Timeline) -> Iterator[tuple[RunFolder, e
             yield earlier, past.result
 
 
-def _money(identity: Identity) -> tuple[str, int, int, bool, int]:
+def _money(identity: Identity) -> tuple[str, int, int, bool, int, int]:
     price, most = identity.relay_price, identity.relay_most
-    return identity.cheat, price, most, bool(price) and identity.lab, identity.relays if price else 0
+    relays = identity.relays if price else 0
+    return identity.cheat, price, most, bool(price) and identity.lab, relays, identity.validators
 
 
 def _versions(timeline: Timeline) -> tuple[str, str, str] | None:

@@ -34,6 +34,7 @@ from farflung.plan.network import HERE, Network
 
 LEDGER, RELAY, REQUESTER = "ledger", "relay", "requester"
 MOST_RELAYS: Final = 4
+MOST_VALIDATORS: Final = 16  # processes on one computer
 SERVERS: Final[Mapping[str, str]] = MappingProxyType({LEDGER: "s1", RELAY: "s2", REQUESTER: "s3"})
 LINE: Final = Home(up=20, down=100, rtt=40)  # what many homes have: Mbit/s, ms to the backbone and back
 BUILD: Final = Seconds(0.15)  # a home's namespaces, routers and line
@@ -44,6 +45,11 @@ SYMMETRIC: Final = 2  # providers whose router gives each connection a port of i
 def relay_names(count: int) -> tuple[str, ...]:
     """What the relays of a run are called."""
     return tuple(RELAY if number == 1 else f"{RELAY}-{number}" for number in range(1, count + 1))
+
+
+def validator_names(count: int) -> tuple[str, ...]:
+    """What the validators of a run are called."""
+    return tuple(LEDGER if number == 1 else f"{LEDGER}-{number}" for number in range(1, count + 1))
 
 
 def homes_of(spec: JobSpec) -> dict[str, Home]:

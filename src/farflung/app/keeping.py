@@ -116,6 +116,11 @@ class Keeper:
             if post.child is child:
                 await post.change()
 
+    def child(self, name: str) -> Child | None:
+        """Who stands at a post now."""
+        post = self._posts.get(name)
+        return post.child if post is not None else None
+
     def is_given_up(self, name: str) -> bool:
         """Whether a process ended and is not wanted back."""
         return self._posts[name].is_given_up
@@ -149,12 +154,12 @@ class Keeper:
         if post is not None:
             await _end([post])
 
-    async def stop(self, last: str) -> None:
-        """Ends all processes, `last` after all others, so that it hears them out."""
+    async def stop(self, last: Iterable[str]) -> None:
+        """Ends all processes, `last` after all others, so that they hear them out."""
         posts, self._posts = self._posts, {}
-        final = posts.pop(last, None)
+        final = [posts.pop(name) for name in last if name in posts]
         await _end(posts.values())
-        await _end([final] if final is not None else [])
+        await _end(final)
 
     async def _start(self, post: Post) -> Child:
         return await Child.start(post.name, post.role, post.config, post.log, self._owner.heard, post.way)

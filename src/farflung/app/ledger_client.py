@@ -32,7 +32,13 @@ from farflung.net.io.connection import Connection
 VALID_MS: Final = 60_000  # block time, after which a transaction for several validators is void
 _SIGNED_ANEW: Final = 3  # times that one submission is signed at most
 NONCE, EXPIRED = "FF-LEDG-004", "FF-LEDG-005"
-_LATER: Final = ("FF-LEDG-007", "FF-LEDG-350", "FF-LEDG-351")  # it may be handed in again, as it is
+_LATER: Final = (
+    "FF-LEDG-007",
+    "FF-LEDG-350",
+    "FF-LEDG-351",
+    "FF-LEDG-352",
+    "FF-LEDG-353",
+)  # it may be handed in again, as it is
 
 AnswerT = TypeVar("AnswerT", bound=queries.Answer)
 

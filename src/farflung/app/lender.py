@@ -24,6 +24,7 @@ from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
 from farflung.app.vouching import Vouchers
+from farflung.app.ways_to_ledger import any_of, reaches_of, validators_in
 from farflung.app.wire import order
 from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core import limits
@@ -333,12 +334,9 @@ async def lend(orders: Orders, role: Role) -> None:
     genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
     node = Lender(config, key, genesis, role)
     places = await node.quarters.open(config["relays"])
-    validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
-
-    async def reach_ledger() -> Connection:
-        return await node.endpoint.dial(validator, config["ledger"]["host"], config["ledger"]["port"])
-
-    client = LedgerClient(reach_ledger, key, genesis)
+    reaches = reaches_of(validators_in(config["ledger"]), node.endpoint)
+    reach_ledger = any_of(reaches)
+    client = LedgerClient(reaches, key, genesis)
     node.vouchers.follow(client)
     presence = node.presence(places, reach_ledger)
     node.quarters.follow(presence)

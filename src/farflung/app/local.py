@@ -1,4 +1,4 @@
-"""A whole network on this computer: a validator, relays, verifiers, providers with a worker each, and the requester.
+"""A whole network on this computer: validators, relays, verifiers, providers with a worker each, and the requester.
 
 Nothing in it is a stand-in: separate processes, real sockets, real signatures. It differs from a network of
 strangers in one thing only: keys come from the run's seed and ledger time is counted, not read, so that two runs
@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from farflung.app import fares
-from farflung.app.housing import LEDGER, MOST_RELAYS, RELAY, REQUESTER, Loopback, relay_names
+from farflung.app.folder import RunFolder
+from farflung.app.housing import MOST_RELAYS, RELAY, REQUESTER, Loopback, relay_names, validator_names
 from farflung.app.leash import Report
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_LOCAL_KEY, SigningKey, digest, local_key
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.core.money import MICRO, Credits, parse_credits, times
 from farflung.job.cheats import HONEST
 from farflung.job.spec import JobSpec
 from farflung.ledger.block import Genesis
-from farflung.ledger.params import DAY_MS, Params
+from farflung.ledger.params import DAY_MS, HOUR_MS, Params
 from farflung.net import endpoints as net
 from farflung.net.certificates import Credential, certify
 from farflung.net.io.listening import LOOPBACK
@@ -30,6 +31,7 @@ FEE = Credits(10)  # micro-credits a transaction
 # A provider stakes the price of this many rounds: more than it could save by cheating in one.
 STAKE_ROUNDS = 20
 POCKET = MICRO  # credits for fees, beyond budget or stake
+DELTA_MS = 500  # by which validators of one computer hear each other, however busy it is
 JOB_MS = 30 * DAY_MS
 NODE_MS = 60 * DAY_MS
 
@@ -45,13 +47,17 @@ def cheater_of(spec: JobSpec) -> int:
     return int.from_bytes(drawn, "little") % spec.network.providers
 
 
-def genesis_of(spec: JobSpec) -> Genesis:
-    """The genesis of a job's local ledger: it follows from the job, so that a reader need not be told it."""
-    keys, pocket, stake = Keys(spec, MOST_RELAYS), POCKET, stake_of(spec)
+def genesis_of(spec: JobSpec, validators: int = 1) -> Genesis:
+    """The genesis of a job's local ledger: it follows from the job and the number of validators."""
+    keys, pocket, stake = Keys(spec, MOST_RELAYS, validators), POCKET, stake_of(spec)
     accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + fares.FUNDS)]
     accounts += [(key.public, stake + pocket) for key in (*keys.providers, *keys.verifiers)]
     accounts += [(key.public, pocket) for key in keys.relays]
-    return Genesis(f"local-{spec.seed}", 0, tuple(accounts), (keys.validator.public,), Params(fee_min=FEE))
+    law = Params(fee_min=FEE)
+    if validators > 1:  # without work there are no blocks: what the run proves at its end is of one of them
+        law = replace(law, delta_ms=DELTA_MS, idle_ms=HOUR_MS)
+    seats = tuple(key.public for key in keys.validators)
+    return Genesis(f"local-{spec.seed}", 0, tuple(accounts), seats, law)
 
 
 def machine_of(account: SigningKey) -> Credential:
@@ -60,13 +66,18 @@ def machine_of(account: SigningKey) -> Credential:
     return Credential(node, certify(account, node.public, 1))
 
 
+def chain_of(run: RunFolder, spec: JobSpec) -> Hash:
+    """The chain of a run's local ledger."""
+    return genesis_of(spec, run.read_identity().validators).chain
+
+
 class Keys:
     """Everybody's account; a machine proves the node key that belongs to it (`machine_of`)."""
 
-    def __init__(self, spec: JobSpec, relays: int = 1) -> None:
+    def __init__(self, spec: JobSpec, relays: int = 1, validators: int = 1) -> None:
         seed = spec.seed
         self.requester = local_key(seed, "requester")
-        self.validator = local_key(seed, "validator")
+        self.validators = [local_key(seed, "validator", i) for i in range(validators)]
         self.relays = [local_key(seed, "relay", i) for i in range(relays)]
         self.verifiers = [local_key(seed, "verifier", i) for i in range(spec.verifiers)]
         self.providers = [local_key(seed, "provider", i) for i in range(spec.network.providers)]
@@ -93,10 +104,12 @@ class Keys:
 
 
 class Place:
-    """Where a process listens, as the others are told: its key, host and port."""
+    """Where a process listens, as the others are told: its key, host and port; and `others` that do the same."""
 
-    def __init__(self, peer: PeerId, host: str, port: int) -> None:
+    def __init__(self, peer: PeerId, host: str, port: int, others: Sequence[Place] = ()) -> None:
         self.config: Report = {"peer": peer.hex(), "host": host, "port": port}
+        if others:
+            self.config["others"] = [other.config for other in others]
         self.of_net = net.Place(host, port, peer)
 
 
@@ -110,13 +123,15 @@ class LocalNetwork:
         housing: Loopback | None = None,
         relays: int = 1,
         relay_price: int = 0,
+        validators: int = 1,
     ) -> None:
         """`housing`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one.
 
-        `relay_price`: micro-credits that each of them is paid for a GiB; 0: nothing.
+        `relay_price`: micro-credits that each of them is paid for a GiB; 0: nothing. `validators`: of the ledger.
         """
         self.housing = housing or Loopback()
-        self.spec, self.keys, self.genesis = spec, Keys(spec, relays), genesis_of(spec)
+        self.spec, self.keys = spec, Keys(spec, relays, validators)
+        self.genesis = genesis_of(spec, validators)
         self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
         self._cheat, self._relay_price = cheat, relay_price
 
@@ -130,6 +145,12 @@ class LocalNetwork:
         """The relays by name; none where nobody needs one."""
         keys = self.keys.relays if self.reached.hidden else []
         return {name: key.public for name, key in zip(relay_names(len(keys)), keys, strict=True)}
+
+    @property
+    def validators(self) -> dict[str, PeerId]:
+        """The ledger's validators by name."""
+        keys = self.keys.validators
+        return {name: key.public for name, key in zip(validator_names(len(keys)), keys, strict=True)}
 
     @property
     def reached(self) -> JobSpec:
@@ -150,9 +171,10 @@ class LocalNetwork:
         host = self.housing.host(name)
         return {"host": host, "remote": host != LOOPBACK}
 
-    def ledger(self, folder: str) -> Report:
-        """The validator's configuration."""
-        base = {**self._base(LEDGER, self.keys.validator), **self._listening(LEDGER)}
+    def ledger(self, index: int, folder: str) -> Report:
+        """A validator's configuration."""
+        name = validator_names(index + 1)[index]
+        base = {**self._base(name, self.keys.validators[index]), **self._listening(name)}
         return {**base, "folder": folder, "local": True}
 
     def relay(self, index: int, ledger: Place | None = None, folder: str = "") -> Report:

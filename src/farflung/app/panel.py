@@ -81,7 +81,7 @@ class Panel:
                 "FF-APP-290",
                 "a validator does not answer",
                 cause=f"it let nobody in for {self._seconds:g} s",
-                hint="`farflung ledger status` shows who answers",
+                hint="another one is asked; start this one again if it is yours",
             ) from None
         return await connection.call(QUERY, body, timeout=self._seconds)
 
@@ -132,7 +132,7 @@ class _Count(Generic[T]):
             "FF-APP-291",
             "the ledger's validators do not say alike",
             cause=f"{len(self._said)} different answers, of which {self._need} would have to agree",
-            hint="ask again; if it stays so, one of them lies: `farflung ledger status` compares them",
+            hint="ask again; if it stays so, one of them lies",
         )
 
     def _ask_another(self) -> None:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from farflung.app.folder import RunFolder
-from farflung.app.housing import LEDGER, REQUESTER
+from farflung.app.housing import REQUESTER
 from farflung.app.journal import Journal
 from farflung.app.keeping import PORT_TAKEN, Keeper, Post
 from farflung.app.leash import Child, Report
 from farflung.app.local import LocalNetwork, Place
 from farflung.app.ways import Ways
+from farflung.app.ways_to_ledger import validators_in
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.events import (
     AnyEvent,
@@ -59,16 +62,15 @@ class Processes:
         keys = network.keys
         self._providers = {f"provider-{i}": key.public for i, key in enumerate(keys.providers)}
         self._verifiers = {f"verifier-{i}": key.public for i, key in enumerate(keys.verifiers)}
-        known = {LEDGER: keys.validator, REQUESTER: keys.requester}
-        self._peers: dict[str, PeerId] = {name: key.public for name, key in known.items()}
-        self._peers |= network.relays | self._providers | self._verifiers
+        self._peers: dict[str, PeerId] = {REQUESTER: keys.requester.public}
+        self._peers |= network.validators | network.relays | self._providers | self._verifiers
         self.guard, self.ways = self._keeper.guard, Ways()
 
     @property
-    def ledger_address(self) -> tuple[str, int]:
-        """Where the validator listens."""
+    def validators(self) -> list[tuple[PeerId, str, int]]:
+        """Key, host and port of each validator."""
         assert self._ledger is not None
-        return str(self._ledger.config["host"]), int(self._ledger.config["port"])
+        return validators_in(self._ledger.config)
 
     @property
     def relays(self) -> tuple[Place, ...]:
@@ -92,9 +94,7 @@ class Processes:
 
     async def _start(self) -> None:
         network, folder = self._network, self._folder
-        ledger = self._ledger = await self._first(
-            self._post(LEDGER, "validator", network.ledger(str(folder.ledger)), folder.ledger / "process.log")
-        )
+        ledger = self._ledger = await self._start_ledger()
         for index, name in enumerate(network.relays):
             config = network.relay(index, ledger, str(folder.till(name)))
             await self._keeper.launch(self._post(name, "relay", config, folder.root / f"{name}.log"))
@@ -112,6 +112,18 @@ class Processes:
             self._announce_child(await self._keeper.ready(name))
         for name in self._nodes:
             await self._keeper.ask(name, {"do": "register"}, "registered")
+
+    async def _start_ledger(self) -> Place:
+        """All validators, which are told of each other."""
+        for index, name in enumerate(self._network.validators):
+            place = _made(self._folder.validator(index))
+            config = self._network.ledger(index, str(place))
+            await self._keeper.launch(self._post(name, "validator", config, place / "process.log"))
+        first, *others = [await self._place(name) for name in self._network.validators]
+        ledger = Place(first.of_net.relay, first.of_net.host, first.of_net.port, others)
+        for name in self._network.validators if others else ():
+            self._keeper.tell(name, _meeting(ledger))
+        return ledger
 
     @property
     def _nodes(self) -> list[str]:
@@ -153,6 +165,16 @@ class Processes:
         self._stop_asked = True
         self._keeper.tell(REQUESTER, {"do": "stop"})
         return True
+
+    def kill_validator(self, rounds: int) -> None:
+        """Kills one of several validators, which the keeper starts again: to show that the others go on."""
+        name = list(self._network.validators)[-1]
+        child = self._keeper.child(name)
+        if child is not None and len(self._network.validators) > 1:
+            os.kill(child.pid, signal.SIGKILL)
+            text = f"{name} was killed after round {rounds}, on purpose: the ledger goes on without it"
+            hint = "nothing: it is started again, and catches up"
+            self._journal.emit(Warned(code="FF-APP-297", message=text, hint=hint))
 
     # What the keeper asks (keeping.Owner)
 
@@ -205,6 +227,8 @@ class Processes:
     async def revived(self, child: Child) -> None:
         """A process that died is ready again."""
         self._announce_child(child)
+        if child.name in self._network.validators and self._ledger is not None:
+            child.order(_meeting(self._ledger))
         if child.name in self._nodes:
             await child.ask({"do": "register"}, "registered")
             if child.name in self._providers:  # a verifier is dialled when there is work for it
@@ -248,13 +272,18 @@ class Processes:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
         await self._keeper.dismiss(REQUESTER)
-        await self._keeper.stop(last=LEDGER)
+        await self._keeper.stop(last=self._network.validators)
         if self._own_worker is not None:
             used = self._own_worker.usage()
             peak, seconds = int(used["peak_bytes"]), used["cpu_seconds"]
             self._own_worker.terminate()
             self._own_worker = None  # nobody is left behind, whatever becomes of the journal
             self._journal.emit(Usage(process="requester worker", peak_bytes=peak, cpu_seconds=seconds))
+
+
+def _meeting(ledger: Place) -> Report:
+    """Where all validators are."""
+    return {"do": "meet", "validators": [ledger.config, *ledger.config.get("others", ())]}
 
 
 def _made(folder: Path) -> Path:

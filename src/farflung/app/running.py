@@ -30,6 +30,7 @@ from farflung.app.preparation import Prepared
 from farflung.app.processes import Processes
 from farflung.app.scoring import Scorer
 from farflung.app.view import report
+from farflung.app.ways_to_ledger import reaches_of
 from farflung.core import events
 from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
@@ -38,7 +39,6 @@ from farflung.core.layout import Layout
 from farflung.host.io.probe import machine
 from farflung.job.load import Resolved
 from farflung.net.counters import Counter
-from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.plan.advise import Plan, advise
 from farflung.plan.compare import Measured, compare
@@ -77,7 +77,7 @@ class Run:
         self._housing = housing_of(self._spec, identity.relays, in_homes=identity.lab)
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
-        made = (identity.cheat, self._housing, identity.relays, identity.relay_price)
+        made = (identity.cheat, self._housing, identity.relays, identity.relay_price, identity.validators)
         self._network = LocalNetwork(self._spec, *made)
         self._processes = Processes(folder, self._network, self._journal, self._hear)
         self._scorer: Scorer | None = None
@@ -166,6 +166,8 @@ class Run:
             sync = self._journal.timeline.bytes_by().sync
             event = msgspec.structs.replace(event, sync_bytes=sync)
         self._journal.emit(event, durable=durable)
+        if isinstance(event, events.RoundClosed) and event.round + 1 == max(1, self._spec.rounds // 2):
+            self._processes.kill_validator(event.round + 1)
         if isinstance(event, events.RoundClosed) and self._scorer is not None:
             self._scorer.offer(event.round + 1, self._folder.snapshot(event.round + 1))
 
@@ -268,16 +270,16 @@ class Run:
             machine_of(self._network.keys.requester), serve_nothing, counter, manners=thrift.manners()
         )
 
-        async def reach_ledger() -> Connection:
-            validator = self._network.keys.validator.public
-            return await endpoint.dial(validator, *self._processes.ledger_address)
-
-        ledger = LedgerClient(reach_ledger, self._network.keys.requester, self._network.genesis)
+        reaches = reaches_of(self._processes.validators, endpoint)
+        ledger = LedgerClient(reaches, self._network.keys.requester, self._network.genesis)
         try:
             if self._network.relay_price:
                 places = [place.of_net for place in self._processes.relays]
                 await closing.pay_relays(self._network, endpoint, ledger, places, self._journal)
-            return await closing.conclude(self._folder, self._network, prepared.terms, ledger)
+            ending = await closing.conclude(self._folder, self._network, prepared.terms, ledger)
+            if len(reaches) > 1:
+                await closing.compare_validators(self._network, reaches, self._journal)
+            return ending
         finally:
             await endpoint.close()
             self._processes.count("supervisor", by_name(counter))

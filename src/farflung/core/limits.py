@@ -58,6 +58,7 @@ LEASES_PER_JOB: Final = PEERS
 AUDITORS: Final = 16  # of one job that sign one tally, one attestation or one accusation
 VOUCHERS: Final = 256  # claimed by one operation
 PROOF_DEPTH: Final = 48
+LANE_BYTES: Final = 8 * MIB  # that wait for one other validator
 POOL_TXS: Final = 1 << 16  # waiting at one validator: some 16 full blocks
 POOL_BYTES: Final = 64 * MIB
 POOL_SENDER: Final = 1 << 12  # nonces of one sender, ahead of its account

@@ -246,6 +246,10 @@ class Mempool:
                 heapq.heappush(heap, (-after.fee, after.number))
         return tuple(taken)
 
+    def is_ready(self, state: State) -> bool:
+        """Whether something could enter the next block on `state`."""
+        return any(self._next(sender, state) is not None for sender in self._of)
+
     def _next(self, sender: PeerId, state: State) -> Waiting | None:
         account = state.find(AccountRow, sender)
         return self._of[sender].get(account.nonce if account is not None else 0)

@@ -12,7 +12,7 @@ from farflung.app import asking, fares, folder, preparation, running
 from farflung.app.cli import linking
 from farflung.app.cli.completing import job_files, keys_to_set, presets, run_names
 from farflung.app.cli.showing import watcher
-from farflung.app.housing import MOST_RELAYS
+from farflung.app.housing import MOST_RELAYS, MOST_VALIDATORS
 from farflung.app.journal import read_timeline
 from farflung.core.errors import UsageError
 from farflung.core.events import to_json
@@ -91,6 +91,13 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
     help="For hidden peers. Default: 2.",
 )
 @click.option(
+    "--validators",
+    type=click.IntRange(1, MOST_VALIDATORS),
+    default=1,
+    metavar="N",
+    help="Of its ledger. Default: 1.",
+)
+@click.option(
     "--relay-price",
     type=int,
     metavar="MICRO",
@@ -114,14 +121,16 @@ def run(
     baseline: bool | None,
     lab: bool,
     relays: int,
+    validators: int,
     relay_price: int | None,
     relay_most: float | None,
     as_json: bool,
 ) -> None:
     """Train a job on a network on this computer, and settle it in test credits.
-
     JOB is a TOML file; without it, a small GPT learns Python's own library.
     """
+    if lab and validators > 1:
+        raise click.UsageError("--lab has a ledger of one validator")
     resolved, identity = asking.resolve(
         job,
         preset,
@@ -131,7 +140,7 @@ def run(
         relay_price=relay_price,
         relay_most=None if relay_most is None else round(relay_most * MICRO),
     )
-    identity = msgspec.structs.replace(identity, lab=lab, relays=relays)
+    identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
     root = asking.new_root(out, resolved.spec.name)
     with watcher(as_json, root) as see:
         running.start(root, resolved, identity, [see])

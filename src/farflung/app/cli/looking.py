@@ -16,7 +16,7 @@ from farflung.app import asking, folder
 from farflung.app.cli.completing import run_names
 from farflung.app.folder import RunFolder
 from farflung.app.journal import read_timeline
-from farflung.app.local import genesis_of
+from farflung.app.local import chain_of
 from farflung.core.errors import RunError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
@@ -181,7 +181,7 @@ def verify_run(name: str | None, as_json: bool) -> None:
 
     run = folder.find(asking.runs_folder(), name)
     spec = asking.resolve_again(run).spec if run.identity_file.exists() else None
-    report = recompute(read_export(run), genesis_of(spec).chain if spec is not None else None)
+    report = recompute(read_export(run), chain_of(run, spec) if spec is not None else None)
     facts = msgspec.structs.asdict(report)
     text = [
         f"Verify   {report.rounds} rounds: {report.merges} merges and {report.roots} roots recomputed",

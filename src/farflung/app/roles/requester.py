@@ -22,6 +22,7 @@ from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.quarters import places_of
 from farflung.app.registry import Follower, credential_in
+from farflung.app.ways_to_ledger import any_of, reaches_of, validators_in
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
@@ -32,7 +33,6 @@ from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.block import Genesis
 from farflung.net.counters import Counter
-from farflung.net.io.connection import Connection
 from farflung.plan import links
 from farflung.train import snapshot
 from farflung.train.snapshot import PublicState
@@ -126,13 +126,11 @@ async def main(orders: Orders) -> None:
         outlook=outlook_of(config),
         fare=fare_of(config),
     )
-    validator = PeerId(bytes.fromhex(config["ledger"]["peer"]))
-
-    async def reach_ledger() -> Connection:
-        return await requester.endpoint.dial(validator, config["ledger"]["host"], config["ledger"]["port"])
+    reaches = reaches_of(validators_in(config["ledger"]), requester.endpoint)
+    reach_ledger = any_of(reaches)
 
     async def work() -> None:
-        ledger = LedgerClient(reach_ledger, key, genesis)
+        ledger = LedgerClient(reaches, key, genesis)
         await ledger.head()  # it may be on its way back, too
         outcome = await requester.run(ledger, await reach_ledger(), budget_of(config))
         keep_last(folder, terms, outcome.public)

@@ -1,173 +1,65 @@
-"""The validator: one replica of the ledger. Today's committee is of one: every transaction becomes a block.
-
-It also keeps the directory: the volatile part of the registry (where a node listens now, what it offers), which
-is signed by the node itself and enters no root. A validator that was killed knows it again from its folder.
-"""
+"""The validator of a local network: one seat of its committee, alone or among several."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from farflung.app.directory import Advertisement, Listing, check_advertisement, read_directory
-from farflung.app.leash import Orders, by_name, report, report_end, run_role
-from farflung.app.registry import LOOK_SECONDS, registered
+from farflung.app.leash import Orders, Report, by_name, report, report_end, run_role
+from farflung.app.validating import Service, Setting
 from farflung.core import limits
-from farflung.core.codec import decode, encode
+from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import PeerId
-from farflung.core.io.durable import write_atomic
-from farflung.ledger import queries
-from farflung.ledger.block import LOGICAL_MS, Genesis
-from farflung.ledger.chain import Chain
-from farflung.ledger.io.store import Store
-from farflung.ledger.rows import KeyRow, NodeRow
+from farflung.ledger.block import Genesis
 from farflung.net.counters import Counter
-from farflung.net.endpoints import check_newer
-from farflung.net.io.connection import Connection
-from farflung.net.io.endpoint import Endpoint
-
-DIRECTORY_SIZE = 4096
-ADVERTISEMENT_BYTES = 1000  # so that the listing of a full directory fits one message
-
-DIRECTORY_BYTES = DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 1)
-
-assert DIRECTORY_BYTES < limits.CONTROL_BYTES
 
 
-class Validator:
-    """Serves the ledger to whoever holds a key."""
-
-    def __init__(
-        self,
-        chain: Chain,
-        store: Store,
-        *,
-        is_local: bool,
-        directory: Path | None = None,
-        on_block: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`directory`: the file that the advertisements are kept in; None: in memory only.
-
-        `clock` gives seconds since 1970.
-        """
-        self._chain, self._store, self._is_local, self._on_block = chain, store, is_local, on_block
-        self._file, self._clock = directory, clock
-        self._directory: dict[PeerId, Advertisement] = {}
-        kept = () if directory is None else read_directory(directory, DIRECTORY_BYTES, clock())
-        for advertisement in kept:
-            if self._may_list(advertisement.endpoint.peer):
-                self._directory[advertisement.endpoint.peer] = advertisement
-        self._turn = asyncio.Lock()
-
-    async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
-        """One request of one peer."""
-        match method:
-            case "ledger.query":
-                return encode(await self._answer(queries.read_query(body)))
-            case "directory.publish":
-                return self._publish(connection.peer, decode(body, Advertisement, ADVERTISEMENT_BYTES))
-            case "directory.list":
-                return encode(self._listing())
-        raise ProtocolError("FF-APP-030", f"a validator does not serve {method[:40]!r}")
-
-    @property
-    def keys(self) -> Sequence[KeyRow]:
-        """The registry of node keys as it stands."""
-        return self._chain.state.rows(KeyRow)
-
-    def _now(self) -> int:
-        return self._chain.head.time + LOGICAL_MS if self._is_local else int(time.time() * 1000)
-
-    async def _answer(self, query: queries.Query) -> queries.Answer:
-        if not isinstance(query, queries.Submit):
-            return queries.answer(self._chain, query)
-        if not query.txs:  # an empty block costs nobody anything and moves the clock
-            return queries.Submitted(())
-        async with self._turn:
-            results = self._store.commit(self._chain, query.txs, self._now())[1]
-        self._on_block()
-        return queries.Submitted(results)
-
-    def _publish(self, peer: PeerId, advertisement: Advertisement) -> bytes:
-        check_advertisement(advertisement, peer, self._clock())
-        if not self._may_list(peer):
-            raise PolicyError("FF-APP-072", "only nodes that are on the ledger are listed")
-        self._forget_expired()
-        known = self._directory.get(peer)
-        if known is None and len(self._directory) >= DIRECTORY_SIZE:
-            raise PolicyError("FF-APP-031", "the directory is full")
-        check_newer(known.endpoint if known is not None else None, advertisement.endpoint)
-        if known != advertisement:
-            self._directory[peer] = advertisement
-            if self._file is not None:
-                write_atomic(self._file, encode(self._listing()), "ledger.directory")
-        return b""
-
-    def _forget_expired(self) -> None:
-        over = self._clock() - limits.CLOCK_SECONDS
-        for peer in [p for p, each in self._directory.items() if each.endpoint.expires < over]:
-            del self._directory[peer]
-
-    def _may_list(self, peer: PeerId) -> bool:
-        """Keys are free, places are not: a node has put a stake on the ledger."""
-        return self._chain.state.find(NodeRow, peer) is not None
-
-    def _listing(self) -> Listing:
-        self._forget_expired()
-        return Listing(tuple(self._directory[p] for p in sorted(self._directory)))
-
-
-async def follow(validator: Validator, endpoint: Endpoint) -> None:
-    """A validator holds to its own registry, too."""
-    while True:
-        endpoint.keyring.learn(registered(row) for row in validator.keys)
-        endpoint.recheck()
-        await asyncio.sleep(LOOK_SECONDS)
+def setting_of(config: Report) -> Setting:
+    """What the supervisor says."""
+    return Setting(
+        SigningKey(bytes.fromhex(config["key"])),
+        decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES),
+        Path(config["folder"]),
+        config["host"],
+        int(config["port"]),
+        bool(config["remote"]),
+        bool(config["local"]),
+    )
 
 
 async def main(orders: Orders) -> None:
-    """Serves until the supervisor closes the leash."""
+    """Serves until the supervisor closes the leash; `meet` says where the other validators are."""
     config = await orders.next()
     if config is None:
         return
-    key = SigningKey(bytes.fromhex(config["key"]))
-    genesis = decode(bytes.fromhex(config["genesis"]), Genesis, limits.TX_BYTES)
-    folder = Path(config["folder"])
-    store = Store.open(folder / "chain.db", genesis)
     counter = Counter()
 
     def count() -> None:
         report("bytes", **by_name(counter))  # a killed process has told of nearly all that it sent
 
-    validator = Validator(
-        store.load(key),
-        store,
-        is_local=config["local"],
-        directory=folder / "directory.bin",
-        on_block=count,
-    )
-    endpoint = Endpoint(
-        key,
-        validator.handle,
-        counter,
-        host=config["host"],
-        port=config["port"],
-        allow_remote=config["remote"],
-    )
-    host, port = await endpoint.start()
-    following = asyncio.create_task(follow(validator, endpoint))
-    report("ready", peer=key.public.hex(), host=host, port=port)
-    while await orders.next() is not None:
-        pass
-    following.cancel()
-    await endpoint.close()
-    store.close()
-    report_end("ledger", counter)
+    setting = setting_of(config)
+    service = Service(setting, counter, count)
+    host, port = await service.open({})
+    report("ready", peer=setting.key.public.hex(), host=host, port=port)
+    following = asyncio.create_task(follow(orders, service))
+    try:
+        await asyncio.wait({following, service.failed}, return_when=asyncio.FIRST_COMPLETED)
+        if service.failed.done():
+            service.failed.result()
+    finally:
+        following.cancel()
+        await service.close()
+    report_end(str(config["name"]), counter)
+
+
+async def follow(orders: Orders, service: Service) -> None:
+    """Until the leash is closed."""
+    while (said := await orders.next()) is not None:
+        if said.get("do") == "meet":
+            for other in said["validators"]:
+                place = (str(other["host"]), int(other["port"]))
+                service.places[PeerId(bytes.fromhex(other["peer"]))] = place
 
 
 if __name__ == "__main__":

@@ -1,0 +1,127 @@
+"""One validator's process, whatever its committee's size: its store, its votes, its endpoint, and who asks it.
+
+While this key is the only seat it certifies each transaction on the spot, and its store is its vote log. Where it is
+one of several, or on its way into a committee, a `Committee` takes over, and stays when the committee shrinks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from farflung.app.answering import Validator
+from farflung.app.committee import Books, Committee
+from farflung.app.registry import LOOK_SECONDS, registered
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import FarflungError
+from farflung.core.ids import PeerId
+from farflung.ledger.block import Genesis
+from farflung.ledger.io.store import Store
+from farflung.ledger.io.votelog import VoteLog
+from farflung.net.counters import Counter
+from farflung.net.io.endpoint import Endpoint
+from farflung.net.io.listening import LOOPBACK
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a validator is told. `folder`: of its store, votes and directory; `is_logical`: a local network's time."""
+
+    key: SigningKey
+    genesis: Genesis
+    folder: Path
+    host: str = LOOPBACK
+    port: int = 0
+    is_remote: bool = False
+    is_logical: bool = False
+
+
+class Service:
+    """A validator that runs. `open` first; `failed` tells when it cannot go on."""
+
+    def __init__(self, setting: Setting, counter: Counter, on_block: Callable[[], None]) -> None:
+        self._setting, self._on_block = setting, on_block
+        self.store = Store.open(setting.folder / "chain.db", setting.genesis)
+        self.chain = self.store.load(setting.key)
+        self.validator = Validator(
+            self.chain,
+            self.store,
+            is_local=setting.is_logical,
+            directory=setting.folder / "directory.bin",
+            on_block=self._moved,
+        )
+        self.endpoint = Endpoint(
+            setting.key,
+            self.validator.handle,
+            counter,
+            host=setting.host,
+            port=setting.port,
+            allow_remote=setting.is_remote,
+        )
+        self.places: dict[PeerId, tuple[str, int]] = {}
+        self._votes: VoteLog | None = None
+        self._following: asyncio.Task[None] | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def committee(self) -> Committee | None:
+        """This validator's part among several; None while it is alone."""
+        return self.validator.committee
+
+    async def open(self, places: Mapping[PeerId, tuple[str, int]]) -> tuple[str, int]:
+        """Listens; returns host and port. `places`: where other validators are."""
+        self.places |= places
+        self._following = asyncio.create_task(self._follow())
+        address = await self.endpoint.start()
+        self._take_seat()
+        return address
+
+    def _moved(self) -> None:
+        self._take_seat()
+        self._on_block()
+
+    def _take_seat(self) -> None:
+        """Becomes one of several, as soon as the committee is not this key alone."""
+        setting = self._setting
+        if self.committee is not None or self.chain.state.committee.members == (setting.key.public,):
+            return
+        votes = self._votes = VoteLog(setting.folder / "votes.log")
+        seat = self.validator.committee = Committee(
+            self.chain,
+            setting.key,
+            Books(self.store, votes),
+            votes.records,
+            self.endpoint,
+            self.places.get,
+            is_logical=setting.is_logical,
+            on_block=self._on_block,
+        )
+        seat.failed.add_done_callback(self._fail)
+        seat.start()
+
+    def _fail(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        if isinstance(error, FarflungError) and not self.failed.done():
+            self.failed.set_exception(error)
+
+    async def _follow(self) -> None:
+        """A validator holds to its own registry of node keys, too."""
+        while True:
+            self.endpoint.keyring.learn(registered(row) for row in self.validator.keys)
+            self.endpoint.recheck()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def close(self) -> None:
+        """Ends; what is stored stays."""
+        if self._following is not None:
+            self._following.cancel()
+        if self.committee is not None:
+            await self.committee.close()
+        await self.endpoint.close()
+        if self._votes is not None:
+            self._votes.close()
+        self.store.close()
+        if not self.failed.done():
+            self.failed.cancel()

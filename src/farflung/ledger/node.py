@@ -1,0 +1,306 @@
+"""One validator's ledger: what is final, what waits, and the replica that agrees with the others on what comes next.
+
+Pure but for its keeper, which is handed in and writes to disk: `handle(event, at) -> effects`, where the effects that
+are left are what goes over the network and to clients. One object for the life of a process; a replica lives for one
+epoch (docs/protocol/sdbft, "Epochs"), and the next one is made here from the committee that the closing block names.
+
+    a client's transaction   judged, kept in the pool, sent to all (Pending), answered when a block with it is final
+    Build                    a block of what waits, on a parent that was executed here
+    Judge                    the block is executed; its time must be near this validator's own
+    Final                    stored, then adopted, then answered: nobody hears of what a crash could take back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from farflung.core import limits
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import VerificationError
+from farflung.core.ids import Hash
+from farflung.ledger.block import LOGICAL_MS, Block
+from farflung.ledger.chain import Chain
+from farflung.ledger.execution import Executed, execute, make, next_time
+from farflung.ledger.mempool import Mempool, Verdicts
+from farflung.ledger.results import Outcome, Result
+from farflung.ledger.rules.accounts import unsound
+from farflung.ledger.sdbft import events as ev
+from farflung.ledger.sdbft.links import Head
+from farflung.ledger.sdbft.messages import Blocks, Pending, Quorum
+from farflung.ledger.sdbft.records import Record, read_record
+from farflung.ledger.sdbft.replica import Replica
+from farflung.ledger.sdbft.rotation import Reign
+from farflung.ledger.tx import SignedTx, tx_id
+from farflung.ledger.votes import Kind
+
+CLOCK_MS: Final = 5_000  # by which a new block's time may differ from this validator's clock
+_BLOCKS_SHOWN: Final = 256  # in one message, if so many fit
+
+
+class At(NamedTuple):
+    """When something happens: by a clock that never goes back, and by the calendar. Milliseconds."""
+
+    now: int
+    wall: int
+
+
+class Keeper(Protocol):
+    """Writes to disk; durable on return."""
+
+    def log(self, records: Sequence[bytes]) -> None:
+        """Adds to the vote log."""
+
+    def begin(self, records: Sequence[bytes]) -> None:
+        """Replaces the vote log."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the vote log."""
+
+    def adopt(self, chain: Chain, blocks: Sequence[Block]) -> tuple[tuple[Outcome, ...], ...]:
+        """Stores final blocks and moves the chain over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of the transaction that was handed in under this ticket."""
+
+    ticket: int
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Blocks became final."""
+
+    height: int
+
+
+Effect = ev.Send | ev.Broadcast | ev.Wake | ev.Accuse | Reply | Moved
+
+
+class Node:
+    """A validator of a committee, or one that follows it."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        key: SigningKey,
+        keeper: Keeper,
+        records: Iterable[bytes] = (),
+        *,
+        is_logical: bool = False,
+    ) -> None:
+        """`records`: of the vote log, as it was found. `is_logical`: a local network's time, not the clock's."""
+        self.chain, self._key, self._keeper, self._is_logical = chain, key, keeper, is_logical
+        self.verdicts = Verdicts(lambda signed: unsound(chain.id, signed))
+        self.pool = Mempool(self.verdicts)
+        self._executed: dict[Hash, Executed] = {}
+        self._waiting: dict[Hash, tuple[SignedTx, list[int]]] = {}
+        self._events: list[ev.Event] = []
+        self._out: list[Effect] = []
+        self._was_ready = False
+        self.replica = self._born(read_record(each) for each in records)
+
+    # What happens
+
+    def start(self, at: At) -> list[Effect]:
+        """Before all else."""
+        return self.handle(ev.Started(), at)
+
+    def handle(self, event: ev.Event, at: At) -> list[Effect]:
+        """Takes an event and all that it leads to here; what must leave, in this order."""
+        if isinstance(event, ev.Received) and isinstance(event.message, Pending):
+            for signed in event.message.txs:
+                self._offer(signed, at)
+        else:
+            self._events.append(event)
+        return self._run(at)
+
+    def submit(self, handed: Sequence[tuple[SignedTx, int]], at: At) -> list[Effect]:
+        """Clients hand in transactions, each under a ticket of its own."""
+        fresh: list[SignedTx] = []
+        for signed, ticket in handed:
+            known = self.chain.applied(signed)
+            was_there = known is None and tx_id(signed) in self.pool
+            result = known or self._offer(signed, at)
+            if result is not None:
+                self._out.append(Reply(ticket, result))
+                continue
+            self._waiting.setdefault(tx_id(signed), (signed, []))[1].append(ticket)
+            if not was_there:
+                fresh.append(signed)
+        self._out += [ev.Broadcast(Pending(txs)) for txs in _in_messages(fresh)]
+        return self._run(at)
+
+    def forget(self, tickets: Iterable[int]) -> None:
+        """Nobody waits for these any more."""
+        gone = set(tickets)
+        for name, (signed, waiting) in tuple(self._waiting.items()):
+            left = [ticket for ticket in waiting if ticket not in gone]
+            if left:
+                self._waiting[name] = (signed, left)
+            else:
+                del self._waiting[name]
+
+    # What it leads to
+
+    def _run(self, at: At) -> list[Effect]:
+        self._tell_work()
+        while self._events:
+            replica = self.replica
+            for effect in replica.handle(self._events.pop(0), at.now):
+                self._carry_out(effect, at)
+            if self.replica is replica and replica.is_over and self.chain.state.closes:
+                self._next_epoch()
+            self._tell_work()
+        out, self._out = self._out, []
+        return out
+
+    def _carry_out(self, effect: ev.Effect, at: At) -> None:
+        match effect:
+            case ev.Log(records):
+                self._log([encode(record) for record in records])
+            case ev.Build(view, parent):
+                built = self._built(parent.id, at)
+                self._events += [self._told(view, built)] if built else []
+            case ev.Judge(draft, is_new):
+                self._events.append(self._judged(draft, is_new, at))
+            case ev.Final(blocks):
+                self._final(blocks, at)
+            case ev.Answer(peer, height):
+                shown = self._behind(height)
+                self._out += [ev.Send(peer, Blocks(shown))] if shown else []
+            case _:
+                self._out.append(effect)
+
+    def _log(self, records: list[bytes]) -> None:
+        if self._keeper.size > limits.VOTE_LOG_BYTES // 2:
+            self._keeper.begin([*(encode(record) for record in self.replica.records()), *records])
+        else:
+            self._keeper.log(records)
+
+    def _parent(self, block: Hash) -> Executed | None:
+        return self.chain.tip if block == self.chain.head.id else self._executed.get(block)
+
+    def _built(self, parent_id: Hash, at: At) -> Executed | None:
+        parent = self._parent(parent_id)
+        if parent is None:
+            return None
+        time = parent.header.time + LOGICAL_MS if self._is_logical else next_time(parent, at.wall)
+        room = limits.BLOCK_BYTES - limits.BLOCK_FRAME_BYTES
+        txs = self.pool.take(parent.state, time, limits.BLOCK_TXS, room)
+        made, _ = make(parent, txs, time, self._key.public, judged=self.verdicts)
+        self._executed[made.header.id] = made
+        return made
+
+    def _told(self, view: int, built: Executed) -> ev.Built:
+        draft = ev.Draft(built.header, built.txs)
+        return ev.Built(view, draft, closes=built.state.closes, works=bool(built.txs))
+
+    def _judged(self, draft: ev.Draft, is_new: bool, at: At) -> ev.Judged:
+        """Executes a block, unless it was: one's own, or one that came under another view."""
+        header = draft.header
+        executed, parent = self._executed.get(header.id), self._parent(header.parent)
+        if parent is None or (is_new and not self._is_timely(header.time, parent, at)):
+            return ev.Judged(header.id, is_valid=False)
+        if executed is None:
+            try:
+                executed = execute(parent, header, draft.txs, judged=self.verdicts)
+            except VerificationError:
+                return ev.Judged(header.id, is_valid=False)
+            self._executed[header.id] = executed
+        works = bool(executed.txs)
+        return ev.Judged(header.id, is_valid=True, closes=executed.state.closes, works=works)
+
+    def _is_timely(self, time: int, parent: Executed, at: At) -> bool:
+        """After a long pause blocks catch up with the clock in steps: near to what one's own would have."""
+        return self._is_logical or abs(time - next_time(parent, at.wall)) <= CLOCK_MS
+
+    def _final(self, blocks: tuple[Block, ...], at: At) -> None:
+        for block in blocks:
+            executed = self._executed.get(block.header.id)
+            if executed is not None:
+                self.chain.hold(executed)
+        outcomes = self._keeper.adopt(self.chain, blocks)
+        height, state = self.chain.head.height, self.chain.state
+        self._executed = {name: e for name, e in self._executed.items() if e.header.height > height}
+        self.pool.settled((signed for block in blocks for signed in block.txs), state, at.now)
+        self._out.append(Moved(height))
+        for outcome in (each for of_block in outcomes for each in of_block):
+            _, tickets = self._waiting.pop(outcome.tx, (None, []))
+            self._out += [Reply(ticket, outcome) for ticket in tickets]
+        self._review(at)
+        self._events.append(ev.Adopted(self.chain.head.id, state.closes))
+
+    def _review(self, at: At) -> None:
+        """Whoever waits for a transaction that the pool let go hears why."""
+        for name in [name for name in self._waiting if name not in self.pool]:
+            signed, tickets = self._waiting[name]
+            refused = self._offer(signed, at)
+            if refused is not None:
+                del self._waiting[name]
+                self._out += [Reply(ticket, refused) for ticket in tickets]
+
+    def _offer(self, signed: SignedTx, at: At) -> Result | None:
+        return self.chain.applied(signed) or self.pool.offer(signed, self.chain.state, at.now)
+
+    def _tell_work(self) -> None:
+        is_ready = self.pool.is_ready(self.chain.state)
+        if is_ready != self._was_ready:
+            self._was_ready = is_ready
+            self._events.append(ev.Work(is_ready))
+
+    # Epochs
+
+    def _born(self, records: Iterable[Record]) -> Replica:
+        state, head = self.chain.state, self.chain.head
+        committee, params = state.committee, state.params
+        reign = Reign(self.chain.id, committee.epoch, committee.members, params.delta_ms, params.idle_ms)
+        view = self.chain.certificate.view if head.height >= committee.first else 0
+        mine = [each for each in records if _epoch_of(each) == committee.epoch]
+        return Replica(reign, Head(head, view), self._key, mine)
+
+    def _next_epoch(self) -> None:
+        """Votes of an epoch that is over need no log: the store holds its closing block."""
+        self._keeper.begin(())
+        self._executed.clear()
+        self.replica = self._born(())
+        self._was_ready = False
+        self._events = [each for each in self._events if isinstance(each, ev.Received | ev.Connected)]
+        self._events.insert(0, ev.Started())
+
+    def _behind(self, height: int) -> tuple[Block, ...]:
+        """Final blocks of one epoch from `height` + 1 on, as many as one message takes, up to one with a FINALIZE."""
+        found: list[Block] = []
+        room = limits.CONTROL_BYTES - limits.BLOCK_FRAME_BYTES
+        for block in self.chain.past.blocks(height + 1, _BLOCKS_SHOWN):
+            room -= len(encode(block))
+            if room < 0 or (found and block.header.epoch != found[0].header.epoch):
+                break
+            found.append(block)
+        while found and found[-1].certificate.kind != Kind.FINALIZE:
+            found.pop()
+        return tuple(found)
+
+
+def _epoch_of(record: Record) -> int:
+    return record.vote.epoch if isinstance(record, Quorum) else record.signed.vote.epoch
+
+
+def _in_messages(txs: Sequence[SignedTx]) -> Iterable[tuple[SignedTx, ...]]:
+    """Transactions in parts that fit a message."""
+    part: list[SignedTx] = []
+    room = limits.BLOCK_BYTES
+    for signed in txs:
+        size = len(encode(signed))
+        if part and size > room:
+            yield tuple(part)
+            part, room = [], limits.BLOCK_BYTES
+        part.append(signed)
+        room -= size
+    if part:
+        yield tuple(part)

@@ -1,0 +1,213 @@
+"""Real validators on loopback: they agree, answer their clients, and one that dies comes back from its disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from farflung.app import directory
+from farflung.app.directory import Advertisement, Listing, advertise
+from farflung.app.ledger_client import LedgerClient
+from farflung.app.validating import Service, Setting
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_SPEC, digest, local_key
+from farflung.core.errors import NetworkError, RunError
+from farflung.core.ids import PeerId
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import Params
+from farflung.ledger.tx import Transfer
+from farflung.market.offer import Capabilities
+from farflung.net.counters import Counter
+from farflung.net.endpoints import Place, issue
+from farflung.net.io.connection import Connection
+from farflung.net.io.endpoint import Endpoint
+
+SEATS = tuple(local_key(41, "seat", index) for index in range(4))
+ALICE, BOB = local_key(41, "alice"), local_key(41, "bob")
+MONEY = 1_000_000
+CAPS = digest(NS_SPEC, b"caps")
+
+
+def genesis(seats: int) -> Genesis:
+    keys = SEATS[:seats]
+    accounts = tuple((key.public, MONEY) for key in (*SEATS, ALICE, BOB))
+    law = Params(fee_min=10, delta_ms=100, idle_ms=50)
+    return Genesis("loopback", int(time.time() * 1000), accounts, tuple(key.public for key in keys), law)
+
+
+class World:
+    """Some validators, each in a folder of its own, and Alice."""
+
+    def __init__(self, folder: Path, seats: int) -> None:
+        self.folder, self.genesis = folder, genesis(seats)
+        self.services: list[Service | None] = [None] * seats
+        self.places: dict[PeerId, tuple[str, int]] = {}
+        self.alice = Endpoint(ALICE, _deaf, Counter())
+
+    async def start(self, index: int) -> None:
+        folder = self.folder / str(index)
+        folder.mkdir(exist_ok=True)
+        key = SEATS[index]
+        port = self.places.get(key.public, ("", 0))[1]
+        service = Service(Setting(key, self.genesis, folder, port=port), Counter(), lambda: None)
+        self.services[index] = service
+        self.places[key.public] = await service.open(self.places)
+        for other in self.services:
+            if other is not None:
+                other.places |= self.places
+
+    async def stop(self, index: int) -> None:
+        service = self.services[index]
+        assert service is not None
+        self.services[index] = None
+        await service.close()
+
+    def service(self, index: int) -> Service:
+        found = self.services[index]
+        assert found is not None
+        return found
+
+    def client(self, patience: float = 20.0) -> LedgerClient:
+        def reach(key: PeerId) -> Callable[[], Awaitable[Connection]]:
+            return lambda: self.alice.dial(key, *self.places[key])
+
+        return LedgerClient(
+            [reach(key) for key in self.genesis.validators], ALICE, self.genesis, patience, 2.0
+        )
+
+    async def all_at(self, height: int) -> None:
+        while any(e is not None and e.chain.head.height < height for e in self.services):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    def no_fork(self) -> None:
+        chains = [[b.header.id for b in each.chain.blocks] for each in self.services if each is not None]
+        longest = max(chains, key=len)
+        assert all(chain == longest[: len(chain)] for chain in chains)
+
+
+async def _deaf(_connection: Connection, _method: str, _body: bytes) -> bytes:
+    return b""
+
+
+@contextlib.asynccontextmanager
+async def world(folder: Path, seats: int = 4) -> AsyncIterator[World]:
+    made = World(folder, seats)
+    try:
+        for index in range(seats):
+            await made.start(index)
+        yield made
+    finally:
+        await made.alice.close()
+        for index, each in enumerate(made.services):
+            if each is not None:
+                await made.stop(index)
+
+
+def run(folder: Path, body: Callable[[World], Awaitable[None]], seats: int = 4) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(60), world(folder, seats) as made:
+            await body(made)
+            made.no_fork()
+
+    asyncio.run(scenario())
+
+
+def test_four_validators_agree_and_answer(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        client = made.client()
+        for amount in (1, 2, 3):
+            await client.submit(Transfer(BOB.public, amount))
+        assert (await client.account(BOB.public)).balance == MONEY + 6
+        await made.all_at((await client.head()).header.height)
+
+    run(tmp_path, body)
+
+
+def test_one_of_four_may_die_and_comes_back_from_its_disk(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        client = made.client()
+        await client.submit(Transfer(BOB.public, 1))
+        await made.stop(0)
+        for amount in (2, 3):
+            await client.submit(Transfer(BOB.public, amount))
+        await made.start(0)
+        await made.all_at((await client.head()).header.height)
+        await client.submit(Transfer(BOB.public, 4))
+        assert (await client.account(BOB.public)).balance == MONEY + 10
+        assert (await client.account(ALICE.public)).nonce == 4
+
+    run(tmp_path, body)
+
+
+def test_two_of_four_stand_still_until_a_third_is_back(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        await made.stop(0)
+        await made.stop(1)
+        with pytest.raises(NetworkError):
+            await made.client(patience=1.0).submit(Transfer(BOB.public, 1))
+        await made.start(1)
+        await made.client().submit(Transfer(BOB.public, 2))
+
+    run(tmp_path, body)
+
+
+def test_all_stop_and_go_on_where_they_were(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        await made.client().submit(Transfer(BOB.public, 1))
+        for index in range(4):
+            await made.stop(index)
+        for index in range(4):
+            await made.start(index)
+        client = made.client()
+        await client.submit(Transfer(BOB.public, 2))
+        assert (await client.account(BOB.public)).balance == MONEY + 3
+
+    run(tmp_path, body)
+
+
+def test_a_validator_that_is_alone_certifies_on_the_spot(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        await made.client().submit(Transfer(BOB.public, 1))
+        assert made.service(0).committee is None
+        assert made.service(0).chain.head.height == 1
+
+    run(tmp_path, body, seats=1)
+
+
+def test_a_refused_operation_is_refused_by_the_committee_too(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        with pytest.raises(RunError, match="FF-APP-070"):
+            await made.client().submit(Transfer(BOB.public, 2 * MONEY))
+
+    run(tmp_path, body)
+
+
+def test_what_a_node_publishes_at_one_validator_is_listed_by_all(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        await made.client().register(CAPS, 3, 500, made.genesis.time + 10**9)
+        said = advertise(ALICE, issue(ALICE.public, (Place("127.0.0.1", 1),), time.time()), FACTS)
+        first = await made.alice.dial(SEATS[0].public, *made.places[SEATS[0].public])
+        await first.call(directory.PUBLISH, encode(said))
+        for key in SEATS[1:]:
+            other = await made.alice.dial(key.public, *made.places[key.public])
+            assert await _listed_there(other) == (said,)
+
+    run(tmp_path, body)
+
+
+FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
+
+
+async def _listed_there(connection: Connection) -> tuple[Advertisement, ...]:
+    for _ in range(500):
+        listing = decode(await connection.call(directory.LIST, b""), Listing, limits.CONTROL_BYTES)
+        if listing.advertisements:
+            break
+        await asyncio.sleep(0.02)
+    return listing.advertisements

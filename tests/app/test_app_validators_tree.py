@@ -1,0 +1,53 @@
+"""A whole network whose ledger has four validators, of which one is killed: the same settlement as with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from app_trees import Ended, Event, Farflung
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("validators"), pytest.mark.timeout(300)]
+
+JOB = ("run", "--preset", "tiny", "--json", "--rounds", "2")
+SETTLED = ("model_hash", "paid", "refunded", "slashed", "sum", "rounds")
+
+
+def of(ended: Ended, kind: str) -> list[Event]:
+    return [event for event in ended.events if event["event"] == kind]
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Ended, Ended]:
+    farflung = Farflung(Path(tmp_path_factory.mktemp("validators")))
+    return farflung, farflung(*JOB), farflung(*JOB, "--validators", "4")
+
+
+def test_the_settlement_is_that_of_one_validator(both: tuple[Farflung, Ended, Ended]) -> None:
+    _, one, four = both
+    assert {name: four.result[name] for name in SETTLED} == {name: one.result[name] for name in SETTLED}
+    assert sorted((s["peer"], s["paid"]) for s in of(four, "settled")) == sorted(
+        (s["peer"], s["paid"]) for s in of(one, "settled")
+    )
+
+
+def test_one_validator_was_killed_and_all_four_hold_one_chain(both: tuple[Farflung, Ended, Ended]) -> None:
+    _, one, four = both
+    validators = {e["name"] for e in of(four, "process") if e["role"] == "validator"}
+    assert validators == {"ledger", "ledger-2", "ledger-3", "ledger-4"}
+    codes = [e["code"] for e in of(four, "warning")]
+    assert "FF-APP-297" in codes
+    assert "FF-APP-299" in codes
+    assert [e["name"] for e in of(four, "restarted")] == ["ledger-4"]
+    assert {"FF-APP-297", "FF-APP-299"}.isdisjoint(e["code"] for e in of(one, "warning"))
+
+
+def test_whoever_reads_it_finds_it_true(both: tuple[Farflung, Ended, Ended]) -> None:
+    farflung, _, four = both
+    run = four.result["run"]
+    said = farflung("verify-run", run, "--json").events[0]
+    assert said["model_hash"] == four.result["model_hash"]
+    receipt = farflung.runs / run / "export" / "receipts" / "requester.receipt"
+    assert farflung("receipt", "verify", str(receipt), "--json").code == 0
+    page = farflung("report", run, "--json")
+    assert page.code == 0
