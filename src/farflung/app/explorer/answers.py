@@ -234,7 +234,7 @@ def receipt(ask: Ask, words: Words) -> Form:
     table = words["table"]
     if table not in KINDS:
         raise nothing(f"a table {table[:20]!r}")
-    return row(ask, table, id_of(words, "key", least=1, most=2 * ID_BYTES))
+    return row(ask, table, id_of(words, "key", least=1, most=4 * ID_BYTES))
 
 
 def find(ask: Ask, words: Words) -> Form:

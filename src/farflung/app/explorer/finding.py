@@ -26,7 +26,7 @@ def place_of(source: Source, said: str) -> Place:
     if text in WORDS:
         return Place(text)
     if text.isascii() and text.isdigit() and len(text) <= HEIGHT_DIGITS:
-        return Place("block", text)
+        return Place("block", str(int(text)))
     if len(text) < LEAST_DIGITS or len(text) > 64 or not set(text) <= set("0123456789abcdef"):
         raise UsageError(
             "FF-APP-287",

@@ -71,7 +71,7 @@ def _signers(checker: Checker, header: Header, certificate: Certificate) -> list
 
 
 def _block(checker: Checker, height: str, columns: int) -> list[Row]:
-    if int(height) == 0:
+    if height == "0":
         return block("Block", [plain("0: it follows from the genesis, and nobody signed it")], columns)
     held = checker.block(checker.source.get(f"/v1/blocks/{height}"), int(height))
     rows = _header_rows(checker, held.header, held.certificate, columns)
@@ -278,7 +278,8 @@ _SCREENS: Final[dict[str, Callable[[Checker, str, int], list[Row]]]] = {
 def facts(checker: Checker, place: Place) -> dict[str, Any]:
     """The same for programs: the source's answer, once what is in it was proved as for a screen."""
     screen(checker, place, 80)
-    form = checker.source.get(PATHS[place.kind].format(place.name))
+    is_genesis = place == Place("block", "0")
+    form = checker.source.get("/v1/genesis" if is_genesis else PATHS[place.kind].format(place.name))
     return {
         "what": place.kind,
         "name": place.name,

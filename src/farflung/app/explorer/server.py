@@ -38,7 +38,7 @@ class Explorer:
     ) -> None:
         """`names`: what a request's Host may be beside an address."""
         self._ask, self._gauges, self._names, self._clock = ask, gauges, names, clock
-        self._rates = rates or Rates()
+        self._rates = Rates() if rates is None else rates
         self._open = Counter[str]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None

@@ -1,0 +1,387 @@
+"""What readers of a ledger are answered: every answer fits its description, and its proof holds for who checks it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+import re
+import urllib.error
+import urllib.request
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from app_reading import fault_of, served
+from click.testing import CliRunner
+from hypothesis import example, given
+from hypothesis import strategies as st
+from ledger_history import audited_batches, batches, disputed_batches, governed_batches, history
+from ledger_world import JOB, NODES, PARAMS, REQUESTER, SLOW_PARAMS, VALIDATOR
+
+from farflung.app.cli.main import cli
+from farflung.app.explorer import describing, routes
+from farflung.app.explorer.bookkeeping import COLUMNS, as_csv, cell, record, statement_of
+from farflung.app.explorer.checking import Checker
+from farflung.app.explorer.exports import chain_of, lines_of
+from farflung.app.explorer.finding import Place, place_of
+from farflung.app.explorer.gauges import LedgerGauges
+from farflung.app.explorer.rates import Rates, block_of
+from farflung.app.explorer.screens import PATHS, facts, screen
+from farflung.app.explorer.sources import FileSource, WebSource, chain_from
+from farflung.core.errors import FarflungError, UsageError, VerificationError
+from farflung.core.ids import Hash, PeerId
+from farflung.ledger.chain import Chain
+from farflung.ledger.rows import KINDS, AccountRow, JobRow, NodeRow
+from farflung.ledger.tx import tx_id
+
+HISTORIES = {
+    "plain": batches,
+    "audited": audited_batches,
+    "disputed": disputed_batches,
+    "governed": governed_batches,
+}
+
+
+@cache
+def chain_named(name: str) -> Chain:
+    return history(HISTORIES[name](), SLOW_PARAMS if name == "disputed" else PARAMS)
+
+
+def source_of(name: str = "plain") -> FileSource:
+    return FileSource(name, chain_named(name))
+
+
+def targets(chain: Chain) -> list[str]:
+    """A request of every path, and for every row that there is."""
+    txs = [tx_id(signed).hex() for block in chain.blocks for signed in block.txs]
+    rows = [f"/v1/receipts/{name}/{row.key.hex()}" for name in KINDS for row in chain.state.tables[name].rows]
+    jobs = [row.job.hex() for row in chain.state.rows(JobRow)]
+    return [
+        "/v1/head",
+        "/v1/genesis",
+        "/v1/validators",
+        "/v1/committees/0",
+        "/v1/params",
+        "/v1/steps",
+        "/v1/blocks?whole=1",
+        "/v1/blocks?from=2&limit=1",
+        *(f"/v1/blocks/{block.header.height}" for block in chain.blocks),
+        *(f"/v1/tx/{name}" for name in txs),
+        *(f"/v1/accounts/{key.public.hex()}" for key in (VALIDATOR, REQUESTER)),
+        "/v1/nodes",
+        *(
+            f"/v1/nodes/{row.node.hex()}{more}"
+            for row in chain.state.rows(NodeRow)
+            for more in ("", "/leases")
+        ),
+        *(path for job in jobs for path in (f"/v1/jobs/{job}", f"/v1/jobs/{job}/life")),
+        *rows,
+        f"/v1/find/{JOB.hex()[:8]}",
+    ]
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_every_answer_is_as_the_description_says(name: str) -> None:
+    chain = chain_named(name)
+    described = describing.description()["paths"]
+    asked = set()
+    for target in targets(chain):
+        route, _ = routes.found(target)
+        schema = described[route.path]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+        answer = json.loads(json.dumps(source_of(name).get(target)))
+        assert fault_of(answer, schema) == "", target
+        asked.add(route.path)
+    assert asked == set(described) or name == "governed", "a path was not asked"
+
+
+def test_the_check_against_a_description_sees_what_is_wrong() -> None:
+    schema = routes.found("/v1/head")[0].schema
+    answer = source_of().get("/v1/head")
+    assert fault_of(answer, schema) == ""
+    assert "lacks" in fault_of({"genesis": answer["genesis"]}, schema)
+    assert "besides" in fault_of({**answer, "more": 1}, schema)
+    assert "no such text" in fault_of({**answer, "genesis": "xyz"}, schema)
+
+
+def test_a_live_listener_answers_and_its_description_is_its_own() -> None:
+    with served(chain_named("audited")) as url:
+        with urllib.request.urlopen(f"{url}/v1/openapi.json") as reply:
+            told = json.load(reply)
+        assert told == json.loads(json.dumps(describing.description()))
+        checker = Checker(WebSource(url), chain_named("audited").id)
+        for kind, name in places():
+            assert screen(checker, Place(kind, name), 80)
+        assert chain_from(checker.source, checker.genesis).head == chain_named("audited").head
+        with urllib.request.urlopen(f"{url}/metrics") as reply:
+            assert b"farflung_ledger_api_requests_total" in reply.read()
+
+
+def places() -> list[tuple[str, str]]:
+    chain = chain_named("audited")
+    return [
+        ("head", ""),
+        ("validators", ""),
+        ("params", ""),
+        ("block", "0"),
+        ("block", "3"),
+        ("txs", tx_id(chain.blocks[2].txs[0]).hex()),
+        ("jobs", JOB.hex()),
+        ("nodes", NODES[1].public.hex()),
+        ("accounts", REQUESTER.public.hex()),
+    ]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("place", places(), ids=lambda place: f"{place[0]}{place[1][:4]}")
+def test_a_screen_fits_its_width_and_says_what_was_proved(place: tuple[str, str], columns: int) -> None:
+    rows = screen(Checker(source_of("audited"), None), Place(*place), columns)
+    assert max(len(row.text) for row in rows) <= columns
+    assert any(row.text.startswith("Genesis") for row in rows)
+
+
+def test_a_jobs_life_is_told_in_the_order_of_its_blocks() -> None:
+    rows = [row.text for row in screen(Checker(source_of("audited"), None), Place("jobs", JOB.hex()), 120)]
+    first = next(number for number, row in enumerate(rows) if row.startswith("Life"))
+    told = " ".join(row.split("block ", 1)[-1] for row in rows[first:])
+    words = ("create job", "take 2 offers", "record round 0", "accuse", "hand over", "settle")
+    assert [told.index(word) for word in words] == sorted(told.index(word) for word in words)
+    heights = [int(m[1]) for row in rows[first:] if (m := re.search(r"block (\d+)  ", row))]
+    assert heights == sorted(heights)
+
+
+class Liar:
+    """A source that changes one byte of a proof, or of the form, of every answer but the genesis."""
+
+    name, known = "liar", None
+
+    def __init__(self, place: int, flip: int) -> None:
+        self.place, self.flip = place, flip
+
+    def get(self, path: str) -> dict[str, Any]:
+        said = json.loads(json.dumps(source_of("audited").get(path)))
+        return said if path == "/v1/genesis" else self._changed(said)
+
+    def _changed(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._changed(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        made = {name: self._changed(item) for name, item in value.items()}
+        if "proof" in made:
+            made["proof"] = {name: self._flipped(text) for name, text in made["proof"].items()}
+        return {**made, "canonical": self._flipped(made["canonical"])} if "canonical" in made else made
+
+    def _flipped(self, text: str) -> str:
+        data = bytearray(base64.b64decode(text))
+        data[self.place % len(data)] ^= self.flip
+        return base64.b64encode(data).decode()
+
+
+@given(st.integers(0, 5000), st.integers(1, 255), st.sampled_from(places()))
+@example(0, 1, ("jobs", JOB.hex()))
+def test_nothing_is_shown_of_an_answer_whose_proof_was_changed(
+    at: int, flip: int, place: tuple[str, str]
+) -> None:
+    if place == ("block", "0"):
+        return  # follows from the genesis, and is not asked for
+    checker = Checker(Liar(at, flip), None)
+    with pytest.raises(FarflungError) as refused:
+        screen(checker, Place(*place), 80)
+    assert refused.value.exit_code in (3, 5)
+
+
+def test_another_row_than_was_asked_for_is_refused_though_its_proof_holds() -> None:
+    class Swapped(FileSource):
+        def get(self, path: str) -> dict[str, Any]:
+            return super().get(path.replace(REQUESTER.public.hex(), VALIDATOR.public.hex()))
+
+    checker = Checker(Swapped("swapped", chain_named("plain")), None)
+    with pytest.raises(VerificationError, match="FF-APP-283"):
+        screen(checker, Place("accounts", REQUESTER.public.hex()), 80)
+
+
+def test_a_ledger_of_another_genesis_is_not_looked_at() -> None:
+    with pytest.raises(VerificationError, match="FF-APP-282"):
+        Checker(source_of(), Hash(bytes(32)))
+
+
+def test_what_a_word_names_is_found_by_its_first_digits() -> None:
+    source = source_of()
+    assert place_of(source, "HEAD") == Place("head")
+    assert place_of(source, "12") == Place("block", "12")
+    assert place_of(source, JOB.hex()[:8].upper()) == Place("jobs", JOB.hex())
+    assert place_of(source, NODES[0].public.hex()) == Place("nodes", NODES[0].public.hex())
+    name = tx_id(chain_named("plain").blocks[1].txs[0]).hex()
+    assert place_of(source, name[:10]) == Place("txs", name)
+    for said, code in (("zz", "287"), ("abcdef012345", "285"), ("f" * 65, "287")):
+        with pytest.raises(UsageError, match=f"FF-APP-{code}"):
+            place_of(source, said)
+
+
+def test_absence_is_the_sources_word_and_said_to_be() -> None:
+    with served(chain_named("plain")) as url, pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{url}/v1/accounts/{'00' * 32}")
+    assert refused.value.code == 404
+    told = json.load(refused.value)
+    assert fault_of(told, routes.ERROR) == ""
+    assert (told["code"], told["is_proved"]) == ("FF-APP-271", False)
+
+
+# Statements
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_every_accounts_statement_ends_at_its_row(name: str) -> None:
+    chain = chain_named(name)
+    for row in chain.state.rows(AccountRow):
+        lines = statement_of(chain, row.owner)
+        assert (lines[-1].balance if lines else 0) == row.balance
+        rows = list(csv.DictReader(io.StringIO(as_csv([record(line) for line in lines]))))
+        assert sum(int(each["amount"]) for each in rows) == row.balance
+        assert [each["balance"] for each in rows] == [str(line.balance) for line in lines]
+
+
+def test_a_statement_that_does_not_sum_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    from farflung.app.explorer import bookkeeping
+
+    monkeypatch.setattr(bookkeeping, "entries_of", lambda *_: iter(()))
+    with pytest.raises(FarflungError, match="FF-APP-289"):
+        statement_of(chain_named("plain"), REQUESTER.public)
+
+
+@given(st.text())
+@example("=1+1")
+@example("-2+3")
+@example("@SUM(A1)")
+@example("\t=1")
+def test_no_text_in_a_table_is_taken_for_a_formula(text: str) -> None:
+    shown = cell(text)
+    is_number = re.fullmatch(r"-?[0-9]+\.[0-9]+", shown, re.ASCII)
+    assert is_number or not shown.startswith(tuple("=+-@\t\r"))
+    assert shown.removeprefix("'") == text.removeprefix("'")
+
+
+def test_a_table_is_of_the_form_that_spreadsheets_read() -> None:
+    lines = statement_of(chain_named("plain"), REQUESTER.public)
+    text = as_csv([record(line) for line in lines])
+    assert text.splitlines()[0] == ",".join(COLUMNS)
+    assert text.count("\r\n") == len(lines) + 1
+
+
+# Exports
+
+
+def test_an_export_leads_to_the_same_chain(tmp_path: Path) -> None:
+    chain, file = chain_named("governed"), tmp_path / "ledger.jsonl"
+    file.write_bytes(b"".join(lines_of(chain)))
+    again = chain_of(file)
+    assert (again.head, again.state.root) == (chain.head, chain.state.root)
+
+
+@given(st.data())
+def test_an_export_that_was_changed_is_refused(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    lines = list(lines_of(chain_named("plain")))
+    file = tmp_path_factory.getbasetemp() / "changed.jsonl"
+    at = data.draw(st.integers(0, len(lines) - 1))
+    match data.draw(st.sampled_from(("left out", "cut", "twice", "other"))):
+        case "left out" if b'"row"' not in lines[at][:16]:  # a row follows from the blocks
+            del lines[at]
+        case "cut":
+            lines[at] = lines[at][: len(lines[at]) // 2]
+        case "twice" if b'"row"' not in lines[at][:16] and at < len(lines) - 1:
+            lines.insert(at, lines[at])
+        case "other":
+            canonical = re.search(rb'"canonical":"(.{9})', lines[at])
+            if canonical is None:
+                return
+            lines[at] = lines[at].replace(canonical[1], canonical[1][::-1] + b"A", 1)
+        case _:
+            return
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(FarflungError):
+        chain_of(file)
+
+
+# Rates and metrics
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 8)), max_size=200))
+def test_an_address_is_given_no_more_than_its_rate_and_what_it_saved(asked: list[tuple[float, int]]) -> None:
+    rates, now, spent = Rates(rate=10, burst=20, most=4), 0.0, 0
+    for pause, cost in asked:
+        now += pause
+        wait = rates.take("192.0.2.1", cost, now)
+        spent += 0 if wait else cost
+        assert spent <= 20 + 10 * now + 1e-6
+        if wait:
+            assert rates.take("192.0.2.1", cost, now + wait) == 0, "it was told to wait too short"
+            return
+
+
+def test_the_table_of_rates_is_bounded_and_a_customers_addresses_are_one() -> None:
+    rates = Rates(rate=1, burst=2, most=8)
+    for number in range(100):
+        rates.take(f"192.0.2.{number}", 1, 0.0)
+    assert len(rates) == 8
+    assert block_of("2001:db8::1") == block_of("2001:db8::ffff") != block_of("2001:db8:0:1::1")
+    assert block_of("::ffff:192.0.2.7") == "192.0.2.7"
+
+
+def test_metrics_are_lines_that_prometheus_reads_and_their_labels_are_bounded() -> None:
+    gauges = LedgerGauges(height=7, mempool=3, peer_lag={f"{n:064x}"[::-1]: n for n in range(500)})
+    gauges.peer_lag['evil"} 1\n'] = 1
+    assert 'quantile="0.5"} NaN' in gauges.page()
+    for number in range(2000):
+        gauges.took(number / 1000)
+    page = gauges.page()
+    line = re.compile(
+        r'# (HELP|TYPE) farflung_ledger_\w+ .+|farflung_ledger_\w+(\{\w+="[\w.]+"\})? (NaN|[0-9.]+)'
+    )
+    assert [text for text in page.splitlines() if not line.fullmatch(text)] == []
+    assert page.count("peer_lag_blocks{") == 128
+    assert "farflung_ledger_finality_seconds_count 2000" in page
+    assert re.search(r'quantile="0.99"} 1\.9', page)
+
+
+# The verbs
+
+
+def told(*words: str) -> str:
+    ended = CliRunner().invoke(cli, ["ledger", *words], catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+    return ended.stdout
+
+
+def test_verbs_read_an_export_as_people_and_as_programs_want_it(tmp_path: Path) -> None:
+    chain, file = chain_named("audited"), tmp_path / "ledger.jsonl"
+    file.write_bytes(b"".join(lines_of(chain)))
+    place = ("--from", str(file))
+    genesis = ("--genesis", chain.id.hex())
+    assert "settled" in told("show", JOB.hex()[:8], *place, *genesis)
+    assert "own word" in told("show", "head", *place)
+    assert "own word" not in told("show", "head", *place, *genesis)
+    assert json.loads(told("show", "head", "--json", *place))["what"] == "head"
+    books = json.loads(told("statement", REQUESTER.public.hex(), "--json", *place))
+    assert books["entries"][-1]["balance"] == balance(chain, REQUESTER.public)
+    out = tmp_path / "books.csv"
+    assert told("statement", REQUESTER.public.hex()[:9], "--csv", "-o", str(out), *place) == ""
+    assert out.read_text().startswith("time,")
+    assert "stake slashed" in told("statement", NODES[1].public.hex(), *place)
+    assert told("export", *place).encode() == file.read_bytes()
+    none = told("statement", REQUESTER.public.hex(), "--since", "2030-01-01", "--json", *place)
+    assert json.loads(none)["entries"] == []
+
+
+def balance(chain: Chain, owner: PeerId) -> int:
+    row = chain.state.find(AccountRow, owner)
+    return row.balance if row else 0
+
+
+def test_every_kind_of_place_has_a_screen_and_a_path() -> None:
+    checker = Checker(source_of("audited"), None)
+    for kind, name in places():
+        assert facts(checker, Place(kind, name))["what"] == kind
+    assert {kind for kind, _ in places()} == set(PATHS)
