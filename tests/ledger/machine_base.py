@@ -30,8 +30,10 @@ from farflung.ledger.disputes import DisputeRow, DisputeState
 from farflung.ledger.params import Params
 from farflung.ledger.results import Applied, Outcome
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, KeyRow, LeaseRow, NodeRow
+from farflung.ledger.seats import ValidatorRow, ValidatorState
 from farflung.ledger.state import apply_block, total_money
 from farflung.ledger.statements import Entry, explained, opening
+from farflung.ledger.tables import params_of
 
 ANYONE = st.sampled_from((*ACTORS, STRANGER))
 LENDER = st.sampled_from((*NODES, *VERIFIERS))
@@ -42,8 +44,18 @@ JOBS = st.sampled_from((JOB, JOB, OTHER_JOB))
 AMOUNT = st.sampled_from((0, 1, 50, 700, 999_000, 1_000_001))
 SPAN = st.sampled_from((-1, 500, 20_000, 60_000, 150_000, 250_000))
 SMALL = st.integers(0, 60)
+SHORT = {"epoch_blocks": 3, "unbonding_ms": 50_000, "motion_ms": 60_000}
 LAWS = st.sampled_from(
-    (PARAMS, SLOW_PARAMS, SLOW_PARAMS, replace(SLOW_PARAMS, window_ms=0), replace(SLOW_PARAMS, dispute_ms=0))
+    [
+        replace(params, **SHORT)
+        for params in (
+            PARAMS,
+            SLOW_PARAMS,
+            SLOW_PARAMS,
+            replace(SLOW_PARAMS, window_ms=0),
+            replace(SLOW_PARAMS, dispute_ms=0),
+        )
+    ]
 )
 JURIES = st.sampled_from(((VALIDATOR,), (VALIDATOR, STRANGER, NODES[2], VERIFIERS[0])))
 
@@ -152,21 +164,26 @@ class Machine(RuleBasedStateMachine):
     def no_dispute_lasts_longer_than_it_may(self) -> None:
         state = self.world.state
         for row in state.rows(DisputeRow):
-            assert row.deadline <= row.opened + 2 * state.params.dispute_ms
+            job = state.find(JobRow, row.job)
+            assert job is not None
+            assert row.deadline <= row.opened + 2 * params_of(state, job.terms).dispute_ms
             assert not row.is_pending or state.time < row.deadline
 
     def teardown(self) -> None:
         """The clock alone: past every deadline, then past every expiry."""
         state = self.world.state
-        for _ in range(3):
+        for _ in range(8):
             state, _ = apply_block(state, state.time + 400_000, [], VALIDATOR.public)
         burnt = sum(row.burnt for row in state.rows(NodeRow))
+        seats = [row for row in state.rows(ValidatorRow) if row.state == ValidatorState.ADMITTED]
+        bonded = sum(row.stake for row in seats) + sum(row.burnt for row in state.rows(ValidatorRow))
         silent = [row for row in self.world.state.rows(DisputeRow) if row.state == DisputeState.OPEN]
         lost = sum(row.taken - len(row.accusers) * (row.taken // 2 // len(row.accusers)) for row in silent)
-        assert sum(row.balance for row in state.rows(AccountRow)) + burnt == state.law.minted
+        assert sum(row.balance for row in state.rows(AccountRow)) + burnt + bonded == state.law.minted
         assert total_money(state) == state.law.minted
         assert burnt == lost + sum(row.burnt for row in self.world.state.rows(NodeRow))
         assert not any(row.stake for row in state.rows(NodeRow))
+        assert not any(row.stake for row in state.rows(ValidatorRow) if row not in seats)
         assert not any(row.money for row in state.rows(JobRow))
         assert not any(row.is_open or row.disputes for row in state.rows(LeaseRow))
         assert not any(row.money for row in state.rows(DisputeRow))

@@ -6,6 +6,7 @@ from naive_ledger import Naive
 
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger.disputes import BallotRow, DisputeRow
+from farflung.ledger.motions import MotionRow
 from farflung.ledger.rows import (
     AccountRow,
     ChannelRow,
@@ -16,7 +17,9 @@ from farflung.ledger.rows import (
     NodeRow,
     NodeState,
 )
+from farflung.ledger.seats import CommitteeRow, ValidatorRow
 from farflung.ledger.state import State
+from farflung.ledger.tables import params_of
 
 
 def books(state: State) -> dict[str, object]:
@@ -51,6 +54,19 @@ def books(state: State) -> dict[str, object]:
             for row in state.rows(DisputeRow)
         },
         "ballots": {(row.job, row.node, row.juror): row.is_guilty for row in state.rows(BallotRow)},
+        "committees": [(row.first, list(row.members)) for row in state.rows(CommitteeRow)],
+        "params": (state.params, [params_of(state, row.params) for row in state.rows(CommitteeRow)]),
+        "validators": {
+            row.validator: (
+                (row.owner, row.stake, row.state.name.lower(), row.until),
+                (row.burnt, row.address),
+            )
+            for row in state.rows(ValidatorRow)
+        },
+        "motions": {
+            row.motion: (row.deadline, list(row.voters), row.state.name.lower())
+            for row in state.rows(MotionRow)
+        },
         "channels": {
             (row.payer, row.relay): (row.opening, row.held, row.expires, row.price, row.is_open)
             for row in state.rows(ChannelRow)
@@ -112,6 +128,18 @@ def naive_books(naive: Naive) -> dict[str, object]:
             (*names, juror): vote
             for names, said in naive.disputes.items()
             for juror, vote in said["votes"].items()
+        },
+        "committees": [(said["first"], said["members"]) for said in naive.epochs],
+        "params": (naive.p, [said["params"] for said in naive.epochs]),
+        "validators": {
+            name: (
+                (said["owner"], said["stake"], said["state"], said["until"]),
+                (said["burnt"], said["where"]),
+            )
+            for name, said in naive.seats.items()
+        },
+        "motions": {
+            name: (said["deadline"], said["votes"], said["state"]) for name, said in naive.moved.items()
         },
         "channels": {
             names: (said["times"], said["left"], said["expires"], said["price"], said["open"])

@@ -10,16 +10,18 @@ from typing import Any
 
 from naive_base import TOP, No, need, numbers_in, of_small_order
 from naive_pay import LIVE, NaivePay
+from naive_seats import NaiveSeats
 
 from farflung.core.codec import encode
 from farflung.core.crypto import is_signed
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis
 
+BOOKS = ("money", "nodes", "jobs", "keys", "channels", "disputes", "seats", "moved", "amended")
 
-class Naive(NaivePay):
+
+class Naive(NaivePay, NaiveSeats):
     def __init__(self, genesis: Genesis) -> None:
-        self.g = genesis
         self.chain = genesis.chain
         self.now = genesis.time
         self.money = dict(genesis.accounts)
@@ -29,9 +31,11 @@ class Naive(NaivePay):
         self.keys: dict[bytes, dict[str, Any]] = {}
         self.channels: dict[tuple[bytes, bytes], dict[str, Any]] = {}
         self.disputes: dict[tuple[bytes, bytes], dict[str, Any]] = {}
+        self.found(genesis)
 
     def block(self, time: int, txs: list[ops.SignedTx], proposer: bytes) -> list[str]:
-        self.now, self.proposer = time, proposer
+        self.now, self.height = time, self.height + 1
+        self.payee = self.seats[proposer]["owner"]
         for name, job in self.jobs.items():
             if job["state"] in LIVE and time >= job["deadline"]:
                 self.end(name, "expired")
@@ -42,7 +46,10 @@ class Naive(NaivePay):
         for names, channel in self.channels.items():
             if channel["open"] and time >= channel["expires"] + 600_000:
                 self.shut(names[0], channel)
-        return [self.one(signed) for signed in txs]
+        self.seats_past_their_time()
+        said = [self.one(signed) for signed in txs]
+        self.boundary()
+        return said
 
     def one(self, signed: ops.SignedTx) -> str:
         t = signed.tx
@@ -52,17 +59,17 @@ class Naive(NaivePay):
             return "rejected"
         if t.nonce != self.nonce.get(t.sender, 0) or (t.expires and self.now >= t.expires):
             return "rejected"
-        if not self.g.params.fee_min <= t.fee <= self.money.get(t.sender, 0):
+        if not self.p.fee_min <= t.fee <= self.money.get(t.sender, 0):
             return "rejected"
         self.nonce[t.sender] = t.nonce + 1
         self.pay(t.sender, -t.fee)
-        self.pay(self.proposer, t.fee)
-        kept = copy.deepcopy((self.money, self.nodes, self.jobs, self.keys, self.channels, self.disputes))
+        self.pay(self.payee, t.fee)
+        kept = copy.deepcopy({name: getattr(self, name) for name in BOOKS})
         try:
             for op in t.ops:
                 getattr(self, type(op).__name__)(t.sender, op)
         except No:
-            self.money, self.nodes, self.jobs, self.keys, self.channels, self.disputes = kept
+            vars(self).update(kept)
             return "failed"
         return "applied"
 
@@ -107,7 +114,7 @@ class Naive(NaivePay):
 
     def ChannelOpen(self, sender: bytes, op: ops.ChannelOpen) -> None:
         need(op.amount > 0 and op.relay != sender)
-        need(self.now < op.expires <= self.now + self.g.params.job_ms_max)
+        need(self.now < op.expires <= self.now + self.p.job_ms_max)
         self.pay(sender, -op.amount)
         empty = {"times": 0, "open": False}
         channel = self.channels.setdefault((sender, op.relay), empty)
@@ -170,11 +177,11 @@ class Naive(NaivePay):
         self.pay(op.to, op.amount)
 
     def NodeRegister(self, sender: bytes, op: ops.NodeRegister) -> None:
-        need(self.now < op.expires <= self.now + self.g.params.node_ms_max)
+        need(self.now < op.expires <= self.now + self.p.node_ms_max)
         need(not of_small_order(sender))
         node = self.nodes.setdefault(sender, {"free": 0, "burnt": 0})
         held = node["free"] + sum(lease["stake"] for lease in self.locked(sender))
-        need(max(op.stake, held) >= self.g.params.stake_min)
+        need(max(op.stake, held) >= self.p.stake_min)
         added = max(0, op.stake - held)
         self.pay(sender, -added)
         node.update(
@@ -187,7 +194,7 @@ class Naive(NaivePay):
 
     def JobCreate(self, sender: bytes, op: ops.JobCreate) -> None:
         need(op.job not in self.jobs and op.escrow > 0 and 1 <= op.rounds <= 2**20)
-        need(self.now < op.deadline <= self.now + self.g.params.job_ms_max)
+        need(self.now < op.deadline <= self.now + self.p.job_ms_max)
         self.pay(sender, -op.escrow)
         self.jobs[op.job] = {
             "owner": sender,
@@ -201,6 +208,7 @@ class Naive(NaivePay):
             "output": bytes(32),
             "until": 0,
             "paid": 0,
+            "law": self.p,
         }
 
     def JobSchedule(self, sender: bytes, op: ops.JobSchedule) -> None:
@@ -252,7 +260,7 @@ class Naive(NaivePay):
 
     def JobCancel(self, sender: bytes, op: ops.JobCancel) -> None:
         job = self.mine(sender, op.job, "created", "running", "stopped")
-        if job["state"] == "running" and self.g.params.window_ms > 0:
+        if job["state"] == "running" and job["law"].window_ms > 0:
             job.update(state="stopped", until=self.close_in_time(job))
         else:
             need(self.now >= job["until"])

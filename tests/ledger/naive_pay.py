@@ -101,7 +101,7 @@ class NaivePay:
     # The window
 
     def close_in_time(self, job: dict[str, Any]) -> int:
-        return min(self.now + self.g.params.window_ms, job["deadline"])
+        return min(self.now + job["law"].window_ms, job["deadline"])
 
     def JobAttest(self, sender: bytes, op: JobAttest) -> None:
         need(op.job in self.jobs)
@@ -139,11 +139,11 @@ class NaivePay:
         need(op.evidence != bytes(32))
         taken = lease["stake"]
         if int(said[0].finding) == 3:
-            taken = taken * self.g.params.withheld_permille // 1000
+            taken = taken * job["law"].withheld_permille // 1000
         lease["over"], lease["locked"] = True, False
         self.nodes[op.node]["free"] += lease["stake"] - taken
         accusers = sorted(v.verifier for v in said)
-        if self.g.params.dispute_ms == 0:
+        if job["law"].dispute_ms == 0:
             self.bounty(op.node, taken, accusers)
             lease["slashed"], lease["lost"] = True, taken
             return
@@ -156,7 +156,7 @@ class NaivePay:
             "pay": most,
             "bond": 0,
             "opened": self.now,
-            "deadline": self.now + self.g.params.dispute_ms,
+            "deadline": self.now + job["law"].dispute_ms,
             "votes": {},
         }
 
@@ -173,7 +173,7 @@ class NaivePay:
         need((op.job, sender) in self.disputes)
         dispute = self.disputes[op.job, sender]
         need(dispute["state"] == "open")
-        need(op.bond >= self.g.params.bond_min and op.evidence != bytes(32))
+        need(op.bond >= self.jobs[op.job]["law"].bond_min and op.evidence != bytes(32))
         self.pay(sender, -op.bond)
         later = self.now + dispute["deadline"] - dispute["opened"]
         dispute.update(state="answered", bond=op.bond, deadline=later)
@@ -183,7 +183,7 @@ class NaivePay:
         dispute = self.disputes[op.job, op.node]
         need(dispute["state"] == "answered" and sender not in dispute["votes"])
         own_case = {self.jobs[op.job]["owner"], op.node, *dispute["accusers"]}
-        jury = [name for name in self.g.validators if name not in own_case]
+        jury = [name for name in self.owners() if name not in own_case]
         need(sender in jury)
         dispute["votes"][sender] = op.is_guilty
         same = [name for name in jury if dispute["votes"].get(name) == op.is_guilty]

@@ -6,9 +6,10 @@ from hypothesis import settings
 from machine_jobs import JobRules
 from machine_money import MoneyRules
 from machine_pay import PayRules
+from machine_seats import SeatRules
 
 
-class Ledger(MoneyRules, JobRules, PayRules):
+class Ledger(MoneyRules, JobRules, PayRules, SeatRules):
     """All operations by several actors, likely and unlikely to succeed, several to a block."""
 
 
