@@ -12,12 +12,16 @@ import pytest
 from farflung.app.cli.main import main
 from farflung.core import limits
 from farflung.core.claims import commitment_digest, number
-from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
+from farflung.core.crypto import NS_ACK, NS_SEAT, NS_SPEC, SigningKey, digest, local_key
+from farflung.core.errors import VerificationError
 from farflung.ledger import tx
 from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.chain import Chain
+from farflung.ledger.motions import Admit, Motion
+from farflung.ledger.params import Params
 from farflung.ledger.receipt_file import MAGIC, party_receipts, write_receipt_file
 from farflung.ledger.rows import AccountRow
+from farflung.ledger.seats import ValidatorJoin, ValidatorLeave
 
 NOTARY, REQUESTER, HONEST, LIAR, VERIFIER = (local_key(5, "party", index) for index in range(5))
 JOB, ROOT, TRACE, NONCE, EVIDENCE = (
@@ -188,6 +192,35 @@ def test_programs_get_one_object(settled: Chain, verify: Verb) -> None:
     assert found["genesis_given"] is True
     assert facts(verify(settled, "--json", party=REQUESTER))["genesis_given"] is False
     assert facts(verify(settled, "--json", party=REQUESTER))["jobs"][0]["lease"] is None
+
+
+def test_a_file_of_a_later_committee_is_followed_from_the_genesis(running: Chain, verify: Verb) -> None:
+    """The notary hands its seat to another key: the file still needs nothing but the genesis hash."""
+    heir = local_key(5, "heir")
+    params = Params(epoch_blocks=2)
+    genesis = Genesis(
+        "handed", 0, tuple((key.public, 9_000) for key in (NOTARY, REQUESTER)), (NOTARY.public,), params
+    )
+    chain = Chain(genesis, NOTARY)
+    proof = heir.sign(NS_SEAT, chain.id, NOTARY.public)
+    record(chain, NOTARY, ValidatorJoin(heir.public, 10, "heir.example:1", proof))
+    admit = Motion(Admit(heir.public), chain.head.time + 50_000)
+    record(chain, NOTARY, admit, ValidatorLeave(NOTARY.public))
+    assert chain.state.committee.members == (heir.public,)
+    later = Chain(genesis, heir)
+    later.adopt_many(chain.blocks)
+    record(later, REQUESTER, tx.JobCreate(JOB, 50, 5, 2, 9_000_000))
+    receipts = party_receipts(later, REQUESTER.public)
+    data = write_receipt_file(genesis, REQUESTER.public, receipts, later.steps)
+    code, out, err = verify(data, "--genesis", genesis.chain.hex())
+    assert (code, err) == (HOLDS, "")
+    assert f"committee's key {heir.public.hex()}" in out
+    assert NOTARY.public.hex() not in out
+    assert "Epoch    1" in out
+    found = json.loads(verify(data, "--json")[1])
+    assert (found["epoch"], found["committee"]) == (1, [heir.public.hex()])
+    with pytest.raises(VerificationError, match="FF-LEDG-072"):
+        write_receipt_file(genesis, REQUESTER.public, receipts)
 
 
 def test_another_genesis_is_refused(settled: Chain, verify: Verb) -> None:

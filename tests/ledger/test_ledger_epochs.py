@@ -28,7 +28,7 @@ from farflung.ledger.receipt_file import (
 from farflung.ledger.receipts import check_receipt, prove, steps_to
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.seats import CommitteeRow, count_key
-from farflung.ledger.votes import Kind
+from farflung.ledger.votes import NO_CERTIFICATE, Kind
 
 SIZES = (1, 4, 7, 2)
 
@@ -207,3 +207,75 @@ def test_parameters_of_the_next_epoch_hold_from_its_first_block_on():
     members = reign.chain.state.committee.members
     with pytest.raises(VerificationError, match="FF-LEDG-062"):
         reign.chain.adopt(Block(header, (), reign.certificate(header, members)))
+
+
+def test_what_is_notarized_is_proof_of_nothing_to_a_stranger():
+    reign = Reign(4)
+    block = reign.step()
+    receipt = prove(reign.chain, "accounts", REQUESTER.public)
+    trust = light.trust_in(reign.chain.genesis)
+    assert light.check(trust, receipt)
+    for kind in (Kind.NOTARIZE, Kind.NULLIFY):
+        weak = reign.certificate(block.header, reign.chain.state.committee.members, kind=kind)
+        with pytest.raises(VerificationError, match="FF-LEDG-072"):
+            light.check(trust, replace(receipt, certificate=weak))
+
+
+def test_votes_to_pass_over_a_view_certify_no_block():
+    reign = Reign(4)
+    made, _ = reign.made()
+    with pytest.raises(VerificationError, match="FF-LEDG-066"):
+        reign.chain.adopt(reign.certified(made, Kind.NULLIFY))
+
+
+def test_the_same_members_under_another_version_are_another_committee():
+    """One committee reigns twice: what it signed in one epoch is no proof to who trusts it in the other."""
+    reign = Reign(4)
+    reign.step()
+    early = prove(reign.chain, "accounts", REQUESTER.public)
+    reign.carry(Amend(replace(LONG, withheld_permille=5)))
+    reign.to_boundary()
+    reign.step()
+    late = prove(reign.chain, "accounts", REQUESTER.public)
+    before = light.trust_in(reign.chain.genesis)
+    after = light.follow(before, reign.chain.steps[0])
+    assert before.committee == after.committee
+    assert light.check(before, early)
+    assert light.check(after, late)
+    for trust, receipt in ((before, late), (after, early)):
+        with pytest.raises(VerificationError, match="FF-LEDG-072"):
+            light.check(trust, receipt)
+
+
+def test_only_the_header_of_genesis_needs_no_certificate_and_it_takes_none():
+    reign = Reign(4)
+    first = prove(reign.chain, "accounts", REQUESTER.public)
+    trust = light.trust_in(reign.chain.genesis)
+    assert light.check(trust, first)
+    strange = replace(NO_CERTIFICATE, view=3)
+    for receipt in (
+        replace(first, certificate=strange),
+        replace(first, header=replace(first.header, time=0)),
+    ):
+        with pytest.raises(VerificationError, match="FF-LEDG-072"):
+            light.check(trust, receipt)
+    reign.carry(Amend(replace(LONG, withheld_permille=5)))
+    reign.to_boundary()
+    step = reign.chain.steps[0]
+    with pytest.raises(VerificationError, match="FF-LEDG-072"):
+        light.check(light.follow(trust, step), replace(step, certificate=NO_CERTIFICATE))
+
+
+def test_what_was_executed_before_is_not_taken_for_another_block():
+    reign = Reign(4)
+    payment = tx.make_tx(reign.chain.id, REQUESTER.public, 0, tx.Transfer(SEATS[0].public, 1))
+    made, _ = reign.made(tx.sign_tx(REQUESTER, payment))
+    reign.chain.hold(made)
+    certified = reign.certified(made)
+    with pytest.raises(VerificationError, match="FF-LEDG-063"):
+        reign.chain.adopt(replace(certified, txs=()))
+    other, _ = reign.made()
+    reign.chain.adopt(reign.certified(other))
+    reign.chain.hold(made)
+    with pytest.raises(VerificationError, match="FF-LEDG-061"):
+        reign.chain.adopt(certified)

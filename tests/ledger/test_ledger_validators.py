@@ -10,6 +10,7 @@ from ledger_committee import (
     OWNERS,
     SEATS,
     Admit,
+    MotionVote,
     Remove,
     ValidatorLeave,
     ValidatorState,
@@ -17,6 +18,7 @@ from ledger_committee import (
     council,
     join,
     move,
+    name,
     of,
 )
 from ledger_world import REQUESTER, RICH, ROOTS, STRANGER, VALIDATOR, World
@@ -164,6 +166,35 @@ def test_a_large_committee_keeps_who_was_admitted_first():
     assert world.state.committee.members == tuple(key.public for key in wanted)
 
 
+def test_seats_are_in_the_order_of_admission_and_not_of_asking():
+    world = council(1)
+    for seat in SEATS[4:6]:
+        world.do(OWNER, join(world.chain, seat, OWNER))
+    for seat in (SEATS[5], SEATS[4]):
+        assert world.do(SEATS[0], move(world, Admit(seat.public))) == "ok"
+    to_boundary(world)
+    wait(world, 1000)
+    to_boundary(world)
+    assert world.state.committee.members == tuple(key.public for key in (SEATS[0], SEATS[5], SEATS[4]))
+
+
+def test_one_account_may_own_several_seats_and_has_as_many_votes():
+    world = council(1)
+    for seat in SEATS[4:6]:
+        world.do(OWNER, join(world.chain, seat, OWNER))
+    for seat in SEATS[4:6]:
+        assert world.do(SEATS[0], move(world, Admit(seat.public))) == "ok"
+    to_boundary(world)
+    assert len(world.state.committee.members) in (2, 3)
+    while len(world.state.committee.members) < 3:
+        wait(world, 1000)
+    motion = move(world, Remove(SEATS[4].public))
+    assert world.do(OWNER, motion) == "ok"
+    assert of(world, SEATS[4]).state == ValidatorState.ADMITTED
+    assert world.do(SEATS[0], MotionVote(name(world.chain, OWNER, motion))) == "ok"
+    assert of(world, SEATS[4]).state == ValidatorState.LEAVING
+
+
 def test_fees_go_to_the_owner_of_the_seat_that_made_the_block():
     world = seated()
     paid = world.sign(REQUESTER, tx.Transfer(SEATS[0].public, 1), fee=40)
@@ -235,6 +266,13 @@ def test_an_accusation_needs_two_signatures_of_one_seat_in_one_view():
     assert accused(*(sign_vote(SEATS[2], 2, v) for v in other)) == "FF-LEDG-261"
     assert accused(first, second) == "ok"
     assert accused(second, first) == "FF-LEDG-263"
+
+
+def test_passing_over_a_view_twice_is_no_offence_whatever_it_names():
+    world = council()
+    votes = [Vote(world.chain, 0, 3, Kind.NULLIFY, block) for block in BLOCKS]
+    accused = ValidatorAccuse(*(sign_vote(SEATS[2], 2, each) for each in votes))
+    assert world.do(REQUESTER, accused) == "FF-LEDG-261"
 
 
 def test_who_is_jailed_loses_its_seat_at_the_boundary_and_never_comes_back():

@@ -117,3 +117,10 @@ def test_a_vote_is_its_seats_own():
         assert not is_vote_signed(other, MEMBERS)
     assert not is_vote_signed(replace(vote, vote=replace(VOTE, view=8)), MEMBERS)
     assert not is_vote_signed(vote, MEMBERS[:2])
+
+
+def test_no_view_is_before_the_first_and_a_certificate_says_what_it_is_of():
+    early = replace(VOTE, view=0)
+    assert not has_quorum(certificate_of(signed((0, 1, 2), early), 4), early, MEMBERS[:4])
+    for other in (replace(GOOD, kind=Kind.NOTARIZE), replace(GOOD, kind=Kind.NULLIFY), replace(GOOD, view=8)):
+        assert not has_quorum(other, VOTE, MEMBERS[:4])
