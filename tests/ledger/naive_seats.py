@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from naive_base import need
+from naive_base import need, of_small_order
 
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, is_signed
@@ -92,6 +92,7 @@ class NaiveSeats:
         seat.update(stake=0, until=0, state="gone")
 
     def ValidatorJoin(self, sender: bytes, op: ValidatorJoin) -> None:
+        need(not of_small_order(op.validator))
         need(is_signed(op.validator, op.signature, "farflung/seat/1", self.chain, sender))
         fresh = {"owner": sender, "stake": 0, "state": "gone", "since": 0, "until": 0, "burnt": 0}
         seat = self.seats.setdefault(op.validator, fresh)

@@ -24,11 +24,13 @@ from ledger_committee import (
 from ledger_world import REQUESTER, RICH, ROOTS, STRANGER, VALIDATOR, World
 from msgspec.structs import replace
 
-from farflung.core.crypto import SigningKey
-from farflung.core.ids import ZERO_HASH, Hash, Signature
+from farflung.core.crypto import NS_SEAT, SigningKey, is_signed
+from farflung.core.errors import VerificationError
+from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.ledger import tx
+from farflung.ledger.block import Genesis, check_genesis
 from farflung.ledger.rules.equivocation import excludes
-from farflung.ledger.seats import ValidatorAccuse
+from farflung.ledger.seats import ValidatorAccuse, join_parts
 from farflung.ledger.state import apply_block, total_money
 from farflung.ledger.votes import Kind, SignedVote, Vote, sign_vote
 
@@ -67,6 +69,17 @@ def test_who_joins_bonds_a_stake_for_a_key_that_said_whose_it_is():
     assert world.do(OWNER, good) == "ok"
     assert world.do(OWNERS[5], join(world.chain, FIVE, OWNERS[5])) == "FF-LEDG-256"
     assert (of(world, FIVE).state, of(world, FIVE).stake) == (ValidatorState.CANDIDATE, 500)
+
+
+def test_a_key_that_anybody_signs_for_takes_no_seat():
+    world = council()
+    anybody = PeerId(bytes([1]) + bytes(31))
+    signature = Signature(bytes([1]) + bytes(63))
+    assert is_signed(anybody, signature, NS_SEAT, *join_parts(world.chain, OWNER.public))
+    op = replace(join(world.chain, FIVE, OWNER), validator=anybody, signature=signature)
+    assert world.do(OWNER, op) == "FF-LEDG-203"
+    with pytest.raises(VerificationError, match="FF-LEDG-060"):
+        check_genesis(Genesis("weak", 0, (), (FIVE.public, anybody)))
 
 
 def test_an_address_is_bounded():

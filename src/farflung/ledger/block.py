@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from farflung.core import limits, merkle
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_GENESIS, NS_HEADER, NS_TABLES, digest
+from farflung.core.crypto import NS_GENESIS, NS_HEADER, NS_TABLES, digest, is_small_order
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId
 from farflung.core.money import MAX_CREDITS
@@ -149,6 +149,8 @@ def _genesis_fault(genesis: Genesis) -> str:
         return "a key has not 32 bytes"
     if not genesis.validators or len(set(genesis.validators)) < len(genesis.validators):
         return "validators are missing or named twice"
+    if any(is_small_order(key) for key in genesis.validators):
+        return "a validator's key has a small order"
     if len(genesis.validators) > genesis.params.committee_max:
         return "validators are more than committee_max"
     if len(set(owners)) < len(owners):

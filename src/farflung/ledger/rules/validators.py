@@ -24,13 +24,14 @@ from msgspec.structs import replace
 from farflung.core.crypto import NS_SEAT, is_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
-from farflung.ledger.rules.accounts import deposit, withdraw
+from farflung.ledger.rules.accounts import check_key, deposit, withdraw
 from farflung.ledger.seats import ValidatorJoin, ValidatorLeave, ValidatorRow, ValidatorState, join_parts
 from farflung.ledger.tables import Draft, State
 
 
 def join(draft: Draft, sender: PeerId, op: ValidatorJoin) -> None:
-    """Asks for a seat, or bonds more. Codes: FF-LEDG-010, -255 key, -256 another's, -257 state, -258 stake."""
+    """Asks for a seat, or bonds more. Codes: FF-LEDG-010, -255 key, -256 another's, -257 state, -258 stake, -203."""
+    check_key(op.validator)
     if not is_signed(op.validator, op.signature, NS_SEAT, *join_parts(draft.law.chain, sender)):
         raise PolicyError("FF-LEDG-255", "the consensus key did not sign who owns its seat")
     row = draft.find(ValidatorRow, op.validator)
