@@ -86,6 +86,7 @@ class Node:
         self.busy_until = 0
         self.backlog: list[ev.Event] = []
         self.writes = 0
+        self.is_decaying = False  # its disk alters the vote log when the process dies
         self.kill_at: tuple[int, str] | None = None  # at which write, and how
 
     # Lives
@@ -257,6 +258,7 @@ class World:
         seed: int = 0,
         delta_ms: int = 100,
         works: bool = True,
+        keys: list[Any] | None = None,
     ) -> None:
         self.source = random.Random(seed)
         self.now, self._order = 0, 0
@@ -264,7 +266,7 @@ class World:
         self.script = script or Script((tuple(range(nodes)),))
         self.delta_ms, self.works = delta_ms, works
         self.wires, self.is_logging = Wires(), True
-        self.keys: list[Any] = [CheapKey(index) for index in range(nodes)]
+        self.keys: list[Any] = keys or [CheapKey(index) for index in range(nodes)]
         self.index_of = {key.public: index for index, key in enumerate(self.keys)}
         self.final_at: dict[int, Hash] = {0: ROOT.id}
         self.final_times: dict[int, int] = {}
@@ -272,6 +274,7 @@ class World:
         self.statements: dict[tuple[int, int, int], list[Vote]] = {}
         self.accusations: set[int] = set()
         self.sent: Counter[str] = Counter()
+        self.messages_most = 10**7
         self.loyal: list[int] = []
         self.plan = random.Random(seed)
         self.make_app: Callable[[], Any] = lambda: HashApp(self.script, self.works)
@@ -303,6 +306,8 @@ class World:
 
     def carry(self, sender: int, to: int | None, message: Message) -> None:
         data = encode(message)
+        if sum(self.sent.values()) > self.messages_most:
+            raise Violation(f"a storm: {dict(self.sent)}")
         self.sent[message.__struct_config__.tag] += 1 if to is not None else len(self.nodes) - 1
         arriving = read_message(data)
         targets = range(len(self.nodes)) if to is None else (to,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from sim_committee import Node, World
 
 from farflung.core.crypto import digest
@@ -19,7 +20,13 @@ class Traitor(Node):
     is_honest = False
 
     def post(self, to: int | None, message: Message) -> None:
-        self.betray(to, message)
+        if isinstance(message, Proposal | Ballot) and not self.is_own(message):
+            self.say(to, message)  # another's proposal, shown to who lacks it
+        else:
+            self.betray(to, message)
+
+    def is_own(self, message: Proposal | Ballot) -> bool:
+        return self.world.script.reigns[message.signed.vote.epoch][message.signed.seat] == self.index
 
     def betray(self, to: int | None, message: Message) -> None:
         """Says something else than `message`."""
@@ -34,14 +41,17 @@ class Traitor(Node):
 
 
 class Silent(Traitor):
-    """Was there once, and is not any more."""
+    """Hears everything and says nothing."""
+
+    def post(self, to: int | None, message: Message) -> None:
+        pass
 
 
 class Equivocator(Traitor):
     """Proposes one block to some and another to the rest, and votes for both."""
 
     def betray(self, to: int | None, message: Message) -> None:
-        if not isinstance(message, Proposal) or message.signed.seat != self.seat(message.signed.vote.epoch):
+        if not isinstance(message, Proposal):
             self.say(to, message)
             return
         header = message.header
@@ -56,10 +66,6 @@ class Equivocator(Traitor):
         for index in range(len(self.world.nodes)):
             self.say(index, message if index % 2 else other)
         self.say(None, self.vote(message.signed.vote, Kind.FINALIZE, draft.header.id))
-
-    def seat(self, epoch: int) -> int:
-        members = self.world.script.reigns[epoch]
-        return members.index(self.index) if self.index in members else -1
 
 
 class Conflicter(Traitor):
@@ -122,8 +128,6 @@ class Invalid(Traitor):
         header = message.header
         is_high = self.world.source.random() < 0.5
         state = header.state if is_high else digest("sim/wrong")
-        import msgspec
-
         wrong = msgspec.structs.replace(header, state=state, height=header.height + is_high)
         signed = self.vote(message.signed.vote, Kind.NOTARIZE, wrong.id).signed
         self.say(to, Proposal(wrong, (), signed))

@@ -17,11 +17,15 @@ NO_TXS = txs_root(())
 CLOCK_MS = 5000
 
 
+_CHEAP: set[PeerId] = set()
+
+
 class CheapKey:
     """Signs as an Ed25519 key does, at the price of a hash. Nobody in the simulation makes another's signature."""
 
     def __init__(self, index: int) -> None:
         self.public = PeerId(digest("sim/key", index.to_bytes(4, "little")))
+        _CHEAP.add(self.public)
 
     def sign(self, namespace: str, *parts: bytes) -> Signature:
         return _cheap(self.public, namespace, *parts)
@@ -33,12 +37,14 @@ def _cheap(public: bytes, namespace: str, *parts: bytes) -> Signature:
 
 
 def _is_cheap(public: bytes, signature: bytes, namespace: str, *parts: bytes) -> bool:
+    if public not in _CHEAP:
+        return is_signed(public, signature, namespace, *parts)
     return signature == _cheap(public, namespace, *parts)
 
 
 @contextmanager
 def cheap_signatures() -> Iterator[None]:
-    """The judge of votes knows the cheap keys, and no others."""
+    """The judge of votes knows the cheap keys too."""
     votes.is_signed = _is_cheap
     try:
         yield

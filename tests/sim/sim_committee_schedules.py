@@ -19,11 +19,14 @@ from sim_committee import Node, Violation, Wires, World
 from sim_committee_actors import ACTORS, put
 from sim_committee_app import Script, cheap_signatures
 
+from farflung.core.crypto import local_key
 from farflung.ledger.sdbft import events as ev
 from farflung.ledger.votes import faults
 
 BLOCKS_AFTER = 4  # final after GST, at every honest node
 DEADLINE_MS = 400_000  # of virtual time, for them
+REAL_KEYS = 50  # every so many schedules the signatures are Ed25519
+MESSAGES_MOST = 100_000  # in one schedule
 KEPT_MESSAGES = 4000  # what one replica may hold at any time in these schedules
 
 SHAPES: tuple[tuple[tuple[tuple[int, ...], ...], int], ...] = (
@@ -42,7 +45,8 @@ def build(seed: int) -> World:
     source = random.Random(seed ^ 0x5DBF7)
     reigns, blocks = source.choice(SHAPES)
     nodes = 1 + max(max(reign) for reign in reigns)
-    world = World(nodes, Script(reigns, blocks), seed=seed, delta_ms=source.choice((20, 40)))
+    keys = [local_key(seed, "seat", index) for index in range(nodes)] if seed % REAL_KEYS == 0 else None
+    world = World(nodes, Script(reigns, blocks), seed=seed, delta_ms=source.choice((20, 40)), keys=keys)
     world.works = source.random() < 0.9
     loyal = set(range(nodes))
     room = min(faults(len(reign)) for reign in reigns)
@@ -52,11 +56,14 @@ def build(seed: int) -> World:
             if all(faults(len(reign)) >= 1 or index not in reign for reign in reigns):
                 put(world, index, source.choice(ACTORS))
                 loyal.discard(index)
+    if len(loyal) == nodes and room > 0 and source.random() < 0.1:
+        world.nodes[source.randrange(nodes)].is_decaying = True
     for node in world.nodes:
         node.skew, node.rate = source.randint(-200, 200) + 1000, source.choice((1000, 1000, 990, 1015))
         node.disk.sync_ms = source.choice((0, 0, 0, 2, 15))
     world.loyal = sorted(loyal)
     world.plan = source
+    world.messages_most = MESSAGES_MOST
     return world
 
 
@@ -91,6 +98,8 @@ def crash(world: World, node: Node) -> None:
         return
     node.crash()
     node.lose_unsynced()
+    if node.is_decaying:
+        node.disk.altered.add(node.replica.reign.epoch)
     world.at(world.now + world.plan.randrange(100), revive, (node, node.life))
 
 

@@ -1,0 +1,37 @@
+"""Committees under faults and traitors, from seeds: never two final blocks, and blocks again once faults stop.
+
+A failing seed is one line: python tests/sim/sim_committee_schedules.py --seed N
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from sim_committee import Violation
+from sim_committee_schedules import play
+
+QUICK = 100
+GROUPS, EACH = 20, 100  # the slow part: 2,000 seeds
+
+
+def check(seeds: range) -> None:
+    failed = []
+    for seed in seeds:
+        try:
+            play(seed)
+        except (Violation, AssertionError) as error:
+            failed.append(f"python tests/sim/sim_committee_schedules.py --seed {seed}: {error!r}")
+    assert failed == []
+
+
+def test_a_hundred_schedules_are_safe_and_live() -> None:
+    first = int(os.environ.get("FARFLUNG_SEED", "0"))
+    check(range(first, first + (1 if "FARFLUNG_SEED" in os.environ else QUICK)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_two_thousand_schedules_are_safe_and_live(group: int) -> None:
+    begin = QUICK + group * EACH
+    check(range(begin, begin + EACH))
