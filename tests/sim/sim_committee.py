@@ -101,6 +101,7 @@ class Node:
         view = final[-1].certificate.view if final and final[-1].header.epoch == self.app.epoch else 0
         self._reign(Head(self.app.head, view))
         self.feed(ev.Started())
+        self.feed(ev.Work(self.world.works))
 
     def _reign(self, head: Head) -> None:
         epoch = self.app.epoch
@@ -229,6 +230,7 @@ class Node:
             self.life += 1  # what was meant for the old replica is void
             self._reign(Head(self.app.head, 0))
             self.world.at(self.world.now, self._told, (self.life, ev.Started()))
+            self.world.at(self.world.now, self._told, (self.life, ev.Work(self.world.works)))
         else:
             self.world.at(self.world.now, self._told, (self.life, ev.Adopted(blocks[-1].header.id, closes)))
 
@@ -250,6 +252,8 @@ class Node:
 class World:
     """All nodes, the wires between them, one clock and one source of chance."""
 
+    is_logging = True
+
     def __init__(
         self,
         nodes: int,
@@ -265,7 +269,7 @@ class World:
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self.script = script or Script((tuple(range(nodes)),))
         self.delta_ms, self.works = delta_ms, works
-        self.wires, self.is_logging = Wires(), True
+        self.wires = Wires()
         self.keys: list[Any] = keys or [CheapKey(index) for index in range(nodes)]
         self.index_of = {key.public: index for index, key in enumerate(self.keys)}
         self.final_at: dict[int, Hash] = {0: ROOT.id}
@@ -324,6 +328,9 @@ class World:
     def said(self, index: int, message: Message) -> None:
         """An honest node sends this: its own votes must never contradict each other."""
         if isinstance(message, Proposal):
+            parent = self.nodes[index].app.executed.get(message.header.parent)
+            if parent and parent.epoch == message.header.epoch and self.nodes[index].app.closes(parent):
+                raise Violation(f"node {index} builds on a block that closes the epoch")
             self.proposed.setdefault(message.signed.vote.block, self.now)
         if not isinstance(message, Ballot | Proposal):
             return
@@ -331,6 +338,10 @@ class World:
         members = self.script.reigns[vote.epoch]
         if members[message.signed.seat] != index:
             return  # another's proposal, shown to who lacks it
+        if vote.epoch != self.nodes[index].app.epoch:
+            raise Violation(
+                f"node {index} signs in epoch {vote.epoch}, and is in {self.nodes[index].app.epoch}"
+            )
         said = self.statements.setdefault((index, vote.epoch, vote.view), [])
         if vote in said:
             return
@@ -346,6 +357,8 @@ class World:
             return
         for block in blocks:
             height, name = block.header.height, block.header.id
+            if block.header.epoch != node.app.epoch:
+                raise Violation(f"a block of epoch {block.header.epoch} is final in epoch {node.app.epoch}")
             if self.final_at.setdefault(height, name) != name:
                 raise Violation(f"two final blocks at height {height}; node {node.index} has the second")
             self.final_times.setdefault(height, self.now)

@@ -161,8 +161,53 @@ class Flooder(Traitor):
         self.say(to, Status(vote.epoch, vote.view, 0, 0, ZERO_HASH))
 
 
+class Forker(Traitor):
+    """Proposes a second child of the block before the last notarized one: no view between is nullified."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        parent = self.app.executed.get(message.header.parent) if isinstance(message, Proposal) else None
+        before = self.app.executed.get(parent.parent) if parent else None
+        if not isinstance(message, Proposal) or before is None:
+            self.say(to, message)
+            return
+        draft = self.app.build(before, self.key.public, message.header.time + 1)
+        self.say(
+            to,
+            Proposal(draft.header, (), self.vote(message.signed.vote, Kind.NOTARIZE, draft.header.id).signed),
+        )
+
+
+class Forger(Traitor):
+    """Shows two seats a block each, and quorums for it that nobody signed."""
+
+    def betray(self, to: int | None, message: Message) -> None:
+        self.say(to, message)
+        parent = self.app.executed.get(message.header.parent) if isinstance(message, Proposal) else None
+        if not isinstance(message, Proposal) or parent is None:
+            return
+        draft = self.app.build(parent, self.key.public, message.header.time + 1)
+        other = Proposal(
+            draft.header, (), self.vote(message.signed.vote, Kind.NOTARIZE, draft.header.id).signed
+        )
+        victims = [node.index for node in self.world.nodes if node.is_honest][:2]
+        for victim, proposal in zip(victims, (message, other), strict=False):
+            self._forge(victim, proposal)
+
+    def _forge(self, victim: int, proposal: Proposal) -> None:
+        like, signature = proposal.signed.vote, Signature(bytes(64))
+        seats = len(self.world.script.reigns[like.epoch])
+        for kind in (Kind.NOTARIZE, Kind.FINALIZE):
+            vote = Vote(like.chain, like.epoch, like.view, kind, like.block)
+            bits = ((1 << seats) - 1).to_bytes((seats + 7) // 8, "little")
+            self.say(victim, Quorum(vote, bits, (signature,) * seats))
+            for seat in range(seats):
+                self.say(victim, Ballot(SignedVote(vote, seat, signature)))
+        self.say(victim, proposal)
+
+
 ACTORS: tuple[type[Traitor], ...] = (
     Silent, Equivocator, Conflicter, Nuller, Impersonator, Outdated, Invalid, Liar, Flooder,
+    Forker, Forger,
 )  # fmt: skip
 
 

@@ -60,7 +60,7 @@ class Script:
     epoch_blocks: int = 1 << 30
 
     def closes(self, header: Header, first: int) -> bool:
-        is_boundary = (header.height - first + 1) % self.epoch_blocks == 0
+        is_boundary = header.height >= first and (header.height - first + 1) % self.epoch_blocks == 0
         return is_boundary and header.epoch + 1 < len(self.reigns)
 
 

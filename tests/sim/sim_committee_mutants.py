@@ -1,31 +1,41 @@
 """Rules taken away one at a time, and the scenarios that each must show up in.
 
-A mutant is a context in which one small predicate of the replica, or one habit of its shell, is another.
+A mutant is a context in which one small function of the replica, or one habit of its shell, is another. A scenario
+raises Violation when a rule is missing, and passes otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from sim_committee import World
+from sim_committee import Node, Violation, Wires, World
+from sim_committee_actors import Equivocator, Forger, Forker, Invalid, Traitor, put
+from sim_committee_app import Script, cheap_signatures
 
+from farflung.core.ids import ZERO_HASH
 from farflung.ledger import votes
-from farflung.ledger.sdbft import inbox, links, replica, restraint, tally
+from farflung.ledger.sdbft import links, replica, tally
+from farflung.ledger.sdbft.checks import Checks
 from farflung.ledger.votes import Kind
 
-Mutant = Callable[[], Any]
+DELTA = 100
 
 
 @contextmanager
-def swap(module: Any, name: str, other: Any) -> Iterator[None]:
-    kept = getattr(module, name)
-    setattr(module, name, other)
+def swap(place: Any, **others: Any) -> Iterator[None]:
+    kept = {name: getattr(place, name) for name in others}
+    for name, other in others.items():
+        setattr(place, name, other)
     try:
         yield
     finally:
-        setattr(module, name, kept)
+        for name, other in kept.items():
+            setattr(place, name, other)
+
+
+# Mutants
 
 
 @contextmanager
@@ -33,40 +43,219 @@ def quorum_minus_one() -> Iterator[None]:
     def is_quorum(count: int, seats: int) -> bool:
         return 3 * (count + 1) > 2 * seats
 
-    with swap(votes, "is_quorum", is_quorum), swap(tally, "is_quorum", is_quorum):
+    with swap(votes, is_quorum=is_quorum), swap(tally, is_quorum=is_quorum):
         yield
 
 
-def finalize_after_nullify() -> Any:
-    return swap(replica, "may_finalize", lambda cast: Kind.FINALIZE not in cast)
+def finalize_after_nullify() -> AbstractContextManager[None]:
+    return swap(replica, may_finalize=lambda cast: Kind.FINALIZE not in cast)
 
 
-def nullify_after_finalize() -> Any:
-    return swap(replica, "may_nullify", lambda cast: Kind.NULLIFY not in cast)
+def nullify_after_finalize() -> AbstractContextManager[None]:
+    """The timer nullifies the view before, too: in its own view a replica has never voted FINALIZE."""
+    tick = replica.Replica._tick
+
+    def _tick(self: Any) -> None:
+        if (
+            self._now >= self._deadline()
+            and Kind.NULLIFY not in self._kinds(self._view - 1)
+            and self._view > 1
+        ):
+            self._vote(self._view - 1, Kind.NULLIFY, ZERO_HASH)
+        tick(self)
+
+    return swap(replica.Replica, _tick=_tick)
 
 
-def notarize_twice() -> Any:
-    return swap(replica, "may_notarize", lambda cast: Kind.NULLIFY not in cast)
+@contextmanager
+def notarize_twice() -> Iterator[None]:
+    """Every proposal of the view is voted for, not the first alone."""
+
+    def _notarize(self: Any) -> bool:
+        found = self._tallies.find(self._view)
+        for proposal in found.proposals if found and self._seat != self.reign.leader(self._view) else ():
+            block = proposal.signed.vote.block
+            cast = [signed.vote.block for signed in self._cast.get(self._view, ())]
+            if block not in cast and self._execute(block) and self._branches.has_link(self._view, proposal):
+                self._vote(self._view, Kind.NOTARIZE, block)
+                return True
+        return False
+
+    def takes(self: Any, block: Any) -> bool:
+        return self.proposal(block) is None and len(self.proposals) < tally.PROPOSALS_KEPT
+
+    with swap(replica.Replica, _notarize=_notarize), swap(tally.Tally, takes=takes):
+        yield
 
 
-def votes_before_the_disk() -> Any:
-    return swap(World, "is_logging", False)
+def votes_before_the_disk() -> AbstractContextManager[None]:
+    return swap(World, is_logging=False)
 
 
-def any_parent() -> Any:
-    return swap(links.Branches, "has_link", lambda self, view, proposal: True)
+def any_parent() -> AbstractContextManager[None]:
+    return swap(links.Branches, has_link=lambda self, view, proposal: True)
 
 
-def unsigned_quorums() -> Any:
-    return swap(votes, "has_quorum", lambda certificate, vote, members: True)
+def unsigned_quorums() -> AbstractContextManager[None]:
+    checks = Checks(has_quorum=lambda certificate, vote, members: True)
+    return swap(replica, Checks=lambda: checks)
 
 
-def any_epoch() -> Any:
-    return swap(inbox.Inbox, "_is_ours", lambda self, vote: vote.chain == self.reign.chain)
+def unsigned_votes() -> AbstractContextManager[None]:
+    checks = Checks(is_vote_signed=lambda signed, members: True)
+    return swap(replica, Checks=lambda: checks)
 
 
-def build_on_a_closing_block() -> Any:
-    return swap(links.Branches, "closes", lambda self, block: False)
+def signs_when_the_epoch_is_over() -> AbstractContextManager[None]:
+    final = replica.Replica._final
+
+    def _final(self: Any, blocks: Any, view: int) -> None:
+        final(self, blocks, view)
+        self.is_over, self._adopting = False, None
+
+    return swap(replica.Replica, _final=_final)
 
 
-__all__ = ["restraint"]
+def builds_on_a_closing_block() -> AbstractContextManager[None]:
+    return swap(links.Branches, closes=lambda self, block: False)
+
+
+def votes_for_invalid_blocks() -> AbstractContextManager[None]:
+    execute = replica.Replica._execute
+
+    def _execute(self: Any, block: Any) -> bool:
+        return execute(self, block) or self._branches.verdict(block) is not None
+
+    return swap(replica.Replica, _execute=_execute)
+
+
+MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    mutant.__name__: mutant
+    for mutant in (
+        quorum_minus_one,
+        finalize_after_nullify,
+        nullify_after_finalize,
+        notarize_twice,
+        votes_before_the_disk,
+        any_parent,
+        unsigned_quorums,
+        unsigned_votes,
+        signs_when_the_epoch_is_over,
+        builds_on_a_closing_block,
+        votes_for_invalid_blocks,
+    )
+}
+
+
+# Scenarios
+
+
+def stage(nodes: int = 4, script: Script | None = None, **traitors: type[Traitor]) -> World:
+    """A committee with work; `seat2=Forker` makes node 2 a traitor."""
+    world = World(nodes, script, delta_ms=DELTA)
+    for name, kind in traitors.items():
+        put(world, int(name.removeprefix("seat")), kind)
+    return world
+
+
+def run(world: World, until: int = 3000, goal: int = 6) -> None:
+    with cheap_signatures():
+        world.start()
+        if not world.run(until, lambda: min(world.heights()) >= goal):
+            raise Violation(f"not live: {world.heights()}")
+
+
+def two_halves() -> None:
+    """A partition: neither side may go on alone, and both do together."""
+    world = stage()
+    world.wires = Wires(parts={0: 0, 1: 0, 2: 1, 3: 1})
+    world.at(2000, setattr, (world, "wires", Wires()))
+    run(world, 20_000)
+
+
+def slow_quorums() -> None:
+    """Timers fire before the votes are there: each view is nullified by some and notarized by others."""
+    world = stage()
+    world.wires = Wires(delay=160)
+    world.at(6000, setattr, (world, "wires", Wires()))
+    run(world, 60_000)
+
+
+def slow_last_votes() -> None:
+    """One seat hears everything late, so the others' timers fire in the view after one that they finalized."""
+    world = stage()
+    world.wires = Wires(delay=10, jitter=400)
+    world.at(8000, setattr, (world, "wires", Wires()))
+    run(world, 60_000)
+
+
+def a_leader_dies_over_its_proposal() -> None:
+    """It proposed, and starts again with a later clock: a second block in the same view would be a second vote."""
+    world = stage()
+    for at in range(5, 600, 20):
+        for node in world.nodes:
+            world.at(at + node.index, _restart, (node,))
+    run(world, 60_000)
+
+
+def _restart(node: Node) -> None:
+    node.crash()
+    node.start()
+
+
+def an_equivocating_leader() -> None:
+    run(stage(seat1=Equivocator), 20_000, 12)
+
+
+def a_leader_that_forks() -> None:
+    world = stage(seat3=Forker)
+    world.wires = Wires(delay=5, jitter=40)
+    run(world, 60_000, 30)
+
+
+def a_leader_that_forges_quorums() -> None:
+    run(stage(seat1=Forger), 20_000, 12)
+
+
+def a_leader_of_invalid_blocks() -> None:
+    run(stage(seat1=Invalid), 20_000, 12)
+
+
+def a_committee_that_changes() -> None:
+    script = Script(((0, 1, 2, 3), (1, 2, 3, 0), (2, 3, 0, 1)), 2)
+    run(stage(script=script), 20_000, 8)
+
+
+def a_change_under_delays() -> None:
+    world = stage(script=Script(((0, 1, 2, 3), (1, 2, 3, 0), (2, 3, 0, 1)), 2))
+    world.wires = Wires(delay=10, jitter=200)
+    world.at(6000, setattr, (world, "wires", Wires()))
+    run(world, 60_000, 8)
+
+
+SCENARIOS: tuple[Callable[[], None], ...] = (
+    two_halves,
+    slow_quorums,
+    slow_last_votes,
+    a_leader_dies_over_its_proposal,
+    an_equivocating_leader,
+    a_leader_that_forks,
+    a_leader_that_forges_quorums,
+    a_leader_of_invalid_blocks,
+    a_committee_that_changes,
+    a_change_under_delays,
+)
+
+
+def findings(mutant: Callable[[], AbstractContextManager[None]] | None = None) -> dict[str, str]:
+    """Which scenarios report what, with a rule taken away or with none."""
+    found = {}
+    for scenario in SCENARIOS:
+        with ExitStack() as stack:
+            if mutant is not None:
+                stack.enter_context(mutant())
+            try:
+                scenario()
+            except AssertionError as error:
+                found[scenario.__name__] = str(error)[:100]
+    return found

@@ -127,8 +127,6 @@ def play(seed: int, make: Callable[[int], World] = build) -> World:
     with cheap_signatures():
         gst = trouble(world)
         world.start()
-        for node in world.nodes:
-            node.feed(ev.Work(world.works))
         world.run(gst)
         settle(world)
         goal = max(world.final_at) + BLOCKS_AFTER

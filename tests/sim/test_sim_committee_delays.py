@@ -8,8 +8,6 @@ import pytest
 from sim_committee import World
 from sim_committee_app import cheap_signatures
 
-from farflung.ledger.sdbft import events as ev
-
 DELAY = 10  # of each message
 DELTA = 10 * DELAY
 
@@ -21,8 +19,6 @@ def busy(nodes: int, blocks: int, dead: int | None = None) -> World:
         world.start()
         if dead is not None:
             world.nodes[dead].crash()
-        for node in world.nodes:
-            node.feed(ev.Work(True))
         alive = [node for node in world.nodes if node.is_up]
         assert world.run(10**6, lambda: all(len(node.disk.blocks) >= blocks for node in alive))
     return world

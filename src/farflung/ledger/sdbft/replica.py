@@ -133,8 +133,9 @@ class Replica(Inbox):
             self._tallies.keep(record)
         if signed.seat == self._seat and signed not in self._cast.get(view, ()):
             self._cast.setdefault(view, []).append(signed)
-        if tally.has_room(signed):
-            tally.add(signed)
+        quorum = tally.add(signed) if tally.has_room(signed) else None
+        if quorum is not None and self._tallies.hold(quorum):  # a committee of one logs no quorums
+            self._note_quorum(quorum)
 
     # The rules
 

@@ -1,0 +1,49 @@
+"""A process dies at each of its writes, over it or right behind it: the same blocks at the end, and no vote twice."""
+
+from __future__ import annotations
+
+import pytest
+from sim_committee import Wires, World
+from sim_committee_app import cheap_signatures
+
+BLOCKS = 50
+VICTIM = 1
+
+
+def history(nodes: int, kill_at: tuple[int, str] | None, is_rough: bool = False) -> World:
+    """Fifty blocks, one node dying once; World checks every vote and every final block meanwhile."""
+    world = World(nodes, delta_ms=40, seed=7)
+    world.wires = Wires(delay=5, jitter=30 if is_rough else 0)
+    victim = world.nodes[min(VICTIM, nodes - 1)]
+    victim.kill_at = kill_at
+    with cheap_signatures():
+        world.start()
+        assert world.run(10**6, lambda: min(world.heights()) >= BLOCKS)
+    return world
+
+
+def check(nodes: int, write: int, how: str, is_rough: bool = False) -> None:
+    world = history(nodes, (write, how), is_rough)
+    chains = [[block.header.id for block in node.disk.blocks[:BLOCKS]] for node in world.nodes]
+    assert all(chain == chains[0] for chain in chains), (nodes, write, how)
+    assert world.nodes[min(VICTIM, nodes - 1)].life > 1, "it never died"
+
+
+def writes(nodes: int) -> int:
+    return history(nodes, None).nodes[min(VICTIM, nodes - 1)].writes
+
+
+@pytest.mark.parametrize("how", ["torn", "whole"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_death_at_some_writes_costs_no_block_and_no_vote(nodes: int, how: str) -> None:
+    for write in range(1, writes(nodes) - 2, 23):
+        check(nodes, write, how)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["torn", "whole"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_death_at_each_write_costs_no_block_and_no_vote(nodes: int, how: str) -> None:
+    for write in range(1, writes(nodes) - 2):
+        check(nodes, write, how)
+        check(nodes, write, how, is_rough=True)
