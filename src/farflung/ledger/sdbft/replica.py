@@ -50,7 +50,7 @@ class Replica(Inbox):
         self._pending = self._is_working = False
         self._entered = self._worked = self._fired = 0
         self._wake: int | None = None
-        self._votes: list[SignedVote] = []  # signed while this event is handled
+        self._records: list[Record] = []  # of votes signed while this event is handled
         self._logged: set[tuple[int, Kind]] = set()  # quorums that are in the vote log
         self._restore(records)
 
@@ -94,12 +94,8 @@ class Replica(Inbox):
     def _effects(self) -> list[ev.Effect]:
         """Rule 7: votes, with all that they rest on, are logged before anything leaves."""
         out, self._out = self._out, []
-        votes, self._votes = self._votes, []
-        if not votes:
-            return out
-        rests = [q for _, tally in self._tallies for q in tally.quorums.values() if self._is_unlogged(q)]
-        records = (*rests, *(record for signed in votes for record in self._account(signed)))
-        return [ev.Log(records), *out]
+        records, self._records = self._records, []
+        return [ev.Log(tuple(records)), *out] if records else out
 
     def _account(self, signed: SignedVote) -> list[Record]:
         """A vote as the log holds it: NOTARIZE behind the proposal that it is for."""
@@ -283,8 +279,12 @@ class Replica(Inbox):
         self._note_own(signed)
 
     def _note_own(self, signed: SignedVote) -> None:
+        """Rule 7: a vote is written behind all that it rests on."""
         self._cast.setdefault(signed.vote.view, []).append(signed)
-        self._votes.append(signed)
+        self._records += [
+            q for _, tally in self._tallies for q in tally.quorums.values() if self._is_unlogged(q)
+        ]
+        self._records += self._account(signed)
         self._add(signed)
 
     # Time
