@@ -16,11 +16,13 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.validating import Service, Setting
 from farflung.core import limits
 from farflung.core.codec import decode, encode
-from farflung.core.crypto import NS_SPEC, digest, local_key
+from farflung.core.crypto import NS_SEAT, NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import NetworkError, RunError
 from farflung.core.ids import PeerId
 from farflung.ledger.block import Genesis
+from farflung.ledger.motions import Admit, Motion
 from farflung.ledger.params import Params
+from farflung.ledger.seats import ValidatorJoin, join_parts
 from farflung.ledger.tx import Transfer
 from farflung.market.offer import Capabilities
 from farflung.net.counters import Counter
@@ -37,7 +39,7 @@ CAPS = digest(NS_SPEC, b"caps")
 def genesis(seats: int) -> Genesis:
     keys = SEATS[:seats]
     accounts = tuple((key.public, MONEY) for key in (*SEATS, ALICE, BOB))
-    law = Params(fee_min=10, delta_ms=100, idle_ms=50)
+    law = Params(fee_min=10, delta_ms=100, idle_ms=50, epoch_blocks=4)
     return Genesis("loopback", int(time.time() * 1000), accounts, tuple(key.public for key in keys), law)
 
 
@@ -73,16 +75,21 @@ class World:
         assert found is not None
         return found
 
-    def client(self, patience: float = 20.0) -> LedgerClient:
-        def reach(key: PeerId) -> Callable[[], Awaitable[Connection]]:
-            return lambda: self.alice.dial(key, *self.places[key])
+    def client(
+        self, patience: float = 20.0, *, key: SigningKey = ALICE, all_seats: bool = False
+    ) -> LedgerClient:
+        def reach(peer: PeerId) -> Callable[[], Awaitable[Connection]]:
+            return lambda: self.alice.dial(peer, *self.places[peer])
 
-        return LedgerClient(
-            [reach(key) for key in self.genesis.validators], ALICE, self.genesis, patience, 2.0
-        )
+        asked = self.places if all_seats else self.genesis.validators
+        return LedgerClient([reach(each) for each in asked], key, self.genesis, patience, 2.0)
 
     async def all_at(self, height: int) -> None:
         while any(e is not None and e.chain.head.height < height for e in self.services):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    async def joined(self, seats: int) -> None:
+        while any(e is not None and len(e.chain.state.committee.members) < seats for e in self.services):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     def no_fork(self) -> None:
@@ -176,6 +183,28 @@ def test_a_validator_that_is_alone_certifies_on_the_spot(tmp_path: Path) -> None
         await made.client().submit(Transfer(BOB.public, 1))
         assert made.service(0).committee is None
         assert made.service(0).chain.head.height == 1
+
+    run(tmp_path, body, seats=1)
+
+
+def test_a_committee_grows_from_one_to_four_and_then_does_without_the_first(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        for index in (1, 2, 3):
+            made.services.append(None)
+            await made.start(index)
+            key = SEATS[index]
+            host, port = made.places[key.public]
+            signature = key.sign(NS_SEAT, *join_parts(made.genesis.chain, key.public))
+            await made.client(key=key).submit(ValidatorJoin(key.public, 100, f"{host}:{port}", signature))
+        deadline = made.genesis.time + 10**7
+        motions = [Motion(Admit(key.public), deadline) for key in SEATS[1:]]
+        await made.client(key=SEATS[0]).submit(*motions)
+        await made.joined(4)
+        await made.stop(0)
+        height = made.service(1).chain.head.height
+        await made.client(all_seats=True).submit(Transfer(BOB.public, 1))
+        await made.start(0)
+        await made.all_at(height + 1)
 
     run(tmp_path, body, seats=1)
 

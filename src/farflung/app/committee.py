@@ -24,11 +24,13 @@ from farflung.ledger.node import At, Effect, Moved, Node, Reply
 from farflung.ledger.results import Outcome, Result
 from farflung.ledger.sdbft import events as ev
 from farflung.ledger.sdbft.messages import read_message
+from farflung.ledger.seats import ValidatorRow, ValidatorState
 from farflung.ledger.tx import SignedTx
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 
 MESSAGE: Final = "sdbft.message"
+_PRESENT: Final = (ValidatorState.CANDIDATE, ValidatorState.ADMITTED, ValidatorState.LEAVING)
 Places = Callable[[PeerId], tuple[str, int] | None]
 
 
@@ -178,11 +180,11 @@ class Committee:
 
     def _meet(self) -> None:
         """One lane to each other validator."""
-        for peer in validators_of(self.node.chain) - {self._own} - self._lanes.keys():
+        for peer in validators_of(self.node.chain).keys() - {self._own} - self._lanes.keys():
             self._lanes[peer] = Lane(peer, lambda peer=peer: self._reach(peer), self._met)  # type: ignore[misc]
 
     async def _reach(self, peer: PeerId) -> Connection:
-        place = self._places(peer)
+        place = self._places(peer) or place_of(validators_of(self.node.chain).get(peer, ""))
         if place is not None:
             return await self._endpoint.dial(peer, *place)
         standing = self._endpoint.connection(peer)
@@ -194,6 +196,17 @@ class Committee:
         self._do(lambda at: self.node.handle(ev.Connected(peer), at))
 
 
-def validators_of(chain: Chain) -> set[PeerId]:
-    """Who may take part, now or soon."""
-    return set(chain.state.committee.members)
+def place_of(address: str) -> tuple[str, int] | None:
+    """Host and port of `host:port`."""
+    host, _, port = address.rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdecimal() and int(port) < 1 << 16 else None
+
+
+def validators_of(chain: Chain) -> dict[PeerId, str]:
+    """Who may take part, now or soon, and where the ledger says that each is: `host:port`, or nothing."""
+    rows = chain.state.rows(ValidatorRow)
+    return {row.validator: row.address for row in rows if row.state in _PRESENT} | {
+        member: ""
+        for member in chain.state.committee.members
+        if chain.state.find(ValidatorRow, member) is None
+    }

@@ -1,7 +1,7 @@
 """One validator's process, whatever its committee's size: its store, its votes, its endpoint, and who asks it.
 
-While this key is the only seat it certifies each transaction on the spot, and its store is its vote log. Where it is
-one of several, or on its way into a committee, a `Committee` takes over, and stays when the committee shrinks again.
+While this key is the only validator it certifies each transaction on the spot, and its store is its vote log. When
+another one asks for a seat a `Committee` takes over, and it stays when the committee shrinks again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from farflung.app.answering import Validator
-from farflung.app.committee import Books, Committee
+from farflung.app.committee import Books, Committee, validators_of
 from farflung.app.registry import LOOK_SECONDS, registered
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
@@ -85,7 +85,7 @@ class Service:
     def _take_seat(self) -> None:
         """Becomes one of several, as soon as the committee is not this key alone."""
         setting = self._setting
-        if self.committee is not None or self.chain.state.committee.members == (setting.key.public,):
+        if self.committee is not None or validators_of(self.chain).keys() == {setting.key.public}:
             return
         votes = self._votes = VoteLog(setting.folder / "votes.log")
         seat = self.validator.committee = Committee(
