@@ -5,19 +5,20 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from ledger_world import BOND, CAPS, NODES, REQUESTER, ROOTS, STRANGER, VALIDATOR, VERIFIERS
-from machine_base import ANYONE, JOBS, LENDER, SMALL, Machine
+from machine_base import ANYONE, JOBS, Machine
 from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger import tx
 from farflung.ledger.disputes import DisputeAnswer, DisputeRow, JuryVote
-from farflung.ledger.rows import JobRow
+from farflung.ledger.rows import JobRow, LeaseRow
 from farflung.ledger.tallies import Attest, JobAttest, mark_attest
 
 WHO_SIGNS = st.sampled_from(
     ((REQUESTER,), (REQUESTER,), VERIFIERS, VERIFIERS, VERIFIERS[:1], (), (NODES[0],), (*VERIFIERS, NODES[2]))
 )
+LENDERS = [*NODES, *VERIFIERS]
 JUROR = st.sampled_from((VALIDATOR, VALIDATOR, STRANGER, NODES[2], VERIFIERS[0], REQUESTER))
 ACCUSED = st.sampled_from((NODES[0], NODES[0], NODES[1]))
 
@@ -28,22 +29,44 @@ class PayRules(Machine):
     @rule(
         key=ANYONE,
         job=JOBS,
-        earned=st.lists(st.tuples(LENDER, SMALL), min_size=1, max_size=3),
+        earned=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 45)), min_size=1, max_size=2),
         by=WHO_SIGNS,
-        forged=st.sampled_from((0, 0, 0, 7)),
+        odd=st.sampled_from((None, None, None, None, "units", "node", "chain", "none", "many")),
     )
     def settle_many(
         self,
         key: SigningKey,
         job: Hash,
-        earned: list[tuple[SigningKey, int]],
+        earned: list[tuple[int, int]],
         by: tuple[SigningKey, ...],
-        forged: int,
+        odd: str | None,
     ) -> None:
-        op = self.world.settle_many(*earned, by=by, job=job)
-        last = op.vouchers[-1]
-        last = replace(last, credit=replace(last.credit, units=last.credit.units + forged))
-        self.ask(key, replace(op, vouchers=(*op.vouchers[:-1], last)))
+        """Mostly for nodes that have a lease in the job."""
+        chain = ROOTS[7] if odd == "chain" else None
+        named = [(self._holder(job, place), units) for place, units in earned]
+        op = self.world.settle_many(*named, by=by, job=job, chain=chain)
+        last = op.vouchers[-1].credit
+        if odd in ("units", "node"):
+            last = replace(
+                last, **({"units": last.units + 1} if odd == "units" else {"node": NODES[1].public})
+            )
+        vouchers = (*op.vouchers[:-1], replace(op.vouchers[-1], credit=last))
+        count = {"none": 0, "many": 257}.get(odd or "", 1)
+        self.ask(key, replace(op, vouchers=vouchers * count))
+
+    def _holder(self, job: Hash, place: int) -> SigningKey:
+        """One that has a lease in the job; any lender where there are fewer."""
+        rows = [row.node for row in self.world.state.rows(LeaseRow) if row.job == job]
+        keys = [key for key in LENDERS if key.public in rows] or LENDERS
+        return keys[place % len(keys)] if place < 4 else LENDERS[-1]
+
+    @rule(job=JOBS, how=st.sampled_from(("finish", "settle", "cancel")))
+    def end_job(self, job: Hash, how: str) -> None:
+        """By its requester, whether it may or not."""
+        row = self.world.state.find(JobRow, job)
+        if row:
+            ends = {"settle": tx.JobSettle(job), "cancel": tx.JobCancel(job)}
+            self.ask(REQUESTER, ends.get(how) or tx.JobFinish(job, row.root, CAPS))
 
     @rule(job=JOBS, by=WHO_SIGNS, odd=st.sampled_from((None, None, None, "root", "output")))
     def attest(self, job: Hash, by: tuple[SigningKey, ...], odd: str | None) -> None:

@@ -13,5 +13,11 @@ class Ledger(MoneyRules, JobRules, PayRules, SeatRules):
     """All operations by several actors, likely and unlikely to succeed, several to a block."""
 
 
+class Pay(PayRules):
+    """Vouchers, windows and disputes alone, so that their states are deep."""
+
+
 TestLedger = Ledger.TestCase
+TestPay = Pay.TestCase
+TestPay.settings = settings(max_examples=60, stateful_step_count=30)
 TestLedger.settings = settings(max_examples=80, stateful_step_count=40)
