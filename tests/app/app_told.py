@@ -146,6 +146,8 @@ def settled(pays: Sequence[tuple[str, int]]) -> Iterator[AnyEvent]:
 def ways() -> Iterator[AnyEvent]:
     """Of fifteen pairs, and what two relays got."""
     yield events.WaysTaken(at=46.1, lan=2, direct=9, opened=3, relay=1)
+    yield events.ValidatorKilled(at=46.1, name="ledger-4", round=2)
+    yield events.ChainsCompared(at=46.1, validators=4, blocks=57, least=55)
     for peer, size in (("a1" * 32, 90_000_000), ("b2" * 32, 62_000_000)):
         yield events.RelayPaid(at=46.2, peer=peer, bytes=size, price=100_000, paid=size // 10_000)
 

@@ -335,3 +335,15 @@ def test_a_line_names_the_one_who_came_late_and_long_audits() -> None:
     again = opened(1, waited=4.0)
     assert "waiting for the audits of round 0" in lines(again, told(closed(0), again))[0]
     assert lines(opened(0), told(opened(0))) == []
+
+
+def test_a_committee_of_several_is_told_and_one_that_was_killed_on_purpose_is_no_warning() -> None:
+    names = ("ledger", "ledger-2", "ledger-3", "ledger-4")
+    up = [events.ProcessStarted(role="validator", name=name, pid=7, peer="") for name in names]
+    killed = events.ValidatorKilled(name="ledger-4", round=2)
+    assert "4 validators up" in shown(told(PLANNED, *up))
+    assert "ledger-4 is killed after round 2, on purpose" in shown(told(PLANNED, *up, killed))
+    agreed = events.ChainsCompared(validators=4, blocks=57, least=55)
+    assert "4 validators hold one chain of 57 blocks; one has 55 of them so far" in shown(
+        told(PLANNED, *up, killed, agreed)
+    )

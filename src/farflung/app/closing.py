@@ -19,7 +19,7 @@ from farflung.app.panel import Reach
 from farflung.app.tolling import Payer
 from farflung.core.crypto import NS_JOB_KEY
 from farflung.core.errors import FarflungError, RunError, VerificationError
-from farflung.core.events import RelayPaid, Warned
+from farflung.core.events import ChainsCompared, RelayPaid, Warned
 from farflung.core.ids import Hash
 from farflung.job.spec import Terms
 from farflung.ledger.block import worked_state
@@ -128,8 +128,7 @@ async def compare_validators(network: LocalNetwork, reaches: Sequence[Reach], jo
             )
         heights.append(len(chain))
         longest = max(longest, chain, key=len)
-    text = f"{len(heights)} validators hold one chain of {max(heights)} blocks; the last has {min(heights)}"
-    journal.emit(Warned(code="FF-APP-299", message=text, hint="nothing: this is what several are for"))
+    journal.emit(ChainsCompared(validators=len(heights), blocks=max(heights), least=min(heights)))
 
 
 async def _channels(ledger: LedgerClient, network: LocalNetwork) -> list[Receipt]:

@@ -31,6 +31,7 @@ from farflung.core.events import (
     Sandboxed,
     Traffic,
     Usage,
+    ValidatorKilled,
     Warned,
     from_json,
 )
@@ -172,9 +173,7 @@ class Processes:
         child = self._keeper.child(name)
         if child is not None and len(self._network.validators) > 1:
             os.kill(child.pid, signal.SIGKILL)
-            text = f"{name} was killed after round {rounds}, on purpose: the ledger goes on without it"
-            hint = "nothing: it is started again, and catches up"
-            self._journal.emit(Warned(code="FF-APP-297", message=text, hint=hint))
+            self._journal.emit(ValidatorKilled(name=name, round=rounds))
 
     # What the keeper asks (keeping.Owner)
 

@@ -11,6 +11,8 @@ from typing import Final
 import msgspec
 
 from farflung.core.events_base import Event as Event
+from farflung.core.events_of_ledger import ChainsCompared as ChainsCompared
+from farflung.core.events_of_ledger import ValidatorKilled as ValidatorKilled
 from farflung.core.events_of_ways import Housed as Housed
 from farflung.core.events_of_ways import RelayPaid as RelayPaid
 from farflung.core.events_of_ways import WaysTaken as WaysTaken
@@ -364,6 +366,8 @@ AnyEvent = (
     | Settled
     | RelayPaid
     | WaysTaken
+    | ValidatorKilled
+    | ChainsCompared
     | Left
     | Compared
     | Baseline

@@ -97,6 +97,8 @@ class Timeline(Struct, frozen=True):
     sandboxes: tuple[events.Sandboxed, ...] = ()
     housed: events.Housed | None = None
     ways: events.WaysTaken | None = None
+    killed: events.ValidatorKilled | None = None
+    chains: events.ChainsCompared | None = None
     drawn: Mapping[Segment, events.Drawn] = _NOTHING
     audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
     caught: Mapping[str, events.Caught] = _NOTHING  # by peer
@@ -255,6 +257,10 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, housed=event)
         case events.WaysTaken():
             return replace(t, ways=event)
+        case events.ValidatorKilled():
+            return replace(t, killed=event)
+        case events.ChainsCompared():
+            return replace(t, chains=event)
     return _verify(_train(t, event), event)
 
 

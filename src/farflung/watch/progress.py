@@ -7,7 +7,7 @@ from typing import Final
 from farflung.core.events import Resumed
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
-from farflung.watch import fares, foretold, words, yardstick
+from farflung.watch import committee, fares, foretold, words, yardstick
 from farflung.watch.fold import Stage, Timeline
 from farflung.watch.rows import LABEL, Row, Span, Style, block, plain
 
@@ -48,7 +48,10 @@ def network(t: Timeline, columns: int, is_over: bool) -> list[Row]:
     if not t.processes:
         return _not_yet("Network", "not started" if is_over else "waits for the plan …", columns)
     rows = block("Network", [plain(_up(t)), *_starting(t, is_over)], columns, rank=FACT)
-    cells = [plain(text) for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t))]
+    cells = [
+        plain(text)
+        for text in (_homes(t), _tier(t), _hired(t), _exchange(t), _ways(t), committee.together(t))
+    ]
     return [*rows, *block("", cells, columns, rank=DETAIL)] if any(c.text for c in cells) else rows
 
 
@@ -57,8 +60,10 @@ def _of_role(t: Timeline, role: str) -> int:
 
 
 def _up(t: Timeline) -> str:
-    named = (("validator", "ledger"), ("requester", "requester"))
-    alone = [name for role, name in named if _of_role(t, role)]
+    validators = _of_role(t, "validator")
+    ledger = words.many(validators, "validator") if validators > 1 else "ledger" if validators else ""
+    requester = "requester" if _of_role(t, "requester") else ""
+    alone = [name for name in (ledger, requester) if name]
     nodes, relays = (
         [words.many(_of_role(t, role), role) for role in roles if _of_role(t, role)]
         for roles in (("provider", "verifier"), ("relay",))

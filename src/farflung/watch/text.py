@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import fares, foretold, words, yardstick
+from farflung.watch import committee, fares, foretold, words, yardstick
 from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
@@ -62,6 +62,10 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
             return say("Settle", words.settled(event, timeline))
         case events.WaysTaken():
             return say("Network", words.ways(event))
+        case events.ValidatorKilled():
+            return say(timeline.stage, committee.killed(event))
+        case events.ChainsCompared():
+            return say("Settle", committee.compared(event))
         case events.RelayPaid():
             return say("Settle", fares.paid(event))
         case events.Compared():
