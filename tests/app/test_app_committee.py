@@ -12,6 +12,11 @@ import pytest
 
 from farflung.app import directory
 from farflung.app.directory import Advertisement, Listing, advertise
+from farflung.app.explorer import finding
+from farflung.app.explorer.attending import Readers
+from farflung.app.explorer.checking import Checker
+from farflung.app.explorer.screens import screen
+from farflung.app.explorer.sources import WebSource
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.validating import Service, Setting
 from farflung.core import limits
@@ -240,3 +245,28 @@ async def _listed_there(connection: Connection) -> tuple[Advertisement, ...]:
             break
         await asyncio.sleep(0.02)
     return listing.advertisements
+
+
+def test_readers_of_a_committee_are_served_proofs_and_metrics(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        service = made.service(0)
+        url = f"http://127.0.0.1:{await service.attendant.open(Readers())}"
+        client = made.client()
+        for amount in (1, 2):
+            await client.submit(Transfer(BOB.public, amount))
+        height = (await client.head()).header.height
+        await made.all_at(height)
+        checker = await asyncio.to_thread(Checker, WebSource(url), made.genesis.chain)
+        rows = await asyncio.to_thread(screen, checker, finding.Place("accounts", BOB.public.hex()), 100)
+        assert any(f"{MONEY // 1_000_000}.000003 credits" in row.text for row in rows)
+        rows = await asyncio.to_thread(screen, checker, finding.Place("block", str(height)), 100)
+        assert any("of 4 seats of epoch 0" in row.text for row in rows)
+        page = (await asyncio.to_thread(WebSource(url)._ask, "/metrics"))[2].decode()
+        seen = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+        assert int(seen["farflung_ledger_height"]) >= height
+        assert seen["farflung_ledger_transactions_total"] == "2"
+        assert int(seen["farflung_ledger_view"]) >= 1
+        assert int(seen["farflung_ledger_finality_seconds_count"]) >= height
+        assert page.count("peer_lag_blocks{") == 3
+
+    run(tmp_path, body)

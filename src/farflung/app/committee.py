@@ -21,9 +21,9 @@ from farflung.ledger.chain import Chain
 from farflung.ledger.io.store import Store
 from farflung.ledger.io.votelog import VoteLog
 from farflung.ledger.node import At, Effect, Moved, Node, Reply
-from farflung.ledger.results import Outcome, Result
+from farflung.ledger.results import Outcome, Rejected, Result
 from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import read_message
+from farflung.ledger.sdbft.messages import Status, read_message
 from farflung.ledger.seats import ValidatorRow, ValidatorState
 from farflung.ledger.tx import SignedTx
 from farflung.net.io.connection import Connection
@@ -79,6 +79,8 @@ class Committee:
         self._lanes: dict[PeerId, Lane] = {}
         self._tickets: dict[int, asyncio.Future[Result]] = {}
         self._number = 0
+        self.heights: dict[PeerId, int] = {}  # of other validators, as they said
+        self.accused = self.rejected = 0  # conflicting votes; transactions that may not enter a block
         self._timer: asyncio.TimerHandle | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -114,6 +116,8 @@ class Committee:
             raise PolicyError("FF-APP-294", "only validators speak to validators")
         message = read_message(body)
         lane.stir()
+        if isinstance(message, Status):
+            self.heights[connection.peer] = message.height
         self._do(lambda at: self.node.handle(ev.Received(connection.peer, message), at))
 
     async def submit(self, txs: Sequence[SignedTx]) -> tuple[Result, ...]:
@@ -158,7 +162,10 @@ class Committee:
                 self.tell(MESSAGE, encode(message))
             case ev.Wake(at_ms):
                 self._set_timer(at_ms)
+            case ev.Accuse():
+                self.accused += 1
             case Reply(ticket, result):
+                self.rejected += isinstance(result, Rejected)
                 future = self._tickets.get(ticket)
                 if future is not None and not future.done():
                     future.set_result(result)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from farflung.app.answering import Validator
 from farflung.app.committee import Books, Committee, validators_of
+from farflung.app.explorer.attending import Attendant, Readers
 from farflung.app.registry import LOOK_SECONDS, registered
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError
@@ -36,6 +37,7 @@ class Setting:
     port: int = 0
     is_remote: bool = False
     is_logical: bool = False
+    readers: Readers | None = None  # where whoever reads the ledger is served over HTTP; None: nowhere
 
 
 class Service:
@@ -63,6 +65,8 @@ class Service:
         self.places: dict[PeerId, tuple[str, int]] = {}
         self._votes: VoteLog | None = None
         self._following: asyncio.Task[None] | None = None
+        self.attendant = Attendant(self.chain, lambda: self.committee, is_logical=setting.is_logical)
+        self.readers_port = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -75,11 +79,17 @@ class Service:
         self.places |= places
         self._following = asyncio.create_task(self._follow())
         address = await self.endpoint.start()
+        if self._setting.readers is not None:
+            self.readers_port = await self.attendant.open(self._setting.readers)
         self._take_seat()
         return address
 
     def _moved(self) -> None:
         self._take_seat()
+        self._told()
+
+    def _told(self) -> None:
+        self.attendant.moved()
         self._on_block()
 
     def _take_seat(self) -> None:
@@ -96,7 +106,7 @@ class Service:
             self.endpoint,
             self.places.get,
             is_logical=setting.is_logical,
-            on_block=self._on_block,
+            on_block=self._told,
         )
         seat.failed.add_done_callback(self._fail)
         seat.start()
@@ -119,6 +129,7 @@ class Service:
             self._following.cancel()
         if self.committee is not None:
             await self.committee.close()
+        await self.attendant.close()
         await self.endpoint.close()
         if self._votes is not None:
             self._votes.close()

@@ -34,9 +34,11 @@ class Explorer:
         *,
         names: frozenset[str] = LOCAL_NAMES,
         rates: Rates | None = None,
+        refresh: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`names`: what a request's Host may be beside an address."""
+        """`names`: what a request's Host may be beside an address. `refresh` brings the gauges up to date."""
+        self._refresh = refresh
         self._ask, self._gauges, self._names, self._clock = ask, gauges, names, clock
         self._rates = Rates() if rates is None else rates
         self._open = Counter[str]()
@@ -117,6 +119,7 @@ class Explorer:
             if wait:
                 return refused(_too_many(wait), again=wait)
             if route is None:
+                self._refresh()
                 return _PAGES[target](self._gauges)
             return replied(route[0].answer(self._ask, route[1]))
         except FarflungError as error:
