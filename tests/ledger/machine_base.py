@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from ledger_powers import check_powers
 from ledger_sums import check_sums
 from ledger_world import (
     ACTORS,
@@ -105,7 +106,7 @@ class Machine(RuleBasedStateMachine):
         naive = self.naive.block(state.time + wait, self.waiting, VALIDATOR.public)
         assert [type(outcome).__name__.lower() for outcome in outcomes] == naive
         included = [signed for signed, said in zip(self.waiting, naive, strict=True) if said != "rejected"]
-        again, repeated = apply_block(state, state.time + wait, included, VALIDATOR.public)
+        again, repeated = apply_block(state, state.time + wait, included, VALIDATOR.public, see=check_powers)
         assert again.root == self.world.state.root, "a rejected transaction left a trace"
         assert count(repeated) == count(outcomes)
         told, entries = explained(state, state.time + wait, self.waiting, VALIDATOR.public)

@@ -45,32 +45,34 @@ class SeatRules(Machine):
     """Who has a seat, and by which numbers."""
 
     @rule(seat=SEAT, owner=ANYONE, stake=AMOUNT)
-    def join(self, seat: SigningKey, owner: SigningKey, stake: int) -> None:
+    def ask_for_a_seat(self, seat: SigningKey, owner: SigningKey, stake: int) -> None:
         self.ask(owner, join(self.world.chain, seat, owner, stake))
 
     @rule(seat=SEAT, key=ANYONE)
-    def give_back(self, seat: SigningKey, key: SigningKey) -> None:
+    def give_a_seat_back(self, seat: SigningKey, key: SigningKey) -> None:
         row = self.world.state.find(ValidatorRow, seat.public)
         owner = KEYS.get(row.owner, key) if row else key
         self.ask(owner, ValidatorLeave(seat.public))
 
     @rule(key=ANYONE, seat=SEAT, kind=st.integers(0, 2), change=CHANGES, span=SPAN)
-    def move(self, key: SigningKey, seat: SigningKey, kind: int, change: dict[str, int], span: int) -> None:
-        self.ask(key, Motion(self.what(seat, kind, change), self.at(span)))
+    def make_a_motion(
+        self, key: SigningKey, seat: SigningKey, kind: int, change: dict[str, int], span: int
+    ) -> None:
+        self.ask(key, Motion(self.what_to_move(seat, kind, change), self.at(span)))
 
-    def what(self, seat: SigningKey, kind: int, change: dict[str, int]) -> What:
+    def what_to_move(self, seat: SigningKey, kind: int, change: dict[str, int]) -> What:
         if kind == 2:
             return Amend(replace(self.world.state.params, **change))
         return (Admit, Remove)[kind](seat.public)
 
     @rule(key=ANYONE, data=st.data())
-    def vote(self, key: SigningKey, data: st.DataObject) -> None:
+    def vote_for_a_motion(self, key: SigningKey, data: st.DataObject) -> None:
         rows = self.world.state.rows(MotionRow)
         if rows:
             self.ask(key, MotionVote(data.draw(st.sampled_from(list(rows))).motion))
 
     @rule(seat=SEAT, owner=ANYONE, kind=st.integers(0, 2), change=CHANGES, less=st.integers(0, 1))
-    def carried(
+    def carry_a_motion(
         self, seat: SigningKey, owner: SigningKey, kind: int, change: dict[str, int], less: int
     ) -> None:
         """A candidate, a motion and votes that mostly suffice, or one vote too few."""
@@ -79,7 +81,7 @@ class SeatRules(Machine):
             self.ask(owner, join(self.world.chain, seat, owner, 700))
         rows = [state.find(ValidatorRow, member) for member in state.committee.members]
         voters = list(dict.fromkeys(KEYS[row.owner] for row in rows if row))
-        motion = Motion(self.what(seat, kind, change), self.at(25_000))
+        motion = Motion(self.what_to_move(seat, kind, change), self.at(25_000))
         self.ask(voters[0], motion)
         for voter in voters[1 : len(voters) - less]:
             self.ask(voter, MotionVote(motion_id(self.world.chain, voters[0].public, motion)))
@@ -94,7 +96,7 @@ class SeatRules(Machine):
         blocks=st.sampled_from(((0, 1), (0, 0))),
         signer=st.sampled_from((None, None, None, REQUESTER)),
     )
-    def accuse(
+    def accuse_a_seat(
         self,
         key: SigningKey,
         seat: int,

@@ -20,6 +20,7 @@ from ledger_committee import (
     name,
     of,
 )
+from ledger_powers import EARNS, POWERS
 from ledger_world import JOB, NODES, PARAMS, REQUESTER, VALIDATOR, VERIFIERS, World
 from msgspec.structs import replace
 
@@ -210,6 +211,19 @@ def test_no_committee_can_vote_for_numbers_that_freeze_money(change: dict[str, i
     assert world.do(SEATS[0], move(world, Amend(bad))) == "FF-LEDG-267"
     assert not fault_of_params(COUNCIL)
     assert not fault_of_params(Params())
+
+
+def test_of_every_operation_is_known_what_it_may_write_and_motions_write_no_work():
+    """Random histories check it (machine_base); here, that no operation was forgotten and what a committee may do."""
+    names = {kind.__name__ for kind in tx.Op.__args__}
+    assert names == set(POWERS)
+    assert set().union(*POWERS.values()) <= set(KINDS)
+    for name_ in ("Motion", "MotionVote"):
+        assert POWERS[name_] == {"motions", "validators", "params"}
+    work = {"nodes", "jobs", "leases", "epochs", "channels", "disputes", "ballots"}
+    seats = ("ValidatorJoin", "ValidatorLeave", "ValidatorAccuse", "Motion", "MotionVote")
+    assert not any(POWERS[name_] & work for name_ in seats)
+    assert {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote"} == EARNS
 
 
 def tables_of(world: World) -> dict[str, object]:

@@ -1,0 +1,62 @@
+"""Which tables each operation may write, and which operations may change what a lease has earned: for tests."""
+
+from __future__ import annotations
+
+from farflung.ledger.rows import JobRow, LeaseRow
+from farflung.ledger.state import Step
+from farflung.ledger.tables import Draft
+from farflung.ledger.tx import Tx
+
+PAYS = {"accounts", "jobs", "leases", "nodes"}
+POWERS: dict[str, set[str]] = {
+    "Transfer": {"accounts"},
+    "NodeRegister": {"accounts", "nodes"},
+    "NodeLeave": {"accounts", "nodes"},
+    "JobCreate": {"accounts", "jobs"},
+    "JobSchedule": {"jobs", "leases", "nodes"},
+    "Progress": {"jobs", "leases", "epochs"},
+    "JobSlash": PAYS | {"disputes"},
+    "JobFinish": {"jobs"},
+    "JobSettle": PAYS,
+    "JobCancel": PAYS,
+    "KeyCertify": {"keys"},
+    "KeyRevoke": {"keys"},
+    "ChannelOpen": {"accounts", "channels"},
+    "ChannelClaim": {"accounts", "channels"},
+    "ChannelClose": {"accounts", "channels"},
+    "SettleMany": {"leases"},
+    "JobAttest": {"jobs"},
+    "DisputeAnswer": {"accounts", "disputes"},
+    "JuryVote": PAYS | {"disputes", "ballots"},
+    "ValidatorJoin": {"accounts", "validators"},
+    "ValidatorLeave": {"accounts", "validators"},
+    "ValidatorAccuse": {"accounts", "validators"},
+    "Motion": {"motions", "validators", "params"},
+    "MotionVote": {"motions", "validators", "params"},
+}
+# Units and pay of a lease change by these alone: the requester's record, vouchers under its tally (or the verifiers'),
+# the requester's settlement, a jury's verdict on what the accused denied, and the clock.
+EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote"}
+
+
+def check_powers(step: Step, draft: Draft) -> None:
+    """Nothing was written that the transaction's operations may not write."""
+    if step.tx is None or step.op is None:
+        return
+    names = {type(op).__name__ for op in step.tx.ops}
+    allowed = set().union(*(POWERS[name] for name in names))
+    assert {table for table, _ in draft.written} <= allowed, names
+    for row in draft.written.values():
+        if isinstance(row, LeaseRow):
+            _check_lease(step.tx, names, row, draft)
+
+
+def _check_lease(tx: Tx, names: set[str], row: LeaseRow, draft: Draft) -> None:
+    before = draft.below.find(LeaseRow, row.key)
+    if before is None or (before.units, before.vouched, before.paid) == (row.units, row.vouched, row.paid):
+        return
+    assert names & EARNS, f"{names} changed what a lease has earned"
+    if not names - {"Progress", "JobSettle", "JobCancel"}:
+        job = draft.below.find(JobRow, row.job)
+        assert job is not None
+        assert tx.sender == job.requester
