@@ -1,7 +1,7 @@
 /* Kills the process at the N-th call that changes a file: at a write after half of the bytes, before any other.
  *
  * Loaded with LD_PRELOAD. `kill_at(N)` arms it and counts from 1 again, `calls()` tells how many were seen; standard
- * output, pipes and the like are not counted. */
+ * output, pipes and the like are not counted. Nothing is synced in truth: what a killed process wrote stays. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,8 +40,8 @@ ssize_t pwrite64(int file, const void *data, size_t size, off64_t at) {
     if (due(file)) { real(file, data, size / 2, at); die(); }
     return real(file, data, size, at);
 }
-int fsync(int file) { REAL(fsync); if (due(file)) die(); return real(file); }
-int fdatasync(int file) { REAL(fdatasync); if (due(file)) die(); return real(file); }
+int fsync(int file) { if (due(file)) die(); return 0; }
+int fdatasync(int file) { if (due(file)) die(); return 0; }
 int ftruncate(int file, off_t size) { REAL(ftruncate); if (due(file)) die(); return real(file, size); }
 int ftruncate64(int file, off64_t size) { REAL(ftruncate64); if (due(file)) die(); return real(file, size); }
 int rename(const char *from, const char *to) { REAL(rename); if (++seen == wanted) die(); return real(from, to); }

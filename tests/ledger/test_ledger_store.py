@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from ledger_history import batches, contents, history, signed
 from ledger_world import NODES, REQUESTER, VALIDATOR, genesis
 from msgspec.structs import replace
@@ -29,6 +31,8 @@ from farflung.ledger.io.file import sealed
 from farflung.ledger.io.store import Store
 from farflung.ledger.results import AlreadyApplied, Applied, Rejected
 
+LAST = history()
+CREATION = ("begin", "commit", "committed", "unlink", "dirsync", "rename")
 CRASHER = Path(__file__).with_name("ledger_crasher.py")
 
 
@@ -188,8 +192,13 @@ def tampered(path: Path, statement: str, *values: bytes) -> None:
     with connection:
         connection.execute(statement, values)
     connection.close()
+
+
+def refused(path: Path) -> None:
+    """Without looking at more than opening does."""
     with pytest.raises(RunError, match="FF-LEDG-081") as caught:
-        reload(path)
+        with opened(path):
+            pass
     assert caught.value.hint
 
 
@@ -212,6 +221,20 @@ def tampered(path: Path, statement: str, *values: bytes) -> None:
         "DELETE FROM meta",
         "DROP TABLE meta",
         "DROP TABLE bodies",
+        "DELETE FROM rows WHERE kind = 'committees'",
+        "UPDATE rows SET kind = 'nothing' WHERE kind = 'jobs'",
+        "UPDATE rows SET row = (SELECT row FROM rows WHERE kind = 'nodes' AND place = 0) WHERE kind = 'nodes'",
+    ],
+)
+def test_a_tampered_store_is_refused(tmp_path: Path, statement: str):
+    write_history(tmp_path / "ledger.db")
+    tampered(tmp_path / "ledger.db", statement)
+    refused(tmp_path / "ledger.db")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
         "DELETE FROM txs WHERE height = 3",
         "UPDATE txs SET code = 'FF-LEDG-001' WHERE height = 3",
         "INSERT INTO txs VALUES (x'00', 3, '')",
@@ -219,9 +242,27 @@ def tampered(path: Path, statement: str, *values: bytes) -> None:
         "INSERT INTO keyed VALUES (5, x'00')",
     ],
 )
-def test_a_tampered_store_is_refused(tmp_path: Path, statement: str):
-    write_history(tmp_path / "ledger.db")
+def test_an_index_that_is_not_of_its_blocks_is_found_by_an_audit(tmp_path: Path, statement: str):
+    """No root covers it: a wrong answer about an old transaction is all that it can lead to."""
+    chain = write_history(tmp_path / "ledger.db")
     tampered(tmp_path / "ledger.db", statement)
+    with opened(tmp_path / "ledger.db") as (_, again):
+        assert contents(again.state) == contents(chain.state)
+    with pytest.raises(RunError, match="FF-LEDG-081"):
+        reload(tmp_path / "ledger.db")
+
+
+def test_an_old_block_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Opening looks at the last ones only."""
+    monkeypatch.setattr(store_module, "_RECENT", 2)
+    write_history(tmp_path / "ledger.db")
+    tampered(tmp_path / "ledger.db", "UPDATE bodies SET txs = zeroblob(length(txs)) WHERE height = 2")
+    with opened(tmp_path / "ledger.db") as (store, _):
+        assert len(list(store.blocks(3, 9))) == 4
+        with pytest.raises(RunError, match="FF-LEDG-081"):
+            list(store.blocks(1, 9))
+    with pytest.raises(RunError, match="FF-LEDG-081"):
+        reload(tmp_path / "ledger.db")
 
 
 def test_a_block_rewritten_without_the_validators_key_is_refused(tmp_path: Path):
@@ -229,6 +270,7 @@ def test_a_block_rewritten_without_the_validators_key_is_refused(tmp_path: Path)
     forged = replace(chain.head, time=chain.head.time + 1)
     data = sealed("header 6", encode(store_module._Headed(forged, chain.certificate)))
     tampered(tmp_path / "ledger.db", "UPDATE headers SET header = ? WHERE height = 6", data)
+    refused(tmp_path / "ledger.db")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path):
@@ -254,6 +296,26 @@ def test_a_file_with_flipped_bytes_is_refused_or_whole(tmp_path: Path):
     assert codes <= {"FF-LEDG-080", "FF-LEDG-081", "FF-LEDG-082"}
 
 
+@given(data=st.data())
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_flipped_bit_and_any_cut_is_told_or_changes_nothing(tmp_path: Path, data: st.DataObject):
+    path, kept = tmp_path / "ledger.db", tmp_path / "kept.db"
+    if not kept.exists():
+        write_history(kept)
+    image = kept.read_bytes()
+    place = data.draw(st.integers(0, len(image) - 1), "place")
+    bit = data.draw(st.sampled_from((None, *range(8))), "bit (or cut)")
+    flipped = b"" if bit is None else bytes([image[place] ^ 1 << bit]) + image[place + 1 :]
+    path.write_bytes(image[:place] + flipped)
+    found = ""
+    try:
+        with opened(path) as (_, again):
+            assert again.state.root == LAST.state.root
+    except RunError as error:
+        found = error.code
+    assert found in {"", "FF-LEDG-080", "FF-LEDG-081", "FF-LEDG-082"}
+
+
 # Crashes
 
 
@@ -270,17 +332,14 @@ def run_crasher(path: Path, failpoint: str = "", log: Path | None = None) -> int
 def test_failpoints_are_where_the_crash_tests_expect_them(tmp_path: Path):
     assert run_crasher(tmp_path / "ledger.db", log=tmp_path / "log") == 0
     block = ["ledger.block.begin", "ledger.block.commit", "ledger.block.committed"]
-    create = ["ledger.create.begin", "ledger.create.commit", "ledger.create.committed", "ledger.open.dirsync"]
+    create = [f"ledger.create.{point}" for point in (*CREATION, "dirsync")]
     assert (tmp_path / "log").read_text().split() == create + block * len(batches())
 
 
 @pytest.mark.parametrize(
     ("failpoint", "height"),
     [
-        ("ledger.create.begin", 0),
-        ("ledger.create.commit", 0),
-        ("ledger.create.committed", 0),
-        ("ledger.open.dirsync", 0),
+        *((f"ledger.create.{point}", 0) for point in (*CREATION, "dirsync@2")),
         ("ledger.block.begin", 0),
         ("ledger.block.commit", 0),
         ("ledger.block.committed", 1),

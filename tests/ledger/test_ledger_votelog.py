@@ -163,6 +163,9 @@ def test_a_sector_that_never_came_is_torn_in_the_last_append_only(tmp_path: Path
     path.write_bytes(followed[:begins] + bytes(512) + followed[begins + 512 :])
     with pytest.raises(RunError, match="FF-LEDG-320"):
         VoteLog(path)
+    path.write_bytes(followed[:begins] + bytes(512) + followed[begins + 512 : len(whole) + 9])
+    with pytest.raises(RunError, match="FF-LEDG-320"):
+        VoteLog(path)
     head = whole.index(large) - 20  # head of the frame, its body's and its record's length
     lost = followed[:head] + bytes(1000) + followed[head + 1000 :]
     path.write_bytes(lost)

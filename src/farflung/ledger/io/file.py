@@ -6,6 +6,7 @@ of such a log without a word, and with it blocks that were promised (docs/log). 
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from farflung.core.crypto import NS_STORED, digest
 from farflung.core.errors import RunError
-from farflung.core.io.durable import failpoint, sync_folder
+from farflung.core.io.durable import failpoint, remove, sync_folder
 
 _LOCK_SECONDS = 2
 _CHECK: Final = 16  # bytes of a checksum
@@ -37,19 +38,38 @@ class File:
         """
         self.path, self._label = path, label
         with told(path):
+            if not path.exists():
+                self._make(create)
+        self._connect(path)
+
+    def _make(self, create: Callable[[sqlite3.Connection], None]) -> None:
+        """Under another name until it is whole: an empty file is what damage leaves, never a crash."""
+        made = self.path.with_name(self.path.name + ".made")
+        made.unlink(missing_ok=True)
+        self._connect(made)
+        try:
+            with self.transaction("create") as connection:
+                create(connection)
+        finally:
+            self.close()
+        remove(made.with_name(made.name + "-journal"), f"{self._label}.create")
+        failpoint(f"{self._label}.create.rename")
+        os.replace(made, self.path)
+        sync_folder(self.path.parent, f"{self._label}.create")
+
+    def _connect(self, path: Path) -> None:
+        with told(self.path):
             self.connection = sqlite3.connect(
                 path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False
             )
         try:
-            with told(path):
+            with told(self.path):
                 for setting in ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = FULL"):
                     self.connection.execute(f"PRAGMA {setting}")
-                if not self.connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
-                    with self.transaction("create") as connection:
-                        create(connection)
-            sync_folder(path.parent, f"{label}.open")
+                self.connection.execute("BEGIN IMMEDIATE")  # takes the lock, which stays
+                self.connection.execute("COMMIT")
         except BaseException:
-            self.connection.close()
+            self.close()
             raise
 
     @contextmanager
@@ -89,9 +109,12 @@ def sealed(name: str, data: bytes) -> bytes:
     return digest(NS_STORED, name.encode(), data)[:_CHECK] + data
 
 
-def unsealed(path: Path, name: str, data: bytes) -> bytes:
+def unsealed(path: Path, name: str, data: object) -> bytes:
     """What was sealed under this name. Raises RunError FF-LEDG-081."""
-    if digest(NS_STORED, name.encode(), data[_CHECK:])[:_CHECK] != data[:_CHECK]:
+    if (
+        not isinstance(data, bytes)
+        or digest(NS_STORED, name.encode(), data[_CHECK:])[:_CHECK] != data[:_CHECK]
+    ):
         raise damaged(path, f"{name} is not what was written")
     return data[_CHECK:]
 
@@ -101,7 +124,7 @@ def told(path: Path) -> Iterator[None]:
     """SQLite's errors as a person can use them."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         # The primary of extended codes.
         kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -111,7 +134,7 @@ def told(path: Path) -> Iterator[None]:
                 cause="another ledger process holds it",
                 hint="stop the other run (`farflung status` shows it), or choose another folder",
             ) from error
-        if kind in _MACHINE_ERRORS:
+        if kind in _MACHINE_ERRORS or isinstance(error, OSError):
             raise RunError(
                 "FF-LEDG-082",
                 f"cannot read or write {path.name}",
@@ -119,6 +142,8 @@ def told(path: Path) -> Iterator[None]:
                 hint=f"check free space and permissions of {path.parent}, then run `farflung resume`",
             ) from error
         raise damaged(path, str(error)) from error
+    except UnicodeDecodeError as error:  # the library's message quotes what it could not read
+        raise damaged(path, "its schema cannot be read") from error
 
 
 def damaged(path: Path, cause: str) -> RunError:

@@ -131,8 +131,7 @@ class Incoming:
             )
         with self._file.transaction("finish") as connection:
             put_header(connection, manifest.header, manifest.certificate)
-            began = str(manifest.header.height).encode()
-            connection.execute("INSERT INTO meta VALUES ('began', ?)", (began,))
+            connection.execute("INSERT INTO meta VALUES ('began', ?)", (manifest.header.height,))
             connection.execute("DELETE FROM meta WHERE name = 'manifest'")
             for name in store.marks:
                 put_mark(connection, name)

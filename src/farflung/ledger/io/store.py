@@ -69,7 +69,7 @@ class Store:
 
     def __init__(self, file: File, genesis: Genesis, keep_ms: int | None) -> None:
         self.path, self.genesis, self._file, self._keep_ms = file.path, genesis, file, keep_ms
-        self.keyed_from = int(file.one("SELECT value FROM meta WHERE name = 'began'") or 0)
+        self.keyed_from = began(file)
         self._first = self._kept_from()
 
     @classmethod
@@ -120,6 +120,8 @@ class Store:
     def find(self, tx: Hash) -> Place | None:
         """Where a transaction is; None also where it was pruned."""
         found = self._file.rows("SELECT height, code FROM txs WHERE id = ?", tx)
+        if found and [type(each) for each in found[0]] != [int, str]:
+            raise damaged(self.path, "the index of transactions is not what was written")
         return found[0] if found else None
 
     def named(self, lowest: bytes, highest: bytes, count: int) -> Sequence[Hash]:
@@ -215,7 +217,7 @@ class Store:
         tables: dict[str, list[bytes]] = {}
         for kind, rows in groupby(found, itemgetter(0)):
             held = list(rows)
-            if held[-1][1] != len(held) - 1:
+            if held[-1][1] != len(held) - 1 or not all(isinstance(row, bytes) for _, _, row in held):
                 raise damaged(self.path, f"rows of {kind} are missing")
             tables[kind] = [row for _, _, row in held]
         return tables
@@ -318,6 +320,14 @@ def _put_block(connection: Connection, block: Block, executed: Executed) -> None
 def _genesis_rows(genesis: Genesis) -> Rows:
     tables = genesis_state(genesis).tables
     return [(name, at, encode(row)) for name, table in tables.items() for at, row in enumerate(table.rows)]
+
+
+def began(file: File) -> int:
+    """The height of the snapshot that a file began with; 0: with genesis. Raises RunError FF-LEDG-081."""
+    height = file.one("SELECT value FROM meta WHERE name = 'began'")
+    if height is not None and not isinstance(height, int):
+        raise damaged(file.path, "it does not say where it began")
+    return height or 0
 
 
 def _create(genesis: Genesis, first: Callable[[Genesis], Rows], connection: Connection) -> None:
