@@ -47,7 +47,7 @@ class Replica(Inbox):
         self._judging: set[tuple[Hash, bool]] = set()
         self._built: ev.Built | None = None
         self._building = 0  # the view for which a block was asked
-        self._pending = self._is_working = False
+        self._pending = self._was_working = False
         self._entered = self._worked = self._fired = 0
         self._wake: int | None = None
         self._records: list[Record] = []  # of votes signed while this event is handled
@@ -289,6 +289,11 @@ class Replica(Inbox):
 
     # Time
 
+    @property
+    def _is_working(self) -> bool:
+        """Rule 2: transactions wait, or a block that is not final has some or closes the epoch."""
+        return self._pending or self._branches.works
+
     def _due(self) -> int:
         """When the leader proposes: at once if there is work (rule 2)."""
         return self._entered if self._is_working else self._entered + self.reign.idle_ms
@@ -308,9 +313,9 @@ class Replica(Inbox):
         if self.is_over or self._adopting is not None or self._now < self._deadline():
             return
         self._fired = self._now
+        self._repeat()
         if may_nullify(self._kinds(self._view)):
             self._vote(self._view, Kind.NULLIFY, ZERO_HASH)
-        self._repeat()
 
     def _repeat(self) -> None:
         quorums = entry(self._tallies, self._view)
@@ -325,10 +330,9 @@ class Replica(Inbox):
 
     def _plan(self) -> None:
         """Asks for the next Tick."""
-        is_working = self._pending or self._branches.works
-        if is_working and not self._is_working:
+        if self._is_working and not self._was_working:
             self._worked = self._now
-        self._is_working = is_working
+        self._was_working = self._is_working
         wake = self._deadline()
         if self._seat == self.reign.leader(self._view) and self._now < self._due():
             wake = min(wake, self._due())
