@@ -65,6 +65,7 @@ def targets(chain: Chain) -> list[str]:
         "/v1/validators",
         "/v1/committees/0",
         "/v1/params",
+        "/v1/motions",
         "/v1/steps",
         "/v1/blocks?whole=1",
         "/v1/blocks?from=2&limit=1",
@@ -140,6 +141,12 @@ def test_a_screen_fits_its_width_and_says_what_was_proved(place: tuple[str, str]
     rows = screen(Checker(source_of("audited"), None), Place(*place), columns)
     assert max(len(row.text) for row in rows) <= columns
     assert any(row.text.startswith("Genesis") for row in rows)
+
+
+def test_a_jobs_life_holds_what_was_claimed_by_vouchers_and_what_was_disputed() -> None:
+    rows = [row.text for row in screen(Checker(source_of("disputed"), None), Place("jobs", JOB.hex()), 120)]
+    told = " ".join(rows)
+    assert all(words in told for words in ("count 1 voucher", "deny what is said", "innocent", "early"))
 
 
 def test_a_jobs_life_is_told_in_the_order_of_its_blocks() -> None:

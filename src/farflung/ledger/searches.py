@@ -13,7 +13,8 @@ from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.rows import KINDS, AccountRow, JobRow, LeaseRow, NodeRow
-from farflung.ledger.tx import SignedTx
+from farflung.ledger.tallies import SettleMany
+from farflung.ledger.tx import Op, SignedTx
 
 ROWS: Final = 64  # receipts in one answer, at most
 FOUND: Final = 16  # names in one answer, at most
@@ -145,5 +146,10 @@ def life_of(chain: Chain, job: Hash, height: int) -> LifeIs:
 
 def _naming(job: Hash, txs: Sequence[SignedTx]) -> Iterator[int]:
     for place, signed in enumerate(txs):
-        if any(getattr(op, "job", None) == job for op in signed.tx.ops):
+        if any(job_of(op) == job for op in signed.tx.ops):
             yield place
+
+
+def job_of(op: Op) -> Hash | None:
+    """The job that an operation names, if it does."""
+    return op.signed.tally.job if isinstance(op, SettleMany) else getattr(op, "job", None)

@@ -13,6 +13,7 @@ PLACES: Final[Mapping[str, str]] = {
     "show": "ledger_showing:show",
     "statement": "ledger_stating:statement",
     "export": "ledger_stating:export",
+    "serve": "ledger_serving:serve",
 }
 
 

@@ -17,10 +17,10 @@ from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.ledger import queries, searches
 from farflung.ledger.block import Block, Header
 from farflung.ledger.inclusion import prove_tx
-from farflung.ledger.motions import ParamsRow
+from farflung.ledger.motions import MotionRow, ParamsRow
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.rows import KINDS, AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, epoch_key
-from farflung.ledger.seats import CommitteeRow, count_key
+from farflung.ledger.seats import CommitteeRow, ValidatorRow, count_key
 from farflung.ledger.tx import tx_id
 from farflung.ledger.votes import Certificate
 
@@ -212,10 +212,18 @@ def steps(ask: Ask, words: Words) -> Form:
     return {"steps": [proved(each) for each in said.steps]}
 
 
-def validators(ask: Ask, _: Words) -> Form:
-    """The committee of the newest block."""
+def validators(ask: Ask, words: Words) -> Form:
+    """The committee of the newest block, and a page of all who bonded a stake for a seat."""
     epoch = asked(ask, queries.AskHead(), queries.HeadIs).header.epoch
-    return {"committee": row(ask, CommitteeRow.TABLE, count_key(epoch))}
+    return {
+        "committee": row(ask, CommitteeRow.TABLE, count_key(epoch)),
+        **listed(ask, ValidatorRow.TABLE, "validators", words),
+    }
+
+
+def motions(ask: Ask, words: Words) -> Form:
+    """What was moved, and what became of it."""
+    return listed(ask, MotionRow.TABLE, "motions", words)
 
 
 def committee(ask: Ask, words: Words) -> Form:
@@ -223,9 +231,9 @@ def committee(ask: Ask, words: Words) -> Form:
     return {"committee": row(ask, CommitteeRow.TABLE, count_key(number_of(words, "epoch", 0)))}
 
 
-def params(ask: Ask, words: Words) -> Form:
+def params(ask: Ask, _: Words) -> Form:
     """The parameters of the newest block."""
-    version = validators(ask, words)["committee"]["row"]["params"]
+    version = validators(ask, {})["committee"]["row"]["params"]
     return {"params": row(ask, ParamsRow.TABLE, count_key(version))}
 
 

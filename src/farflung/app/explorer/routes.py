@@ -11,9 +11,9 @@ from farflung.app.explorer.answers import Ask, Form, Words, wrong
 from farflung.app.explorer.forms import COUNT, DECIMAL, HEX, an_object, schema_of
 from farflung.core.errors import UsageError
 from farflung.ledger.block import Genesis, Header
-from farflung.ledger.motions import ParamsRow
+from farflung.ledger.motions import MotionRow, ParamsRow
 from farflung.ledger.rows import KINDS, AccountRow, EpochRow, JobRow, LeaseRow, NodeRow, Row
-from farflung.ledger.seats import CommitteeRow
+from farflung.ledger.seats import CommitteeRow, ValidatorRow
 from farflung.ledger.tx import Tx
 from farflung.ledger.votes import Certificate
 
@@ -147,7 +147,22 @@ ROUTES: Final = (
         {"from": "the epoch whose committee is known"},
         cost=4,
     ),
-    Route("/v1/validators", answers.validators, an_object({"committee": a_row(CommitteeRow)})),
+    Route(
+        "/v1/validators",
+        answers.validators,
+        an_object(
+            {"committee": a_row(CommitteeRow), "validators": a_list(a_row(ValidatorRow)), "next": NEXT}
+        ),
+        FROM,
+        cost=4,
+    ),
+    Route(
+        "/v1/motions",
+        answers.motions,
+        an_object({"motions": a_list(a_row(MotionRow)), "next": NEXT}),
+        FROM,
+        cost=4,
+    ),
     Route("/v1/committees/{epoch}", answers.committee, an_object({"committee": a_row(CommitteeRow)})),
     Route("/v1/params", answers.params, an_object({"params": a_row(ParamsRow)})),
     Route("/v1/receipts/{table}/{key}", answers.receipt, a_row(*KINDS.values())),

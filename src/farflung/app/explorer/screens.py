@@ -15,7 +15,8 @@ from farflung.ledger.block import Header
 from farflung.ledger.inclusion import Inclusion
 from farflung.ledger.motions import ParamsRow
 from farflung.ledger.rows import AccountRow, JobRow, JobState, LeaseRow, NodeRow, NodeState
-from farflung.ledger.seats import CommitteeRow
+from farflung.ledger.searches import job_of
+from farflung.ledger.seats import CommitteeRow, ValidatorRow, ValidatorState
 from farflung.ledger.tx import Role, SignedTx, tx_id
 from farflung.ledger.votes import Certificate, Kind, seats_of
 from farflung.watch.rows import Row, Span, Style, block, plain
@@ -211,7 +212,7 @@ def _life(checker: Checker, name: str, columns: int) -> list[Row]:
     rows: list[Row] = []
     for signed, proof, code in _steps(checker, name):
         for op in signed.tx.ops:
-            if getattr(op, "job", b"").hex() != name:
+            if (job_of(op) or b"").hex() != name:
                 continue
             when = f"block {proof.header.height}  {told(op)}".replace(f" of job {name[:12]}", "")
             refused = Span(f"refused: {code[:20]}" if code else "", Style.BAD)
@@ -241,7 +242,20 @@ def _validators(checker: Checker, _: str, columns: int) -> list[Row]:
     )
     for seat, key in enumerate(held.members):
         rows += block("", [plain(f"{seat}  {key.hex()}")], columns)
+    for number, each in enumerate(pages(checker.source, "/v1/validators", "validators")):
+        rows += block("" if number else "Bonded", _bonded(checker.row(each, ValidatorRow)), columns)
     return [*rows, *block("Proof", [_PROVED, plain(f"as of block {form['height']}")], columns)]
+
+
+def _bonded(row: ValidatorRow) -> list[Span]:
+    is_lost = row.state == ValidatorState.JAILED
+    return [
+        plain(f"{short(row.validator)} of {short(row.owner)}"),
+        Span(row.state.name.lower(), Style.BAD if is_lost else Style.PLAIN),
+        plain(f"{format_credits(row.stake)} at stake"),
+        Span(f"{format_credits(row.burnt)} burnt for ever" if row.burnt else "", Style.BAD),
+        plain(row.address[:60]),
+    ]
 
 
 def _params(checker: Checker, _: str, columns: int) -> list[Row]:

@@ -10,6 +10,10 @@ import msgspec
 from farflung.app.explorer.forms import MONEY
 from farflung.core.money import format_credits
 from farflung.ledger import tx as ops
+from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.motions import Admit, Amend, Motion, MotionVote, Remove
+from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
+from farflung.ledger.tallies import JobAttest, SettleMany
 from farflung.watch.words import credits_of, many
 
 
@@ -61,6 +65,34 @@ def told(op: ops.Op) -> str:
             return f"claim what was carried for {short(payer)}, by {len(passages)} of its passes"
         case ops.ChannelClose(payer):
             return f"carry no more for {short(payer)}, who gets the rest back"
+    return _told_of_trust(op)
+
+
+def _told_of_trust(op: ops.Op) -> str:
+    """What is said of pay, disputes and seats; anything else by its fields."""
+    match op:
+        case SettleMany(signed, vouchers):
+            return f"count {many(len(vouchers), 'voucher')} of job {short(signed.tally.job)}"
+        case JobAttest(job, marks):
+            return f"end the window of job {short(job)} early, by {many(len(marks), 'verifier')}"
+        case DisputeAnswer(job, bond, _):
+            return f"deny what is said in job {short(job)}, with a bond of {credits_of(bond)}"
+        case JuryVote(job, node, is_guilty):
+            return f"find {short(node)} {'guilty' if is_guilty else 'innocent'} in job {short(job)}"
+        case ValidatorJoin():
+            return f"ask for a seat for {short(op.validator)}, with {format_credits(op.stake)} at stake"
+        case ValidatorAccuse():
+            return "show two votes of one seat that exclude each other"
+        case ValidatorLeave():
+            return f"give back the seat of {short(op.validator)}"
+        case Motion(Admit(validator)):
+            return f"move that {short(validator)} be given a seat"
+        case Motion(Remove(validator)):
+            return f"move that {short(validator)} lose its seat"
+        case Motion(Amend()):
+            return "move that the parameters change"
+        case MotionVote(motion):
+            return f"vote for motion {short(motion)}"
     return _by_fields(op)
 
 
