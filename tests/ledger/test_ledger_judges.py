@@ -37,7 +37,7 @@ def judges() -> Iterator[Judges]:
 
 
 def process_of(judges: Judges) -> int:
-    return judges._workers[0].process.pid
+    return judges.pids[0]
 
 
 def code_of(answer: Future[Answer]) -> str:
@@ -116,7 +116,7 @@ def test_what_waits_is_bounded_and_fails_when_all_is_closed(monkeypatch: pytest.
     with pytest.raises(RunError) as caught:
         judges.ask(MIXED)
     assert caught.value.code == "FF-LEDG-202"
-    assert not judges._workers
+    assert not judges.pids
     judges.close()
 
 

@@ -73,10 +73,6 @@ class Step(NamedTuple):
 See = Callable[[Step, Draft], None]
 
 
-def _unseen(_: Step, __: Draft) -> None:
-    """Nobody looks on."""
-
-
 _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ops.Transfer: accounts.transfer,
     ops.NodeRegister: nodes.register,
@@ -137,7 +133,7 @@ def apply_block(
     proposer: PeerId,
     *,
     judged: Stamps = UNJUDGED,
-    see: See = _unseen,
+    see: See | None = None,
 ) -> tuple[State, tuple[Outcome, ...]]:
     """The state after a block of `time_ms` (later than state.time), and one outcome for each transaction.
 
@@ -153,13 +149,14 @@ def apply_block(
     relays.expire(draft)
     validators.expire(draft)
     motions.expire(draft)
-    see(Step(), draft)
+    if see:
+        see(Step(), draft)
     outcomes = tuple(_apply(draft, signed, see, judged) for signed in txs)
     epochs.turn(draft)
     return _sealed(state, draft), outcomes
 
 
-def _apply(block: Draft, signed: ops.SignedTx, see: See, judged: Stamps) -> Outcome:
+def _apply(block: Draft, signed: ops.SignedTx, see: See | None, judged: Stamps) -> Outcome:
     name = _name(signed)
     is_judged = (
         isinstance(signed.signature, bytes) and name != ZERO_HASH and (name, signed.signature) in judged
@@ -169,15 +166,18 @@ def _apply(block: Draft, signed: ops.SignedTx, see: See, judged: Stamps) -> Outc
         return Rejected(name, *refused)
     tx = signed.tx
     accounts.charge(block, tx)
-    see(Step(tx), block)
+    if see:
+        see(Step(tx), block)
     sheet = Draft(block, block.now)
     for number, op in enumerate(tx.ops):
         try:
             _RULES[type(op)](sheet, tx.sender, op)
         except PolicyError as error:
-            see(Step(tx, is_undone=True), block)
+            if see:
+                see(Step(tx, is_undone=True), block)
             return Failed(name, block.height, number, error.code, error.message)
-        see(Step(tx, op), sheet)
+        if see:
+            see(Step(tx, op), sheet)
     sheet.merge_into(block)
     return Applied(name, block.height)
 

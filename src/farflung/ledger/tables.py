@@ -85,8 +85,11 @@ class Table:
 
     def row(self, key: bytes) -> Row | None:
         """The row of a key, or None."""
-        place = self.places.find(key)
-        return None if place is None else self.rows.at(place)
+        for layer in self.places.layers:
+            place = layer.get(key)
+            if place is not None:
+                return self.rows.at(place)
+        return None
 
     def due(self, now: int) -> list[int]:
         """The indices, in their order, of the rows that the clock acts on at `now`."""
@@ -104,17 +107,17 @@ class Table:
         """The table with rows replaced or added. `encoded`: the rows' bytes, for who has them already."""
         if not written:
             return self
-        count = len(self.rows)
+        count, find, leaf_hash = len(self.rows), self.places.find, merkle.leaf_hash
         changes: dict[int, Row] = {}
         leaves: dict[int, Hash] = {}
         added: dict[bytes, int] = {}
         for row, data in zip(written, encoded or map(encode, written), strict=True):
             key = row.key
-            place = self.places.find(key)
+            place = find(key)
             if place is None:
                 place = added.setdefault(key, count + len(added))
             changes[place] = row
-            leaves[place] = merkle.leaf_hash(place, data)
+            leaves[place] = leaf_hash(place, data)
         rows = self.rows.with_items(changes)
         places = self.places.with_keys(added) if added else self.places
         return Table(rows, places, self.tree.with_leaves(leaves), _soonest(rows, self))
@@ -187,8 +190,11 @@ class Draft:
 
     def find(self, kind: type[R], key: bytes) -> R | None:
         """The row of a key as it stands on this sheet, or None."""
-        row = self.written.get((kind.TABLE, key))
-        return self.below.find(kind, key) if row is None else cast(R, row)
+        place, view = (kind.TABLE, key), self.below
+        row = self.written.get(place)
+        while row is None and isinstance(view, Draft):
+            row, view = view.written.get(place), view.below
+        return cast(State, view).find(kind, key) if row is None else cast(R, row)
 
     def due(self, kind: type[C], now: int) -> list[C]:
         """The rows that the clock acts on at `now`, by index, as they stand on a sheet that lies on a State."""

@@ -345,6 +345,13 @@ def _is_in_range(value: object) -> bool:
         return False
     for name in value.__struct_fields__:
         item = getattr(value, name)
-        if not (len(item) == SIGNATURE_BYTES if name == "signature" else _is_in_range(item)):
+        kind = type(item)  # most are numbers and bytes: a call for each would take as long as executing it
+        if kind is int:
+            if not 0 <= item <= MAX_CREDITS:
+                return False
+        elif kind is bytes:
+            if len(item) != (SIGNATURE_BYTES if name == "signature" else ID_BYTES):
+                return False
+        elif not _is_in_range(item):
             return False
     return True

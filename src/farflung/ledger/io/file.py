@@ -18,6 +18,12 @@ from farflung.core.errors import RunError
 from farflung.core.io.durable import failpoint, remove, sync_folder
 
 _LOCK_SECONDS = 2
+_SETTINGS: Final = (
+    "locking_mode = EXCLUSIVE",
+    "journal_mode = TRUNCATE",
+    "synchronous = FULL",
+    "cache_size = -65536",  # KiB, at most: a block of thousands of accounts changes more pages than 2 MiB hold
+)
 _CHECK: Final = 16  # bytes of a checksum
 _MACHINE_ERRORS: Final = (
     sqlite3.SQLITE_CANTOPEN,
@@ -64,7 +70,7 @@ class File:
             )
         try:
             with told(self.path):
-                for setting in ("locking_mode = EXCLUSIVE", "journal_mode = TRUNCATE", "synchronous = FULL"):
+                for setting in _SETTINGS:
                     self.connection.execute(f"PRAGMA {setting}")
                 self.connection.execute("BEGIN IMMEDIATE")  # takes the lock, which stays
                 self.connection.execute("COMMIT")

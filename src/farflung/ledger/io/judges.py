@@ -84,6 +84,12 @@ class Judges:
     ) -> None:
         self.close()
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are up; each starts with its first chunk."""
+        with self._turn:
+            return [worker.process.pid for worker in self._workers.values()]
+
     def ask(self, transactions: Sequence[bytes]) -> Future[Answer]:
         """Whether each of these encoded transactions is sound, some time later.
 
