@@ -20,7 +20,7 @@ from farflung.core.errors import FarflungError
 from farflung.core.ids import PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.io.store import Store
-from farflung.ledger.io.votelog import VoteLog
+from farflung.ledger.io.votelog import VoteLog, open_votes
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.listening import LOOPBACK
@@ -97,7 +97,7 @@ class Service:
         setting = self._setting
         if self.committee is not None or validators_of(self.chain).keys() == {setting.key.public}:
             return
-        votes = self._votes = VoteLog(setting.folder / "votes.log")
+        votes = self._votes = open_votes(self.store, setting.key.public)
         seat = self.validator.committee = Committee(
             self.chain,
             setting.key,

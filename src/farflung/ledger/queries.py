@@ -38,6 +38,7 @@ from farflung.ledger.votes import Certificate
 
 PAGE = 256  # rows or blocks in one answer, at most
 STEPS = 128  # committees in one answer, at most
+PRUNED = "FF-LEDG-330"
 _PAGE_BYTES = limits.CONTROL_BYTES // 2
 
 
@@ -351,7 +352,7 @@ def _blocks(chain: Chain, height: int) -> BlocksAre | Refused:
     first = max(1, height)
     if first < chain.past.first and first <= chain.head.height:
         return Refused(
-            "FF-LEDG-330",
+            PRUNED,
             f"block {first} is not kept",
             cause=f"this validator keeps transactions from block {chain.past.first} on",
             hint="begin from its snapshot, or ask a validator that keeps all blocks",

@@ -45,7 +45,7 @@ class Incoming:
 
     def __init__(self, path: Path, genesis: Genesis) -> None:
         """Opens what came before, if anything did. Raises RunError FF-LEDG-080 to -083."""
-        self.path, self._genesis = path, genesis
+        self.path, self.genesis = path, genesis
         self._file = open_file(path.with_name(path.name + ".new"), genesis, _LABEL)
         self.manifest: Manifest | None = None
         try:
@@ -63,7 +63,7 @@ class Incoming:
 
         Raises VerificationError FF-LEDG-071 to -076 and -253 (`light.walk`), -324 to -326 (`check_manifest`).
         """
-        trust = light.walk(light.trust_in(self._genesis), steps, manifest.header.epoch)
+        trust = light.walk(light.trust_in(self.genesis), steps, manifest.header.epoch)
         check_manifest(manifest, trust)
         self._keep(manifest)
         with self._file.transaction("begin") as connection:
