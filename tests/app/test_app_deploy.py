@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from farflung.app.cli import checking, relaying
+from farflung.app.cli import checking, ledger_founding, relaying
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "farflung-relay.service"
@@ -145,3 +145,19 @@ def test_a_relay_runs_where_no_memory_may_become_a_program(tmp_path: Path) -> No
 
 def runs() -> str:
     return "\n".join(rest for name, rest in instructions(CONTAINER.read_text()) if name == "RUN")
+
+
+def test_the_validator_s_unit_and_container_serve_a_configuration() -> None:
+    of = dict(settings((ROOT / "deploy" / "farflung-validator.service").read_text()))
+    words = shlex.split(of["ExecStart"].replace("%S", "/var/lib"))
+    params = ledger_founding.validator.make_context("validator", words[3:]).params
+    assert words[1:3] == ["ledger", "validator"]
+    assert str(params["config"]) == f"/var/lib/{of['StateDirectory']}/validator.toml"
+    yes = "DynamicUser NoNewPrivileges ProtectHome PrivateTmp PrivateDevices MemoryDenyWriteExecute"
+    assert {name: of[name] for name in yes.split()} == dict.fromkeys(yes.split(), "yes")
+    said = dict(instructions((ROOT / "deploy" / "Containerfile.validator").read_text()))
+    start = json.loads(said["ENTRYPOINT"])
+    assert str(ledger_founding.validator.make_context("validator", start[3:]).params["config"]).startswith(
+        said["VOLUME"]
+    )
+    assert said["USER"] not in ("root", "0")

@@ -16,7 +16,7 @@ from pathlib import Path
 from farflung.app.committee import Committee
 from farflung.app.directory import Advertisement, Listing, check_advertisement, read_directory
 from farflung.core import limits
-from farflung.core.codec import decode, encode
+from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import PeerId
 from farflung.core.io.durable import write_atomic
@@ -28,6 +28,7 @@ from farflung.ledger.rows import KeyRow, NodeRow
 from farflung.net.endpoints import check_newer
 from farflung.net.io.connection import Connection
 
+STANDING = "ledger.standing"
 TOLD = "directory.told"  # by another validator: what a node published there
 DIRECTORY_SIZE = 4096
 ADVERTISEMENT_BYTES = 1000  # so that the listing of a full directory fits one message
@@ -35,6 +36,16 @@ ADVERTISEMENT_BYTES = 1000  # so that the listing of a full directory fits one m
 DIRECTORY_BYTES = DIRECTORY_SIZE * (ADVERTISEMENT_BYTES + 1)
 
 assert DIRECTORY_BYTES < limits.CONTROL_BYTES
+
+
+class Standing(Wire, frozen=True):
+    """Where a validator is, by its own word. `waiting`: transactions; `met`: the validators it is connected to."""
+
+    height: int
+    epoch: int
+    view: int
+    waiting: int
+    met: tuple[PeerId, ...]
 
 
 class Validator:
@@ -69,6 +80,8 @@ class Validator:
         match method:
             case "ledger.query":
                 return encode(await self._answer(queries.read_query(body)))
+            case "ledger.standing":
+                return encode(self._standing())
             case "directory.publish":
                 self._publish(connection.peer, decode(body, Advertisement, ADVERTISEMENT_BYTES))
                 if self.committee is not None:
@@ -92,6 +105,18 @@ class Validator:
 
     def _now(self) -> int:
         return self._chain.head.time + LOGICAL_MS if self._is_local else int(time.time() * 1000)
+
+    def read(self, query: queries.Read) -> queries.Answer:
+        """What the ledger says at its head."""
+        return queries.answer(self._chain, query)
+
+    def _standing(self) -> Standing:
+        state, seat = self._chain.state, self.committee
+        height, epoch = self._chain.head.height, state.committee.epoch
+        if seat is None:
+            return Standing(height, epoch, height - state.committee.first + 2, 0, ())
+        met = tuple(sorted(peer for peer, is_met in seat.met.items() if is_met))
+        return Standing(height, epoch, seat.node.replica.view, len(seat.node.pool), met)
 
     async def _answer(self, query: queries.Query) -> queries.Answer:
         if not isinstance(query, queries.Submit):

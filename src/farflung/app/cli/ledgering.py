@@ -10,6 +10,11 @@ import click
 
 # Each verb's place: the module is imported when the verb is used.
 PLACES: Final[Mapping[str, str]] = {
+    "init": "ledger_founding:init",
+    "validator": "ledger_founding:validator",
+    "status": "ledger_seating:status",
+    "join": "ledger_seating:join",
+    "leave": "ledger_seating:leave",
     "show": "ledger_showing:show",
     "statement": "ledger_stating:statement",
     "export": "ledger_stating:export",
@@ -21,7 +26,7 @@ class LedgerVerbs(click.Group):
     """A group whose commands are imported one at a time."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, readers' first."""
+        """All verbs, operators' first."""
         return list(PLACES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -35,4 +40,4 @@ class LedgerVerbs(click.Group):
 
 @click.group(cls=LedgerVerbs, epilog="Example: farflung ledger show head")
 def ledger() -> None:
-    """Look into a ledger, check its proofs, and keep books by it."""
+    """Run a ledger, look into it, check its proofs, and keep books by it."""

@@ -1,0 +1,149 @@
+"""The verbs `ledger init` and `ledger validator`: a ledger of one's own, and one of its validators."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from farflung.app.explorer.gauges import LedgerGauges
+from farflung.app.explorer.server import Explorer
+from farflung.app.keyfiles import new_account
+from farflung.app.validating import Service, Setting
+from farflung.app.validator_config import PORT, Written, read_config
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import UsageError
+from farflung.core.ids import PeerId
+from farflung.core.io.durable import write_atomic
+from farflung.core.money import MICRO
+from farflung.ledger.block import Genesis
+from farflung.ledger.params import Params
+from farflung.net.counters import Counter
+from farflung.net.io.listening import LOOPBACK
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
+
+
+def say(as_json: bool, facts: dict[str, Any], text: list[str]) -> None:
+    """An answer, as an object or as lines."""
+    sys.stdout.write((msgspec.json.encode(facts).decode() if as_json else "\n".join(text)) + "\n")
+    sys.stdout.flush()
+
+
+@click.command(epilog="Example: farflung ledger init my-ledger --validators 4")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--validators", type=click.IntRange(1, 100), default=1, show_default=True, help="Seats.")
+@click.option("--host", multiple=True, help="Of each validator in turn. Default: 127.0.0.1.")
+@click.option("--port", type=click.IntRange(1, 65000), default=PORT, show_default=True, help="Of the first.")
+@click.option("--name", default="ledger", show_default=True, help="Of the ledger.")
+@click.option(
+    "--credits", "money", type=click.IntRange(1), default=1_000_000, show_default=True, help="In all."
+)
+@click.option("--fee", type=click.IntRange(0), default=10, show_default=True, help="Least, micro-credits.")
+@_JSON
+def init(
+    folder: Path,
+    validators: int,
+    host: tuple[str, ...],
+    port: int,
+    name: str,
+    money: int,
+    fee: int,
+    as_json: bool,
+) -> None:
+    """Write a new ledger: its genesis, a treasury that owns all credits, and
+    a folder with key and configuration for each validator.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(
+            "FF-APP-301",
+            f"{folder} is not empty",
+            cause="a genesis is written once, and keys are never written over",
+            hint="name a new folder",
+        )
+    hosts = [host[i % len(host)] if host else LOOPBACK for i in range(validators)]
+    folder.mkdir(parents=True, exist_ok=True)
+    keys = [_made(folder / f"validator-{i + 1}") for i in range(validators)]
+    treasury = new_account(folder / "treasury.key")
+    genesis = Genesis(
+        name,
+        int(time.time() * 1000),
+        ((treasury.public, money * MICRO),),
+        tuple(key.public for key in keys),
+        Params(fee_min=fee),
+    )
+    places = {key.public: f"{hosts[i]}:{port + i}" for i, key in enumerate(keys)}
+    for i, key in enumerate(keys):
+        _write(folder / f"validator-{i + 1}", genesis, key.public, hosts[i], port + i, places)
+    write_atomic(folder / "genesis.bin", encode(genesis), "ledger.init")
+    facts = {"chain": genesis.chain.hex(), "validators": [key.public.hex() for key in keys]}
+    start = f"farflung ledger validator {folder}/validator-1/validator.toml"
+    text = [f"Ledger   {name}, chain {genesis.chain.hex()}"]
+    text += [f"Seat     {key.public.hex()} at {places[key.public]}" for key in keys]
+    text += [
+        f"Money    {money} credits, all owned by {folder}/treasury.key: keep it safe",
+        f"Next     {start}" + (", and each other folder on its own computer" if validators > 1 else ""),
+    ]
+    say(as_json, facts, text)
+
+
+def _made(folder: Path) -> SigningKey:
+    folder.mkdir()
+    return new_account(folder / "validator.key")
+
+
+def _write(
+    folder: Path, genesis: Genesis, own: PeerId, host: str, port: int, places: dict[PeerId, str]
+) -> None:
+    write_atomic(folder / "genesis.bin", encode(genesis), "ledger.init")
+    lines = [f'host = "{host}"', f"port = {port}", "readers = 0", "", "[validators]"]
+    lines += [f'"{peer.hex()}" = "{place}"' for peer, place in places.items() if peer != own]
+    write_atomic(folder / "validator.toml", ("\n".join(lines) + "\n").encode(), "ledger.init")
+
+
+@click.command(epilog="Example: farflung ledger validator my-ledger/validator-1/validator.toml")
+@click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+@_JSON
+def validator(config: Path, as_json: bool) -> None:
+    """Run a validator, until Ctrl-C.
+
+    CONFIG: its TOML file, as `farflung ledger init` writes it.
+    """
+    written, setting, places = read_config(config)
+    asyncio.run(_serve(written, setting, places, as_json))
+
+
+async def _serve(
+    written: Written, setting: Setting, places: dict[PeerId, tuple[str, int]], as_json: bool
+) -> None:
+    is_over = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, is_over.set)
+    service = Service(setting, Counter(), lambda: None)
+    readers = Explorer(service.validator.read, LedgerGauges()) if written.readers else None
+    try:
+        host, port = await service.open(places)
+        if readers is not None:
+            await readers.start(port=written.readers)
+        key, height = setting.key.public.hex(), service.chain.head.height
+        facts = {"validator": key, "host": host, "port": port, "height": height}
+        text = [f"validator {key}", f"at        {host}:{port}, block {height}", "Ctrl-C ends it."]
+        say(as_json, facts, text)
+        ending = asyncio.ensure_future(is_over.wait())
+        either: set[asyncio.Future[Any]] = {ending, service.failed}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if service.failed.done():
+            service.failed.result()
+    finally:
+        if readers is not None:
+            await readers.close()
+        await service.close()

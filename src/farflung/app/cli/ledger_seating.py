@@ -1,0 +1,177 @@
+"""The verbs `ledger status`, `join` and `leave`: who sits in a ledger's committee, and how one comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from farflung.app.answering import STANDING, Standing
+from farflung.app.cli.ledger_founding import say
+from farflung.app.keyfiles import read_account
+from farflung.app.ledger_client import LedgerClient, serve_nothing
+from farflung.app.validating import Setting
+from farflung.app.validator_config import Written, read_config
+from farflung.app.ways_to_ledger import reaches_of
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.crypto import NS_SEAT, SigningKey
+from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.ids import ID_BYTES, PeerId
+from farflung.core.money import MICRO
+from farflung.ledger.seats import ValidatorJoin, ValidatorLeave, join_parts
+from farflung.net.counters import Counter
+from farflung.net.io.endpoint import Endpoint
+
+_CONFIG = click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+_OWNER = click.option(
+    "--owner",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Account that pays and signs.",
+)
+
+Places = Mapping[PeerId, tuple[str, int]]
+
+
+@contextlib.asynccontextmanager
+async def _asking() -> AsyncIterator[Endpoint]:
+    """Questions go out under a key of this moment: the validator's own may be in use by its process."""
+    endpoint = Endpoint(SigningKey(secrets.token_bytes(ID_BYTES)), serve_nothing, Counter())
+    try:
+        yield endpoint
+    finally:
+        await endpoint.close()
+
+
+def _everybody(written: Written, setting: Setting, places: Places) -> dict[PeerId, tuple[str, int]]:
+    return {setting.key.public: (written.host, written.port), **places}
+
+
+async def _standing(endpoint: Endpoint, peer: PeerId, place: tuple[str, int]) -> Standing | FarflungError:
+    try:
+        connection = await endpoint.dial(peer, *place)
+        return decode(await connection.call(STANDING, b"", timeout=5.0), Standing, limits.CONTROL_BYTES)
+    except FarflungError as error:
+        return error
+
+
+async def _standings(places: Places) -> dict[PeerId, Standing | FarflungError]:
+    async with _asking() as endpoint:
+        said = await asyncio.gather(*(_standing(endpoint, peer, place) for peer, place in places.items()))
+    return dict(zip(places, said, strict=True))
+
+
+@click.command(epilog="Example: farflung ledger status my-ledger/validator-1/validator.toml")
+@_CONFIG
+@_JSON
+def status(config: Path, as_json: bool) -> None:
+    """Show how far each validator of a ledger is, and who does not answer.
+
+    CONFIG: of one of its validators. Each line is that validator's own word.
+    """
+    places = _everybody(*read_config(config))
+    found = asyncio.run(_standings(places))
+    heard = {peer: said for peer, said in found.items() if isinstance(said, Standing)}
+    if not heard:
+        raise NetworkError(
+            "FF-APP-302",
+            "no validator of this ledger answers",
+            cause="; ".join(sorted({str(error)[:120] for error in found.values()})),
+            hint="farflung ledger validator CONFIG starts one",
+        )
+    top = max(said.height for said in heard.values())
+    facts = {"height": top, "validators": [_facts(peer, found[peer], top) for peer in places]}
+    say(as_json, facts, [_line(each) for each in facts["validators"]])  # type: ignore[attr-defined]
+
+
+def _facts(peer: PeerId, said: Standing | FarflungError, top: int) -> dict[str, Any]:
+    if not isinstance(said, Standing):
+        return {"validator": peer.hex(), "answers": False, "why": f"{said.code} {said.message}"}
+    return {
+        "validator": peer.hex(),
+        "answers": True,
+        "height": said.height,
+        "behind": top - said.height,
+        "epoch": said.epoch,
+        "view": said.view,
+        "waiting": said.waiting,
+        "met": [each.hex() for each in said.met],
+    }
+
+
+def _line(facts: dict[str, Any]) -> str:
+    name = facts["validator"][:8]
+    if not facts["answers"]:
+        return f"{name}  does not answer: {facts['why']}"
+    behind = f", {facts['behind']} behind" if facts["behind"] else ""
+    return (
+        f"{name}  block {facts['height']}{behind}; epoch {facts['epoch']}, view {facts['view']};"
+        f" {facts['waiting']} waiting; connected to {len(facts['met'])}"
+    )
+
+
+async def _submit(config: Path, owner: SigningKey, is_joining: bool, stake: int, address: str) -> Setting:
+    written, setting, places = read_config(config)
+    key, chain = setting.key, setting.genesis.chain
+    if is_joining:
+        signature = key.sign(NS_SEAT, *join_parts(chain, owner.public))
+        said = address or f"{written.host}:{written.port}"
+        op: ValidatorJoin | ValidatorLeave = ValidatorJoin(key.public, stake, said, signature)
+    else:
+        op = ValidatorLeave(key.public)
+    async with _asking() as endpoint:
+        ways = [(peer, *place) for peer, place in places.items()]
+        ways = ways or [(key.public, written.host, written.port)]
+        await LedgerClient(reaches_of(ways, endpoint), owner, setting.genesis).submit(op)
+    return setting
+
+
+@click.command(epilog="Example: farflung ledger join validator.toml --owner me.key --stake 100")
+@_CONFIG
+@_OWNER
+@click.option("--stake", type=click.IntRange(0), required=True, help="Credits that are bonded.")
+@click.option("--address", default="", metavar="HOST:PORT", help="Where others reach it. Default: CONFIG's.")
+@_JSON
+def join(config: Path, owner: Path, stake: int, address: str, as_json: bool) -> None:
+    """Ask for a seat in a ledger's committee, and bond a stake for it.
+
+    CONFIG: of the validator, with the ledger's others under [validators].
+    """
+    account = read_account(owner)
+    setting = asyncio.run(_submit(config, account, True, stake * MICRO, address))
+    key = setting.key.public.hex()
+    text = [
+        f"Asked    a seat for {key}, with {stake} credits bonded",
+        f"Next     farflung ledger validator {config}: it follows the ledger from now on",
+        "Next     owners of more than two thirds of the seats vote for a motion to admit it;",
+        "         its seat begins at the next boundary of an epoch",
+    ]
+    say(as_json, {"validator": key, "owner": account.public.hex(), "stake": stake * MICRO}, text)
+
+
+@click.command(epilog="Example: farflung ledger leave validator.toml --owner me.key")
+@_CONFIG
+@_OWNER
+@_JSON
+def leave(config: Path, owner: Path, as_json: bool) -> None:
+    """Give a validator's seat back. Its stake stays bonded for a while.
+
+    CONFIG: of the validator.
+    """
+    account = read_account(owner)
+    setting = asyncio.run(_submit(config, account, False, 0, ""))
+    days = setting.genesis.params.unbonding_ms // 86_400_000
+    key = setting.key.public.hex()
+    text = [
+        f"Left     {key} has no seat from the next boundary of an epoch on: keep it running until then",
+        f"Next     its stake is free {days} days after that",
+    ]
+    say(as_json, {"validator": key, "owner": account.public.hex()}, text)

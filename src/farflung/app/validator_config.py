@@ -1,0 +1,102 @@
+"""What an operator writes for a validator: one TOML file beside its key and the genesis.
+
+key = "validator.key"        # the consensus key, and the validator's identity on the network
+genesis = "genesis.bin"      # what the ledger begins with; the same file for all
+folder = "data"              # chain, votes, directory
+host = "127.0.0.1"           # an address that the others reach; nothing else is listened on
+port = 4520
+readers = 0                  # a port of 127.0.0.1 for pages and metrics; 0: none
+[validators]                 # where others are, by key; what the ledger says of them is known anyway
+"KEY" = "host:port"
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from farflung.app.committee import place_of
+from farflung.app.keyfiles import read_account
+from farflung.app.validating import Setting
+from farflung.core import limits
+from farflung.core.codec import decode
+from farflung.core.errors import FarflungError, UsageError
+from farflung.core.ids import ID_BYTES, PeerId
+from farflung.ledger.block import Genesis
+from farflung.net.io.listening import LOOPBACK
+
+PORT: Final = 4520
+
+
+@dataclass(frozen=True)
+class Written:
+    """The file's values. Paths are relative to it."""
+
+    key: str = "validator.key"
+    genesis: str = "genesis.bin"
+    folder: str = "data"
+    host: str = LOOPBACK
+    port: int = PORT
+    readers: int = 0
+    validators: dict[str, str] | None = None
+
+
+def read_config(path: Path) -> tuple[Written, Setting, dict[PeerId, tuple[str, int]]]:
+    """What the file says, and where other validators are. Raises UsageError FF-APP-300, and what key files raise."""
+    try:
+        said = msgspec.toml.decode(path.read_bytes())
+    except (OSError, ValueError) as error:
+        _refuse(path, str(error)[:200])
+    names = [each.name for each in fields(Written)]
+    for name, value in said.items():
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            _refuse(path, f"it sets {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        expected: type = {"port": int, "readers": int, "validators": dict}.get(name, str)
+        if not isinstance(value, expected) or isinstance(value, bool):
+            _refuse(path, f"{name} is {value!r}")
+    written = Written(**said)
+    return written, _setting(path, written), _places(path, written.validators or {})
+
+
+def _setting(path: Path, written: Written) -> Setting:
+    key = read_account(path.parent / written.key)
+    genesis = read_genesis(path.parent / written.genesis)
+    folder = path.parent / written.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    return Setting(key, genesis, folder, written.host, written.port, written.host != LOOPBACK)
+
+
+def _places(path: Path, said: dict[str, Any]) -> dict[PeerId, tuple[str, int]]:
+    found = {}
+    for text, address in said.items():
+        place = place_of(address) if isinstance(address, str) else None
+        try:
+            key = bytes.fromhex(text)
+        except ValueError:
+            key = b""
+        if place is None or len(key) != ID_BYTES:
+            _refuse(path, f"[validators] has {text[:16]!r} = {address!r}, not KEY = HOST:PORT")
+        found[PeerId(key)] = place
+    return found
+
+
+def read_genesis(path: Path) -> Genesis:
+    """A genesis file. Raises UsageError FF-APP-300."""
+    try:
+        return decode(path.read_bytes(), Genesis, limits.TX_BYTES)
+    except (OSError, FarflungError) as error:
+        _refuse(path, str(error)[:200])
+
+
+def _refuse(path: Path, cause: str) -> NoReturn:
+    raise UsageError(
+        "FF-APP-300",
+        f"{path} cannot be used",
+        cause=cause,
+        hint="farflung ledger init FOLDER writes files that can; docs/operate.md explains each value",
+    )

@@ -1,0 +1,153 @@
+"""A ledger of one's own: made, run by four processes, looked at, joined and left, with errors that help."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from farflung.app.cli.ledgering import ledger
+from farflung.app.validator_config import read_config
+from farflung.core.errors import UsageError
+
+
+def ask(*words: str) -> Result:
+    return CliRunner().invoke(ledger, list(words), catch_exceptions=True)
+
+
+def free_ports(count: int) -> int:
+    """The first of several ports in a row that nobody uses."""
+    for first in range(21_000, 60_000, 97):
+        sockets = [socket.socket() for _ in range(count)]
+        try:
+            for offset, each in enumerate(sockets):
+                each.bind(("127.0.0.1", first + offset))
+            return first
+        except OSError:
+            continue
+        finally:
+            for each in sockets:
+                each.close()
+    raise AssertionError("no free ports")
+
+
+def test_a_new_ledger_has_a_key_and_a_configuration_for_each_validator(tmp_path: Path) -> None:
+    said = ask("init", str(tmp_path / "l"), "--validators", "4", "--json")
+    facts = json.loads(said.output)
+    read = [read_config(tmp_path / "l" / f"validator-{i}" / "validator.toml") for i in (1, 2, 3, 4)]
+    assert [setting.key.public.hex() for _, setting, _ in read] == facts["validators"]
+    assert {setting.genesis.chain.hex() for _, setting, _ in read} == {facts["chain"]}
+    assert [len(places) for _, _, places in read] == [3] * 4
+    assert (tmp_path / "l" / "treasury.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+    error = ask("init", str(tmp_path)).exception
+    assert isinstance(error, UsageError)
+    assert error.code == "FF-APP-301"
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ('hosst = "127.0.0.1"', "did you mean 'host'"),
+        ('port = "x"', "port is 'x'"),
+        ('[validators]\nabc = "127.0.0.1:1"', "not KEY = HOST:PORT"),
+        ("port = [", "Invalid"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_the_nearest_name(tmp_path: Path, line: str, hint: str) -> None:
+    ask("init", str(tmp_path / "l"))
+    path = tmp_path / "l" / "validator-1" / "validator.toml"
+    path.write_text(line + "\n")
+    with pytest.raises(UsageError, match="FF-APP-300") as caught:
+        read_config(path)
+    assert hint in caught.value.cause or hint == "Invalid"
+
+
+class Network:
+    """Four `farflung ledger validator` processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "l"
+        port = free_ports(4)
+        assert ask("init", str(self.folder), "--validators", "4", "--port", str(port)).exit_code == 0
+        self.processes: dict[int, subprocess.Popen[str]] = {}
+        for number in (1, 2, 3, 4):
+            self.start(number)
+
+    def config(self, number: int) -> str:
+        return str(self.folder / f"validator-{number}" / "validator.toml")
+
+    def start(self, number: int) -> None:
+        words = [
+            sys.executable,
+            "-m",
+            "farflung.app.cli.main",
+            "ledger",
+            "validator",
+            self.config(number),
+            "--json",
+        ]
+        process = self.processes[number] = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["validator"]
+
+    def kill(self, number: int) -> None:
+        process = self.processes.pop(number)
+        process.kill()
+        process.communicate()
+
+    def standing(self) -> list[dict[str, Any]]:
+        said = ask("status", self.config(1), "--json")
+        found: list[dict[str, Any]] = json.loads(said.output)["validators"]
+        return found
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            os.kill(process.pid, signal.SIGTERM)
+        for process in self.processes.values():
+            process.communicate(timeout=30)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    made = Network(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.slow
+def test_four_validators_are_served_looked_at_joined_and_left(network: Network, tmp_path: Path) -> None:
+    treasury = str(network.folder / "treasury.key")
+    newcomer = tmp_path / "new"
+    assert ask("init", str(newcomer)).exit_code == 0  # for its key; its genesis is the network's
+    place = newcomer / "validator-1"
+    (place / "genesis.bin").write_bytes((network.folder / "genesis.bin").read_bytes())
+    others = (network.folder / "validator-1" / "validator.toml").read_text().split("[validators]")[1]
+    (place / "validator.toml").write_text(f"port = {free_ports(1)}\n[validators]{others}")
+    joined = ask("join", str(place / "validator.toml"), "--owner", treasury, "--stake", "5", "--json")
+    assert json.loads(joined.output)["stake"] == 5_000_000
+    assert ask("leave", str(place / "validator.toml"), "--owner", treasury).exit_code == 0
+    network.kill(4)
+    deadline = time.monotonic() + 30
+    while [each["answers"] for each in network.standing()].count(True) != 3:
+        assert time.monotonic() < deadline
+    assert max(each.get("height", 0) for each in network.standing()) >= 2
+    for number in (1, 2, 3):
+        network.kill(number)
+    error = ask("status", network.config(1)).exception
+    assert getattr(error, "code", "") == "FF-APP-302"
