@@ -23,12 +23,11 @@ from farflung.core.crypto import digest
 from farflung.core.ids import ZERO_HASH, Signature
 from farflung.ledger.block import Block
 from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.evidence import is_conflict
 from farflung.ledger.sdbft.links import Head
 from farflung.ledger.sdbft.messages import Ballot, Blocks, Proposal, Quorum, Status
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Activity, Reign
-from farflung.ledger.votes import Kind, SignedVote, Vote
+from farflung.ledger.votes import Kind, SignedVote, Vote, excludes
 
 B = child(ROOT, maker=1)
 N, X, F = Kind.NOTARIZE, Kind.NULLIFY, Kind.FINALIZE
@@ -204,15 +203,15 @@ def test_two_votes_prove_a_fault_exactly_when_no_honest_seat_signs_both() -> Non
 
     a, b = digest("a"), digest("b")
     for first, second in ((vote(N, a), vote(N, b)), (vote(F, a), vote(F, b)), (vote(F, a), vote(X))):
-        assert is_conflict(first, second)
-        assert is_conflict(second, first)
+        assert excludes(first, second)
+        assert excludes(second, first)
     for first, second in (
         (vote(N, a), vote(X)),
         (vote(N, a), vote(F, b)),
         (vote(N, a), vote(N, a)),
         (vote(N, a), vote(N, b, 2)),
     ):
-        assert not is_conflict(first, second)
+        assert not excludes(first, second)
 
 
 def test_a_seat_that_votes_twice_is_accused_with_both_votes() -> None:

@@ -29,10 +29,9 @@ from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.ledger import tx
 from farflung.ledger.block import Genesis, check_genesis
-from farflung.ledger.rules.equivocation import excludes
 from farflung.ledger.seats import ValidatorAccuse, join_parts
 from farflung.ledger.state import apply_block, total_money
-from farflung.ledger.votes import Kind, SignedVote, Vote, sign_vote
+from farflung.ledger.votes import Kind, SignedVote, Vote, excludes, sign_vote
 
 FIVE, OWNER = SEATS[4], OWNERS[4]
 

@@ -20,13 +20,12 @@ from farflung.core.codec import encode
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Block, Header
 from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.evidence import is_conflict
 from farflung.ledger.sdbft.links import Head
 from farflung.ledger.sdbft.messages import Ballot, Blocks, Message, Proposal, read_message
 from farflung.ledger.sdbft.records import Record, read_record
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Reign
-from farflung.ledger.votes import Kind, Vote
+from farflung.ledger.votes import Kind, Vote, excludes
 
 ANSWER_BLOCKS = 64
 IDLE_MS = 200
@@ -346,7 +345,7 @@ class World:
         if vote in said:
             return
         for before in said:
-            if is_conflict(before, vote):
+            if excludes(before, vote):
                 raise Violation(
                     f"seat of node {index} signed twice in view {vote.view}: {before.kind!r}, {vote.kind!r}"
                 )

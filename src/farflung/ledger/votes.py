@@ -73,6 +73,15 @@ def is_vote_signed(signed: SignedVote, members: Sequence[PeerId]) -> bool:
     return is_signed(members[signed.seat], signed.signature, NS_VOTE, encode(signed.vote))
 
 
+def excludes(first: Vote, second: Vote) -> bool:
+    """Whether an honest seat never signs both. NOTARIZE and NULLIFY in one view it may."""
+    if (first.chain, first.epoch, first.view) != (second.chain, second.epoch, second.view):
+        return False
+    if first.kind == second.kind:
+        return first.kind != Kind.NULLIFY and first.block != second.block
+    return {first.kind, second.kind} == {Kind.FINALIZE, Kind.NULLIFY}
+
+
 def certificate_of(votes: Iterable[SignedVote], seats: int) -> Certificate:
     """Votes for the same, put together. They are believed to be signed; one of each seat, at least one."""
     by_seat = {signed.seat: signed for signed in votes}

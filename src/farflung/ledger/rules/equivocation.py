@@ -14,7 +14,7 @@ from farflung.core.ids import PeerId
 from farflung.ledger.rules.accounts import deposit
 from farflung.ledger.seats import CommitteeRow, ValidatorAccuse, ValidatorRow, ValidatorState, count_key
 from farflung.ledger.tables import Draft
-from farflung.ledger.votes import Kind, Vote, is_vote_signed
+from farflung.ledger.votes import excludes, is_vote_signed
 
 
 def accuse(draft: Draft, sender: PeerId, op: ValidatorAccuse) -> None:
@@ -36,12 +36,3 @@ def accuse(draft: Draft, sender: PeerId, op: ValidatorAccuse) -> None:
     burnt = row.burnt + row.stake - bounty
     draft.put(replace(row, stake=0, burnt=burnt, until=0, state=ValidatorState.JAILED))
     deposit(draft, sender, bounty)
-
-
-def excludes(first: Vote, second: Vote) -> bool:
-    """Whether an honest seat never signs both."""
-    if (first.chain, first.epoch, first.view) != (second.chain, second.epoch, second.view):
-        return False
-    if first.kind == second.kind:
-        return first.kind != Kind.NULLIFY and first.block != second.block
-    return {first.kind, second.kind} == {Kind.FINALIZE, Kind.NULLIFY}

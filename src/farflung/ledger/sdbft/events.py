@@ -163,7 +163,7 @@ class Final:
 
 @dataclass(frozen=True, slots=True)
 class Accuse:
-    """A proof that the votes' seat broke a rule (evidence.is_conflict)."""
+    """A proof that the votes' seat broke a rule (votes.excludes)."""
 
     first: SignedVote
     second: SignedVote

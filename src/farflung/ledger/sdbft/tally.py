@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from farflung.core.ids import Hash
-from farflung.ledger.sdbft.evidence import is_conflict
 from farflung.ledger.sdbft.messages import Proposal, Quorum
-from farflung.ledger.votes import Kind, SignedVote, certificate_of, is_quorum
+from farflung.ledger.votes import Kind, SignedVote, certificate_of, excludes, is_quorum
 
 VOTES_KEPT = 2  # of one seat, view and kind: the second is evidence
 PROPOSALS_KEPT = 2  # of one view: the first, and the one that a quorum chose
@@ -52,7 +51,7 @@ class Tally:
     def rival(self, signed: SignedVote) -> SignedVote | None:
         """An earlier vote of the same seat that together with this one proves a fault."""
         for kept in self._of_seat.get(signed.seat, ()):
-            if is_conflict(kept.vote, signed.vote):
+            if excludes(kept.vote, signed.vote):
                 return kept
         return None
 
