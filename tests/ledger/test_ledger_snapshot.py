@@ -172,6 +172,9 @@ def test_a_fetch_that_was_cut_short_goes_on_with_what_it_has(tmp_path: Path):
     held.begin(manifest_at(chain), ())
     kept = len(wanted) - len(list(held.missing()))
     assert 0 < kept < 7, "what the newer manifest names as well stays"
+    for table, number in set(wanted) - set(held.missing()):
+        rows = held._file.rows("SELECT row FROM rows WHERE kind = ? AND place / 2 = ?", table, number)
+        assert tuple(row for (row,) in rows) == chunk_of(chain.state, table, number)
     held.close()
     take(path, chain)
     store = Store.open(path, chain.genesis)
@@ -195,6 +198,7 @@ def test_a_vote_log_outlives_the_file_beside_it(tmp_path: Path):
     store.close()
     take(path, chain)
     store = Store.open(path, chain.genesis)
+    assert store.marks == [votes.path.name]
     votes = open_votes(store, VALIDATOR.public)
     assert votes.records == (b"vote",)
     votes.close()

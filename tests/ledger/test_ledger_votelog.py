@@ -119,7 +119,9 @@ def test_an_append_that_was_cut_short_is_there_whole_or_not_at_all(
         kill_at(patch, point)
         with pytest.raises(Killed):
             log.append(VOTES[2:])
-    assert reload(tmp_path / "votes") == tuple(VOTES[:2] if point.endswith("write") else VOTES)
+    kept = tuple(VOTES[:2] if point.endswith("write") else VOTES)
+    logged(tmp_path / "votes", [b"next life"])
+    assert reload(tmp_path / "votes") == (*kept, b"next life")
 
 
 @pytest.mark.parametrize("point", BEGINS)
