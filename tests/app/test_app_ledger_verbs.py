@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from farflung.app.cli.ledgering import ledger
+from farflung.app.joining import begin
+from farflung.app.validating import Service
 from farflung.app.validator_config import read_config
-from farflung.core.errors import UsageError
+from farflung.core import limits
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import RunError, UsageError
+from farflung.ledger.io.store import Store
+from farflung.net.counters import Counter
 
 
 def ask(*words: str) -> Result:
@@ -151,3 +160,53 @@ def test_four_validators_are_served_looked_at_joined_and_left(network: Network, 
         network.kill(number)
     error = ask("status", network.config(1)).exception
     assert getattr(error, "code", "") == "FF-APP-302"
+
+
+def test_an_audit_executes_what_a_validator_wrote(tmp_path: Path) -> None:
+    assert ask("init", str(tmp_path / "l")).exit_code == 0
+    config = tmp_path / "l" / "validator-1" / "validator.toml"
+    _, setting, _ = read_config(config)
+    store = Store.open(setting.folder / "chain.db", setting.genesis)
+    chain = store.load(setting.key)
+    for _ in range(3):
+        store.commit(chain, (), chain.head.time + 1000)
+    store.close()
+    facts = json.loads(ask("audit", str(config), "--json").output)
+    root = chain.state.root.hex()
+    assert facts == {"height": 3, "first": 1, "executed": 3, "state": root}
+    assert "executed  3 of 3 blocks" in ask("audit", str(config)).output
+    connection = sqlite3.connect(setting.folder / "chain.db")
+    with connection:
+        connection.execute("UPDATE bodies SET txs = x'00' WHERE height = 2")
+    connection.close()
+    error = ask("audit", str(config)).exception
+    assert isinstance(error, RunError)
+    assert error.code == "FF-LEDG-081"
+
+
+def test_a_validator_that_was_away_begins_from_a_snapshot_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "SNAPSHOT_BLOCKS", 3)
+    port = free_ports(2)
+    assert ask("init", str(tmp_path / "l"), "--validators", "1", "--port", str(port)).exit_code == 0
+    _, setting, _ = read_config(tmp_path / "l" / "validator-1" / "validator.toml")
+    late = replace(setting, folder=tmp_path / "late", key=SigningKey(bytes(32)), port=port + 1)
+    late.folder.mkdir()
+
+    async def play() -> None:
+        service = Service(setting, Counter(), lambda: None)
+        for _ in range(4):
+            service.store.commit(service.chain, (), service.chain.head.time + 1000)
+        host, where = await service.open({})
+        assert await begin(late, {setting.key.public: (host, where)})
+        assert not await begin(late, {setting.key.public: (host, where)})
+        await service.close()
+        assert not await begin(late, {setting.key.public: (host, where)}), (
+            "nobody answers: it begins all the same"
+        )
+
+    asyncio.run(play())
+    store = Store.open(late.folder / "chain.db", setting.genesis)
+    assert store.load().head.height == 4
+    store.close()

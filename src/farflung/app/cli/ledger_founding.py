@@ -14,6 +14,7 @@ import msgspec
 
 from farflung.app.explorer.gauges import LedgerGauges
 from farflung.app.explorer.server import Explorer
+from farflung.app.joining import begin
 from farflung.app.keyfiles import new_account
 from farflung.app.validating import Service, Setting
 from farflung.app.validator_config import PORT, Written, read_config
@@ -127,6 +128,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
+    await begin(setting, places)
     service = Service(setting, Counter(), lambda: None)
     readers = Explorer(service.validator.read, LedgerGauges()) if written.readers else None
     try:

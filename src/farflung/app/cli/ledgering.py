@@ -12,6 +12,7 @@ import click
 PLACES: Final[Mapping[str, str]] = {
     "init": "ledger_founding:init",
     "validator": "ledger_founding:validator",
+    "audit": "ledger_auditing:audit",
     "status": "ledger_seating:status",
     "join": "ledger_seating:join",
     "leave": "ledger_seating:leave",
