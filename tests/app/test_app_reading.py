@@ -18,7 +18,8 @@ from app_reading import fault_of, served
 from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ledger_history import audited_batches, batches, disputed_batches, governed_batches, history
+from ledger_committee import SEATS, Reign
+from ledger_history import audited_batches, batches, disputed_batches, governed_batches, history, signed
 from ledger_world import JOB, NODES, PARAMS, REQUESTER, SLOW_PARAMS, VALIDATOR
 
 from farflung.app.cli.main import cli
@@ -33,9 +34,12 @@ from farflung.app.explorer.screens import PATHS, facts, screen
 from farflung.app.explorer.sources import FileSource, WebSource, chain_from
 from farflung.core.errors import FarflungError, UsageError, VerificationError
 from farflung.core.ids import Hash, PeerId
+from farflung.ledger import tx
 from farflung.ledger.chain import Chain
+from farflung.ledger.execution import make
 from farflung.ledger.rows import KINDS, AccountRow, JobRow, NodeRow
 from farflung.ledger.tx import tx_id
+from farflung.ledger.votes import Kind
 
 HISTORIES = {
     "plain": batches,
@@ -213,6 +217,53 @@ def test_another_row_than_was_asked_for_is_refused_though_its_proof_holds() -> N
 def test_a_ledger_of_another_genesis_is_not_looked_at() -> None:
     with pytest.raises(VerificationError, match="FF-APP-282"):
         Checker(source_of(), Hash(bytes(32)))
+
+
+@cache
+def reigns() -> Chain:
+    """A chain under committees of 1, 4 and 2 seats, and a block that only a later one makes final."""
+    reign = Reign()
+    for size in (1, 4, 2):
+        reign.grow(size)
+        reign.do(REQUESTER, tx.Transfer(SEATS[0].public, 1))
+    made, _ = reign.made(signed(reign.chain, REQUESTER, tx.Transfer(SEATS[0].public, 2)))
+    later, _ = make(made, (), made.header.time + 1000, made.state.committee.members[0])
+    blocks = reign.certified(made, Kind.NOTARIZE), reign.certified(later)
+    reign.chain.adopt_many(blocks)
+    return reign.chain
+
+
+def test_a_reader_follows_the_committees_from_the_genesis_and_tells_what_is_not_final_by_itself(
+    tmp_path: Path,
+) -> None:
+    chain, file = reigns(), tmp_path / "reigns.jsonl"
+    with served(chain, Rates(1000, 1000)) as url:
+        checker = Checker(WebSource(url), chain.id)
+        (row,) = (r for r in screen(checker, Place("head"), 100) if r.text.startswith("Signed"))
+        assert "by 2 of 2 seats of epoch 2" in row.text
+        rows = [r.text for r in screen(checker, Place("block", str(chain.head.height - 1)), 100)]
+        assert any("notarized: a later block" in text for text in rows)
+        for block in chain.blocks:
+            assert screen(checker, Place("block", str(block.header.height)), 80)
+        assert chain_from(checker.source, checker.genesis).head == chain.head
+    file.write_bytes(b"".join(lines_of(chain)))
+    assert chain_of(file).head == chain.head
+    cut = [line for line in lines_of(chain) if b'"height":%d,' % chain.head.height not in line[:40]]
+    file.write_bytes(b"".join(cut))
+    with pytest.raises(VerificationError, match="FF-APP-281"):
+        chain_of(file)
+
+
+def test_a_committee_that_the_genesis_does_not_lead_to_signs_nothing() -> None:
+    class Skipping(FileSource):
+        """Leaves out a step, or shows one of another ledger's."""
+
+        def get(self, path: str) -> dict[str, Any]:
+            said = super().get(path)
+            return {"steps": said["steps"][1:]} if path.startswith("/v1/steps") else said
+
+    with pytest.raises(VerificationError):
+        screen(Checker(Skipping("skipping", reigns()), None), Place("head"), 80)
 
 
 def test_what_a_word_names_is_found_by_its_first_digits() -> None:

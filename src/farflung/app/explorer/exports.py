@@ -24,10 +24,11 @@ from farflung.app.explorer.forms import plain
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import ProtocolError, VerificationError
-from farflung.ledger.block import Genesis, read_block
+from farflung.ledger.block import Block, Genesis, read_block
 from farflung.ledger.chain import Chain
 from farflung.ledger.rows import KINDS
 from farflung.ledger.tx import tx_id
+from farflung.ledger.votes import Kind
 
 LINE_BYTES: Final = 8 * limits.BLOCK_BYTES  # canonical in base64, and the same in words
 
@@ -69,26 +70,45 @@ def chain_of(path: Path) -> Chain:
 
 def _executed(file: BinaryIO) -> Chain:
     """Raises ValueError with what is wrong."""
-    chain: Chain | None = None
+    growing: Growing | None = None
     while line := file.readline(LINE_BYTES + 1):
         if len(line) > LINE_BYTES:
             raise ValueError("a line of it is too long")
         said = msgspec.json.decode(line, type=dict[str, Any])
         match said["type"]:
-            case "genesis" if chain is None:
-                chain = Chain(decode(_bytes(said), Genesis, limits.TX_BYTES))
-            case "block" if chain is not None:
-                chain.adopt(read_block(_bytes(said)))
-            case "row" if chain is not None:
-                if in_base64(chain.state.tables[said["table"]].rows[said["index"]]) != said["canonical"]:
+            case "genesis" if growing is None:
+                growing = Growing(decode(_bytes(said), Genesis, limits.TX_BYTES))
+            case "block" if growing is not None:
+                growing.add(read_block(_bytes(said)))
+            case "row" if growing is not None:
+                if (
+                    in_base64(growing.chain.state.tables[said["table"]].rows[said["index"]])
+                    != said["canonical"]
+                ):
                     raise ValueError(f"row {said['index']} of {said['table']} is not what its blocks lead to")
-            case "end" if chain is not None:
-                if (chain.head.height, chain.head.state.hex()) != (said["height"], said["state"]):
+            case "end" if growing is not None:
+                head = growing.chain.head
+                if (head.height, head.state.hex()) != (said["height"], said["state"]):
                     raise ValueError("it does not end where it says")
-                return chain
+                return growing.chain
             case _:
                 raise ValueError("its lines are not in order")
     raise ValueError("it has no end")
+
+
+class Growing:
+    """A chain that is told one block after the other, and moves whenever one of them makes itself and others final."""
+
+    def __init__(self, genesis: Genesis) -> None:
+        self.chain = Chain(genesis)
+        self._waiting: list[Block] = []
+
+    def add(self, block: Block) -> None:
+        """The next block. Raises what `Chain.adopt_many` raises."""
+        self._waiting.append(block)
+        if block.certificate.kind == Kind.FINALIZE:
+            self.chain.adopt_many(self._waiting)
+            self._waiting.clear()
 
 
 def _bytes(said: dict[str, Any]) -> bytes:

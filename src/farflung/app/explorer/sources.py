@@ -22,7 +22,7 @@ import msgspec
 from farflung.app import asking, folder
 from farflung.app.explorer import routes
 from farflung.app.explorer.answers import Form
-from farflung.app.explorer.exports import chain_of
+from farflung.app.explorer.exports import Growing, chain_of
 from farflung.app.local import genesis_of
 from farflung.core import limits
 from farflung.core.codec import decode
@@ -147,7 +147,7 @@ def open_file(named: str | None) -> FileSource:
     if path is not None and (path / CHAIN).is_file():
         return FileSource(path.name, _load(path / CHAIN))
     run = folder.find(asking.runs_folder(), named)
-    genesis = genesis_of(asking.resolve_again(run).spec)
+    genesis = genesis_of(asking.resolve_again(run).spec, run.read_identity().validators)
     return FileSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain)
 
 
@@ -183,14 +183,14 @@ def chain_from(source: Source, genesis: Genesis) -> Chain:
     """The chain of a source; blocks that come over a network are executed again here."""
     if isinstance(source, FileSource):
         return source.chain
-    chain = Chain(genesis)
+    growing = Growing(genesis)
     start: int | None = 1
     while start is not None:
         said = source.get(f"/v1/blocks?from={start}&whole=1")
         for each in said["blocks"]:
-            chain.adopt(read_block(base64.b64decode(each["canonical"], validate=True)))
+            growing.add(read_block(base64.b64decode(each["canonical"], validate=True)))
         start = said["next"] if said["blocks"] else None
-    return chain
+    return growing.chain
 
 
 def pages(source: Source, path: str, name: str) -> Iterator[Form]:
