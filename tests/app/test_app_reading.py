@@ -204,14 +204,20 @@ def test_nothing_is_shown_of_an_answer_whose_proof_was_changed(
     assert refused.value.exit_code in (3, 5)
 
 
-def test_another_row_than_was_asked_for_is_refused_though_its_proof_holds() -> None:
+def test_another_row_or_transaction_than_was_asked_for_is_refused_though_its_proof_holds() -> None:
+    first, other = (tx_id(signed).hex() for signed in chain_named("plain").blocks[0].txs[:2])
+    swaps = {REQUESTER.public.hex(): VALIDATOR.public.hex(), first: other, "blocks/3": "blocks/2"}
+
     class Swapped(FileSource):
         def get(self, path: str) -> dict[str, Any]:
-            return super().get(path.replace(REQUESTER.public.hex(), VALIDATOR.public.hex()))
+            for said, instead in swaps.items():
+                path = path.replace(said, instead)
+            return super().get(path)
 
     checker = Checker(Swapped("swapped", chain_named("plain")), None)
-    with pytest.raises(VerificationError, match="FF-APP-283"):
-        screen(checker, Place("accounts", REQUESTER.public.hex()), 80)
+    for place in (Place("accounts", REQUESTER.public.hex()), Place("txs", first), Place("block", "3")):
+        with pytest.raises(VerificationError, match="FF-APP-283"):
+            screen(checker, place, 80)
 
 
 def test_a_ledger_of_another_genesis_is_not_looked_at() -> None:
@@ -332,6 +338,18 @@ def test_a_table_is_of_the_form_that_spreadsheets_read() -> None:
 # Exports
 
 
+def test_a_row_of_an_export_that_its_blocks_do_not_lead_to_is_refused(tmp_path: Path) -> None:
+    file, lines = tmp_path / "rows.jsonl", list(lines_of(chain_named("plain")))
+    place = next(number for number, line in enumerate(lines) if line.startswith(b'{"type":"row"'))
+    lines[place : place + 2] = [
+        lines[place].replace(b'"index":0', b'"index":1'),
+        lines[place + 1].replace(b'"index":1', b'"index":0'),
+    ]
+    file.write_bytes(b"".join(lines))
+    with pytest.raises(VerificationError, match="FF-APP-281"):
+        chain_of(file)
+
+
 def test_an_export_leads_to_the_same_chain(tmp_path: Path) -> None:
     chain, file = chain_named("governed"), tmp_path / "ledger.jsonl"
     file.write_bytes(b"".join(lines_of(chain)))
@@ -381,6 +399,7 @@ def test_an_address_is_given_no_more_than_its_rate_and_what_it_saved(asked: list
 
 def test_the_table_of_rates_is_bounded_and_a_customers_addresses_are_one() -> None:
     rates = Rates(rate=1, burst=2, most=8)
+    assert [rates.take("192.0.2.1", 2, now) for now in (0.0, 1000.0, 1000.0)] == [0, 0, 2], "saved too much"
     for number in range(100):
         rates.take(f"192.0.2.{number}", 1, 0.0)
     assert len(rates) == 8
@@ -390,7 +409,7 @@ def test_the_table_of_rates_is_bounded_and_a_customers_addresses_are_one() -> No
 
 def test_metrics_are_lines_that_prometheus_reads_and_their_labels_are_bounded() -> None:
     gauges = LedgerGauges(height=7, mempool=3, peer_lag={f"{n:064x}"[::-1]: n for n in range(500)})
-    gauges.peer_lag['evil"} 1\n'] = 1
+    assert LedgerGauges(peer_lag={'0"} 1\n': 1}).page().count("{peer=") == 0
     assert 'quantile="0.5"} NaN' in gauges.page()
     for number in range(2000):
         gauges.took(number / 1000)
