@@ -52,6 +52,8 @@ class World:
                 return queries.Submitted((self.take(signed),))
             case queries.AskAccount(owner):
                 return queries.AccountIs(self.state.find(AccountRow, owner) or AccountRow(owner))
+            case queries.AskReign():
+                return queries.ReignIs(self.state.committee, self.state.params)
             case _:
                 return self.head()
 

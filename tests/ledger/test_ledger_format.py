@@ -61,6 +61,7 @@ def test_wire_structs_have_known_bytes():
     )
     queries = (
         q.AskHead(),
+        q.AskReign(),
         q.AskAccount(REQUESTER.public),
         q.AskNodes(3),
         q.AskJob(JOB),
@@ -85,8 +86,8 @@ def test_wire_structs_have_known_bytes():
     )
     rest = (q.Submit((world.sign(NODES[0], *ops),)), q.Submitted(results), q.Refused("code", "message"))
     assert [named(value) for value in (queries, answers, rest, genesis())] == [
-        "60a947d000cab9c5",
-        "e0747d3f773a90d3",
+        "e191c54417eacbfb",
+        "0e0b9a6a52ceaab0",
         "3422087e649f3a84",
         "0c46bf394a1751e7",
     ]

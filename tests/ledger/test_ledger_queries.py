@@ -46,6 +46,7 @@ def ask(chain: Chain, query: q.Read) -> q.Answer:
 
 def test_head_comes_with_its_certificate(chain: Chain):
     assert ask(chain, q.AskHead()) == q.HeadIs(chain.head, chain.certificate)
+    assert ask(chain, q.AskReign()) == q.ReignIs(chain.state.committee, genesis().params)
 
 
 def test_account_of_a_stranger_is_empty(chain: Chain):

@@ -123,7 +123,7 @@ class LedgerClient:
     async def _signed(self, ops: tuple[Op, ...]) -> SignedTx:
         account = await self.account(self._key.public)
         expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
-        fee = self._genesis.params.fee_min
+        fee = (await self._ask(queries.AskReign(), queries.ReignIs)).params.fee_min
         tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee, expires=expires)
         return sign_tx(self._key, tx)
 
@@ -227,9 +227,10 @@ async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: 
 
     Raises NetworkError when it cannot be reached, ProtocolError FF-APP-071 (wrong answer), FF-APP-144 (not its ledger).
     """
-    reply = await (await connect()).call(QUERY, encode(queries.AskGenesis()))
-    said = _answer_of(reply, queries.GenesisIs)
-    if validator not in said.genesis.validators:
+    connection = await connect()
+    said = _answer_of(await connection.call(QUERY, encode(queries.AskGenesis())), queries.GenesisIs)
+    reign = _answer_of(await connection.call(QUERY, encode(queries.AskReign())), queries.ReignIs)
+    if validator not in (*said.genesis.validators, *reign.committee.members):
         raise ProtocolError("FF-APP-144", "what answers for the ledger is none of its validators")
     return said.genesis
 

@@ -15,6 +15,7 @@ from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Block, Genesis, Header
 from farflung.ledger.chain import Chain
+from farflung.ledger.params import Params
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.results import Result
 from farflung.ledger.rows import AccountRow, JobRow, KeyRow, LeaseRow, NodeRow, NodeState
@@ -31,6 +32,7 @@ from farflung.ledger.searches import (
     names_like,
     rows_from,
 )
+from farflung.ledger.seats import CommitteeRow
 from farflung.ledger.snapshot import AskChunk, AskSnapshot, ChunkIs, SnapshotIs
 from farflung.ledger.tables import leases_of
 from farflung.ledger.tx import SignedTx
@@ -44,6 +46,10 @@ _PAGE_BYTES = limits.CONTROL_BYTES // 2
 
 class AskHead(Wire, frozen=True, tag="head"):
     """The newest header."""
+
+
+class AskReign(Wire, frozen=True, tag="reign"):
+    """Who certifies the next block, and by which parameters."""
 
 
 class AskAccount(Wire, frozen=True, tag="account"):
@@ -113,6 +119,7 @@ class Submit(Wire, frozen=True, tag="submit"):
 
 Read = (
     AskHead
+    | AskReign
     | AskSnapshot
     | AskChunk
     | AskAccount
@@ -138,6 +145,13 @@ class HeadIs(Wire, frozen=True, tag="head"):
 
     header: Header
     certificate: Certificate
+
+
+class ReignIs(Wire, frozen=True, tag="reign"):
+    """The committee and the parameters of the next block, by the word of who says it: AskSteps brings proof."""
+
+    committee: CommitteeRow
+    params: Params
 
 
 class AccountIs(Wire, frozen=True, tag="account"):
@@ -224,6 +238,7 @@ class Refused(Wire, frozen=True, tag="refused"):
 
 Answer = (
     HeadIs
+    | ReignIs
     | SnapshotIs
     | ChunkIs
     | AccountIs
@@ -260,6 +275,8 @@ def answer(chain: Chain, query: Read) -> Answer:
     match query:
         case AskHead():
             return HeadIs(chain.head, chain.certificate)
+        case AskReign():
+            return ReignIs(state.committee, state.params)
         case AskAccount(owner):
             return AccountIs(state.find(AccountRow, owner) or AccountRow(owner))
         case AskNodes(start):
