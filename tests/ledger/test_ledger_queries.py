@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ledger_history import history, signed
 from ledger_world import ACTORS, JOB, NODES, OTHER_JOB, REQUESTER, RICH, STRANGER, VALIDATOR, genesis
@@ -14,6 +16,7 @@ from farflung.core.ids import Hash
 from farflung.ledger import queries as q
 from farflung.ledger import tx
 from farflung.ledger.chain import Chain
+from farflung.ledger.io.store import Store
 from farflung.ledger.receipts import check_receipt
 from farflung.ledger.rows import AccountRow, KeyRow
 
@@ -186,3 +189,25 @@ def test_an_operation_that_failed_tells_nothing_new():
     block, _ = chain.propose([signed(chain, NODES[0], tx.KeyCertify(STRANGER.public, 0, 9, 9))], 10**12)
     chain.adopt(block)
     assert ask(chain, q.AskKeys()) == q.KeysAre((), 1, 1)
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
+def test_no_number_is_too_large_to_be_asked_for(tmp_path: Path, number: int):
+    """Over a store as over memory: SQLite knows no number above 2^63 - 1."""
+    store = Store.open(tmp_path / "ledger.db", genesis())
+    chain = store.load(VALIDATOR)
+    store.commit(chain, (), chain.head.time + 1)
+    asked = (
+        q.AskNodes(number),
+        q.AskSteps(number),
+        q.AskBlocks(number),
+        q.AskKeys(number),
+        q.AskRows("accounts", number),
+        q.AskLeasesOf(NODES[0].public, number),
+        q.AskLife(JOB, number),
+        q.AskChunk(number, "accounts", number),
+    )
+    for query in asked:
+        said = [q.answer(each, query) for each in (chain, Chain(genesis()))]
+        assert all(encode(answer) for answer in said), query
+    store.close()

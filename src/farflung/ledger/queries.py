@@ -289,7 +289,7 @@ def answer(chain: Chain, query: Read) -> Answer:
         case AskReceipt(table, key):
             return _receipt(chain, table, key)
         case AskSteps(epoch):
-            return StepsAre(tuple(chain.past.steps(max(0, epoch), STEPS)))
+            return StepsAre(tuple(chain.past.steps(min(max(0, epoch), state.committee.epoch), STEPS)))
         case AskBlocks(height):
             return _blocks(chain, height)
         case AskTx(tx):
@@ -336,7 +336,7 @@ def _keys(chain: Chain, height: int) -> KeysAre:
     if max(0, height) < past.keyed_from:
         return _all_keys(chain, height)
     most = PAGE + limits.BLOCK_TXS
-    changes, last = past.keyed(max(0, height), most), head
+    changes, last = past.keyed(min(max(0, height), head), most), head
     if len(changes) == most:  # the last block is perhaps not whole
         changes = [each for each in changes if each[0] < changes[-1][0]]
         last = changes[-1][0]
@@ -366,7 +366,7 @@ def _keys_of(chain: Chain, senders: Iterable[PeerId], height: int) -> KeysAre:
 
 def _blocks(chain: Chain, height: int) -> BlocksAre | Refused:
     """The block of `height` in any case, further ones while they fit into half of a control message."""
-    first = max(1, height)
+    first = min(max(1, height), chain.head.height + 1)
     if first < chain.past.first and first <= chain.head.height:
         return Refused(
             PRUNED,

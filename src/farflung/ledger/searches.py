@@ -133,7 +133,8 @@ def names_like(chain: Chain, digits: str) -> FoundAre:
 
 def life_of(chain: Chain, job: Hash, height: int) -> LifeIs:
     """The transactions that name `job` in the next BLOCKS blocks behind `height`."""
-    first, head = max(0, height), chain.head.height
+    head = chain.head.height
+    first = min(max(0, height), head)
     found: list[tuple[int, int]] = []
     last = min(first, head)
     for block in chain.past.blocks(first + 1, BLOCKS):
