@@ -39,13 +39,17 @@ assert DIRECTORY_BYTES < limits.CONTROL_BYTES
 
 
 class Standing(Wire, frozen=True):
-    """Where a validator is, by its own word. `waiting`: transactions; `met`: the validators it is connected to."""
+    """Where a validator is, by its own word. `waiting`: transactions; `met`: the validators it is connected to.
+
+    `finality_ms`: the median, over its own last blocks, from a block's making to its being final; 0: none yet.
+    """
 
     height: int
     epoch: int
     view: int
     waiting: int
     met: tuple[PeerId, ...]
+    finality_ms: int = 0
 
 
 class Validator:
@@ -116,7 +120,9 @@ class Validator:
         if seat is None:
             return Standing(height, epoch, height - state.committee.first + 2, 0, ())
         met = tuple(sorted(peer for peer, is_met in seat.met.items() if is_met))
-        return Standing(height, epoch, seat.node.replica.view, len(seat.node.pool), met)
+        timed = sorted(seat.node.finality)
+        median = timed[len(timed) // 2] if timed else 0
+        return Standing(height, epoch, seat.node.replica.view, len(seat.node.pool), met, median)
 
     async def _answer(self, query: queries.Query) -> queries.Answer:
         if not isinstance(query, queries.Submit):

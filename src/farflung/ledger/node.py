@@ -12,6 +12,7 @@ epoch (docs/protocol/sdbft, "Epochs"), and the next one is made here from the co
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -37,6 +38,7 @@ from farflung.ledger.tx import SignedTx, tx_id
 from farflung.ledger.votes import Kind
 
 CLOCK_MS: Final = 5_000  # by which a new block's time may differ from this validator's clock
+_TIMED: Final = 256  # blocks whose time to finality is remembered
 _BLOCKS_SHOWN: Final = 256  # in one message, if so many fit
 
 
@@ -99,6 +101,8 @@ class Node:
         self.verdicts = Verdicts(lambda signed: unsound(chain.id, signed))
         self.pool = Mempool(self.verdicts)
         self._executed: dict[Hash, Executed] = {}
+        self._begun: dict[Hash, int] = {}  # when blocks were made here that are not final
+        self.finality: deque[int] = deque(maxlen=_TIMED)  # ms from there to final
         self._waiting: dict[Hash, tuple[SignedTx, list[int]]] = {}
         self._events: list[ev.Event] = []
         self._out: list[Effect] = []
@@ -195,6 +199,7 @@ class Node:
         txs = self.pool.take(parent.state, time, limits.BLOCK_TXS, room)
         made, _ = make(parent, txs, time, self._key.public, judged=self.verdicts)
         self._executed[made.header.id] = made
+        self._begun[made.header.id] = at.now
         return made
 
     def _told(self, view: int, built: Executed) -> ev.Built:
@@ -229,6 +234,8 @@ class Node:
         height, state = self.chain.head.height, self.chain.state
         self._executed = {name: e for name, e in self._executed.items() if e.header.height > height}
         self.pool.settled((signed for block in blocks for signed in block.txs), state, at.now)
+        self.finality += [at.now - self._begun[b.header.id] for b in blocks if b.header.id in self._begun]
+        self._begun = {name: ms for name, ms in self._begun.items() if name in self._executed}
         self._out.append(Moved(height))
         for outcome in (each for of_block in outcomes for each in of_block):
             _, tickets = self._waiting.pop(outcome.tx, (None, []))

@@ -103,6 +103,7 @@ def _facts(peer: PeerId, said: Standing | FarflungError, top: int) -> dict[str, 
         "epoch": said.epoch,
         "view": said.view,
         "waiting": said.waiting,
+        "finality_ms": said.finality_ms,
         "met": [each.hex() for each in said.met],
     }
 
@@ -112,9 +113,10 @@ def _line(facts: dict[str, Any]) -> str:
     if not facts["answers"]:
         return f"{name}  does not answer: {facts['why']}"
     behind = f", {facts['behind']} behind" if facts["behind"] else ""
+    final = f"; final in {facts['finality_ms']} ms" if facts["finality_ms"] else ""
     return (
         f"{name}  block {facts['height']}{behind}; epoch {facts['epoch']}, view {facts['view']};"
-        f" {facts['waiting']} waiting; connected to {len(facts['met'])}"
+        f" {facts['waiting']} waiting; connected to {len(facts['met'])}{final}"
     )
 
 
