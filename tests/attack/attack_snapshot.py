@@ -71,7 +71,7 @@ def incoming(folder: Path, chain: Chain | None = None) -> Incoming:
 
 def fetched(folder: Path, server: Honest) -> Chain:
     """The chain that follows from a server's snapshot alone; LookupError when it has no chunk for us."""
-    held = incoming(folder)
+    held, store = incoming(folder), Store.open(folder / "ledger.db", GENESIS)
     try:
         manifest = server.manifest()
         held.begin(manifest, ())
@@ -80,8 +80,9 @@ def fetched(folder: Path, server: Honest) -> Chain:
             if rows is None:
                 raise LookupError(table, number)
             held.put(table, number, rows)
-        held.replace(Store.open(folder / "ledger.db", GENESIS))
+        held.replace(store)
     finally:
+        store.close()
         held.close()
     return reloaded(folder)
 

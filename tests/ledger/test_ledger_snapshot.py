@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -37,20 +38,19 @@ def manifest_at(chain: Chain) -> Manifest:
     return manifest_of(chain.state, chain.head, chain.certificate)
 
 
-def take(path: Path, chain: Chain, server: Chain | None = None) -> None:
+def take(path: Path, chain: Chain) -> None:
     """Puts the state of `chain` where a store was, by queries and answers alone."""
-    server = server or chain
-    held = Incoming(path, chain.genesis)
-    said = q.answer(server, snapshot.AskSnapshot())
+    said = q.answer(chain, snapshot.AskSnapshot())
     assert isinstance(said, snapshot.SnapshotIs)
     assert said.manifest is not None
-    held.begin(said.manifest, server.steps)
-    for table, number in held.missing():
-        given = q.answer(server, snapshot.AskChunk(said.manifest.header.height, table, number))
-        assert isinstance(given, snapshot.ChunkIs)
-        assert given.rows is not None
-        held.put(table, number, given.rows)
-    held.replace(Store.open(path, chain.genesis))
+    with closing(Incoming(path, chain.genesis)) as held, closing(Store.open(path, chain.genesis)) as store:
+        held.begin(said.manifest, chain.steps)
+        for table, number in held.missing():
+            given = q.answer(chain, snapshot.AskChunk(said.manifest.header.height, table, number))
+            assert isinstance(given, snapshot.ChunkIs)
+            assert given.rows is not None
+            held.put(table, number, given.rows)
+        held.replace(store)
 
 
 def follow(store: Store, chain: Chain, source: Chain) -> None:
@@ -162,8 +162,8 @@ def test_a_fetch_that_was_cut_short_goes_on_with_what_it_has(tmp_path: Path):
     assert held.manifest == manifest_at(chain)
     assert list(held.missing()) == wanted[7:]
     held._file.connection.execute("UPDATE rows SET row = x'93' WHERE kind = 'accounts' AND place = 1")
-    with pytest.raises(RunError, match="FF-LEDG-331"):
-        held.replace(Store.open(path, chain.genesis))
+    with closing(Store.open(path, chain.genesis)) as store, pytest.raises(RunError, match="FF-LEDG-331"):
+        held.replace(store)
     held.close()
     held = Incoming(path, chain.genesis)
     assert list(held.missing()) == [("accounts", 0), *wanted[7:]], "a damaged chunk is asked for again"
