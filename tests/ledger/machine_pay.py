@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from ledger_world import BOND, CAPS, NODES, REQUESTER, ROOTS, STRANGER, VALIDATOR, VERIFIERS
-from machine_base import ANYONE, JOBS, Machine
+from ledger_world import BOND, CAPS, JOB, NODES, REQUESTER, ROOTS, STRANGER, VALIDATOR, VERIFIERS
+from machine_base import ANYONE, Machine
 from msgspec.structs import replace
 
-from farflung.core.crypto import SigningKey
+from farflung.core.crypto import NS_SPEC, SigningKey, digest
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.ledger import tx
 from farflung.ledger.disputes import DisputeAnswer, DisputeRow, JuryVote
-from farflung.ledger.rows import JobRow, LeaseRow
+from farflung.ledger.rows import HOLDS_MONEY, JobRow, LeaseRow
 from farflung.ledger.tallies import Attest, JobAttest, mark_attest
 
 WHO_SIGNS = st.sampled_from(
-    ((REQUESTER,), (REQUESTER,), VERIFIERS, VERIFIERS, VERIFIERS[:1], (), (NODES[0],), (*VERIFIERS, NODES[2]))
+    (
+        (REQUESTER,),
+        (REQUESTER,),
+        (REQUESTER,),
+        VERIFIERS,
+        VERIFIERS,
+        VERIFIERS[:1],
+        (),
+        (NODES[0],),
+        (*VERIFIERS, NODES[2]),
+    )
 )
+PLACE = st.integers(0, 3)
 LENDERS = [*NODES, *VERIFIERS]
 JUROR = st.sampled_from((VALIDATOR, VALIDATOR, STRANGER, NODES[2], VERIFIERS[0], REQUESTER))
 ACCUSED = st.sampled_from((NODES[0], NODES[0], NODES[1]))
@@ -28,22 +39,22 @@ class PayRules(Machine):
 
     @rule(
         key=ANYONE,
-        job=JOBS,
+        place=PLACE,
         earned=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 45)), min_size=1, max_size=2),
         by=WHO_SIGNS,
-        odd=st.sampled_from((None, None, None, None, "units", "node", "chain", "none", "many")),
+        odd=st.sampled_from((None, None, None, "units", "units", "node", "chain", "none", "many")),
     )
     def settle_many(
         self,
         key: SigningKey,
-        job: Hash,
+        place: int,
         earned: list[tuple[int, int]],
         by: tuple[SigningKey, ...],
         odd: str | None,
     ) -> None:
         """Mostly for nodes that have a lease in the job."""
-        chain = ROOTS[7] if odd == "chain" else None
-        named = [(self._holder(job, place), units) for place, units in earned]
+        job, chain = self._job(place), ROOTS[7] if odd == "chain" else None
+        named = [(self._holder(job, number), units) for number, units in earned]
         op = self.world.settle_many(*named, by=by, job=job, chain=chain)
         last = op.vouchers[-1].credit
         if odd in ("units", "node"):
@@ -54,22 +65,31 @@ class PayRules(Machine):
         count = {"none": 0, "many": 257}.get(odd or "", 1)
         self.ask(key, replace(op, vouchers=vouchers * count))
 
+    def _job(self, place: int) -> Hash:
+        """One that holds money, or that a pending dispute is about; JOB where there is none."""
+        disputed = {row.job for row in self.world.state.rows(DisputeRow) if row.is_pending}
+        rows = self.world.state.rows(JobRow)
+        open_ = [row.job for row in rows if row.state in HOLDS_MONEY or row.job in disputed]
+        return open_[place % len(open_)] if open_ else JOB
+
     def _holder(self, job: Hash, place: int) -> SigningKey:
         """One that has a lease in the job; any lender where there are fewer."""
         rows = [row.node for row in self.world.state.rows(LeaseRow) if row.job == job]
         keys = [key for key in LENDERS if key.public in rows] or LENDERS
         return keys[place % len(keys)] if place < 4 else LENDERS[-1]
 
-    @rule(job=JOBS, how=st.sampled_from(("finish", "settle", "cancel")))
-    def end_job(self, job: Hash, how: str) -> None:
+    @rule(place=PLACE, how=st.sampled_from(("finish", "settle", "cancel")))
+    def end_job(self, place: int, how: str) -> None:
         """By its requester, whether it may or not."""
+        job = self._job(place)
         row = self.world.state.find(JobRow, job)
         if row:
             ends = {"settle": tx.JobSettle(job), "cancel": tx.JobCancel(job)}
             self.ask(REQUESTER, ends.get(how) or tx.JobFinish(job, row.root, CAPS))
 
-    @rule(job=JOBS, by=WHO_SIGNS, odd=st.sampled_from((None, None, None, "root", "output")))
-    def attest(self, job: Hash, by: tuple[SigningKey, ...], odd: str | None) -> None:
+    @rule(place=PLACE, by=WHO_SIGNS, odd=st.sampled_from((None, None, None, "root", "output")))
+    def attest(self, place: int, by: tuple[SigningKey, ...], odd: str | None) -> None:
+        job = self._job(place)
         row = self.world.state.find(JobRow, job)
         if row:
             said = Attest(self.world.chain, job, row.root, row.output)
@@ -77,33 +97,33 @@ class PayRules(Machine):
             self.ask(STRANGER, JobAttest(job, tuple(mark_attest(key, said) for key in by)))
 
     @rule(
-        job=JOBS,
+        place=PLACE,
         key=ACCUSED,
         bond=st.sampled_from((BOND, 99, BOND - 1, 10**7)),
         evidence=st.sampled_from((ROOTS[1], ROOTS[1], ROOTS[1], ZERO_HASH)),
     )
-    def answer(self, job: Hash, key: SigningKey, bond: int, evidence: Hash) -> None:
-        self.ask(key, DisputeAnswer(job, bond, evidence))
+    def answer(self, place: int, key: SigningKey, bond: int, evidence: Hash) -> None:
+        self.ask(key, DisputeAnswer(self._job(place), bond, evidence))
 
-    @rule(job=JOBS, node=ACCUSED, jurors=st.lists(JUROR, min_size=1, max_size=3), guilty=st.booleans())
-    def vote(self, job: Hash, node: SigningKey, jurors: list[SigningKey], guilty: bool) -> None:
+    @rule(place=PLACE, node=ACCUSED, jurors=st.lists(JUROR, min_size=1, max_size=3), guilty=st.booleans())
+    def vote(self, place: int, node: SigningKey, jurors: list[SigningKey], guilty: bool) -> None:
         for juror in jurors:
-            self.ask(juror, JuryVote(job, node.public, guilty))
+            self.ask(juror, JuryVote(self._job(place), node.public, guilty))
 
     @rule(
-        job=JOBS,
         stake=st.integers(0, 200),
         hired=st.integers(1, 2),
         both=st.booleans(),
         ends=st.sampled_from((None, "finish", "cancel")),
-        stage=st.integers(0, 4),
+        stage=st.sampled_from((0, 0, 1, 2, 2, 3, 4, 5)),
         guilty=st.booleans(),
     )
     def disputed(
-        self, job: Hash, stake: int, hired: int, both: bool, ends: str | None, stage: int, guilty: bool
+        self, stake: int, hired: int, both: bool, ends: str | None, stage: int, guilty: bool
     ) -> None:
         """An accusation that mostly comes in, an answer, votes, and the end of the job before or after them."""
         self.seal(1000)
+        job = digest(NS_SPEC, b"job", bytes([len(self.world.state.rows(JobRow))]))
         judges = VERIFIERS[:hired]
         for key in (*NODES[:2], *judges):
             self.ask(key, self.world.register(300, self.at(30_000)))
@@ -115,17 +135,17 @@ class PayRules(Machine):
         ]
         units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
         self.ask(REQUESTER, self.world.schedule(*offers, job=job), self.world.progress(0, *units, job=job))
-        for key in NODES[: 1 + both]:
+        for key in NODES[: 1 + both] if stage else ():
             self.ask(judges[0], self.world.accuse(key, *judges, job=job))
         if ends == "finish":
             self.ask(REQUESTER, tx.JobFinish(job, ROOTS[0], CAPS), tx.JobSettle(job))
         elif ends == "cancel":
             self.ask(REQUESTER, tx.JobCancel(job))
-        if stage > 0:
-            self.ask(NODES[0], DisputeAnswer(job, BOND, ROOTS[1]))
         if stage > 1:
+            self.ask(NODES[0], DisputeAnswer(job, BOND, ROOTS[1]))
+        if stage > 2:
             self.ask(NODES[0], self.world.settle_many((NODES[0], 33), job=job))
-        for juror in (VALIDATOR, STRANGER, NODES[2])[: 2 * stage - 4 if stage > 2 else 0]:
+        for juror in (VALIDATOR, STRANGER, NODES[2])[: 2 * stage - 6 if stage > 3 else 0]:
             self.ask(juror, JuryVote(job, NODES[0].public, guilty))
         self.seal(1000)
 

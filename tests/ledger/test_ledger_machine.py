@@ -19,5 +19,5 @@ class Pay(PayRules):
 
 TestLedger = Ledger.TestCase
 TestPay = Pay.TestCase
-TestPay.settings = settings(max_examples=60, stateful_step_count=30)
+TestPay.settings = settings(max_examples=30, stateful_step_count=25)
 TestLedger.settings = settings(max_examples=80, stateful_step_count=40)
