@@ -254,13 +254,16 @@ def test_an_index_that_is_not_of_its_blocks_is_found_by_an_audit(tmp_path: Path,
 
 def test_an_old_block_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Opening looks at the last ones only."""
-    monkeypatch.setattr(store_module, "_RECENT", 2)
+    monkeypatch.setattr(store_module, "_WHOLE", 2)
     write_history(tmp_path / "ledger.db")
     tampered(tmp_path / "ledger.db", "UPDATE bodies SET txs = zeroblob(length(txs)) WHERE height = 2")
     with opened(tmp_path / "ledger.db") as (store, _):
         assert len(list(store.blocks(3, 9))) == 4
         with pytest.raises(RunError, match="FF-LEDG-081"):
             list(store.blocks(1, 9))
+        store._file.connection.execute("DELETE FROM bodies WHERE height = 3")
+        with pytest.raises(RunError, match="FF-LEDG-081"):
+            list(store.blocks(3, 9))
     with pytest.raises(RunError, match="FF-LEDG-081"):
         reload(tmp_path / "ledger.db")
 

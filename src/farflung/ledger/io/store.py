@@ -48,9 +48,8 @@ _SCHEMA: Final = (
 PUT_ROW: Final = (
     "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, place) DO UPDATE SET row = excluded.row"
 )
-_RECENT: Final = (
-    256  # blocks before the head whose parents and transactions are looked at when the file is opened
-)
+_RECENT: Final = 256  # blocks before the head whose parents are looked at when the file is opened
+_WHOLE: Final = 8  # whose transactions are: a full block takes some 20 ms
 _PRUNED: Final = 64  # blocks that one transaction prunes, at most
 _STEPS: Final = 256  # committees read at a time
 
@@ -134,6 +133,8 @@ class Store:
         for height in range(max(1, first), max(1, first) + count):
             block = self._block(height)
             if block is None:
+                if self.first <= height <= self.height:
+                    raise damaged(self.path, f"block {height} is missing")
                 return
             yield block
 
@@ -238,7 +239,7 @@ class Store:
             if headed is None or headed[0].id != child.parent:
                 raise damaged(self.path, f"block {child.height} does not follow the one before it")
             child = headed[0]
-        for height in range(max(self.first, head.height - _RECENT + 1), head.height + 1):
+        for height in range(max(self.first, head.height - _WHOLE + 1), head.height + 1):
             block = self._block(height)
             if block is None or txs_root(block.txs) != block.header.txs:
                 raise damaged(self.path, f"the transactions of block {height} are not those of its header")
