@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from farflung.app.committee import place_of
+from farflung.app.explorer.attending import Readers
 from farflung.app.keyfiles import read_account
 from farflung.app.validating import Setting
 from farflung.core import limits
@@ -68,7 +69,9 @@ def _setting(path: Path, written: Written) -> Setting:
     genesis = read_genesis(path.parent / written.genesis)
     folder = path.parent / written.folder
     folder.mkdir(parents=True, exist_ok=True)
-    return Setting(key, genesis, folder, written.host, written.port, written.host != LOOPBACK)
+    readers = Readers(port=written.readers) if written.readers else None
+    is_remote = written.host != LOOPBACK
+    return Setting(key, genesis, folder, written.host, written.port, is_remote, readers=readers)
 
 
 def _places(path: Path, said: dict[str, Any]) -> dict[PeerId, tuple[str, int]]:

@@ -12,12 +12,10 @@ from typing import Any
 import click
 import msgspec
 
-from farflung.app.explorer.gauges import LedgerGauges
-from farflung.app.explorer.server import Explorer
 from farflung.app.joining import begin
 from farflung.app.keyfiles import new_account
 from farflung.app.validating import Service, Setting
-from farflung.app.validator_config import PORT, Written, read_config
+from farflung.app.validator_config import PORT, read_config
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
@@ -117,27 +115,25 @@ def validator(config: Path, as_json: bool) -> None:
 
     CONFIG: its TOML file, as `farflung ledger init` writes it.
     """
-    written, setting, places = read_config(config)
-    asyncio.run(_serve(written, setting, places, as_json))
+    _, setting, places = read_config(config)
+    asyncio.run(_serve(setting, places, as_json))
 
 
-async def _serve(
-    written: Written, setting: Setting, places: dict[PeerId, tuple[str, int]], as_json: bool
-) -> None:
+async def _serve(setting: Setting, places: dict[PeerId, tuple[str, int]], as_json: bool) -> None:
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
     await begin(setting, places)
     service = Service(setting, Counter(), lambda: None)
-    readers = Explorer(service.validator.read, LedgerGauges()) if written.readers else None
     try:
         host, port = await service.open(places)
-        if readers is not None:
-            await readers.start(port=written.readers)
         key, height = setting.key.public.hex(), service.chain.head.height
-        facts = {"validator": key, "host": host, "port": port, "height": height}
-        text = [f"validator {key}", f"at        {host}:{port}, block {height}", "Ctrl-C ends it."]
+        readers = f"http://{LOOPBACK}:{service.readers_port}" if service.readers_port else ""
+        facts = {"validator": key, "host": host, "port": port, "height": height, "readers": readers}
+        text = [f"validator {key}", f"at        {host}:{port}, block {height}"]
+        text += [f"readers   {readers}"] if readers else []
+        text += ["Ctrl-C ends it."]
         say(as_json, facts, text)
         ending = asyncio.ensure_future(is_over.wait())
         either: set[asyncio.Future[Any]] = {ending, service.failed}
@@ -146,6 +142,4 @@ async def _serve(
         if service.failed.done():
             service.failed.result()
     finally:
-        if readers is not None:
-            await readers.close()
         await service.close()
