@@ -188,6 +188,20 @@ def test_no_single_validator_is_believed_what_became_of_a_transaction(
     run(body)
 
 
+def test_no_single_validator_is_believed_which_nonce_is_next() -> None:
+    async def body(world: World) -> None:
+        def lies(query: queries.Query) -> Any:
+            is_asked = isinstance(query, queries.AskAccount)
+            return queries.AccountIs(AccountRow(ALICE.public, MONEY, 7)) if is_asked else world.honest(query)
+
+        world.ways[0] = lies
+        await world.client().submit(PAY)
+        assert [signed.tx.nonce for _, signed in world.seen] == [0, 0]
+        assert world.paid == 7
+
+    run(body)
+
+
 def test_what_is_refused_by_enough_of_them_is_refused() -> None:
     async def body(world: World) -> None:
         with pytest.raises(RunError, match="FF-LEDG-010"):

@@ -121,7 +121,9 @@ class LedgerClient:
         return ops, fate
 
     async def _signed(self, ops: tuple[Op, ...]) -> SignedTx:
-        account = await self.account(self._key.public)
+        account = (
+            await self._ask(queries.AskAccount(self._key.public), queries.AccountIs, self._honest)
+        ).account
         expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
         fee = (await self._ask(queries.AskReign(), queries.ReignIs)).params.fee_min
         tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee, expires=expires)
@@ -135,8 +137,8 @@ class LedgerClient:
             self._open = None  # otherwise it may still enter one day
         return fate
 
-    async def _ask(self, query: queries.Query, kind: type[AnswerT]) -> AnswerT:
-        return await self._panel.agreed(encode(query), lambda data: _answer_of(data, kind))
+    async def _ask(self, query: queries.Query, kind: type[AnswerT], need: int = 1) -> AnswerT:
+        return await self._panel.agreed(encode(query), lambda data: _answer_of(data, kind), need)
 
     async def account(self, owner: PeerId) -> AccountRow:
         """An account; all zero where there is none."""
