@@ -21,7 +21,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Block, Header
 from farflung.ledger.sdbft import events as ev
 from farflung.ledger.sdbft.links import Head
-from farflung.ledger.sdbft.messages import Ballot, Blocks, Message, Proposal, read_message
+from farflung.ledger.sdbft.messages import Ballot, Blocks, Message, Proposal, Quorum, read_message
 from farflung.ledger.sdbft.records import Record, read_record
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Reign
@@ -82,7 +82,7 @@ class Node:
         self.skew, self.rate = 0, 1000  # local = world * rate / 1000 + skew
         self.life = 0
         self.is_up = False
-        self.busy_until = 0
+        self.is_syncing = False  # effects wait for the disk, and events behind them
         self.backlog: list[ev.Event] = []
         self.writes = 0
         self.is_decaying = False  # its disk alters the vote log when the process dies
@@ -92,7 +92,7 @@ class Node:
 
     def start(self) -> None:
         self.life += 1
-        self.is_up, self.busy_until, self.backlog = True, self.world.now, []
+        self.is_up, self.is_syncing, self.backlog = True, False, []
         self.app = self.world.make_app()
         final: list[Block] = self.disk.blocks
         for block in final:
@@ -110,6 +110,7 @@ class Node:
             epoch in self.disk.altered
         ):  # such a log is not started from; the seat is empty until the next epoch
             key, records = None, []
+        self._signed(tuple(records))
         self.replica = self.world.make_replica(self.world.reign(epoch), head, key, records)
         self.disk.logs[epoch] = (
             [tuple(encode(record) for record in self.replica.records())] if records else []
@@ -122,7 +123,7 @@ class Node:
     def lose_unsynced(self) -> None:
         """A crash during fsync: the last frame may be there, or not."""
         log = self.disk.logs[self.replica.reign.epoch]
-        if self.world.now < self.busy_until and log and self.world.source.random() < 0.5:
+        if self.is_syncing and log and self.world.source.random() < 0.5:
             log.pop()
 
     # Clock
@@ -138,7 +139,7 @@ class Node:
     def feed(self, event: ev.Event) -> None:
         if not self.is_up:
             return
-        if self.world.now < self.busy_until:
+        if self.is_syncing:
             self.backlog.append(event)
             return
         self.execute(self.replica.handle(event, self.clock()))
@@ -148,9 +149,13 @@ class Node:
         while waiting and self.is_up:
             effect = waiting.pop(0)
             if isinstance(effect, ev.Log) and self.world.is_logging:
-                if self._write(effect.records) and self.disk.sync_ms:
-                    self.busy_until = self.world.now + self.disk.sync_ms
-                    self.world.at(self.busy_until, self._continue, (self.life, waiting))
+                if self._write(effect.records):
+                    if not self.disk.sync_ms:
+                        self._signed(effect.records)
+                        continue
+                    waiting.insert(0, effect)
+                    self.is_syncing = True
+                    self.world.at(self.world.now + self.disk.sync_ms, self._continue, (self.life, waiting))
                     return
             else:
                 self.apply(effect)
@@ -158,10 +163,19 @@ class Node:
     def _continue(self, life: int, waiting: list[ev.Effect]) -> None:
         if life != self.life or not self.is_up:
             return
-        self.busy_until = self.world.now
+        self.is_syncing = False
+        log = waiting.pop(0)
+        assert isinstance(log, ev.Log)
+        self._signed(log.records)
         self.execute(waiting)
-        while self.backlog and self.is_up and self.world.now >= self.busy_until:
+        while self.backlog and self.is_up and not self.is_syncing:
             self.feed(self.backlog.pop(0))
+
+    def _signed(self, records: tuple[Record, ...]) -> None:
+        """These are durable: signed from now on, whenever they leave."""
+        for record in records:
+            if self.is_honest and not isinstance(record, Quorum):
+                self.world.said(self.index, record)
 
     def _write(self, records: tuple[Record, ...]) -> bool:
         """Appends to the log; False when the process dies over it."""
@@ -226,12 +240,18 @@ class Node:
             return
         closes = self.app.adopt(blocks)
         if closes:
-            self.life += 1  # what was meant for the old replica is void
-            self._reign(Head(self.app.head, 0))
-            self.world.at(self.world.now, self._told, (self.life, ev.Started()))
-            self.world.at(self.world.now, self._told, (self.life, ev.Work(self.world.works)))
+            self.world.at(self.world.now + self.world.handover_ms, self._succeed, (self.life,))
         else:
             self.world.at(self.world.now, self._told, (self.life, ev.Adopted(blocks[-1].header.id, closes)))
+
+    def _succeed(self, life: int) -> None:
+        """The next epoch's replica takes over; what was meant for the old one is void."""
+        if life != self.life:
+            return
+        self.life += 1
+        self._reign(Head(self.app.head, 0))
+        self.feed(ev.Started())
+        self.feed(ev.Work(self.world.works))
 
     def _answer(self, peer: PeerId, height: int) -> None:
         found = self.disk.blocks[height : height + ANSWER_BLOCKS]
@@ -278,6 +298,7 @@ class World:
         self.accusations: set[int] = set()
         self.sent: Counter[str] = Counter()
         self.messages_most = 10**7
+        self.handover_ms = 0  # from one epoch's replica to the next
         self.loyal: list[int] = []
         self.plan = random.Random(seed)
         self.make_app: Callable[[], Any] = lambda: HashApp(self.script, self.works)
@@ -337,13 +358,13 @@ class World:
         members = self.script.reigns[vote.epoch]
         if members[message.signed.seat] != index:
             return  # another's proposal, shown to who lacks it
+        said = self.statements.setdefault((index, vote.epoch, vote.view), [])
+        if vote in said:
+            return
         if vote.epoch != self.nodes[index].app.epoch:
             raise Violation(
                 f"node {index} signs in epoch {vote.epoch}, and is in {self.nodes[index].app.epoch}"
             )
-        said = self.statements.setdefault((index, vote.epoch, vote.view), [])
-        if vote in said:
-            return
         for before in said:
             if excludes(before, vote):
                 raise Violation(

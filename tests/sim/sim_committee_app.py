@@ -112,6 +112,9 @@ class HashApp:
         closes = self.closes(self.head)
         if closes:
             self.epoch, self.first = self.epoch + 1, self.head.height + 1
-        self.executed = {name: h for name, h in self.executed.items() if h.height >= self.head.height}
-        self.executed[self.head.id] = self.head
+        kept = {self.head.id: self.head}  # as a ledger would, that keeps no state of another branch
+        for name, header in sorted(self.executed.items(), key=lambda item: item[1].height):
+            if header.parent in kept:
+                kept[name] = header
+        self.executed = kept
         return closes

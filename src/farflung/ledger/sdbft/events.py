@@ -15,7 +15,8 @@
              Wake         send `Tick` at this time; the latest replaces earlier ones
              Build        make a block on this parent; answer with Built, or not at all
              Judge        execute this block on its parent's state; answer with Judged
-             Final        these blocks are final: store them in one transaction, then answer with Adopted
+             Final        these blocks are final: store them in one transaction, then answer with Adopted; states that
+                          do not descend from the last of them are not asked for again
              Accuse       two votes that no honest seat signs both
              Answer       send the peer stored blocks behind a height as one Blocks message: of one epoch, as many as
                           fit, the last of them with a FINALIZE certificate

@@ -34,16 +34,19 @@ class Branches:
         self._judged: dict[Hash, Judged] = {}
 
     def move(self, head: Head) -> None:
-        """A later block is final."""
+        """A later block is final: what does not descend from it counts as never executed."""
         self.head, self.head_id = head, head.header.id
         self._tallies.settle(head.view)
-        self._judged = {
-            block: judged for block, judged in self._judged.items() if self._tallies.block(block) is not None
-        }
+        judged, self._judged = self._judged, {}
+        headers = [(block, found.header) for block in judged if (found := self._tallies.block(block))]
+        for block, header in sorted(headers, key=lambda each: each[1].height):
+            if self.is_executed(header.parent):
+                self._judged[block] = judged[block]
 
     def judge(self, judged: Judged) -> None:
-        """Notes what executing a block gave, unless it was settled meanwhile."""
-        if self._tallies.block(judged.block) is not None:
+        """Notes what executing a block gave, unless another branch became final meanwhile."""
+        found = self._tallies.block(judged.block)
+        if found is not None and self.is_executed(found.header.parent):
             self._judged[judged.block] = judged
 
     def verdict(self, block: Hash) -> Judged | None:
