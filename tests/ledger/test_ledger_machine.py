@@ -8,6 +8,8 @@ from machine_money import MoneyRules
 from machine_pay import PayRules
 from machine_seats import SeatRules
 
+MIXINS = (MoneyRules, JobRules, PayRules, SeatRules)
+
 
 class Ledger(MoneyRules, JobRules, PayRules, SeatRules):
     """All operations by several actors, likely and unlikely to succeed, several to a block."""
@@ -21,3 +23,9 @@ TestLedger = Ledger.TestCase
 TestPay = Pay.TestCase
 TestPay.settings = settings(max_examples=30, stateful_step_count=25)
 TestLedger.settings = settings(max_examples=80, stateful_step_count=40)
+
+
+def test_no_rule_hides_another_of_its_name():
+    names = [name for mixin in MIXINS for name in vars(mixin) if not name.startswith("_")]
+    assert len(set(names)) == len(names)
+    assert all(mixin in Ledger.__mro__ for mixin in MIXINS)
