@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from farflung.core.ids import Hash
 from farflung.ledger.block import Block, Header
 from farflung.ledger.sdbft.events import Judged
-from farflung.ledger.sdbft.messages import Proposal
+from farflung.ledger.sdbft.messages import Proposal, Quorum
 from farflung.ledger.sdbft.tally import Tallies
 
 
@@ -106,17 +106,19 @@ class Branches:
                 return proposal, block
             block = proposal.header.parent
 
-    def path(self, block: Hash) -> tuple[list[Block], Hash | None]:
-        """The blocks behind the final one up to `block`, with certificates; or the id of one that is missing.
+    def path(self, final: Quorum) -> tuple[list[Block], Hash | None]:
+        """The blocks behind the last final one up to that of `final`, with certificates; or the id of one missing.
 
-        Rule 6: `block` has a FINALIZE quorum, so all its ancestors are final with it.
+        Rule 6: `final` is a FINALIZE quorum, so all its block's ancestors are final with it.
         """
         found: list[Block] = []
+        block = final.vote.block  # a closing block may be notarized again in a later view
         while block != self.head_id:
-            proposal, quorum = self._tallies.block(block), self._tallies.certificate_of(block)
-            if proposal is None or quorum is None:
+            proposal = self._tallies.block(block)
+            certified = final if block == final.vote.block else self._tallies.certificate_of(block)
+            if proposal is None or certified is None:
                 return [], block
-            found.append(Block(proposal.header, proposal.txs, quorum.certificate))
+            found.append(Block(proposal.header, proposal.txs, certified.certificate))
             block = proposal.header.parent
         return found[::-1], None
 

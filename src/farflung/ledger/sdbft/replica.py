@@ -144,7 +144,7 @@ class Replica(Inbox):
         self._missing = None
         found = [(view, tally.quorums[Kind.FINALIZE]) for view, tally in self._tallies if tally.is_final]
         for view, quorum in reversed(found):
-            blocks, missing = self._branches.path(quorum.vote.block)
+            blocks, missing = self._branches.path(quorum)
             if missing is None:
                 self._final(tuple(blocks), view)
                 return True
