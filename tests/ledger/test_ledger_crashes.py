@@ -25,14 +25,14 @@ class Killed(BaseException):
 
 
 def points(folder: Path, monkeypatch: pytest.MonkeyPatch, blocks: int) -> list[str]:
-    """Every failpoint that a life of so many blocks passes, as NAME@N."""
+    """Every failpoint that a life passes until there are so many blocks, as NAME@N; `folder` is then there."""
+    listing = folder.with_suffix(".points")
     with monkeypatch.context() as patch:
-        patch.setenv("FARFLUNG_FAILPOINT_LOG", str(folder / "points"))
-        (folder / "whole").mkdir()
-        live(folder / "whole", blocks, 1, lambda *_: None)
+        patch.setenv("FARFLUNG_FAILPOINT_LOG", str(listing))
+        live(folder, blocks, 1, lambda *_: None)
     seen: dict[str, int] = {}
     found = []
-    for name in (folder / "points").read_text().split():
+    for name in listing.read_text().split():
         seen[name] = seen.get(name, 0) + 1
         found.append(f"{name}@{seen[name]}")
     return found
@@ -66,10 +66,19 @@ def killed_at(folder: Path, monkeypatch: pytest.MonkeyPatch, point: str, blocks:
 
 
 def crash_everywhere(folder: Path, monkeypatch: pytest.MonkeyPatch, blocks: int) -> int:
-    found = points(folder, monkeypatch, blocks)
-    for number, point in enumerate(found):
-        (folder / str(number)).mkdir()
-        killed_at(folder / str(number), monkeypatch, point, blocks, {})
+    """Each block begins from what the one before it left. Returns the number of points."""
+    (folder / "0").mkdir()
+    return sum(one_block(folder, monkeypatch, height) for height in range(1, blocks + 1))
+
+
+def one_block(folder: Path, monkeypatch: pytest.MonkeyPatch, height: int) -> int:
+    before, after, case = folder / str(height - 1), folder / str(height), folder / "case"
+    shutil.copytree(before, after)
+    found = points(after, monkeypatch, height)
+    for point in found:
+        shutil.copytree(before, case)
+        killed_at(case, monkeypatch, point, height, {})
+        shutil.rmtree(case)
     return len(found)
 
 
