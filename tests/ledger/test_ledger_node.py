@@ -6,7 +6,14 @@ import pytest
 from ledger_network import DELAY, PAYERS, SEATS, Committee
 from ledger_world import RICH
 
+from farflung.core.crypto import NS_SPEC, digest
+from farflung.core.ids import ZERO_HASH
+from farflung.ledger import tx
 from farflung.ledger.results import AlreadyApplied, Applied, Rejected
+from farflung.ledger.sdbft import events as ev
+from farflung.ledger.sdbft.messages import Ballot
+from farflung.ledger.seats import ValidatorAccuse, ValidatorRow, ValidatorState
+from farflung.ledger.votes import Kind, Vote, sign_vote
 
 
 def results(committee: Committee) -> dict[int, object]:
@@ -142,3 +149,49 @@ def test_many_transactions_of_several_senders_are_all_answered_in_few_blocks():
     committee.run(2000)
     assert set(results(committee).values()) == {Applied}
     assert len(committee.replies) == 60
+
+
+def accused(committee: Committee) -> list[tx.SignedTx]:
+    node = committee.nodes[0]
+    assert node is not None
+    ops = [(signed, op) for block in node.chain.blocks for signed in block.txs for op in signed.tx.ops]
+    return [signed for signed, op in ops if isinstance(op, ValidatorAccuse)]
+
+
+@pytest.mark.parametrize("witnesses", [(0, 1, 2), (2,), (1, 2)])
+def test_a_validator_with_two_faces_is_brought_before_the_ledger_once_and_loses_its_seat(
+    witnesses: tuple[int, ...],
+):
+    committee = Committee(4, epoch_blocks=4)
+    committee.run(300)
+    committee.kill(3)
+    reign = committee.nodes[0].replica.reign  # type: ignore[union-attr]
+    view = max(node.replica.view for node in committee.nodes if node is not None) + 1
+    for index in witnesses:
+        for block in (digest(NS_SPEC, b"one face"), digest(NS_SPEC, b"another")):
+            vote = Vote(committee.chain, reign.epoch, view, Kind.NOTARIZE, block)
+            ballot = Ballot(sign_vote(SEATS[3], 3, vote))
+            committee.feed(index, ev.Received(SEATS[3].public, ballot))
+    committee.run(4000)
+    node = committee.nodes[0]
+    assert node is not None
+    row = node.chain.state.find(ValidatorRow, SEATS[3].public)
+    assert row is not None
+    assert row.state == ValidatorState.JAILED
+    assert SEATS[3].public not in node.chain.state.committee.members
+    first = min(witnesses)  # the fewest seats behind the accused one
+    assert [signed.tx.sender for signed in accused(committee)] == [SEATS[first].public]
+
+
+def test_one_vote_seen_twice_and_votes_that_an_honest_seat_may_sign_accuse_nobody():
+    committee = Committee(4)
+    committee.run(300)
+    committee.kill(3)
+    reign = committee.nodes[0].replica.reign  # type: ignore[union-attr]
+    view = max(node.replica.view for node in committee.nodes if node is not None) + 1
+    block = digest(NS_SPEC, b"one face")
+    for kind, about in ((Kind.NOTARIZE, block), (Kind.NOTARIZE, block), (Kind.NULLIFY, ZERO_HASH)):
+        ballot = Ballot(sign_vote(SEATS[3], 3, Vote(committee.chain, reign.epoch, view, kind, about)))
+        committee.feed(0, ev.Received(SEATS[3].public, ballot))
+    committee.run(2000)
+    assert accused(committee) == []

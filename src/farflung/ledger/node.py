@@ -8,6 +8,7 @@ epoch (docs/protocol/sdbft, "Epochs"), and the next one is made here from the co
     Build                    a block of what waits, on a parent that was executed here
     Judge                    the block is executed; its time must be near this validator's own
     Final                    stored, then adopted, then answered: nobody hears of what a crash could take back
+    Accuse                   brought before the ledger as a transaction of this validator's own key
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash
+from farflung.ledger.accusing import Accusations
 from farflung.ledger.block import LOGICAL_MS, Block
 from farflung.ledger.chain import Chain
 from farflung.ledger.execution import Executed, execute, make, next_time
 from farflung.ledger.mempool import Mempool, Verdicts
 from farflung.ledger.results import Outcome, Result
+from farflung.ledger.rows import AccountRow
 from farflung.ledger.rules.accounts import unsound
 from farflung.ledger.sdbft import events as ev
 from farflung.ledger.sdbft.links import Head
@@ -34,7 +37,7 @@ from farflung.ledger.sdbft.messages import Blocks, Pending, Quorum
 from farflung.ledger.sdbft.records import Record, read_record
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Reign
-from farflung.ledger.tx import SignedTx, tx_id
+from farflung.ledger.tx import SignedTx, make_tx, sign_tx, tx_id
 from farflung.ledger.votes import Kind
 
 CLOCK_MS: Final = 5_000  # by which a new block's time may differ from this validator's clock
@@ -100,6 +103,7 @@ class Node:
         self.chain, self._key, self._keeper, self._is_logical = chain, key, keeper, is_logical
         self.verdicts = Verdicts(lambda signed: unsound(chain.id, signed))
         self.pool = Mempool(self.verdicts)
+        self._accusations = Accusations(key.public)
         self._executed: dict[Hash, Executed] = {}
         self._begun: dict[Hash, int] = {}  # when blocks were made here that are not final
         self.finality: deque[int] = deque(maxlen=_TIMED)  # ms from there to final
@@ -178,8 +182,23 @@ class Node:
             case ev.Answer(peer, height):
                 shown = self._behind(height)
                 self._out += [ev.Send(peer, Blocks(shown))] if shown else []
+            case ev.Accuse(first, second):
+                self._accusations.note(first, second, self.replica.reign.members, self.chain.head.height)
+                self._out.append(effect)
+                self._accuse(at)
             case _:
                 self._out.append(effect)
+
+    def _accuse(self, at: At) -> None:
+        """Hands in the accusation that is due, unless it waits already; after each block again, until it is there."""
+        state, own = self.chain.state, self._key.public
+        said = self._accusations.due(state)
+        if said is None:
+            return
+        nonce = (state.find(AccountRow, own) or AccountRow(own)).nonce
+        signed = sign_tx(self._key, make_tx(self.chain.id, own, nonce, said, fee=state.params.fee_min))
+        if tx_id(signed) not in self.pool and self._offer(signed, at) is None:
+            self._out.append(ev.Broadcast(Pending((signed,))))
 
     def _log(self, records: list[bytes]) -> None:
         if self._keeper.size > limits.VOTE_LOG_BYTES // 2:
@@ -241,6 +260,7 @@ class Node:
             _, tickets = self._waiting.pop(outcome.tx, (None, []))
             self._out += [Reply(ticket, outcome) for ticket in tickets]
         self._review(at)
+        self._accuse(at)
         self._events.append(ev.Adopted(self.chain.head.id, state.closes))
 
     def _review(self, at: At) -> None:
