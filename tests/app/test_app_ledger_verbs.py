@@ -16,9 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from farflung.app.cli.ledger_moving import _amended
 from farflung.app.cli.ledgering import ledger
 from farflung.app.joining import begin
 from farflung.app.validating import Service
@@ -27,6 +29,7 @@ from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import RunError, UsageError
 from farflung.ledger.io.store import Store
+from farflung.ledger.params import Params
 from farflung.net.counters import Counter
 
 
@@ -58,6 +61,42 @@ def test_a_new_ledger_has_a_key_and_a_configuration_for_each_validator(tmp_path:
     assert {setting.genesis.chain.hex() for _, setting, _ in read} == {facts["chain"]}
     assert [len(places) for _, _, places in read] == [3] * 4
     assert (tmp_path / "l" / "treasury.key").stat().st_mode & 0o077 == 0
+
+
+def by(owner: str) -> tuple[str, ...]:
+    return "--owner", owner, "--json"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("motion", "vote", "{config}", "abc"), "FF-APP-315"),
+        (("motion", "admit", "{config}", "xyz"), "FF-APP-315"),
+        (("pay", "{config}", "00" * 31, "1"), "FF-APP-315"),
+        (("pay", "{config}", "00" * 32, "0"), "FF-APP-318"),
+        (("pay", "{config}", "00" * 32, "1.0000001"), "FF-APP-318"),
+        (("pay", "{config}", "00" * 32, "nan"), "FF-APP-318"),
+        (("pay", "{config}", "00" * 32, "many"), "FF-APP-318"),
+    ],
+)
+def test_names_and_amounts_that_are_none_are_refused_before_anybody_is_asked(
+    tmp_path: Path, words: tuple[str, ...], code: str
+) -> None:
+    ask("init", str(tmp_path / "l"))
+    config = str(tmp_path / "l" / "validator-1" / "validator.toml")
+    owner = str(tmp_path / "l" / "treasury.key")
+    error = ask(*(word.format(config=config) for word in words), *by(owner)).exception
+    assert isinstance(error, UsageError)
+    assert error.code == code
+
+
+@pytest.mark.parametrize("numbers", [("fee=1",), ("fee_min=x",), ("fee_min=-1",), ("committee_max=0",)])
+def test_parameters_that_no_motion_may_name_are_told(numbers: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="FF-APP-317"):
+        _amended(Params(), numbers)
+    assert _amended(Params(), ("fee_min=7", "idle_ms=9000")) == msgspec.structs.replace(
+        Params(), fee_min=7, idle_ms=9000
+    )
 
 
 def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> None:
@@ -150,6 +189,20 @@ def test_four_validators_are_served_looked_at_joined_and_left(network: Network, 
     (place / "validator.toml").write_text(f"port = {free_ports(1)}\n[validators]{others}")
     joined = ask("join", str(place / "validator.toml"), "--owner", treasury, "--stake", "5", "--json")
     assert json.loads(joined.output)["stake"] == 5_000_000
+    seats = [str(network.folder / f"validator-{number}" / "validator.key") for number in (1, 2, 3)]
+    moved = ask("motion", "admit", network.config(1), json.loads(joined.output)["validator"], *by(seats[0]))
+    motion = json.loads(moved.output)
+    assert (motion["state"], len(motion["voters"]), motion["seats"]) == ("open", 1, 4)
+    states = [
+        json.loads(ask("motion", "vote", network.config(1), motion["motion"], *by(seat)).output)["state"]
+        for seat in seats[1:]
+    ]
+    assert states == ["open", "passed"]  # three of four are more than two thirds
+    look = ask("motion", "look", network.config(2), motion["motion"], *by(seats[0]))
+    assert json.loads(look.output)["says"].startswith("admit ")
+    paid = ask("pay", network.config(1), json.loads(joined.output)["owner"], "0.25", *by(seats[1]))
+    assert json.loads(paid.output)["amount"] == 250_000
+    assert abs(json.loads(paid.output)["balance"] - 750_000) < 100  # fees, paid and earned as a leader
     assert ask("leave", str(place / "validator.toml"), "--owner", treasury).exit_code == 0
     network.kill(4)
     deadline = time.monotonic() + 30

@@ -86,6 +86,11 @@ class LedgerClient:
         return self._genesis.chain
 
     @property
+    def own(self) -> PeerId:
+        """The account that signs."""
+        return self._key.public
+
+    @property
     def _honest(self) -> int:
         """So many validators that say alike are not all Byzantine."""
         return (len(self._genesis.validators) - 1) // 3 + 1
@@ -125,7 +130,7 @@ class LedgerClient:
             await self._ask(queries.AskAccount(self._key.public), queries.AccountIs, self._honest)
         ).account
         expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
-        fee = (await self._ask(queries.AskReign(), queries.ReignIs)).params.fee_min
+        fee = (await self.reign()).params.fee_min
         tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee, expires=expires)
         return sign_tx(self._key, tx)
 
@@ -139,6 +144,10 @@ class LedgerClient:
 
     async def _ask(self, query: queries.Query, kind: type[AnswerT], need: int = 1) -> AnswerT:
         return await self._panel.agreed(encode(query), lambda data: _answer_of(data, kind), need)
+
+    async def reign(self) -> queries.ReignIs:
+        """The committee and the parameters of the next block."""
+        return await self._ask(queries.AskReign(), queries.ReignIs)
 
     async def account(self, owner: PeerId) -> AccountRow:
         """An account; all zero where there is none."""

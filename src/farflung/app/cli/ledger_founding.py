@@ -57,7 +57,7 @@ def init(
     fee: int,
     as_json: bool,
 ) -> None:
-    """Write a new ledger: its genesis, a treasury that owns all credits, and
+    """Write a new ledger: its genesis, a treasury that owns its credits, and
     a folder with key and configuration for each validator.
     """
     if folder.exists() and any(folder.iterdir()):
@@ -71,10 +71,12 @@ def init(
     folder.mkdir(parents=True, exist_ok=True)
     keys = [_made(folder / f"validator-{i + 1}") for i in range(validators)]
     treasury = new_account(folder / "treasury.key")
+    given = MICRO if money > validators else 0
+    seats = tuple((key.public, given) for key in keys if given)
     genesis = Genesis(
         name,
         int(time.time() * 1000),
-        ((treasury.public, money * MICRO),),
+        ((treasury.public, money * MICRO - given * validators), *seats),
         tuple(key.public for key in keys),
         Params(fee_min=fee),
     )
@@ -87,7 +89,8 @@ def init(
     text = [f"Ledger   {name}, chain {genesis.chain.hex()}"]
     text += [f"Seat     {key.public.hex()} at {places[key.public]}" for key in keys]
     text += [
-        f"Money    {money} credits, all owned by {folder}/treasury.key: keep it safe",
+        f"Money    {money} credits, owned by {folder}/treasury.key (keep it safe)"
+        + (", but one for each seat's fees" if given else ""),
         f"Next     {start}" + (", and each other folder on its own computer" if validators > 1 else ""),
     ]
     say(as_json, facts, text)

@@ -28,9 +28,9 @@ from farflung.ledger.seats import ValidatorJoin, ValidatorLeave, join_parts
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
 
-_CONFIG = click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
-_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-_OWNER = click.option(
+CONFIG = click.argument("config", type=click.Path(dir_okay=False, path_type=Path))
+JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+OWNER = click.option(
     "--owner",
     type=click.Path(path_type=Path),
     required=True,
@@ -70,8 +70,8 @@ async def _standings(places: Places) -> dict[PeerId, Standing | FarflungError]:
 
 
 @click.command(epilog="Example: farflung ledger status my-ledger/validator-1/validator.toml")
-@_CONFIG
-@_JSON
+@CONFIG
+@JSON
 def status(config: Path, as_json: bool) -> None:
     """Show how far each validator of a ledger is, and who does not answer.
 
@@ -120,28 +120,35 @@ def _line(facts: dict[str, Any]) -> str:
     )
 
 
-async def _submit(config: Path, owner: SigningKey, is_joining: bool, stake: int, address: str) -> Setting:
+@contextlib.asynccontextmanager
+async def client_of(config: Path, owner: SigningKey) -> AsyncIterator[tuple[LedgerClient, Written, Setting]]:
+    """A client of the ledger that a validator's configuration names, signing by `owner`."""
     written, setting, places = read_config(config)
-    key, chain = setting.key, setting.genesis.chain
-    if is_joining:
-        signature = key.sign(NS_SEAT, *join_parts(chain, owner.public))
-        said = address or f"{written.host}:{written.port}"
-        op: ValidatorJoin | ValidatorLeave = ValidatorJoin(key.public, stake, said, signature)
-    else:
-        op = ValidatorLeave(key.public)
+    ways = [(peer, *place) for peer, place in places.items()]
+    ways = ways or [(setting.key.public, written.host, written.port)]
     async with _asking() as endpoint:
-        ways = [(peer, *place) for peer, place in places.items()]
-        ways = ways or [(key.public, written.host, written.port)]
-        await LedgerClient(reaches_of(ways, endpoint), owner, setting.genesis).submit(op)
+        yield LedgerClient(reaches_of(ways, endpoint), owner, setting.genesis), written, setting
+
+
+async def _submit(config: Path, owner: SigningKey, is_joining: bool, stake: int, address: str) -> Setting:
+    async with client_of(config, owner) as (client, written, setting):
+        key = setting.key
+        if is_joining:
+            signature = key.sign(NS_SEAT, *join_parts(client.chain, owner.public))
+            said = address or f"{written.host}:{written.port}"
+            op: ValidatorJoin | ValidatorLeave = ValidatorJoin(key.public, stake, said, signature)
+        else:
+            op = ValidatorLeave(key.public)
+        await client.submit(op)
     return setting
 
 
 @click.command(epilog="Example: farflung ledger join validator.toml --owner me.key --stake 100")
-@_CONFIG
-@_OWNER
+@CONFIG
+@OWNER
 @click.option("--stake", type=click.IntRange(0), required=True, help="Credits that are bonded.")
 @click.option("--address", default="", metavar="HOST:PORT", help="Where others reach it. Default: CONFIG's.")
-@_JSON
+@JSON
 def join(config: Path, owner: Path, stake: int, address: str, as_json: bool) -> None:
     """Ask for a seat in a ledger's committee, and bond a stake for it.
 
@@ -153,16 +160,17 @@ def join(config: Path, owner: Path, stake: int, address: str, as_json: bool) -> 
     text = [
         f"Asked    a seat for {key}, with {stake} credits bonded",
         f"Next     farflung ledger validator {config}: it follows the ledger from now on",
-        "Next     owners of more than two thirds of the seats vote for a motion to admit it;",
+        "Next     the owner of a seat moves that it is admitted, and owners of more than two thirds vote:",
+        f"         farflung ledger motion admit CONFIG {key} --owner FILE",
         "         its seat begins at the next boundary of an epoch",
     ]
     say(as_json, {"validator": key, "owner": account.public.hex(), "stake": stake * MICRO}, text)
 
 
 @click.command(epilog="Example: farflung ledger leave validator.toml --owner me.key")
-@_CONFIG
-@_OWNER
-@_JSON
+@CONFIG
+@OWNER
+@JSON
 def leave(config: Path, owner: Path, as_json: bool) -> None:
     """Give a validator's seat back. Its stake stays bonded for a while.
 

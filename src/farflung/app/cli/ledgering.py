@@ -16,6 +16,8 @@ PLACES: Final[Mapping[str, str]] = {
     "status": "ledger_seating:status",
     "join": "ledger_seating:join",
     "leave": "ledger_seating:leave",
+    "motion": "ledger_moving:motion",
+    "pay": "ledger_moving:pay",
     "show": "ledger_showing:show",
     "statement": "ledger_stating:statement",
     "export": "ledger_stating:export",
