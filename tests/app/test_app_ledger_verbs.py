@@ -111,6 +111,8 @@ def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> No
     [
         ('hosst = "127.0.0.1"', "did you mean 'host'"),
         ('port = "x"', "port is 'x'"),
+        ("port = true", "port is True"),
+        ("keep_days = -1", "keep_days is -1"),
         ('[validators]\nabc = "127.0.0.1:1"', "not KEY = HOST:PORT"),
         ("port = [", "Invalid"),
     ],
@@ -122,6 +124,22 @@ def test_a_wrong_configuration_is_refused_with_the_nearest_name(tmp_path: Path, 
     with pytest.raises(UsageError, match="FF-APP-300") as caught:
         read_config(path)
     assert hint in caught.value.cause or hint == "Invalid"
+
+
+def test_an_operator_says_how_long_transactions_are_kept(tmp_path: Path) -> None:
+    ask("init", str(tmp_path / "l"))
+    path = tmp_path / "l" / "validator-1" / "validator.toml"
+    assert read_config(path)[1].keep_ms is None
+    path.write_text("keep_days = 30\n")
+    setting = read_config(path)[1]
+    assert setting.keep_ms == 30 * 86_400_000
+
+    async def kept() -> int | None:
+        service = Service(setting, Counter(), lambda: None)
+        service.store.close()
+        return service.store._keep_ms
+
+    assert asyncio.run(kept()) == setting.keep_ms
 
 
 class Network:

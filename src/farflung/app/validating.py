@@ -38,6 +38,7 @@ class Setting:
     is_remote: bool = False
     is_logical: bool = False
     readers: Readers | None = None  # where whoever reads the ledger is served over HTTP; None: nowhere
+    keep_ms: int | None = None  # how long transactions are kept; None: for ever
 
 
 class Service:
@@ -45,7 +46,7 @@ class Service:
 
     def __init__(self, setting: Setting, counter: Counter, on_block: Callable[[], None]) -> None:
         self._setting, self._on_block = setting, on_block
-        self.store = Store.open(setting.folder / "chain.db", setting.genesis)
+        self.store = Store.open(setting.folder / "chain.db", setting.genesis, setting.keep_ms)
         self.chain = self.store.load(setting.key)
         self.validator = Validator(
             self.chain,

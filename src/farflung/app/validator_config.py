@@ -5,7 +5,8 @@ genesis = "genesis.bin"      # what the ledger begins with; the same file for al
 folder = "data"              # chain, votes, directory
 host = "127.0.0.1"           # an address that the others reach; nothing else is listened on
 port = 4520
-readers = 0                  # a port of 127.0.0.1 for pages and metrics; 0: none
+readers = 0                  # a port of 127.0.0.1 for readers and metrics; 0: none
+keep_days = 0                # transactions older than this are dropped, never before stakes are free; 0: all are kept
 [validators]                 # where others are, by key; what the ledger says of them is known anyway
 "KEY" = "host:port"
 """
@@ -28,6 +29,7 @@ from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.ids import ID_BYTES, PeerId
 from farflung.ledger.block import Genesis
+from farflung.ledger.params import DAY_MS
 from farflung.net.io.listening import LOOPBACK
 
 PORT: Final = 4520
@@ -43,6 +45,7 @@ class Written:
     host: str = LOOPBACK
     port: int = PORT
     readers: int = 0
+    keep_days: int = 0
     validators: dict[str, str] | None = None
 
 
@@ -57,8 +60,9 @@ def read_config(path: Path) -> tuple[Written, Setting, dict[PeerId, tuple[str, i
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             _refuse(path, f"it sets {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        expected: type = {"port": int, "readers": int, "validators": dict}.get(name, str)
-        if not isinstance(value, expected) or isinstance(value, bool):
+        expected: type = {"port": int, "readers": int, "keep_days": int, "validators": dict}.get(name, str)
+        is_in_range = not isinstance(value, int) or (not isinstance(value, bool) and 0 <= value < 1 << 16)
+        if not isinstance(value, expected) or not is_in_range:
             _refuse(path, f"{name} is {value!r}")
     written = Written(**said)
     return written, _setting(path, written), _places(path, written.validators or {})
@@ -71,7 +75,9 @@ def _setting(path: Path, written: Written) -> Setting:
     folder.mkdir(parents=True, exist_ok=True)
     readers = Readers(port=written.readers) if written.readers else None
     is_remote = written.host != LOOPBACK
-    return Setting(key, genesis, folder, written.host, written.port, is_remote, readers=readers)
+    keep_ms = written.keep_days * DAY_MS or None
+    place = (written.host, written.port)
+    return Setting(key, genesis, folder, *place, is_remote, readers=readers, keep_ms=keep_ms)
 
 
 def _places(path: Path, said: dict[str, Any]) -> dict[PeerId, tuple[str, int]]:

@@ -35,7 +35,6 @@ __all__ = [
     "check_receipt",
     "prove",
     "read_row",
-    "steps_to",
 ]
 
 
@@ -45,11 +44,6 @@ def prove(chain: Chain, table: str, key: bytes) -> Receipt:
     Raises PolicyError FF-LEDG-070 when there is no such table or row.
     """
     return prove_row(chain.state, chain.head, chain.certificate, table, key)
-
-
-def steps_to(chain: Chain) -> tuple[Receipt, ...]:
-    """What leads from the genesis to the committee that certified the chain's head."""
-    return tuple(chain.steps[: chain.head.epoch])
 
 
 def check_receipt(receipt: Receipt, genesis: Genesis, steps: Sequence[Receipt] = ()) -> Row:
