@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 from farflung.app.panel import ANSWER_SECONDS, PATIENCE_SECONDS, QUERY, NotYetError, Panel, Reach
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError, ProtocolError, RunError
+from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger import queries
+from farflung.ledger import light, queries
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
@@ -27,6 +27,7 @@ from farflung.ledger.rows import (
     channel_key,
 )
 from farflung.ledger.tx import NodeLeave, NodeRegister, Op, SignedTx, make_tx, sign_tx, tx_id
+from farflung.ledger.votes import faults
 from farflung.net.io.connection import Connection
 
 VALID_MS: Final = 60_000  # block time, after which a transaction for several validators is void
@@ -59,6 +60,9 @@ class LedgerClient:
     takes it once however often it comes. For several validators it carries an `expires`; an intent is signed anew only
     when f + 1 of them say that the ledger is past that time, or has used the nonce for something else, without it.
     Whoever gave up waiting and submits the same again sends the same bytes again.
+
+    A row is believed of any single validator, because it comes with its proof: checked under the committee that follows
+    from the genesis, epoch by epoch (ledger.light). Nobody can prove that there is *no* row, nor that it is the newest.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class LedgerClient:
         self._key, self._genesis = key, genesis
         self._turn = asyncio.Lock()
         self._open: tuple[tuple[Op, ...], SignedTx] | None = None  # of unknown fate
+        self._trust = light.trust_in(genesis)
 
     @property
     def chain(self) -> Hash:
@@ -93,7 +98,7 @@ class LedgerClient:
     @property
     def _honest(self) -> int:
         """So many validators that say alike are not all Byzantine."""
-        return (len(self._genesis.validators) - 1) // 3 + 1
+        return faults(len(self._trust.committee)) + 1
 
     async def submit(self, *ops: Op) -> None:
         """Signs and submits one transaction; raises RunError FF-APP-070 when the ledger refuses it.
@@ -130,7 +135,10 @@ class LedgerClient:
             await self._ask(queries.AskAccount(self._key.public), queries.AccountIs, self._honest)
         ).account
         expires = (await self.head()).header.time + VALID_MS if len(self._panel) > 1 else 0
-        fee = (await self.reign()).params.fee_min
+        reign = await self.reign()
+        if reign.committee.epoch > self._trust.epoch:
+            await self._follow()
+        fee = reign.params.fee_min
         tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee, expires=expires)
         return sign_tx(self._key, tx)
 
@@ -149,9 +157,26 @@ class LedgerClient:
         """The committee and the parameters of the next block."""
         return await self._ask(queries.AskReign(), queries.ReignIs)
 
+    async def _follow(self) -> bool:
+        """Learns of the committees since the one that is trusted; whether there were any."""
+        before = self._trust
+
+        def walked(data: bytes) -> light.Trust:
+            steps = _answer_of(data, queries.StepsAre).steps
+            return light.walk(self._trust, steps, self._trust.epoch + len(steps))
+
+        while True:
+            body = encode(queries.AskSteps(self._trust.epoch))
+            found = await self._panel.agreed(body, walked, 1)
+            if found.epoch == self._trust.epoch:
+                return self._trust.epoch > before.epoch
+            self._trust = found
+
     async def account(self, owner: PeerId) -> AccountRow:
         """An account; all zero where there is none."""
-        return (await self._ask(queries.AskAccount(owner), queries.AccountIs)).account
+        receipt = await self.receipt(AccountRow.TABLE, owner)
+        row = read_row(receipt) if receipt is not None else None
+        return row if isinstance(row, AccountRow) else AccountRow(owner)
 
     async def job(self, job: Hash) -> JobRow | None:
         """A job, if it is known."""
@@ -172,8 +197,30 @@ class LedgerClient:
         return found
 
     async def receipt(self, table: str, key: bytes) -> Receipt | None:
-        """The proof of one row."""
-        return (await self._ask(queries.AskReceipt(table, key), queries.ReceiptIs)).receipt
+        """The proof of one row, checked; None where a validator says that there is none.
+
+        Raises VerificationError FF-LEDG-071 to -076 when no validator brings a proof that holds, and FF-APP-319.
+        """
+        body = encode(queries.AskReceipt(table, key))
+        try:
+            return await self._panel.agreed(body, lambda data: self._proved(data, table, key), 1)
+        except VerificationError:
+            if not await self._follow():  # it was certified by a committee that is not known here yet
+                raise
+        return await self._panel.agreed(body, lambda data: self._proved(data, table, key), 1)
+
+    def _proved(self, data: bytes, table: str, key: bytes) -> Receipt | None:
+        receipt = _answer_of(data, queries.ReceiptIs).receipt
+        if receipt is not None:
+            row = light.check(self._trust, receipt)
+            if (row.TABLE, row.key) != (table, key):
+                raise VerificationError(
+                    "FF-APP-319",
+                    "a validator proved another row than was asked for",
+                    cause=f"{row.TABLE} instead of {table}, or another one of its rows",
+                    hint="another validator is asked; this one lies, or is broken",
+                )
+        return receipt
 
     async def steps(self) -> list[Receipt]:
         """What leads from the genesis to the committee of today: one receipt for each epoch from 1 on."""
