@@ -351,9 +351,9 @@ def test_a_damaged_ledger_is_refused(broken: Path, farflung: Farflung) -> None:
     path = broken / "ledger" / "chain.db"
     database = sqlite3.connect(path)  # what an orderly end does: all blocks move into the one file
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    (block,) = database.execute("SELECT block FROM blocks WHERE height = 3").fetchone()
+    (header,) = database.execute("SELECT header FROM headers WHERE height = 3").fetchone()
     database.close()
-    flip(path, path.read_bytes().index(block[100:140]))
+    flip(path, path.read_bytes().index(header[100:140]))
     assert "chain.db is damaged" in farflung("resume").refusal("FF-LEDG-081", 1)
 
 

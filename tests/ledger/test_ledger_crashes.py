@@ -120,7 +120,14 @@ def test_a_kill_inside_any_write_of_a_block_loses_nothing_and_votes_once(tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
+def test_a_kill_inside_any_write_of_ten_blocks_loses_nothing_and_votes_once(tmp_path: Path):
+    assert kill_everywhere(tmp_path, 10) >= 10 * 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
 def test_a_kill_inside_any_write_of_fifty_blocks_loses_nothing_and_votes_once(tmp_path: Path):
     assert kill_everywhere(tmp_path, 50) >= 50 * 20
