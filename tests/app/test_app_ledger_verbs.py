@@ -216,7 +216,7 @@ def test_four_validators_are_served_looked_at_joined_and_left(network: Network, 
         for seat in seats[1:]
     ]
     assert states == ["open", "passed"]  # three of four are more than two thirds
-    look = ask("motion", "look", network.config(2), motion["motion"], *by(seats[0]))
+    look = ask("motion", "look", network.config(2), motion["motion"], "--json")
     assert json.loads(look.output)["says"].startswith("admit ")
     paid = ask("pay", network.config(1), json.loads(joined.output)["owner"], "0.25", *by(seats[1]))
     assert json.loads(paid.output)["amount"] == 250_000

@@ -20,18 +20,16 @@ from farflung.app.cli.main import LATER, MEANT, VERBS, Verbs, cli, main
 ROWS, COLUMNS = 24, 80
 
 
-def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command by what is typed for it, groups included."""
-    root = click.Context(cli)
-    for name in cli.list_commands(root):
-        command = cli.get_command(root, name)
+def commands(group: click.Group = cli, above: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command by what is typed for it, groups and the groups in them included."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         assert command is not None, name
-        yield name, command
+        typed = f"{above} {name}".lstrip()
+        yield typed, command
         if isinstance(command, click.Group):
-            for inner in command.list_commands(root):
-                found = command.get_command(root, inner)
-                assert found is not None
-                yield f"{name} {inner}", found
+            yield from commands(command, typed)
 
 
 ALL = dict(commands())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -15,6 +16,7 @@ from farflung.app.cli.ledger_founding import say
 from farflung.app.cli.ledger_seating import CONFIG, JSON, OWNER, client_of
 from farflung.app.keyfiles import read_account
 from farflung.app.ledger_client import LedgerClient
+from farflung.core.crypto import SigningKey
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import MICRO, format_credits
@@ -29,7 +31,7 @@ _DAYS = click.option(
 )
 
 
-@click.group(epilog="Example: farflung ledger motion admit validator.toml 3f9a... --owner validator.key")
+@click.group(epilog="Example: farflung ledger motion admit my.toml 3f9a... --owner my.key")
 def motion() -> None:
     """Decide, with the owners of the other seats, who has a seat and by which numbers.
 
@@ -95,10 +97,10 @@ def _carried(row: MotionRow, seats: int) -> tuple[dict[str, Any], list[str]]:
 
 
 def _run(
-    config: Path, owner: Path, as_json: bool, step: Callable[[LedgerClient], Awaitable[MotionRow]]
+    config: Path, signer: SigningKey, as_json: bool, step: Callable[[LedgerClient], Awaitable[MotionRow]]
 ) -> None:
     async def work() -> tuple[MotionRow, int]:
-        async with client_of(config, read_account(owner)) as (client, _, _):
+        async with client_of(config, signer) as (client, _, _):
             row = await step(client)
             return row, len((await client.reign()).committee.members)
 
@@ -120,10 +122,10 @@ def _move(
         await client.submit(moved)
         return await _row(client, motion_id(client.chain, client.own, moved))
 
-    _run(config, owner, as_json, step)
+    _run(config, read_account(owner), as_json, step)
 
 
-@motion.command(epilog="Example: farflung ledger motion admit validator.toml 3f9a... --owner validator.key")
+@motion.command(epilog="Example: farflung ledger motion admit my.toml 3f9a... --owner my.key")
 @CONFIG
 @click.argument("validator")
 @OWNER
@@ -139,7 +141,7 @@ def admit(config: Path, validator: str, owner: Path, days: int | None, as_json: 
     _move(config, owner, days, as_json, said)
 
 
-@motion.command(epilog="Example: farflung ledger motion remove validator.toml 3f9a... --owner validator.key")
+@motion.command(epilog="Example: farflung ledger motion remove my.toml 3f9a... --owner my.key")
 @CONFIG
 @click.argument("validator")
 @OWNER
@@ -155,9 +157,7 @@ def remove(config: Path, validator: str, owner: Path, days: int | None, as_json:
     _move(config, owner, days, as_json, said)
 
 
-@motion.command(
-    epilog="Example: farflung ledger motion amend validator.toml fee_min=20 --owner validator.key"
-)
+@motion.command(epilog="Example: farflung ledger motion amend my.toml fee_min=20 --owner my.key")
 @CONFIG
 @click.argument("numbers", nargs=-1, required=True, metavar="NAME=NUMBER...")
 @OWNER
@@ -194,7 +194,7 @@ def _amended(params: Params, numbers: tuple[str, ...]) -> Params:
     return made
 
 
-@motion.command(epilog="Example: farflung ledger motion vote validator.toml 77ab... --owner validator.key")
+@motion.command(epilog="Example: farflung ledger motion vote my.toml 77ab... --owner my.key")
 @CONFIG
 @click.argument("name", metavar="MOTION")
 @OWNER
@@ -208,18 +208,18 @@ def vote(config: Path, name: str, owner: Path, as_json: bool) -> None:
         await client.submit(MotionVote(wanted))
         return await _row(client, wanted)
 
-    _run(config, owner, as_json, step)
+    _run(config, read_account(owner), as_json, step)
 
 
-@motion.command(epilog="Example: farflung ledger motion look validator.toml 77ab... --owner validator.key")
+@motion.command(epilog="Example: farflung ledger motion look my.toml 77ab...")
 @CONFIG
 @click.argument("name", metavar="MOTION")
-@OWNER
 @JSON
-def look(config: Path, name: str, owner: Path, as_json: bool) -> None:
+def look(config: Path, name: str, as_json: bool) -> None:
     """Show what a motion says and how far it is."""
     wanted = Hash(_name(name, "motion"))
-    _run(config, owner, as_json, lambda client: _row(client, wanted))
+    # Nothing is signed: who only looks needs no account.
+    _run(config, SigningKey(secrets.token_bytes(ID_BYTES)), as_json, lambda client: _row(client, wanted))
 
 
 def _amount(text: str) -> int:
