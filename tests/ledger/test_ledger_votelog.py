@@ -13,6 +13,7 @@ from farflung.core.errors import RunError
 from farflung.core.io import durable
 from farflung.ledger.io import votelog
 from farflung.ledger.io.votelog import VoteLog
+from farflung.ledger.sdbft import frames
 
 VOTES = [b"vote %d" % number for number in range(5)]
 
@@ -143,7 +144,7 @@ def test_any_prefix_is_a_torn_append_but_not_of_what_the_log_began_with(tmp_path
     begun = len(path.read_bytes())
     assert reload(path) == tuple(VOTES)  # begins anew: all of it is one whole piece now
     whole = logged(path, [b"a", b"b"], [bytes(range(256)) * 4])
-    first = begun + len(votelog._framed(2, (b"a", b"b")))
+    first = begun + len(frames.framed(2, (b"a", b"b")))
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
         if size < begun:
@@ -161,7 +162,7 @@ def test_a_sector_that_never_came_is_torn_in_the_last_append_only(tmp_path: Path
     for start in range(begins, len(whole), 512):
         path.write_bytes(whole[:start] + bytes(len(whole[start : start + 512])) + whole[start + 512 :])
         assert reload(path) == tuple(VOTES), (before, start)
-    followed = whole + votelog._framed(3, (b"later",))
+    followed = whole + frames.framed(3, (b"later",))
     path.write_bytes(followed[:begins] + bytes(512) + followed[begins + 512 :])
     with pytest.raises(RunError, match="FF-LEDG-320"):
         VoteLog(path)
@@ -214,17 +215,17 @@ def test_any_flipped_bit_keeps_a_validator_from_starting(tmp_path: Path):
 def test_frames_out_of_order_are_damage(tmp_path: Path):
     path = tmp_path / "votes"
     whole = logged(path, VOTES[:1], VOTES[1:2], VOTES[2:3])
-    size = len(votelog._framed(1, (VOTES[0],)))
+    size = len(frames.framed(1, (VOTES[0],)))
     first, second, third = (whole[len(whole) - k * size :][:size] for k in (3, 2, 1))
     begun = whole[: -3 * size]
-    for frames in ((second, first), (first, first), (first, third), (first, second, second), (third,)):
-        path.write_bytes(begun + b"".join(frames))
+    for order in ((second, first), (first, first), (first, third), (first, second, second), (third,)):
+        path.write_bytes(begun + b"".join(order))
         with pytest.raises(RunError, match="FF-LEDG-320"):
             VoteLog(path)
 
 
 def test_a_file_that_is_no_vote_log_is_refused(tmp_path: Path):
-    for content in (b"", b"something else" * 9, votelog._framed(0, ()), votelog._framed(0, (b"x", b"0"))):
+    for content in (b"", b"something else" * 9, frames.framed(0, ()), frames.framed(0, (b"x", b"0"))):
         (tmp_path / "votes").write_bytes(content)
         with pytest.raises(RunError, match="FF-LEDG-320"):
             VoteLog(tmp_path / "votes")

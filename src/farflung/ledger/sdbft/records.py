@@ -1,6 +1,7 @@
 """What a vote log holds: own votes, and the proposals and quorums that they rest on (rule 7).
 
-How these bytes get to a disk, and how a torn write is told from damage, is the business of ledger.io.votelog.
+How these bytes lie in a file, and how a torn write is told from damage: `frames`; how they get there:
+ledger.io.votelog.
 """
 
 from __future__ import annotations
