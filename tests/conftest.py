@@ -2,6 +2,7 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 # A shell that starts something in the background lets it ignore Ctrl-C, and so all that it starts: the tests of what
@@ -12,3 +13,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No test is timed: on a busy machine an example takes as long as it takes.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def _patience(item: pytest.Item) -> float:
+    """How long a test may last, in seconds; 0 where it does not say."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark and mark.args else 0.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may last longest begins first, so that nothing long is left alone at the end; else as in the files."""
+    items.sort(key=lambda item: -_patience(item))

@@ -36,7 +36,7 @@ def finished(tiny: tuple[Farflung, Ended]) -> ff.Run:
     return ff.load(run)
 
 
-@marked
+@pytest.mark.tree
 @pytest.mark.slow
 def test_a_run_inside_a_running_loop_calls_back_in_our_thread_and_hands_over(tmp_path: Path) -> None:
     seen: list[AnyEvent] = []
@@ -115,7 +115,7 @@ def interrupted(folder: Path, where: str, times: int) -> list[str]:
     return rest.splitlines()
 
 
-@marked
+@pytest.mark.tree
 @pytest.mark.parametrize("where", ["script", "loop"])
 @pytest.mark.slow
 def test_one_interrupt_finishes_the_round_and_settles(where: str, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_one_interrupt_finishes_the_round_and_settles(where: str, tmp_path: Path
     assert not run.model().training
 
 
-@marked
+@pytest.mark.tree
 @pytest.mark.slow
 def test_a_second_interrupt_inside_a_loop_ends_the_run_at_once(tmp_path: Path) -> None:
     said = interrupted(tmp_path / "run", "loop", 2)

@@ -87,7 +87,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...]
     return words, passed(folder / "points"), outcome(ended.result)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_kill_at_every_failpoint_ends_with_the_same_bits(reference: Any, farflung: Farflung) -> None:
     words, points, wanted = reference

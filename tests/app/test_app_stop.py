@@ -9,7 +9,7 @@ import signal
 import pytest
 from app_trees import Farflung, stored_events
 
-pytestmark = [pytest.mark.slow, pytest.mark.tree, pytest.mark.xdist_group("stop")]
+pytestmark = [pytest.mark.slow, pytest.mark.tree]
 
 
 def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung) -> None:
