@@ -15,13 +15,13 @@ from farflung.core.crypto import NS_SPEC, digest, local_key
 from farflung.core.errors import NetworkError, ProtocolError, RunError
 from farflung.core.ids import Hash
 from farflung.ledger import queries
-from farflung.ledger.block import Genesis
+from farflung.ledger.block import Genesis, Header, vote_for
 from farflung.ledger.params import Params
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected, Result
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.state import apply_block, genesis_header, genesis_state
 from farflung.ledger.tx import SignedTx, Transfer, make_tx, sign_tx, tx_id
-from farflung.ledger.votes import NO_CERTIFICATE
+from farflung.ledger.votes import NO_CERTIFICATE, Certificate, Kind, certificate_of, sign_vote
 
 FOUR = tuple(local_key(21, "validator", seat) for seat in range(4))
 ALICE, BOB = local_key(21, "alice"), local_key(21, "bob")
@@ -58,7 +58,9 @@ class World:
                 return self.head()
 
     def head(self) -> queries.HeadIs:
-        return queries.HeadIs(replace(genesis_header(GENESIS), time=self.state.time), NO_CERTIFICATE)
+        height = self.state.height
+        header = replace(genesis_header(GENESIS), height=height, time=self.state.time)
+        return queries.HeadIs(header, certified(header) if height else NO_CERTIFICATE)
 
     def take(self, signed: SignedTx) -> Result:
         name = tx_id(signed)
@@ -84,6 +86,11 @@ class World:
         row = self.state.find(AccountRow, BOB.public)
         assert row is not None
         return row.balance - MONEY
+
+
+def certified(header: Header) -> Certificate:
+    vote = vote_for(header, 1, Kind.FINALIZE)
+    return certificate_of([sign_vote(key, seat, vote) for seat, key in enumerate(FOUR)], len(FOUR))
 
 
 class Line:
@@ -158,6 +165,24 @@ def test_an_answer_that_was_lost_has_the_same_bytes_sent_elsewhere() -> None:
         world.ways[0] = world.ways[1] = submits(world, takes_and_dies)
         await world.client().submit(PAY)
         assert len({signed for _, signed in world.seen}) == 1
+        assert world.paid == 7
+
+    run(body)
+
+
+def test_a_refresh_does_not_forget_what_was_given_up() -> None:
+    async def body(world: World) -> None:
+        def takes_and_dies(query: queries.Query) -> Any:
+            world.honest(query)
+            raise NetworkError("FF-NET-046", "the connection was lost")
+
+        client = world.client(patience=0.1)
+        world.ways = [submits(world, takes_and_dies)] * 4
+        with pytest.raises(NetworkError):
+            await client.submit(PAY)
+        world.ways = [world.honest] * 4
+        await client.refresh()
+        await client.submit(PAY)
         assert world.paid == 7
 
     run(body)

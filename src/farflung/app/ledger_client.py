@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -13,7 +14,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import light, queries
-from farflung.ledger.block import Block, Genesis
+from farflung.ledger.block import Block, Genesis, Header
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
 from farflung.ledger.rows import (
@@ -26,7 +27,7 @@ from farflung.ledger.rows import (
     NodeState,
     channel_key,
 )
-from farflung.ledger.tx import NodeLeave, NodeRegister, Op, SignedTx, make_tx, sign_tx, tx_id
+from farflung.ledger.tx import NodeLeave, NodeRegister, Op, SignedTx, Transfer, make_tx, sign_tx, tx_id
 from farflung.ledger.votes import faults
 from farflung.net.io.connection import Connection
 
@@ -42,6 +43,7 @@ _LATER: Final = (
 )  # it may be handed in again, as it is
 
 AnswerT = TypeVar("AnswerT", bound=queries.Answer)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,9 @@ class LedgerClient:
     Whoever gave up waiting and submits the same again sends the same bytes again.
 
     A row is believed of any single validator, because it comes with its proof: checked under the committee that follows
-    from the genesis, epoch by epoch (ledger.light). Nobody can prove that there is *no* row, nor that it is the newest.
+    from the genesis, epoch by epoch (ledger.light). Nobody can prove that there is *no* row, nor that it is the newest;
+    but nothing is believed of a block below one that this client has seen or has a transaction in, and after `refresh`
+    rows are the newest.
     """
 
     def __init__(
@@ -84,6 +88,10 @@ class LedgerClient:
         self._turn = asyncio.Lock()
         self._open: tuple[tuple[Op, ...], SignedTx] | None = None  # of unknown fate
         self._trust = light.trust_in(genesis)
+        self._seen = 0  # a height: what is proved of a lower one is too old
+        self._nonce = (
+            0  # the least that this client has not used: a validator that is behind names an earlier one
+        )
 
     @property
     def chain(self) -> Hash:
@@ -114,18 +122,43 @@ class LedgerClient:
             names = ", ".join(type(op).__name__ for op in ops)
             raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{code}: {why}")
 
+    async def refresh(self) -> int:
+        """Whatever row is asked for afterwards is at least as new as this call: such a read is linearizable.
+
+        It waits for a transaction of this key, signed now, to be final, pays its fee, and returns its block's height.
+        No block that was final before the call can contain it, so all of them are below (docs/protocol/ledger, "What a
+        read promises"). Raises RunError FF-APP-320 when the ledger takes none of this key, and what `submit` raises.
+        A submission of unknown fate stays so, for the next one to settle.
+        """
+        async with self._turn:
+            if self._open is not None:
+                await self._fate(self._open[1])
+            for _ in range(_SIGNED_ANEW):
+                # More than anybody has: it moves nothing. Drawn, because a mark that was given up, with the nonce and
+                # time of this one, would else be the same bytes, and its block may be older than what is asked about.
+                mark = Transfer(self.own, 1 + secrets.randbits(62))
+                fate = await self._fate(await self._signed((mark,)))
+                if fate.height is not None:
+                    return fate.height
+        raise RunError(
+            "FF-APP-320",
+            "the ledger takes no transaction of this key",
+            cause=f"{fate.code}: {fate.why}",
+            hint="rows are read without `refresh` by whoever cannot pay a fee: proved, and perhaps not the newest",
+        )
+
     async def _settled(self) -> tuple[tuple[Op, ...], Fate] | None:
         """What became of the transaction that was given up, if there is one; None too if it is void."""
         if self._open is None:
             return None
         ops, signed = self._open
-        fate = await self._fate(signed)
+        fate = await self._closed(signed)
         return None if _is_void(fate) else (ops, fate)
 
     async def _carried_out(self, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], Fate]:
         for _ in range(_SIGNED_ANEW):
             self._open = ops, await self._signed(ops)
-            fate = await self._fate(self._open[1])
+            fate = await self._closed(self._open[1])
             if not _is_void(fate) or len(self._panel) == 1:
                 break
         return ops, fate
@@ -139,15 +172,24 @@ class LedgerClient:
         if reign.committee.epoch > self._trust.epoch:
             await self._follow()
         fee = reign.params.fee_min
-        tx = make_tx(self.chain, self._key.public, account.nonce, *ops, fee=fee, expires=expires)
+        nonce = max(account.nonce, self._nonce)
+        tx = make_tx(self.chain, self._key.public, nonce, *ops, fee=fee, expires=expires)
         return sign_tx(self._key, tx)
 
     async def _fate(self, signed: SignedTx) -> Fate:
         """What enough validators say alike of it. Raises what `Panel.agreed` raises."""
         body = encode(queries.Submit((signed,)))
         fate = await self._panel.agreed(body, lambda data: _fate_of(signed, data), self._honest)
+        if fate.height is not None:
+            self._seen = max(self._seen, fate.height)
+            self._nonce = max(self._nonce, signed.tx.nonce + 1)
+        return fate
+
+    async def _closed(self, signed: SignedTx) -> Fate:
+        """The fate of what was given up or is handed in first; it may still enter one day if that is not known."""
+        fate = await self._fate(signed)
         if fate.height is not None or _is_void(fate):
-            self._open = None  # otherwise it may still enter one day
+            self._open = None
         return fate
 
     async def _ask(self, query: queries.Query, kind: type[AnswerT], need: int = 1) -> AnswerT:
@@ -199,15 +241,22 @@ class LedgerClient:
     async def receipt(self, table: str, key: bytes) -> Receipt | None:
         """The proof of one row, checked; None where a validator says that there is none.
 
-        Raises VerificationError FF-LEDG-071 to -076 when no validator brings a proof that holds, and FF-APP-319.
+        Raises VerificationError FF-LEDG-071 to -076 when no validator brings a proof that holds, and FF-APP-319;
+        NotYetError FF-APP-321 when all of them stay behind what was seen before.
         """
-        body = encode(queries.AskReceipt(table, key))
+        query = queries.AskReceipt(table, key)
+        found = await self._believed(query, lambda data: self._proved(data, table, key))
+        self._seen = max(self._seen, found.header.height if found is not None else 0)
+        return found
+
+    async def _believed(self, query: queries.Query, read: Callable[[bytes], T]) -> T:
+        """What one validator proves; committees that are not known here yet are followed first."""
         try:
-            return await self._panel.agreed(body, lambda data: self._proved(data, table, key), 1)
-        except VerificationError:
-            if not await self._follow():  # it was certified by a committee that is not known here yet
+            return await self._panel.agreed(encode(query), read)
+        except (VerificationError, NotYetError):
+            if not await self._follow():
                 raise
-        return await self._panel.agreed(body, lambda data: self._proved(data, table, key), 1)
+        return await self._panel.agreed(encode(query), read)
 
     def _proved(self, data: bytes, table: str, key: bytes) -> Receipt | None:
         receipt = _answer_of(data, queries.ReceiptIs).receipt
@@ -220,7 +269,17 @@ class LedgerClient:
                     cause=f"{row.TABLE} instead of {table}, or another one of its rows",
                     hint="another validator is asked; this one lies, or is broken",
                 )
+            self._check_seen(receipt.header)
         return receipt
+
+    def _check_seen(self, header: Header) -> None:
+        if header.height < self._seen:
+            raise NotYetError(
+                "FF-APP-321",
+                "a validator is behind what this client has seen of the ledger",
+                cause=f"it is at block {header.height}, and block {self._seen} is final",
+                hint="another one is asked; `farflung ledger status` shows who is behind",
+            )
 
     async def steps(self) -> list[Receipt]:
         """What leads from the genesis to the committee of today: one receipt for each epoch from 1 on."""
@@ -255,8 +314,16 @@ class LedgerClient:
         return found
 
     async def head(self) -> queries.HeadIs:
-        """The newest header."""
-        return await self._ask(queries.AskHead(), queries.HeadIs)
+        """A final header, none below one that was seen before. Raises as `receipt`."""
+        head = await self._believed(queries.AskHead(), self._headed)
+        self._seen = max(self._seen, head.header.height)
+        return head
+
+    def _headed(self, data: bytes) -> queries.HeadIs:
+        head = _answer_of(data, queries.HeadIs)
+        light.check_header(self._trust, head.header, head.certificate)
+        self._check_seen(head.header)
+        return head
 
     async def register(self, caps: Hash, unit_price: int, stake: int, expires: int, *more: Op) -> None:
         """Registers this key's node, unless it ever was: a run that is resumed after its end brings nobody back.

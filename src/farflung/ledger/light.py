@@ -13,12 +13,12 @@ from collections.abc import Iterable
 from farflung.core.codec import Wire
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.block import Genesis, is_final
+from farflung.ledger.block import Genesis, Header, is_final
 from farflung.ledger.proof import Receipt, opened, refused
 from farflung.ledger.rows import Row
 from farflung.ledger.seats import CommitteeRow
 from farflung.ledger.state import genesis_header
-from farflung.ledger.votes import NO_CERTIFICATE
+from farflung.ledger.votes import NO_CERTIFICATE, Certificate
 
 
 class Trust(Wire, frozen=True):
@@ -43,15 +43,20 @@ def check(trust: Trust, receipt: Receipt) -> Row:
     Raises VerificationError: FF-LEDG-071 other chain, -072 not certified by this committee, -073 to -076 as
     `proof.opened`.
     """
-    header = receipt.header
-    if receipt.genesis != trust.chain or header.chain != trust.chain:
-        raise refused("FF-LEDG-071", "it is of another chain")
-    is_root = header.id == trust.root and header.height == 0 and receipt.certificate == NO_CERTIFICATE
-    if not is_root and not (
-        header.epoch == trust.epoch and is_final(header, receipt.certificate, trust.committee)
-    ):
-        raise refused("FF-LEDG-072", f"its block is not certified by the committee of epoch {trust.epoch}")
+    check_header(trust, receipt.header, receipt.certificate, receipt.genesis)
     return opened(receipt)
+
+
+def check_header(trust: Trust, header: Header, certificate: Certificate, chain: Hash | None = None) -> None:
+    """Whether the trusted committee made the header final. `chain`: as whoever shows it says, beside the header.
+
+    Raises VerificationError FF-LEDG-071 other chain, -072 not certified by this committee.
+    """
+    if header.chain != trust.chain or chain not in (None, trust.chain):
+        raise refused("FF-LEDG-071", "it is of another chain")
+    is_root = header.id == trust.root and header.height == 0 and certificate == NO_CERTIFICATE
+    if not is_root and not (header.epoch == trust.epoch and is_final(header, certificate, trust.committee)):
+        raise refused("FF-LEDG-072", f"its block is not certified by the committee of epoch {trust.epoch}")
 
 
 def follow(trust: Trust, receipt: Receipt) -> Trust:
