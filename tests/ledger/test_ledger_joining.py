@@ -12,11 +12,11 @@ from ledger_world import genesis
 
 from farflung.core import limits
 from farflung.core.codec import encode
-from farflung.core.errors import FarflungError, NetworkError
+from farflung.core.errors import NetworkError
 from farflung.ledger import queries as q
 from farflung.ledger import snapshot
 from farflung.ledger.chain import Chain
-from farflung.ledger.io.joining import join
+from farflung.ledger.io.joining import Joined, join
 from farflung.ledger.io.store import Store
 
 
@@ -76,8 +76,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SNAPSHOT_BLOCKS", 4)
 
 
-def joined(path: Path, *servers: Server) -> bool:
+def asked(path: Path, *servers: Server) -> Joined:
     return asyncio.run(join([server.ask for server in servers], path, servers[0].chain.genesis))
+
+
+def joined(path: Path, *servers: Server) -> bool:
+    return asked(path, *servers).height > 0
 
 
 def loaded(path: Path, source: Chain) -> Chain:
@@ -94,7 +98,7 @@ def test_who_is_far_behind_begins_from_a_snapshot(tmp_path: Path):
     assert (chain.head, contents(chain.state)) == (source.head, contents(source.state))
     again = Server(source)
     assert not joined(path, again)
-    assert again.asked == ["AskHead", "AskBlocks"]
+    assert again.asked == ["AskHead"]
 
 
 def test_who_is_not_far_behind_takes_blocks_unless_they_are_gone(tmp_path: Path):
@@ -121,11 +125,20 @@ def test_servers_that_lie_or_fail_are_left_for_the_next_one_which_goes_on(tmp_pa
     assert servers[4].asked.count("AskChunk") == whole.asked.count("AskChunk") - 2
 
 
-@pytest.mark.parametrize("kind", [Away, Deaf, Liar])
-def test_without_an_honest_server_the_file_stays_as_it_was(tmp_path: Path, kind: type[Server]):
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (Away, "FF-TEST-001"),
+        (Deaf, "FF-LEDG-333"),
+        (Liar, "FF-LEDG-327"),
+        (Forgetful, "FF-LEDG-334"),
+    ],
+)
+def test_without_an_honest_server_the_file_stays_as_it_was(tmp_path: Path, kind: type[Server], code: str):
     path, source = tmp_path / "chain.db", history()
-    with pytest.raises(FarflungError):
-        joined(path, kind(source))
+    found = asked(path, kind(source), kind(source))
+    assert found.height == 0
+    assert [(place, error.code) for place, error in found.faults] == [(0, code), (1, code)]
     assert loaded(path, source).head == Chain(genesis()).head
 
 
@@ -153,5 +166,31 @@ def test_the_committees_are_walked_before_the_last_one_is_believed(tmp_path: Pat
             return q.StepsAre(()) if isinstance(query, q.AskSteps) else super().said(query)
 
     for kind in (Skips, Silent):
-        with pytest.raises(FarflungError, match="FF-LEDG-"):
-            joined(tmp_path / "other.db", kind(source))
+        found = asked(tmp_path / "other.db", kind(source))
+        assert found.height == 0
+        assert [error.code[:8] for _, error in found.faults] == ["FF-LEDG-"]
+
+
+def test_who_begins_behind_the_block_that_closes_an_epoch_opens_again_under_the_next_committee(
+    tmp_path: Path,
+):
+    reign, path = Reign(), tmp_path / "chain.db"
+    reign.grow(4)
+    source = reign.chain
+    assert source.state.closes
+
+    class Silent(Server):
+        """Names no committee behind that of the block."""
+
+        def said(self, query: q.Read) -> q.Answer:
+            return q.StepsAre(()) if isinstance(query, q.AskSteps) else super().said(query)
+
+    found = asked(path, Silent(source), Server(source))
+    assert [error.code for _, error in found.faults] == ["FF-LEDG-337"]
+    assert found.height == source.head.height
+    store = Store.open(path, source.genesis)
+    chain = store.load()
+    assert chain.steps == source.steps
+    store.adopt(chain, (reign.step(),))
+    store.close()
+    assert loaded(path, source).head == source.head

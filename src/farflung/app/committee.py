@@ -23,7 +23,7 @@ from farflung.ledger.io.votelog import VoteLog
 from farflung.ledger.node import At, Effect, Moved, Node, Reply
 from farflung.ledger.results import Outcome, Rejected, Result
 from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import Status, read_message
+from farflung.ledger.sdbft.messages import Blocks, Status, read_message
 from farflung.ledger.seats import ValidatorRow, ValidatorState
 from farflung.ledger.tx import SignedTx
 from farflung.net.io.connection import Connection
@@ -119,6 +119,10 @@ class Committee:
         if isinstance(message, Status):
             self.heights[connection.peer] = message.height
         self._do(lambda at: self.node.handle(ev.Received(connection.peer, message), at))
+
+    def take(self, peer: PeerId, blocks: tuple[Block, ...]) -> None:
+        """Final blocks that a validator was asked for: the replica judges them as if they had been sent."""
+        self._do(lambda at: self.node.handle(ev.Received(peer, Blocks(blocks)), at))
 
     async def submit(self, txs: Sequence[SignedTx]) -> tuple[Result, ...]:
         """What became of each, once that is final. Raises NetworkError FF-APP-295 when the validator ends before."""

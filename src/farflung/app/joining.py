@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from farflung.app.ledger_client import serve_nothing
@@ -11,25 +13,76 @@ from farflung.app.panel import Panel
 from farflung.app.validating import Setting
 from farflung.app.ways_to_ledger import reaches_of
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import NetworkError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import ID_BYTES, PeerId
-from farflung.ledger.io.joining import join
+from farflung.ledger.io.joining import Ask, Joined, join
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
 
+Places = Mapping[PeerId, tuple[str, int]]
 
-async def begin(setting: Setting, places: Mapping[PeerId, tuple[str, int]]) -> bool:
-    """Before the validator's own files are open. Returns whether a snapshot took their place.
 
-    That nobody answers, or that one lies, is no reason not to begin: one of them must not be able to prevent it. Raises
-    RunError FF-LEDG-080 to -083 for the files.
-    """
+@dataclass(frozen=True)
+class Tidings:
+    """Who was asked for a snapshot, what came of it, and what was wrong with whom."""
+
+    places: Places
+    joined: Joined
+
+    @property
+    def height(self) -> int:
+        """That of the snapshot which was taken; 0: none."""
+        return self.joined.height
+
+    @property
+    def silent(self) -> int:
+        """How many of them failed, and gave nothing."""
+        return len({place for place, _ in self.joined.faults})
+
+    def lines(self) -> Iterator[str]:
+        """For a person: each fault with its code and cause, and what to do where it matters."""
+        asked = list(self.places.items())
+        for place, error in self.joined.faults:
+            peer, (host, port) = asked[place]
+            cause = f" ({error.cause})" if error.cause else ""
+            yield f"asked {peer.hex()[:12]} at {host}:{port}: {error.code} {error.message}{cause}"
+        if self.height:
+            yield f"took the snapshot of block {self.height}: every chunk is under a certified state root"
+        elif self.joined.is_needed:
+            yield from untaken(self).lines()
+        elif asked and self.silent == len(asked):
+            yield (
+                f"none of {len(asked)} other validators answered: it begins from its own blocks, and "
+                "meets them when they are there"
+            )
+
+
+def untaken(tidings: Tidings) -> FarflungError:
+    """A snapshot was needed, and nobody gave one."""
+    return NetworkError(
+        "FF-APP-322",
+        "this validator cannot catch up: nobody keeps the next block, and nobody gave a snapshot",
+        cause=f"{len(tidings.places)} were asked, {tidings.silent} of them failed",
+        hint="name more validators under [validators] in its file; it tries again by itself",
+    )
+
+
+@contextlib.asynccontextmanager
+async def asking(places: Places) -> AsyncIterator[Sequence[Ask]]:
+    """A question to each validator, under a key of this moment: what is asked takes no part in any committee."""
     endpoint = Endpoint(SigningKey(secrets.token_bytes(ID_BYTES)), serve_nothing, Counter())
     panel = Panel(reaches_of(((peer, *place) for peer, place in places.items()), endpoint))
-    asks = [partial(panel.call, number) for number in range(len(panel))]
     try:
-        return await join(asks, setting.folder / "chain.db", setting.genesis)
-    except (NetworkError, VerificationError):
-        return False
+        yield [partial(panel.call, number) for number in range(len(panel))]
     finally:
         await endpoint.close()
+
+
+async def begin(setting: Setting, places: Places) -> Tidings:
+    """Before the validator's own files are open: puts a snapshot in their place where one is needed and given.
+
+    That nobody answers, or that all lie, is no reason not to begin: they must not be able to prevent it. Raises
+    RunError FF-LEDG-080 to -083 for the files.
+    """
+    async with asking(places) as asks:
+        return Tidings(places, await join(asks, setting.folder / "chain.db", setting.genesis))

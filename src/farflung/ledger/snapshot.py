@@ -19,6 +19,7 @@ from farflung.core.ids import ID_BYTES
 from farflung.ledger.block import Genesis, Header, is_final, state_root
 from farflung.ledger.light import Trust
 from farflung.ledger.rows import KINDS
+from farflung.ledger.seats import CommitteeRow
 from farflung.ledger.state import law_of
 from farflung.ledger.tables import State, Table
 from farflung.ledger.votes import Certificate
@@ -99,6 +100,11 @@ def chunk_of(state: State, table: str, number: int) -> Rows | None:
 def chunks_of(listing: Listing) -> int:
     """How many chunks a table has."""
     return -(-listing.rows >> level_of(listing.table))
+
+
+def opened_by(manifest: Manifest) -> int:
+    """The last epoch that the state names: that of the header, or the next one where its block closes it."""
+    return next((each.rows for each in manifest.tables if each.table == CommitteeRow.TABLE), 0) - 1
 
 
 def check_manifest(manifest: Manifest, trust: Trust) -> None:

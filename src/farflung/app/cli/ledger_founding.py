@@ -12,9 +12,10 @@ from typing import Any
 import click
 import msgspec
 
-from farflung.app.joining import begin
+from farflung.app.joining import Places, Tidings
 from farflung.app.keyfiles import new_account
-from farflung.app.validating import Service, Setting
+from farflung.app.returning import Tenure
+from farflung.app.validating import Setting
 from farflung.app.validator_config import PORT, read_config
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
@@ -24,7 +25,6 @@ from farflung.core.io.durable import write_atomic
 from farflung.core.money import MICRO
 from farflung.ledger.block import Genesis
 from farflung.ledger.params import Params
-from farflung.net.counters import Counter
 from farflung.net.io.listening import LOOPBACK
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="JSON objects on stdout.")
@@ -122,15 +122,20 @@ def validator(config: Path, as_json: bool) -> None:
     asyncio.run(_serve(setting, places, as_json))
 
 
-async def _serve(setting: Setting, places: dict[PeerId, tuple[str, int]], as_json: bool) -> None:
+def _talk(tidings: Tidings) -> None:
+    sys.stderr.write("".join(f"{line}\n" for line in tidings.lines()))
+    sys.stderr.flush()
+
+
+async def _serve(setting: Setting, places: Places, as_json: bool) -> None:
     is_over = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, is_over.set)
-    await begin(setting, places)
-    service = Service(setting, Counter(), lambda: None)
+    tenure = Tenure(setting, places, _talk)
     try:
-        host, port = await service.open(places)
+        host, port = await tenure.open()
+        service = tenure.service
         key, height = setting.key.public.hex(), service.chain.head.height
         readers = f"http://{LOOPBACK}:{service.readers_port}" if service.readers_port else ""
         facts = {"validator": key, "host": host, "port": port, "height": height, "readers": readers}
@@ -138,11 +143,13 @@ async def _serve(setting: Setting, places: dict[PeerId, tuple[str, int]], as_jso
         text += [f"readers   {readers}"] if readers else []
         text += ["Ctrl-C ends it."]
         say(as_json, facts, text)
-        ending = asyncio.ensure_future(is_over.wait())
-        either: set[asyncio.Future[Any]] = {ending, service.failed}
+        ending, running = asyncio.ensure_future(is_over.wait()), asyncio.ensure_future(tenure.run())
+        either: set[asyncio.Future[Any]] = {ending, running}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         ending.cancel()
-        if service.failed.done():
-            service.failed.result()
+        if running.done():
+            running.result()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
     finally:
-        await service.close()
+        await tenure.close()

@@ -26,6 +26,8 @@ class LedgerGauges:
     rejected: int = 0
     requests: int = 0
     refusals: int = 0
+    snapshots: int = 0
+    stranded: int = 0
     finality: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
     finalized: int = 0  # how many blocks `finality` was told of, ever
     finality_sum: float = 0.0
@@ -51,6 +53,9 @@ class LedgerGauges:
         yield from _counter("rejected", "Transactions that may not enter a block.", self.rejected)
         yield from _counter("api_requests", "Requests of readers.", self.requests)
         yield from _counter("api_refusals", "Requests of readers that were refused.", self.refusals)
+        yield from _counter("snapshots", "Snapshots taken where blocks were gone.", self.snapshots)
+        about = "1 while the next block is gone and nobody gives a snapshot."
+        yield from _gauge("stranded", about, self.stranded)
         yield from self._finality()
         name = "farflung_ledger_peer_lag_blocks"
         yield f"# HELP {name} Blocks that another validator is behind."

@@ -24,6 +24,7 @@ _SETTINGS: Final = (
     "synchronous = FULL",
     "cache_size = -65536",  # KiB, at most: a block of thousands of accounts changes more pages than 2 MiB hold
 )
+DAMAGED: Final = "FF-LEDG-081"
 _CHECK: Final = 16  # bytes of a checksum
 _MACHINE_ERRORS: Final = (
     sqlite3.SQLITE_CANTOPEN,

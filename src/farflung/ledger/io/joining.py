@@ -1,86 +1,197 @@
 """Who joins a ledger late, or slept long, begins from a snapshot: whichever server gives it, and none is believed.
 
-A server that sends one wrong piece, fails, or does not end is left for the next one, which goes on where it stopped.
+Two things make one necessary: blocks behind one's own that are no longer kept by anybody who answers, or a certified
+state so far ahead that it is there sooner. Neither is taken on one server's word, because a snapshot costs the blocks
+before it: who says that blocks are gone is believed only while no other server shows the next one, and how far ahead
+a ledger is shows its certificate. A server that sends one wrong piece, fails, or does not end is left for the next one,
+which goes on where it stopped; what was wrong with each is told.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, TypeVar
 
 from farflung.core import limits
 from farflung.core.codec import encode
-from farflung.core.errors import FarflungError, ProtocolError
+from farflung.core.errors import FarflungError, NetworkError, ProtocolError, VerificationError
 from farflung.ledger import light, queries
-from farflung.ledger.block import Genesis
+from farflung.ledger.block import Block, Genesis, Header, has_certificate
 from farflung.ledger.io.snapshots import Incoming
 from farflung.ledger.io.store import Store
 from farflung.ledger.proof import Receipt
-from farflung.ledger.snapshot import AskChunk, AskSnapshot, ChunkIs, SnapshotIs
+from farflung.ledger.snapshot import AskChunk, AskSnapshot, ChunkIs, Manifest, SnapshotIs, opened_by
 
 Ask = Callable[[bytes], Awaitable[bytes]]  # a `ledger.query` and its answer, within a time that it sets
 A = TypeVar("A", bound=queries.Answer)
+T = TypeVar("T")
 
+SERVER_SECONDS: Final = 600  # that one server may take: the next one goes on with the chunks that are here
 _TRIES: Final = 3  # manifests of one server: it may drop a snapshot that is being fetched, but not always
+_AT_ONCE: Final = 8  # servers that are asked where they stand: an answer is at most `limits.CONTROL_BYTES`
 
 
-async def join(asks: Sequence[Ask], path: Path, genesis: Genesis) -> bool:
-    """Puts a snapshot where the ledger's file is, or will be, if the blocks behind it are not kept or too many.
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Where one stands: the last block that one has, and what leads from genesis to its committee."""
 
-    Nobody else may have the file open. Returns whether it did. Raises the last server's error when it should have and
-    nobody gave one, and RunError FF-LEDG-080 to -083 for the file.
+    head: Header
+    steps: tuple[Receipt, ...]
+    trust: light.Trust
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What came of it: the snapshot's height (0: none), whether one is needed, and what was wrong with whom.
+
+    `faults`: places in the servers' order, with the error; one server may have several.
+    """
+
+    height: int
+    is_needed: bool
+    faults: tuple[tuple[int, FarflungError], ...]
+
+
+class _Next(Enum):
+    """What a server says of the block behind one's own."""
+
+    KEPT = "kept"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class _Quest:
+    """One search for a snapshot."""
+
+    held: Incoming
+    own: Own
+    seconds: int
+    faults: list[tuple[int, FarflungError]] = field(default_factory=list)
+
+    @property
+    def told(self) -> tuple[tuple[int, FarflungError], ...]:
+        """The faults by server."""
+        return tuple(sorted(self.faults, key=itemgetter(0)))
+
+    async def guarded(self, place: int, answer: Awaitable[T]) -> T | None:
+        """What one server gives in its time; None when it failed, which is noted."""
+        try:
+            async with asyncio.timeout(self.seconds):
+                return await answer
+        except (NetworkError, VerificationError) as error:
+            self.faults.append((place, error))
+        except TimeoutError:
+            self.faults.append((place, _slow(self.seconds)))
+        return None
+
+
+def own_of(store: Store) -> Own:
+    """Where a store stands. Raises RunError FF-LEDG-081, VerificationError where its committees are not certified."""
+    steps: list[Receipt] = []
+    while page := store.steps(len(steps), queries.STEPS):
+        steps += page
+    trust = light.walk(light.trust_in(store.genesis), steps, len(steps))
+    return Own(store.head, tuple(steps), trust)
+
+
+async def join(asks: Sequence[Ask], path: Path, genesis: Genesis, seconds: int = SERVER_SECONDS) -> Joined:
+    """Puts a snapshot where the ledger's file is, or will be, if one is needed and a server gives it.
+
+    Nobody else may have the file open. Raises RunError FF-LEDG-080 to -083 for the file.
     """
     store = Store.open(path, genesis)
     try:
         held = Incoming(path, genesis)
         try:
-            if not await _fetch(asks, held, store.height):
-                return False
-            held.replace(store)
-            return True
+            joined = await fetch(asks, held, own_of(store), seconds)
+            if joined.height:
+                held.replace(store)
+            return joined
         finally:
             held.close()
     finally:
         store.close()
 
 
-async def _fetch(asks: Sequence[Ask], held: Incoming, height: int) -> bool:
-    last: FarflungError | None = None
-    for ask in asks:
-        try:
-            if await _is_behind(ask, height) and await _fetch_from(ask, held, height):
-                return True
-        except FarflungError as error:
-            last = error
-    if last is not None:
-        raise last
-    return False
+async def fetch(asks: Sequence[Ask], held: Incoming, own: Own, seconds: int = SERVER_SECONDS) -> Joined:
+    """Brings a whole snapshot into `held`, if one is needed; the ledger's own file may be in use meanwhile.
+
+    Whatever servers say or do not say, it ends: each has `seconds`. Raises RunError FF-LEDG-081, -082.
+    """
+    quest, gate = _Quest(held, own, seconds), asyncio.Semaphore(_AT_ONCE)
+
+    async def looked(place: int, ask: Ask) -> tuple[int, _Next] | None:
+        async with gate:
+            return await quest.guarded(place, _standing(ask, own))
+
+    said = await asyncio.gather(*(looked(place, ask) for place, ask in enumerate(asks)))
+    nexts = [each[1] for each in said if each is not None]
+    is_gone = _Next.GONE in nexts and _Next.KEPT not in nexts
+    far = own.head.height + limits.SNAPSHOT_BLOCKS
+    least = own.head.height + 1 if is_gone else far
+    for place, stands in enumerate(said):
+        if stands is not None and (stands[0] >= far or (is_gone and stands[1] == _Next.GONE)):
+            height = await quest.guarded(place, _fetch_from(asks[place], held, own, least))
+            if height:
+                return Joined(height, True, quest.told)
+    return Joined(0, is_gone, quest.told)
 
 
-async def _is_behind(ask: Ask, height: int) -> bool:
-    """Whether the next blocks cannot be had, or are so many that the state is there sooner."""
-    head = (await _asked(ask, queries.AskHead(), queries.HeadIs)).header.height
-    if head - height >= limits.SNAPSHOT_BLOCKS:
-        return True
-    said = queries.read_answer(await ask(encode(queries.AskBlocks(height + 1))))
-    return isinstance(said, queries.Refused) and said.code == queries.PRUNED
+async def _standing(ask: Ask, own: Own) -> tuple[int, _Next]:
+    """A server's height, by its own word, and whether it has the block behind one's own."""
+    height = (await _asked(ask, queries.AskHead(), queries.HeadIs)).header.height
+    if height <= own.head.height:
+        return height, _Next.UNKNOWN
+    said = queries.read_answer(await ask(encode(queries.AskBlocks(own.head.height + 1))))
+    if isinstance(said, queries.Refused) and said.code == queries.PRUNED:
+        return height, _Next.GONE
+    is_kept = isinstance(said, queries.BlocksAre) and said.blocks and _is_next(said.blocks[0], own)
+    return height, _Next.KEPT if is_kept else _Next.UNKNOWN
 
 
-async def _fetch_from(ask: Ask, held: Incoming, height: int) -> bool:
+def _is_next(block: Block, own: Own) -> bool:
+    """Whether it is the block behind one's own: nobody but its committee can make one."""
+    header = block.header
+    place, due = (header.height, header.parent), (own.head.height + 1, own.head.id)
+    is_theirs = header.epoch == own.trust.epoch and place == due
+    return is_theirs and has_certificate(header, block.certificate, own.trust.committee)
+
+
+async def _fetch_from(ask: Ask, held: Incoming, own: Own, least: int) -> int:
+    """The height of the whole snapshot that is in `held` now; 0 where the next blocks come sooner.
+
+    Raises NetworkError FF-LEDG-334 when the server gives none, and what it says that is wrong.
+    """
     for _ in range(_TRIES):
         manifest = (await _asked(ask, AskSnapshot(), SnapshotIs)).manifest
-        if manifest is None or manifest.header.height <= height:
-            return False
-        held.begin(manifest, await _steps(ask, held.genesis, manifest.header.epoch))
-        if await _chunks(ask, held, manifest.header.height):
-            return True
-    return False
+        if manifest is None or manifest.header.height <= own.head.height:
+            raise _none(f"it shows none behind block {own.head.height}, which it says is old")
+        height = manifest.header.height
+        if height < least:
+            return 0
+        held.begin(manifest, await _steps(ask, own, manifest))
+        if await _chunks(ask, held, height):
+            return height
+    raise _none(f"it dropped {_TRIES} of them while they were fetched")
 
 
-async def _steps(ask: Ask, genesis: Genesis, epoch: int) -> list[Receipt]:
-    """What leads to an epoch's committee; each is checked before more are asked for."""
-    trust, found = light.trust_in(genesis), list[Receipt]()
+async def _steps(ask: Ask, own: Own, manifest: Manifest) -> list[Receipt]:
+    """What leads from genesis over one's own committee to the manifest's; each is checked before more are asked for."""
+    trust, found = own.trust, list(own.steps)
+    epoch = max(manifest.header.epoch, min(opened_by(manifest), manifest.header.epoch + 1))
+    if manifest.header.epoch < trust.epoch:
+        raise VerificationError(
+            "FF-LEDG-336",
+            "the snapshot is refused: an earlier committee certified it",
+            cause=f"its block is behind one's own, and its epoch {manifest.header.epoch} before {trust.epoch}",
+            hint="ask another validator: seats that are over have signed a history that is none",
+        )
     while trust.epoch < epoch:
         page = (await _asked(ask, queries.AskSteps(trust.epoch), queries.StepsAre)).steps
         if not page:
@@ -103,7 +214,26 @@ async def _chunks(ask: Ask, held: Incoming, height: int) -> bool:
 async def _asked(ask: Ask, query: queries.Read, kind: type[A]) -> A:
     said = queries.read_answer(await ask(encode(query)))
     if not isinstance(said, kind):
+        told = f": {said.code} {said.message}" if isinstance(said, queries.Refused) else ""
         raise ProtocolError(
-            "FF-LEDG-333", f"a validator answered {type(said).__name__}", cause=f"asked was {kind.__name__}"
+            "FF-LEDG-333",
+            f"a validator answered {type(said).__name__}",
+            cause=f"asked was {kind.__name__}{told[:200]}",
+            hint="ask another validator",
         )
     return said
+
+
+def _none(cause: str) -> NetworkError:
+    return NetworkError(
+        "FF-LEDG-334", "a validator gives no snapshot", cause=cause, hint="ask another validator"
+    )
+
+
+def _slow(seconds: int) -> NetworkError:
+    return NetworkError(
+        "FF-LEDG-335",
+        "a validator takes too long to give its snapshot",
+        cause=f"it had {seconds} s; the chunks that it gave are kept",
+        hint="ask another validator, or this one again: it goes on where it stopped",
+    )

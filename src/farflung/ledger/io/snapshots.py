@@ -18,7 +18,7 @@ from farflung.core.errors import ProtocolError, RunError, VerificationError
 from farflung.core.io.durable import failpoint, remove, sync_folder
 from farflung.ledger import light
 from farflung.ledger.block import Genesis
-from farflung.ledger.io.file import sealed, unsealed
+from farflung.ledger.io.file import DAMAGED, sealed, unsealed
 from farflung.ledger.io.store import PUT_ROW, Store, open_file, put_header, put_mark, put_step
 from farflung.ledger.proof import Receipt
 from farflung.ledger.snapshot import (
@@ -29,6 +29,7 @@ from farflung.ledger.snapshot import (
     check_manifest,
     chunks_of,
     level_of,
+    opened_by,
 )
 
 _LABEL: Final = "ledger.snapshot"
@@ -44,9 +45,21 @@ class Incoming:
     """The state of a ledger on its way to `path`. One process at a time; it is locked."""
 
     def __init__(self, path: Path, genesis: Genesis) -> None:
-        """Opens what came before, if anything did. Raises RunError FF-LEDG-080 to -083."""
+        """Opens what came before, if anything did; what a disk damaged of it is fetched again.
+
+        Raises RunError FF-LEDG-080, -082, -083.
+        """
         self.path, self.genesis = path, genesis
-        self._file = open_file(path.with_name(path.name + ".new"), genesis, _LABEL)
+        try:
+            self._open()
+        except RunError as error:
+            if error.code != DAMAGED:
+                raise
+            remove(path.with_name(path.name + ".new"), _LABEL)
+            self._open()
+
+    def _open(self) -> None:
+        self._file = open_file(self.path.with_name(self.path.name + ".new"), self.genesis, _LABEL)
         self.manifest: Manifest | None = None
         try:
             data = self._file.one("SELECT value FROM meta WHERE name = 'manifest'")
@@ -59,17 +72,25 @@ class Incoming:
             raise
 
     def begin(self, manifest: Manifest, steps: Sequence[Receipt]) -> None:
-        """From now on towards this one. `steps` lead from the genesis' committee to that of the manifest's epoch.
+        """From now on towards this one. `steps` lead from the genesis' committee to the last one that its state names.
 
-        Raises VerificationError FF-LEDG-071 to -076 and -253 (`light.walk`), -324 to -326 (`check_manifest`).
+        Raises VerificationError FF-LEDG-071 to -076 and -253 (`light.walk`), -324 to -326 (`check_manifest`), -337.
         """
         trust = light.walk(light.trust_in(self.genesis), steps, manifest.header.epoch)
         check_manifest(manifest, trust)
+        opened = opened_by(manifest)
+        if light.walk(trust, steps[trust.epoch :], opened).epoch != opened:
+            raise VerificationError(
+                "FF-LEDG-337",
+                "the snapshot is refused: its block closes an epoch, and nobody shows the next committee",
+                cause=f"its state names the committee of epoch {opened}, and the way there ends before",
+                hint="ask another validator: this one lies, or its disk is damaged",
+            )
         self._keep(manifest)
         with self._file.transaction("begin") as connection:
             for statement in _AFRESH:
                 connection.execute(statement)
-            for step in steps[: manifest.header.epoch]:
+            for step in steps[:opened]:
                 put_step(connection, step)
             data = sealed("manifest", encode(manifest))
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('manifest', ?)", (data,))

@@ -112,6 +112,12 @@ class Store:
     # The past
 
     @property
+    def head(self) -> Header:
+        """The last block's header; that of height 0 follows from genesis. Raises RunError FF-LEDG-081, -082."""
+        held = self._header(self.height)
+        return held[0] if held else genesis_header(self.genesis)
+
+    @property
     def first(self) -> int:
         """The lowest height from which on all blocks are kept whole; behind the head where none is."""
         return self._first
