@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from sim_committee import World
+from sim_committee import Wires, World
 from sim_committee_app import cheap_signatures
 
 DELAY = 10  # of each message
@@ -51,6 +51,18 @@ def test_a_committee_of_one_needs_no_message() -> None:
         world.run(1000)
     assert world.heights()[0] >= 4
     assert not any(world.sent.values())
+
+
+@pytest.mark.parametrize("delay", [151, 290, 310, 600])
+def test_timers_grow_to_delays_that_nobody_foretold(delay: int) -> None:
+    """Between a half and the whole of a time-out each view was notarized too late to be finalized, so nobody waited
+    longer: a timer that grows with nullified views alone is one of a committee that never ends a block.
+    """
+    world = World(4, delta_ms=100)
+    world.wires, world.messages_most = Wires(delay=delay), 10_000
+    with cheap_signatures():
+        world.start()
+        assert world.run(200 * delay, lambda: min(world.heights()) >= 10)
 
 
 @pytest.mark.slow

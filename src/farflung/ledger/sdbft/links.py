@@ -139,11 +139,6 @@ class Branches:
             return None
         return next((p for p in range(begin + 1, view) if not self._tallies.is_nullified(p)), None)
 
-    def nullified_before(self, view: int) -> int:
-        """How many views directly before this one were nullified and not notarized."""
-        count = 0
-        while (
-            self._tallies.is_nullified(view - count - 1) and self._tallies.notarized(view - count - 1) is None
-        ):
-            count += 1
-        return count
+    def unfinished_before(self, view: int) -> int:
+        """How many views are behind the last final one and before this, but for the newest, whose block is young."""
+        return max(0, view - self.head.view - 2)

@@ -300,7 +300,7 @@ class Replica(Inbox):
 
     def _deadline(self) -> int:
         """When the timer of the view fires next."""
-        span = self.reign.span_ms(self._branches.nullified_before(self._view))
+        span = self.reign.span_ms(self._branches.unfinished_before(self._view))
         if self._fired > self._entered:
             return self._fired + span
         if self._is_working:

@@ -34,9 +34,9 @@ class Reign:
         """The seat of a key; None for one that only follows."""
         return self.members.index(key) if key in self.members else None
 
-    def span_ms(self, nullified: int) -> int:
-        """How long a view may last after so many nullified ones: it doubles with every f + 1 of them."""
-        return ROUND_TRIPS * self.delta_ms << min(DOUBLINGS, nullified // (faults(len(self.members)) + 1))
+    def span_ms(self, unfinished: int) -> int:
+        """How long a view may last after so many that brought nothing final: it doubles with every f + 1 of them."""
+        return ROUND_TRIPS * self.delta_ms << min(DOUBLINGS, unfinished // (faults(len(self.members)) + 1))
 
 
 class Activity:
