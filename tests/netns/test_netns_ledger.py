@@ -129,15 +129,14 @@ class Scene:
         """Pays, one transaction after the other, until it is told to stop."""
         endpoint = Endpoint(CLIENTS[index], serve_nothing, Counter())
         client = self._client(index, endpoint, CLIENTS[index])
-        sent = 0
+        sent, began = 0, time.monotonic()
         while not self.is_over:
-            began = time.monotonic()
             try:
                 await client.submit(Transfer(SINK, 1 + sent))
             except FarflungError:
-                continue  # its fate is unknown: the same is sent again
+                continue  # its fate is unknown: the same is sent again, and began when it was sent first
             self.history.append(Written(index, sent, began, time.monotonic()))
-            sent += 1
+            sent, began = sent + 1, time.monotonic()
         await endpoint.close()
 
     async def found(self) -> None:
