@@ -78,6 +78,10 @@ class Registers:
         """Raises AssertionError where one of them was no register. Returns what there was."""
         for place, history in enumerate(self.histories):
             assert contradiction(history, FIRST) is None, (place, contradiction(history, FIRST), history)
+        return self.seen()
+
+    def seen(self) -> dict[str, int]:
+        """How many operations there were of which kind."""
         all_of_them = [each for history in self.histories for each in history]
         return {
             "reads": sum(not each.is_write for each in all_of_them),
