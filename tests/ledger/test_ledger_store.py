@@ -235,21 +235,40 @@ def test_a_tampered_store_is_refused(tmp_path: Path, statement: str):
 @pytest.mark.parametrize(
     "statement",
     [
-        "DELETE FROM txs WHERE height = 3",
-        "UPDATE txs SET code = 'FF-LEDG-001' WHERE height = 3",
-        "INSERT INTO txs VALUES (x'00', 3, '')",
+        "DELETE FROM txs WHERE id = (SELECT MIN(id) FROM txs)",
+        "UPDATE txs SET place = (SELECT place FROM txs ORDER BY id DESC LIMIT 1)",
+        "INSERT INTO txs VALUES (x'00', x'00')",
         "DELETE FROM keyed",
         "INSERT INTO keyed VALUES (5, x'00')",
     ],
 )
 def test_an_index_that_is_not_of_its_blocks_is_found_by_an_audit(tmp_path: Path, statement: str):
-    """No root covers it: a wrong answer about an old transaction is all that it can lead to."""
+    """No root covers it: an answer less, about an old transaction, is all that it can lead to."""
     chain = write_history(tmp_path / "ledger.db")
     tampered(tmp_path / "ledger.db", statement)
     with opened(tmp_path / "ledger.db") as (_, again):
         assert contents(again.state) == contents(chain.state)
     with pytest.raises(RunError, match="FF-LEDG-081"):
         reload(tmp_path / "ledger.db")
+
+
+def test_where_a_transaction_is_and_what_became_of_it_is_checked_when_it_is_read(tmp_path: Path):
+    """A flipped bit is told, whichever it is; nobody is sent to another block, or told of a failure that was none."""
+    path = tmp_path / "ledger.db"
+    write_history(path)
+    name = tx.tx_id(next(block for block in history().blocks if block.txs).txs[0])
+    with opened(path) as (store, again):
+        place = again.find(name)
+        assert place is not None
+        whole = store._file.one("SELECT place FROM txs WHERE id = ?", name)
+        other = store._file.one("SELECT place FROM txs WHERE id != ? LIMIT 1", name)
+        changed = [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))]
+        for data in (*changed, other, b""):
+            store._file.connection.execute("UPDATE txs SET place = ? WHERE id = ?", (data, name))
+            with pytest.raises(RunError, match="FF-LEDG-081"):
+                again.find(name)
+        store._file.connection.execute("UPDATE txs SET place = ? WHERE id = ?", (whole, name))
+        assert again.find(name) == place
 
 
 def test_an_old_block_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -35,7 +35,7 @@ from farflung.ledger.tables import State
 from farflung.ledger.tx import SignedTx, tx_id
 from farflung.ledger.votes import NO_CERTIFICATE, Certificate
 
-_FORMAT: Final = b"farflung-ledger/2"
+_FORMAT: Final = b"farflung-ledger/3"
 _SCHEMA: Final = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
     "CREATE TABLE headers (height INTEGER PRIMARY KEY, header BLOB NOT NULL)",
@@ -43,7 +43,7 @@ _SCHEMA: Final = (
     "CREATE TABLE steps (epoch INTEGER PRIMARY KEY, receipt BLOB NOT NULL)",
     "CREATE TABLE keyed (height INTEGER, account BLOB, PRIMARY KEY (height, account)) WITHOUT ROWID",
     "CREATE TABLE rows (kind TEXT, place INTEGER, row BLOB NOT NULL, PRIMARY KEY (kind, place)) WITHOUT ROWID",
-    "CREATE TABLE txs (id BLOB PRIMARY KEY, height INTEGER NOT NULL, code TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE txs (id BLOB PRIMARY KEY, place BLOB NOT NULL) WITHOUT ROWID",
 )
 PUT_ROW: Final = (
     "INSERT INTO rows VALUES (?, ?, ?) ON CONFLICT (kind, place) DO UPDATE SET row = excluded.row"
@@ -123,11 +123,11 @@ class Store:
         return self._first
 
     def find(self, tx: Hash) -> Place | None:
-        """Where a transaction is; None also where it was pruned."""
-        found = self._file.rows("SELECT height, code FROM txs WHERE id = ?", tx)
-        if found and [type(each) for each in found[0]] != [int, str]:
-            raise damaged(self.path, "the index of transactions is not what was written")
-        return found[0] if found else None
+        """Where a transaction is; None also where it was pruned. Raises RunError FF-LEDG-081, -082."""
+        data = self._file.one("SELECT place FROM txs WHERE id = ?", tx)
+        if data is None:
+            return None
+        return self._decoded(unsealed(self.path, _place_name(tx), data), tuple[int, str])
 
     def named(self, lowest: bytes, highest: bytes, count: int) -> Sequence[Hash]:
         """Ids of transactions between two ids, in order."""
@@ -315,13 +315,17 @@ def _put_block(connection: Connection, block: Block, executed: Executed) -> None
     put_header(connection, header, block.certificate)
     body = sealed(f"block {header.height}", encode(block.txs))
     connection.execute("INSERT INTO bodies VALUES (?, ?, ?)", (header.height, header.time, body))
-    places = ((name, *place) for name, place in places_of(executed).items())
-    connection.executemany("INSERT INTO txs VALUES (?, ?, ?)", places)
+    places = ((name, sealed(_place_name(name), encode(place))) for name, place in places_of(executed).items())
+    connection.executemany("INSERT INTO txs VALUES (?, ?)", places)
     keyed = ((header.height, account) for account in keyed_by(block.txs))
     connection.executemany("INSERT INTO keyed VALUES (?, ?)", keyed)
     step = step_of(block, executed)
     if step is not None:
         put_step(connection, step)
+
+
+def _place_name(tx: Hash) -> str:
+    return f"place {tx.hex()}"
 
 
 def _genesis_rows(genesis: Genesis) -> Rows:
