@@ -41,6 +41,19 @@ def test_one_validator_was_killed_and_all_four_hold_one_chain(both: tuple[Farflu
     assert of(one, "validator-killed") + of(one, "chains-compared") == []
 
 
+def test_the_plan_counts_what_validators_say_to_each_other(both: tuple[Farflung, Ended, Ended]) -> None:
+    _, one, four = both
+    alone, planned, measured = (
+        next(e for e in of(ended, kind) if kind == "plan" or e["quantity"] == "control")
+        for ended, kind in ((one, "compared"), (four, "plan"), (four, "compared"))
+    )
+    assert planned["validators"] == 4
+    assert measured["planned"] == alone["planned"] + planned["committee_bytes"]
+    # A computer that is too busy for time-outs sends more, never less.
+    more = measured["measured"] - alone["measured"]
+    assert 0.8 < more / planned["committee_bytes"] < 2
+
+
 def test_whoever_reads_it_finds_it_true(both: tuple[Farflung, Ended, Ended]) -> None:
     farflung, _, four = both
     run = four.result["run"]

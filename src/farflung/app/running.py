@@ -189,7 +189,9 @@ class Run:
 
     def _show_plan(self, layout: Layout) -> None:
         size = self._folder.dataset_file.stat().st_size
-        self._plan = advise(self._network.reached, layout, size, machine(), self._housing.network)
+        self._plan = advise(
+            self._network.reached, layout, size, machine(), self._housing.network, self._identity.validators
+        )
         if self._housing.homes:  # nobody reaches into a home, a verifier's either
             self._plan = msgspec.structs.replace(self._plan, traffic=all_relayed(self._plan.traffic))
         if self._journal.timeline.plan is None:

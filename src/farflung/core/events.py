@@ -60,6 +60,8 @@ class Planned(Event, frozen=True, tag="plan"):
     lines: str = ""  # which lines the plan reckons with
     relay_price: int = 0  # micro-credits a GiB; 0: relays carry for nothing, or there are none
     relay_funds: int = 0  # micro-credits that are put aside for them
+    validators: int = 1  # of the ledger
+    committee_bytes: int = 0  # that are sent because there are several of them
 
 
 class ProcessStarted(Event, frozen=True, tag="process"):

@@ -11,6 +11,7 @@ from farflung.core.events import Planned
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
 from farflung.job.spec import JobSpec, SyncSpec
+from farflung.plan.committee import committee_bytes
 from farflung.plan.machine import Machine
 from farflung.plan.memory import Memory, memory
 from farflung.plan.network import HERE, Network
@@ -37,6 +38,8 @@ class Plan(msgspec.Struct, frozen=True):
     alone: Seconds  # that one machine takes to train on all members' tokens
     answer: Seconds  # within which a verifier answers
     lines: str  # which lines this reckons with
+    validators: int = 1  # of the ledger
+    committee: Bytes = Bytes(0)  # of control: what is sent because there are several of them
 
     def event(self, run: str, at: float = 0.0, *, baseline: bool = False) -> Planned:
         """The plan of run folder `run` as an event; `memory_bytes` is one worker's peak.
@@ -69,6 +72,8 @@ class Plan(msgspec.Struct, frozen=True):
             sync=describe_sync(spec),
             cores=self.cores,
             baseline_seconds=self.alone if baseline else 0.0,
+            validators=self.validators,
+            committee_bytes=self.committee,
         )
 
 
@@ -98,7 +103,12 @@ def describe_codec(sync: SyncSpec) -> str:
 
 
 def advise(
-    spec: JobSpec, layout: Layout, dataset_bytes: int, machine: Machine, network: Network = HERE
+    spec: JobSpec,
+    layout: Layout,
+    dataset_bytes: int,
+    machine: Machine,
+    network: Network = HERE,
+    validators: int = 1,
 ) -> Plan:
     """Plans a local run; raises PolicyError FF-PLAN-001 (budget) or FF-PLAN-002 (memory)."""
     sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
@@ -108,6 +118,8 @@ def advise(
     took = duration(spec, layout, sent, machine, network)
     if network.is_apart:
         sent = apart(sent, spec, took.total)
+    agreed = committee_bytes(spec, validators)
+    sent = msgspec.structs.replace(sent, control=Bytes(sent.control + agreed))
     return Plan(
         spec=spec,
         parameters=layout.size,
@@ -121,6 +133,8 @@ def advise(
         cores=machine.cores,
         alone=alone_seconds(spec, layout, machine),
         answer=answer_seconds(spec, layout, machine),
+        validators=validators,
+        committee=agreed,
     )
 
 

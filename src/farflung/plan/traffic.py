@@ -8,6 +8,7 @@ With N providers, V verifiers, and p, d and s the bytes at the socket of a paylo
     join     N (d + s) + V d: verifiers get public states with their audits
     audit    what verifiers fetch of states (plan.audits), and s for each verifier that has work in a round
     control  orders, promises, shares, Merkle paths, verdicts and the ledger: rounds, audits, and the start
+             where the ledger has several validators, also what these send (plan.committee)
     relay    what of all this passes the relay; it is sent once more, by the relay
 
 The yardstick is a ring all-reduce in bf16 (Patarasuk & Yuan 2009): 2 (N - 1) / N of the buffer per rank and step.

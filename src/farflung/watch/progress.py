@@ -39,6 +39,7 @@ def plan(t: Timeline, columns: int, is_over: bool = False) -> list[Row]:
         *block("", [plain(text) for text in words.agreement(p)], columns, rank=DETAIL),
         *block("", [plain(sync), plain(ring)], columns, rank=MORE),
         *block("", [plain(text) for text in foretold.lines_of(p)], columns, rank=DETAIL),
+        *block("", [plain(words.committee(p))] if p.validators > 1 else [], columns, rank=DETAIL),
         *block("", [plain(text) for text in (*takes, words.price(p), fares.planned(p))], columns, rank=MORE),
     ]
 

@@ -102,6 +102,7 @@ def _planned(event: events.Planned) -> list[str]:
         *say("Plan", *words.agreement(event)),
         *say("Plan", *yardstick.traffic(event)),
         *say("Plan", *foretold.lines_of(event)),
+        *say("Plan", words.committee(event)),
         *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
         *say("Plan", words.price(event), fares.planned(event)),
     ]

@@ -160,6 +160,13 @@ def agreement(plan: events.Planned) -> tuple[str, str]:
     )
 
 
+def committee(plan: events.Planned) -> str:
+    """What several validators send to agree on the ledger; empty where there is one."""
+    if plan.validators == 1:
+        return ""
+    return f"{plan.validators} validators agree on the ledger by {format_bytes(plan.committee_bytes)} more"
+
+
 def price(plan: events.Planned) -> str:
     """What the job may cost, and what is locked for it."""
     return f"at most {credits_of(plan.price)}, {format_credits(plan.escrow)} locked"
