@@ -18,6 +18,7 @@ from farflung.app.explorer.checking import Checker
 from farflung.app.explorer.screens import screen
 from farflung.app.explorer.sources import WebSource
 from farflung.app.ledger_client import LedgerClient
+from farflung.app.roles.relay import desk_of
 from farflung.app.validating import Service, Setting
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -28,7 +29,7 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.motions import Admit, Motion
 from farflung.ledger.params import Params
 from farflung.ledger.seats import ValidatorJoin, join_parts
-from farflung.ledger.tx import Transfer
+from farflung.ledger.tx import ChannelOpen, Transfer
 from farflung.market.offer import Capabilities
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place, issue
@@ -268,5 +269,27 @@ def test_readers_of_a_committee_are_served_proofs_and_metrics(tmp_path: Path) ->
         assert int(seen["farflung_ledger_view"]) >= 1
         assert int(seen["farflung_ledger_finality_seconds_count"]) >= height
         assert page.count("peer_lag_blocks{") == 3
+
+    run(tmp_path, body)
+
+
+def test_a_relay_checks_its_channels_though_the_first_validator_is_gone(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        client = made.client()
+        await client.submit(ChannelOpen(BOB.public, 1_000, 5, (await client.head()).header.time + 60_000))
+        await made.stop(0)
+        first, *others = [
+            {"peer": peer.hex(), "host": host, "port": port} for peer, (host, port) in made.places.items()
+        ]
+        desk = desk_of({"ledger": {**first, "others": others}}, BOB)
+        assert desk is not None
+        try:
+            await desk.gate(5)
+            assert desk._ledger is not None
+            channel = await desk._ledger.channel(ALICE.public, BOB.public)
+            assert channel is not None
+            assert (channel.price, channel.held) == (5, 1_000)
+        finally:
+            await desk.close()
 
     run(tmp_path, body)

@@ -265,7 +265,7 @@ def test_a_relay_claims_from_a_channel_that_is_over(tmp_path: Path) -> None:
     """Its payer went without a word; the grace is the relay's time to claim."""
 
     async def test(world: World) -> None:
-        desk = RelayDesk(world.key, VALIDATOR.public, world.ledger)
+        desk = RelayDesk(world.key, [(VALIDATOR.public, *world.ledger)])
         server = RelayServer(world.key, toll=await desk.gate(PRICE))
         try:
             await world.meet(await server.start())
@@ -307,7 +307,7 @@ def test_a_relay_that_cannot_pay_fees_or_meets_a_stranger_as_its_ledger_does_not
     tmp_path: Path,
 ) -> None:
     async def test(world: World) -> None:
-        poor = RelayDesk(local_key(14, "poor"), VALIDATOR.public, world.ledger)
+        poor = RelayDesk(local_key(14, "poor"), [(VALIDATOR.public, *world.ledger)])
         with pytest.raises(UsageError, match="FF-APP-143"):
             await poor.gate(PRICE)
         await poor.close()
@@ -317,7 +317,7 @@ def test_a_relay_that_cannot_pay_fees_or_meets_a_stranger_as_its_ledger_does_not
 
         other = Endpoint(BOB, stranger, Counter())
         at = await other.start()
-        wrong = RelayDesk(world.key, BOB.public, at)
+        wrong = RelayDesk(world.key, [(BOB.public, *at)])
         with pytest.raises(ProtocolError, match="FF-APP-144"):
             await wrong.gate(PRICE)
         await wrong.close()

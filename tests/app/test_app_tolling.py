@@ -248,7 +248,7 @@ def test_a_channel_that_was_claimed_from_and_not_closed_is_closed_at_the_next_tr
 
 def test_one_payers_trouble_keeps_no_relay_from_its_claims_on_others(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        desk = RelayDesk(RELAY, VALIDATOR.public, world.validator.address)
+        desk = RelayDesk(RELAY, [(VALIDATOR.public, *world.validator.address)])
         gate, tried = await desk.gate(PRICE), []
 
         async def settle(payer: PeerId) -> None:

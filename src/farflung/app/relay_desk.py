@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from farflung.app.ledger_client import LedgerClient, genesis_from, serve_nothing
 from farflung.app.registry import Follower
 from farflung.app.tolling import tollgate
+from farflung.app.ways_to_ledger import any_of, reaches_of
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import FarflungError, UsageError
+from farflung.core.errors import FarflungError, NetworkError, UsageError
 from farflung.core.ids import PeerId
 from farflung.core.io.tasks import Tasks
+from farflung.ledger.block import Genesis
 from farflung.ledger.rows import ChannelRow
 from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
-from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 from farflung.net.io.relay import RelayServer
 from farflung.net.io.till import Till
@@ -33,14 +34,14 @@ class RelayDesk:
     def __init__(
         self,
         key: SigningKey,
-        validator: PeerId,
-        place: tuple[str, int],
+        validators: Sequence[tuple[PeerId, str, int]],
         paid: Callable[[ChannelRow], None] = lambda _: None,
         own: Credential | None = None,
     ) -> None:
-        """`key` signs. `place`: host and port of the validator. `own`: what the relay proves (None: `key`)."""
-        self._key, self._validator, self._place, self._paid = key, validator, place, paid
+        """`key` signs. `validators`: key, host and port of each. `own`: what the relay proves (None: `key`)."""
+        self._key, self._validators, self._paid = key, validators, paid
         self._endpoint = Endpoint(own or key, serve_nothing, Counter())
+        self._reaches = reaches_of(validators, self._endpoint)
         self._ledger: LedgerClient | None = None
         self._gate: Tollgate | None = None
         self._tasks = Tasks()
@@ -49,16 +50,21 @@ class RelayDesk:
         """The relay proves another node key from now on. Raises ProtocolError FF-NET-106."""
         self._endpoint.renew(own)
 
-    async def _reach(self) -> Connection:
-        return await self._endpoint.dial(self._validator, *self._place)
+    async def _genesis(self) -> Genesis:
+        """By the word of the first validator that can be reached: whoever names their keys trusts them."""
+        *before, (last, _, _) = self._validators
+        for (validator, _, _), reach in zip(before, self._reaches, strict=False):
+            with contextlib.suppress(NetworkError):
+                return await genesis_from(reach, validator)
+        return await genesis_from(self._reaches[-1], last)
 
     async def gate(self, price: int, till: Till | None = None) -> Tollgate:
         """Asks for passes at `price` micro-credits a GiB or more; keeps the last receipts in the `till`.
 
         Raises NetworkError (the ledger is away), ProtocolError FF-APP-144, UsageError FF-APP-143 (no money for fees).
         """
-        genesis = await genesis_from(self._reach, self._validator)
-        ledger = LedgerClient(self._reach, self._key, genesis)
+        genesis = await self._genesis()
+        ledger = LedgerClient(self._reaches, self._key, genesis)
         own = await ledger.account(self._key.public)
         if own.balance < _CLAIM_FEES * genesis.params.fee_min:
             raise UsageError(
@@ -73,7 +79,7 @@ class RelayDesk:
 
     def attend(self, server: RelayServer) -> None:
         """Cuts off withdrawn node keys at this relay and claims from channels that end, until `close`."""
-        follower = Follower(self._reach, server.keyring, server.recheck)
+        follower = Follower(any_of(self._reaches), server.keyring, server.recheck)
         self._tasks.begin(follower.stay())
         if self._gate is not None:
             self._tasks.begin(self._collect())

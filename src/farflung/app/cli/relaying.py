@@ -167,7 +167,7 @@ async def _serve(
     earnings, ledger, month = _Earnings(as_json), words.ledger, words.month
     desk = None
     if ledger is not None and ledger.key is not None:
-        desk = RelayDesk(account or own.node, ledger.key, (ledger.host, ledger.port), earnings.paid, own)
+        desk = RelayDesk(account or own.node, [(ledger.key, ledger.host, ledger.port)], earnings.paid, own)
     try:
         toll = None
         if desk is not None and words.price is not None:

@@ -17,6 +17,7 @@ from typing import Final
 from farflung.app.leash import Orders, Report, by_name, report, report_usage, run_role
 from farflung.app.panel import PATIENCE_SECONDS
 from farflung.app.relay_desk import RelayDesk
+from farflung.app.ways_to_ledger import validators_in
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
 from farflung.core.ids import PeerId
@@ -91,7 +92,7 @@ def desk_of(config: Report, key: SigningKey) -> RelayDesk | None:
     ledger = config.get("ledger")
     if ledger is None:
         return None
-    return RelayDesk(key, PeerId(bytes.fromhex(ledger["peer"])), (ledger["host"], ledger["port"]))
+    return RelayDesk(key, validators_in(ledger))
 
 
 async def _gate(desk: RelayDesk, price: int, till: Till) -> Tollgate:
