@@ -8,6 +8,8 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.params import Params
+from farflung.ledger.queries import AskReceipt, HeadIs, ReceiptIs, answer
+from farflung.ledger.receipts import Receipt
 from farflung.ledger.results import Applied, Failed
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
 from farflung.ledger.state import total_money
@@ -25,6 +27,7 @@ from farflung.ledger.tx import (
 )
 
 RICH, STAKE, PRICE, ESCROW = 1_000_000, 1000, 5, 100_000
+FREE = Params(fee_min=0)
 VALIDATOR = local_key(9, "validator")
 LATER = 50_000  # within the ledger's horizon
 
@@ -44,10 +47,13 @@ class MemoryLedger:
         nodes: list[SigningKey],
         verifiers: list[SigningKey],
         units: int,
+        law: Params = FREE,
     ) -> None:
         self._requester, self._job = requester, job
-        self._chain = Chain(genesis_of(requester, *nodes, *verifiers), VALIDATOR)
+        self._chain = Chain(genesis_of(requester, *nodes, *verifiers, law=law), VALIDATOR)
         self.submitted: list[Op] = []
+        self.now = 0  # of a ledger whose time is the calendar's, it is moved by whoever waits
+        self.counts_blocks = True
         self.die_before: int | None = None  # this many submissions succeed; the next one never arrives
         self.die_after: int | None = None  # this one arrives, and nobody hears of it
         for key in (*nodes, *verifiers):
@@ -69,7 +75,8 @@ class MemoryLedger:
         account = self._chain.state.find(AccountRow, key.public)
         assert account is not None
         signed = sign_tx(key, make_tx(self.chain, key.public, account.nonce, *ops))
-        block, (result,) = self._chain.propose([signed], self._chain.head.time + 1)
+        self.now = max(self.now, self._chain.head.time) + 1
+        block, (result,) = self._chain.propose([signed], self.now)
         self._chain.adopt(block)
         assert total_money(self._chain.state) == self._chain.state.law.minted
         if not isinstance(result, Applied):
@@ -83,6 +90,14 @@ class MemoryLedger:
         self.submitted.extend(ops)
         if len(self.submitted) == self.die_after:
             raise Died
+
+    async def head(self) -> HeadIs:
+        return HeadIs(self._chain.head, self._chain.certificate)
+
+    async def receipt(self, table: str, key: bytes) -> Receipt | None:
+        said = answer(self._chain, AskReceipt(table, key))
+        assert isinstance(said, ReceiptIs)
+        return said.receipt
 
     async def job(self, job: Hash) -> JobRow | None:
         return self._chain.state.find(JobRow, job)
@@ -106,7 +121,7 @@ class MemoryLedger:
         return row
 
 
-def genesis_of(*owners: SigningKey) -> Genesis:
+def genesis_of(*owners: SigningKey, law: Params = FREE) -> Genesis:
     """Everybody rich, one validator."""
     accounts = tuple((key.public, RICH) for key in owners)
-    return Genesis("recording", 1000, accounts, (VALIDATOR.public,), Params(fee_min=0))
+    return Genesis("recording", 1000, accounts, (VALIDATOR.public,), law)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sim_ledger import STAKE, Died, MemoryLedger
+from sim_ledger import FREE, STAKE, Died, MemoryLedger
 
 from farflung.app.audits import evidence_file
 from farflung.app.recording import Recorder
@@ -19,6 +19,7 @@ from farflung.core.events import Caught
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout, TensorSpec
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, SyncSpec, Terms
+from farflung.ledger.params import Params
 from farflung.ledger.rows import JobRow, JobState
 from farflung.ledger.tx import Finding, JobCancel, JobSlash, Progress, SignedVerdict, Verdict, sign_verdict
 from farflung.train.roundlog import (
@@ -34,6 +35,9 @@ from farflung.train.roundlog import (
 from farflung.verify.commitments import commit, nonce_of
 from farflung.verify.evidence import Evidence
 from farflung.verify.evidence import Testimony as Said
+from farflung.watch import words
+from farflung.watch.fold import Timeline
+from farflung.watch.text import lines
 
 replace = msgspec.structs.replace
 
@@ -68,10 +72,11 @@ class Story:
         folder: Path,
         findings: tuple[Finding, Finding] = (Finding.FALSE, Finding.FALSE),
         terms: Terms = TERMS,
+        law: Params = FREE,
     ) -> None:
         self.terms, self.evidence, self._findings = terms, folder / "evidence", findings
         self.records: list[Record] = [Opened(terms.id, REQUESTER.public, terms.initial_root, ROUNDS)]
-        self.ledger = MemoryLedger(REQUESTER, terms.id, ROUNDS, NODES, VERIFIERS, UNITS)
+        self.ledger = MemoryLedger(REQUESTER, terms.id, ROUNDS, NODES, VERIFIERS, UNITS, law)
         self.events: list[Any] = []
 
     def emit(self, event: Any, **_: Any) -> None:
@@ -214,6 +219,20 @@ def test_a_false_claim_costs_the_whole_stake_and_those_who_signed_share_the_half
     (caught,) = [event for event in story.events if isinstance(event, Caught)]
     assert (caught.slashed, caught.bounty, caught.burnt) == (STAKE, STAKE // 2, STAKE // 2)
     assert caught.evidence == story.ledger.lease(GUILTY.public).evidence.hex()
+    assert caught.pending == 0
+
+
+def test_a_stake_that_a_dispute_holds_is_told_as_pending_and_not_as_slashed(tmp_path: Path) -> None:
+    story = Story(tmp_path, law=replace(FREE, dispute_ms=10_000))
+    story.close(*range(3))
+    story.judge(0, 1)
+    story.record()
+    (caught,) = [event for event in story.events if isinstance(event, Caught)]
+    assert (caught.slashed, caught.bounty, caught.burnt, caught.pending) == (0, 0, 0, STAKE)
+    assert words.caught_price(caught) == f"{words.credits_of(STAKE)} of its stake wait for a jury"
+    told = " ".join(" ".join(lines(caught, Timeline())).split())
+    assert "wait for a jury" in told
+    assert "burnt" not in told
     assert all(story.ledger.lease(n.public).is_open for n in NODES if n is not GUILTY)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from farflung.app.archive import Archive, RunLog
+from farflung.app.disputing import dispute_of
 from farflung.app.export import write_export
 from farflung.app.folder import RunFolder
 from farflung.app.journal import Emitter
@@ -96,7 +97,8 @@ async def conclude(folder: RunFolder, network: LocalNetwork, terms: Terms, ledge
     finally:
         log.close()
     minted = sum(amount for _, amount in network.genesis.accounts)
-    return Ending(worked_state(blocks).hex(), await _total_money(ledger, network) - minted)
+    found = await _total_money(ledger, network) + await _disputed(ledger, network, terms)
+    return Ending(worked_state(blocks).hex(), found - minted)
 
 
 async def _all_proved(
@@ -191,3 +193,12 @@ async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
     ]
     burnt = sum(row.burnt for row in rows if row is not None)
     return balances + burnt + sum(row.held for row in channels if row is not None)
+
+
+async def _disputed(ledger: LedgerClient, network: LocalNetwork, terms: Terms) -> int:
+    """What disputes that are not decided hold: their own money, and the stakes of their accusers."""
+    rows = [await dispute_of(ledger, terms.id, node) for node in network.keys.nodes]
+    pending = [row for row in rows if row is not None and row.is_pending]
+    accusers = sorted({accuser for row in pending for accuser in row.accusers})
+    stakes = [await ledger.node(accuser) for accuser in accusers]
+    return sum(row.money for row in pending) + sum(row.free + row.locked for row in stakes if row is not None)

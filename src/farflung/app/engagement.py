@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from farflung.app import objects, thrift, wire
+from farflung.app import objects, settling, thrift, wire
 from farflung.app.archive import Archive, RunLog, roots_by_round
 from farflung.app.artefact import model_file, model_hash
 from farflung.app.audits import WORKER_GONE, Audits
@@ -46,8 +46,8 @@ from farflung.core.events import Funded, Settled
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.job.spec import Terms
-from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.tx import JobCancel, JobCreate, JobFinish, JobSettle, KeyCertify, Role
+from farflung.ledger.rows import JobState
+from farflung.ledger.tx import JobCreate, KeyCertify, Role
 from farflung.net.certificates import Credential
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
@@ -363,28 +363,12 @@ class Requester:
 
     async def _settle(self, ledger: LedgerClient, finished: Finished, public: PublicState) -> Outcome:
         output = self.hand_over(public)
-        job = await self._job(ledger)
-        if job.state is JobState.RUNNING and job.round:
-            await ledger.submit(JobFinish(self._terms.id, job.root, output))
-            job = await self._job(ledger)
-        if job.state is JobState.OUTPUT:
-            await ledger.submit(JobSettle(self._terms.id))
-        elif job.state in (JobState.CREATED, JobState.RUNNING):
-            await ledger.submit(JobCancel(self._terms.id))
-        job = await self._job(ledger)
+        job = await settling.settle(ledger, self._terms.id, output, self._journal.emit)
         for lease in await ledger.leases(self._terms.id):
             self._journal.emit(Settled(peer=lease.node.hex(), units=lease.units, paid=lease.paid))
         await self._crew.dismiss()
         await self._fares.sign()
         return Outcome(finished, public, job.paid + job.refunded, job.paid, job.refunded, output)
-
-    async def _job(self, ledger: LedgerClient) -> JobRow:
-        job = await ledger.job(self._terms.id)
-        if job is None:
-            raise RunError(
-                "FF-APP-066", "the ledger does not know the job", hint="is this the run's own ledger?"
-            )
-        return job
 
     def hand_over(self, public: PublicState) -> Hash:
         """Writes the model as safetensors; the digest of the file is the job's output on the ledger."""

@@ -34,13 +34,8 @@ from farflung.net.io.connection import Connection
 VALID_MS: Final = 60_000  # block time, after which a transaction for several validators is void
 _SIGNED_ANEW: Final = 3  # times that one submission is signed at most
 NONCE, EXPIRED = "FF-LEDG-004", "FF-LEDG-005"
-_LATER: Final = (
-    "FF-LEDG-007",
-    "FF-LEDG-350",
-    "FF-LEDG-351",
-    "FF-LEDG-352",
-    "FF-LEDG-353",
-)  # it may be handed in again, as it is
+# It may be handed in again, as it is.
+_LATER: Final = ("FF-LEDG-007", "FF-LEDG-350", "FF-LEDG-351", "FF-LEDG-352", "FF-LEDG-353")
 
 AnswerT = TypeVar("AnswerT", bound=queries.Answer)
 T = TypeVar("T")
@@ -97,6 +92,11 @@ class LedgerClient:
     def chain(self) -> Hash:
         """The chain's id."""
         return self._genesis.chain
+
+    @property
+    def counts_blocks(self) -> bool:
+        """Whether the ledger's time counts its blocks, as a local network's does, and waiting does not move it."""
+        return self._genesis.time == 0
 
     @property
     def own(self) -> PeerId:

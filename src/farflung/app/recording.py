@@ -13,6 +13,7 @@ from pathlib import Path
 
 from farflung.app.archive import RunLog, roots_by_round
 from farflung.app.audits import evidence_file
+from farflung.app.disputing import dispute_of
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.core import limits
@@ -108,6 +109,7 @@ class Recorder:
             claim = claim_of(evidence)
             await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
         taken = (await self._lease(guilty.node)).slashed
+        pending = await self._disputed(guilty.node)
         bounty = share_of(taken, len(guilty.verdicts)) * len(guilty.verdicts)
         self._told.add(guilty.node)
         verdict = guilty.verdicts[0].verdict
@@ -123,12 +125,18 @@ class Recorder:
                 bounty=bounty,
                 burnt=taken - bounty,
                 evidence=named.hex(),
+                pending=pending,
             ),
             durable=True,
         )
 
     async def _lease(self, node: PeerId) -> LeaseRow:
         return next(x for x in await self._ledger.leases(self._terms.id) if x.node == node)
+
+    async def _disputed(self, node: PeerId) -> int:
+        """Micro-credits of the node's stake that a dispute holds; 0 where there is none, or it is decided."""
+        row = await dispute_of(self._ledger, self._terms.id, node)
+        return row.taken if row is not None and row.is_pending else 0
 
     def _read_evidence(self, path: Path) -> Evidence:
         try:

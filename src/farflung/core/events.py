@@ -219,7 +219,10 @@ class AuditConcluded(Event, frozen=True, tag="audit"):
 
 
 class Caught(Event, frozen=True, tag="caught"):
-    """A peer's work was found false and the ledger took its stake. Money in micro-credits."""
+    """A peer's work was found false and the ledger took its stake. Money in micro-credits.
+
+    `pending`: what a dispute still holds; whose it is, is not decided.
+    """
 
     peer: str
     round: int
@@ -229,6 +232,7 @@ class Caught(Event, frozen=True, tag="caught"):
     bounty: int
     burnt: int
     evidence: str
+    pending: int = 0
 
 
 class Restarted(Event, frozen=True, tag="restarted"):

@@ -95,6 +95,7 @@ def settle(t: Timeline, columns: int, is_over: bool) -> list[Row]:
         slashed = sum(c.slashed for c in t.caught.values())
         parts += [
             plain(f"slashed {format_credits(slashed)}" if slashed else ""),
+            plain(_pending(t)),
             _quiet("the sum is not proved yet" if is_over else "the sum is proved at the end …"),
         ]
         return block("Settle", parts, columns, rank=FACT)
@@ -102,8 +103,19 @@ def settle(t: Timeline, columns: int, is_over: bool) -> list[Row]:
     style = Style.GOOD if t.result.sum == 0 else Style.BAD
     return [
         *block("Settle", parts, columns, rank=FACT),
-        *block("", [plain(money), Span(words.conserved(t.result.sum), style)], columns, rank=STORY),
+        *block(
+            "",
+            [plain(money), plain(_pending(t)), Span(words.conserved(t.result.sum), style)],
+            columns,
+            rank=STORY,
+        ),
     ]
+
+
+def _pending(t: Timeline) -> str:
+    """What disputes still hold; empty where they hold nothing."""
+    held = sum(c.pending for c in t.caught.values())
+    return f"{format_credits(held)} wait for a jury" if held else ""
 
 
 def _paid(t: Timeline, role: str) -> str:

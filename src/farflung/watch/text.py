@@ -191,7 +191,8 @@ def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
             return say("Verify", what, words.excess(event), words.repeated_by(event))
         case events.Caught():
             evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
-            lost = f"{words.caught_price(event)} ({words.bounties(event.bounty, event.burnt)})"
+            split = "" if event.pending else f" ({words.bounties(event.bounty, event.burnt)})"
+            lost = f"{words.caught_price(event)}{split}"
             return [
                 *say("Verify", words.caught_claim(event, timeline)),
                 *say("Verify", lost, evidence),

@@ -193,6 +193,8 @@ def excess(value: float) -> str:
 def _price(t: Timeline, caught: events.Caught) -> str:
     lost, bounty, burnt = (format_credits(x) for x in (caught.slashed, caught.bounty, caught.burnt))
     said = f"It lost {lost} credits of its stake: {bounty} went to the verifiers, {burnt} were burnt"
+    if caught.pending:
+        said = f"{format_credits(caught.pending)} credits of its stake wait for a jury, which decides whose they are"
     pay = t.settled.get(caught.peer)
     if pay is None:
         return said + "."

@@ -1,0 +1,107 @@
+"""A job with a verification window is paid when that is over: nothing is lost, nothing hangs, and it is said."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from sim_ledger import ESCROW, PRICE, Died, MemoryLedger
+
+from farflung.app.settling import settle
+from farflung.core.crypto import NS_SPEC, digest, local_key
+from farflung.core.errors import RunError
+from farflung.core.events import Warned
+from farflung.core.ids import ZERO_HASH
+from farflung.ledger.params import Params
+from farflung.ledger.rows import JobRow, JobState
+from farflung.ledger.tx import JobCancel, JobFinish, JobSettle, Progress
+
+REQUESTER, NODES = local_key(8, "requester"), [local_key(8, "node", index) for index in range(2)]
+JOB, ROOT, OUTPUT = digest(NS_SPEC, b"job"), digest(NS_SPEC, b"root"), digest(NS_SPEC, b"output")
+WINDOW, UNITS = 40, 7
+
+
+class Told:
+    """What was told and waited for. Whoever waits moves the ledger's clock."""
+
+    def __init__(self, ledger: MemoryLedger) -> None:
+        self.ledger, self.warned, self.slept = ledger, list[Warned](), list[float]()
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.ledger.now += round(seconds * 1000)
+
+    def settle(self) -> JobRow:
+        client: Any = self.ledger
+        return asyncio.run(settle(client, JOB, OUTPUT, self.warned.append, self.sleep))
+
+
+def story(window: int = WINDOW, rounds: int = 1, counts_blocks: bool = True) -> Told:
+    ledger = MemoryLedger(REQUESTER, JOB, 2, NODES, [], 100, Params(fee_min=0, window_ms=window))
+    ledger.counts_blocks = counts_blocks
+    for round in range(rounds):
+        units = tuple((key.public, UNITS) for key in NODES)
+        ledger.apply(REQUESTER, Progress(JOB, round, ROOT, ZERO_HASH, units))
+    return Told(ledger)
+
+
+def is_paid(row: JobRow) -> bool:
+    return (row.paid, row.refunded) == (2 * UNITS * PRICE, ESCROW - 2 * UNITS * PRICE)
+
+
+@pytest.mark.parametrize("counts_blocks", [True, False])
+def test_a_job_with_a_window_is_settled_when_it_is_over(counts_blocks: bool) -> None:
+    told = story(counts_blocks=counts_blocks)
+    row = told.settle()
+    assert row.state is JobState.SETTLED
+    assert is_paid(row)
+    assert [each.code for each in told.warned] == ["FF-APP-330"]
+    tries = [op for op in told.ledger.submitted if isinstance(op, JobSettle)]
+    assert len(tries) == 1, "only what succeeded is in the list"
+    assert told.slept == ([] if counts_blocks else [WINDOW / 1000])
+
+
+def test_without_a_window_nothing_is_waited_for() -> None:
+    told = story(window=0)
+    assert told.settle().state is JobState.SETTLED
+    assert (told.warned, told.slept) == ([], [])
+    assert [type(op) for op in told.ledger.submitted] == [JobFinish, JobSettle]
+
+
+def test_a_job_that_is_stopped_before_it_has_an_output_waits_too() -> None:
+    told = story(rounds=0, counts_blocks=False)
+    row = told.settle()
+    assert (row.state, row.refunded) == (JobState.CANCELLED, ESCROW)
+    assert [type(op) for op in told.ledger.submitted] == [JobCancel, JobCancel]
+    assert len(told.warned) == 1
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_whoever_died_in_the_window_goes_on_from_the_row(place: int) -> None:
+    told = story(counts_blocks=False)
+    told.ledger.die_after = place
+    with pytest.raises(Died):
+        told.settle()
+    told.ledger.die_after = None
+    assert is_paid(told.settle())
+    assert [type(op) for op in told.ledger.submitted] == [JobFinish, JobSettle]
+
+
+def test_what_the_ledger_refuses_for_good_is_no_reason_to_wait_for_ever() -> None:
+    told = story(window=0)
+
+    async def refused(*ops: Any) -> None:
+        if isinstance(ops[0], JobSettle):
+            raise RunError("FF-APP-070", "the ledger refused it")
+        told.ledger.apply(REQUESTER, *ops)
+
+    told.ledger.submit = refused  # type: ignore[method-assign]
+    with pytest.raises(RunError, match="FF-APP-070"):
+        told.settle()
+
+
+def test_a_job_whose_deadline_ends_the_window_is_paid_by_the_clock() -> None:
+    told = story(window=10**9, counts_blocks=False)
+    assert told.settle().state in (JobState.SETTLED, JobState.EXPIRED)
+    assert is_paid(told.settle())
