@@ -40,7 +40,7 @@ def motion() -> None:
     """
 
 
-def _name(text: str, what: str) -> bytes:
+def name_in(text: str, what: str) -> bytes:
     """32 bytes from hex. Raises UsageError FF-APP-315."""
     try:
         name = bytes.fromhex(text)
@@ -51,7 +51,7 @@ def _name(text: str, what: str) -> bytes:
             "FF-APP-315",
             f"{text[:70]!r} is no {what}",
             cause=f"a {what} has {2 * ID_BYTES} hexadecimal digits",
-            hint="copy it whole: `farflung ledger join` and `farflung ledger motion` print such names",
+            hint="copy it whole: `farflung ledger join`, `motion` and `show` print such names",
         )
     return name
 
@@ -133,7 +133,7 @@ def _move(
 @JSON
 def admit(config: Path, validator: str, owner: Path, days: int | None, as_json: bool) -> None:
     """Move that a validator which asked for a seat gets one."""
-    key = PeerId(_name(validator, "validator"))
+    key = PeerId(name_in(validator, "validator"))
 
     async def said(_: LedgerClient) -> What:
         return Admit(key)
@@ -149,7 +149,7 @@ def admit(config: Path, validator: str, owner: Path, days: int | None, as_json: 
 @JSON
 def remove(config: Path, validator: str, owner: Path, days: int | None, as_json: bool) -> None:
     """Move that a validator loses its seat, and gets its stake back as if it had left."""
-    key = PeerId(_name(validator, "validator"))
+    key = PeerId(name_in(validator, "validator"))
 
     async def said(_: LedgerClient) -> What:
         return Remove(key)
@@ -201,7 +201,7 @@ def _amended(params: Params, numbers: tuple[str, ...]) -> Params:
 @JSON
 def vote(config: Path, name: str, owner: Path, as_json: bool) -> None:
     """Vote for a motion. There are no votes against: what is not passed lapses."""
-    wanted = Hash(_name(name, "motion"))
+    wanted = Hash(name_in(name, "motion"))
 
     async def step(client: LedgerClient) -> MotionRow:
         await _row(client, wanted)
@@ -217,12 +217,12 @@ def vote(config: Path, name: str, owner: Path, as_json: bool) -> None:
 @JSON
 def look(config: Path, name: str, as_json: bool) -> None:
     """Show what a motion says and how far it is."""
-    wanted = Hash(_name(name, "motion"))
+    wanted = Hash(name_in(name, "motion"))
     # Nothing is signed: who only looks needs no account.
     _run(config, SigningKey(secrets.token_bytes(ID_BYTES)), as_json, lambda client: _row(client, wanted))
 
 
-def _amount(text: str) -> int:
+def amount_in(text: str) -> int:
     """Micro-credits. Raises UsageError FF-APP-318."""
     try:
         micro = Decimal(text) * MICRO
@@ -249,7 +249,7 @@ def pay(config: Path, account: str, amount: str, owner: Path, as_json: bool) -> 
 
     CONFIG: of a validator of the ledger.
     """
-    to, micro = PeerId(_name(account, "account")), _amount(amount)
+    to, micro = PeerId(name_in(account, "account")), amount_in(amount)
     payer = read_account(owner)
 
     async def work() -> int:

@@ -17,6 +17,7 @@ PLACES: Final[Mapping[str, str]] = {
     "join": "ledger_seating:join",
     "leave": "ledger_seating:leave",
     "motion": "ledger_moving:motion",
+    "dispute": "ledger_disputing:dispute",
     "pay": "ledger_moving:pay",
     "show": "ledger_showing:show",
     "statement": "ledger_stating:statement",
