@@ -51,6 +51,7 @@ class Second(Views):
         self.asked: dict[bytes, tuple[Any, int]] = {}
         self.answered: dict[bytes, list[int]] = {}
         self.told: dict[bytes, int] = {}
+        self.runs: dict[bytes, list[Any]] = {}  # of blocks that wait for a FINALIZE certificate, by sender
         self.waking = True
         self.begin(root, state)
         for record in list(disk):
@@ -147,16 +148,15 @@ class Second(Views):
         return True, height > mine[0] or (height == mine[0] and (epoch, view) > mine[1:])
 
     def take_blocks(self, peer: bytes, blocks: list[Any]) -> tuple[bool, bool]:
-        took, blocks = (
-            False,
-            [block for block in blocks if block[0][HEIGHT] > self.known[self.head][0][HEIGHT]],
-        )
-        while blocks:
-            run = next((i for i, (_, _, cert) in enumerate(blocks) if cert[0] == FINALIZE), None)
-            if run is None or not self.adopt(blocks[: run + 1]):
-                break
-            took, blocks = True, blocks[run + 1 :]
-        return took, False
+        blocks = [block for block in blocks if block[0][HEIGHT] > self.known[self.head][0][HEIGHT]]
+        if blocks and blocks[0][0][PARENT] != self.head:
+            blocks = self.runs.get(peer, []) + blocks
+        self.runs.pop(peer, None)
+        if not blocks or blocks[-1][2][0] == FINALIZE:
+            return bool(blocks) and self.adopt(blocks), False
+        if self.is_chain(blocks):
+            self.runs[peer] = blocks
+        return True, False
 
     def take_pending(self, peer: bytes, txs: list[Any]) -> tuple[bool, bool]:
         if peer in self.law.validators(self.states[self.head]):
@@ -215,20 +215,19 @@ class Second(Views):
                     self.send(peer, ["ballot", signed])
 
     def send_blocks(self, peer: bytes, height: int) -> None:
-        first = self.chain[height]
-        found: list[Any] = []
+        """As many as one message takes, or as many messages as it takes to the first FINALIZE certificate."""
+        parts: list[list[Any]] = [[]]
+        ends = 0
         for block in self.chain[height:]:
-            if (
-                block[0][EPOCH] != first[0][EPOCH]
-                or len(pack(["blocks", [*found, block]])) > MESSAGE_BYTES
-                or len(found) == 64
-            ):
+            is_full = len(pack(["blocks", [*parts[-1], block]])) > MESSAGE_BYTES or len(parts[-1]) == 16
+            if block[0][EPOCH] != self.chain[height][0][EPOCH] or (ends and (is_full or len(parts) > 1)):
                 break
-            found.append(block)
-        while found and found[-1][2][0] != FINALIZE:
-            found.pop()
-        if found:
-            self.send(peer, ["blocks", found])
+            if is_full:
+                parts.append([])
+            parts[-1].append(block)
+            ends = len(parts[-1]) if block[2][0] == FINALIZE else ends
+        for part in [*parts[:-1], parts[-1][:ends]]:
+            self.send(peer, ["blocks", part])
 
     # What it does.
 
@@ -350,19 +349,16 @@ class Second(Views):
 
     def adopt(self, blocks: list[Any]) -> bool:
         """Final blocks, the last with a FINALIZE certificate, become the chain's end."""
-        parent, state = self.known[self.head][0], self.states[self.head]
-        for header, txs, certificate in blocks:
-            kind, view, seats, signatures = certificate
-            vote = [self.root[CHAIN], self.reign.epoch, view, kind, name_of(header)]
-            if header[EPOCH] != self.reign.epoch or not self.follows(header, parent) or kind == NULLIFY:
-                return False
-            if header[PARENT] != name_of(parent) or not checked(vote, seats, signatures, self.members):
-                return False
-            parent, state = header, self.law.play(state, header, txs, False)
+        state = self.states[self.head]
+        if not self.is_chain(blocks) or blocks[-1][2][0] != FINALIZE:
+            return False
+        for header, txs, _ in blocks:
+            state = self.law.play(state, header, txs, False)
             if state is None:
                 return False
         self.log(["blocks", blocks])
         self.chain += blocks
+        self.runs.clear()
         header, txs, certificate = blocks[-1]
         if self.law.reign(state).epoch != self.reign.epoch:
             self.begin(header, state)

@@ -6,6 +6,7 @@ from typing import Any
 
 from second_messages import (
     CHAIN,
+    EPOCH,
     FINALIZE,
     HEIGHT,
     NOTARIZE,
@@ -15,6 +16,7 @@ from second_messages import (
     ZERO,
     Header,
     Law,
+    checked,
     name_of,
     shown,
 )
@@ -100,6 +102,18 @@ class Views:
     def follows(self, header: Header, parent: Header) -> bool:
         on_place = header[CHAIN] == parent[CHAIN] and header[HEIGHT] == parent[HEIGHT] + 1
         return on_place and parent[TIME] < header[TIME] <= parent[TIME] + self.reign.step
+
+    def is_chain(self, blocks: list[Any]) -> bool:
+        """Whether these follow the last final block, one by one, each with a certificate."""
+        parent = self.known[self.head][0]
+        for header, _, (kind, view, seats, signatures) in blocks:
+            vote = [self.root[CHAIN], self.reign.epoch, view, kind, name_of(header)]
+            if header[EPOCH] != self.reign.epoch or not self.follows(header, parent) or kind == NULLIFY:
+                return False
+            if header[PARENT] != name_of(parent) or not checked(vote, seats, signatures, self.members):
+                return False
+            parent = header
+        return True
 
     def lacks(self) -> tuple[int, bytes] | None:
         """The first view of which something is missing, and the block that is."""

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 import sim_committee_schedules as schedules
 from second_codec import pack, unpack
-from second_messages import FINALIZE, bits, checked, h, is_signed, name_of, read
+from second_messages import FINALIZE, NOTARIZE, bits, checked, h, is_signed, name_of, read
 from second_seat import Mixed
 from sim_committee import Wires
 from sim_committee_actors import Equivocator, Silent, put
 from sim_committee_app import Script
+
+from farflung.ledger.sdbft.messages import Ballot, Message
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "sdbft.md"
 SEATS = [(1,), (0, 2), (0, 1, 2, 3)]  # that the second implementation plays
@@ -136,6 +138,25 @@ def schedule(seed: int) -> Mixed:
         node.skew, node.rate = source.randint(-200, 200) + 1000, source.choice((1000, 1000, 990, 1015))
     world.loyal, world.plan, world.messages_most = sorted(loyal), source, 300_000
     return world
+
+
+@pytest.mark.parametrize("seconds", [(0, 1), (3,)])
+def test_a_run_of_blocks_that_only_its_end_proves_final_goes_both_ways(seconds: tuple[int, ...]) -> None:
+    world = Mixed(4, seconds, Script(((0, 1, 2),)), delta_ms=10**5)
+    world.blocks_shown = 2
+    pass_on = world.deliver
+
+    def deliver(sender: int, target: int, message: Message) -> None:
+        vote = message.signed.vote if isinstance(message, Ballot) else getattr(message, "vote", None)
+        is_early = vote is not None and vote.kind == FINALIZE and world.now < 450
+        if not is_early and (3 not in (sender, target) or world.now > 550):
+            pass_on(sender, target, message)
+
+    world.deliver = deliver  # type: ignore[method-assign]
+    world.start()
+    world.run(600)
+    assert [block.certificate.kind for block in world.nodes[2].disk.blocks[:18]] == [NOTARIZE] * 18
+    assert world.reach(40, 20_000)
 
 
 @pytest.mark.slow

@@ -21,13 +21,13 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Block, Header
 from farflung.ledger.sdbft import events as ev
 from farflung.ledger.sdbft.links import Head
-from farflung.ledger.sdbft.messages import Ballot, Blocks, Message, Proposal, Quorum, read_message
+from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum, read_message
+from farflung.ledger.sdbft.pulls import in_messages
 from farflung.ledger.sdbft.records import Record, read_record
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Reign
-from farflung.ledger.votes import Kind, Vote, excludes
+from farflung.ledger.votes import Vote, excludes
 
-ANSWER_BLOCKS = 64
 IDLE_MS = 200
 
 
@@ -254,12 +254,8 @@ class Node:
         self.feed(ev.Work(self.world.works))
 
     def _answer(self, peer: PeerId, height: int) -> None:
-        found = self.disk.blocks[height : height + ANSWER_BLOCKS]
-        found = [block for block in found if block.header.epoch == found[0].header.epoch]
-        while found and found[-1].certificate.kind != Kind.FINALIZE:
-            found.pop()
-        if found:
-            self.post(self.world.index_of[peer], Blocks(tuple(found)))
+        for blocks in in_messages(self.disk.blocks[height:], self.world.blocks_shown):
+            self.post(self.world.index_of[peer], blocks)
 
     def post(self, to: int | None, message: Message) -> None:
         """Sends, and notes what a seat that follows the rules has said."""
@@ -272,6 +268,7 @@ class World:
     """All nodes, the wires between them, one clock and one source of chance."""
 
     is_logging = True
+    blocks_shown = 64  # in one message
 
     def __init__(
         self,

@@ -7,7 +7,8 @@ from sim_committee_app import cheap_signatures
 
 from farflung.core.ids import PeerId
 from farflung.ledger.sdbft import events as ev
-from farflung.ledger.sdbft.messages import Message, Proposal
+from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum
+from farflung.ledger.votes import Kind
 
 DELTA = 100
 
@@ -93,3 +94,28 @@ def test_a_peer_that_says_it_is_far_ahead_is_asked_once_in_three_bounds() -> Non
         far = type(status)(status.epoch, 10**9, 10**9, 1, bytes(32))
         effects = [e for _ in range(100) for e in node.replica.handle(ev.Received(peer, far), 5)]
     assert sum(isinstance(effect, ev.Send) for effect in effects) == 1
+
+
+def test_blocks_up_to_the_next_final_one_are_sent_however_many_messages_they_take() -> None:
+    """Nobody hears a FINALIZE for a while: then one makes many blocks final, and only the last can prove it."""
+    world = World(4, delta_ms=10**6)
+    world.blocks_shown = 2
+    pass_on = world.deliver
+
+    def deliver(sender: int, target: int, message: Message) -> None:
+        vote = message.signed.vote if isinstance(message, Ballot) else getattr(message, "vote", None)
+        is_late = isinstance(message, Ballot | Quorum) and vote.kind == Kind.FINALIZE and world.now < 190
+        if 3 in (sender, target) and world.now < 300:
+            return
+        if not is_late:
+            pass_on(sender, target, message)
+
+    world.deliver = deliver  # type: ignore[method-assign]
+    world.script = type(world.script)(((0, 1, 2),))  # and node 3 follows
+    with cheap_signatures():
+        world.start()
+        world.run(300)
+        kinds = [block.certificate.kind for block in world.nodes[0].disk.blocks]
+        assert kinds[:6] == [Kind.NOTARIZE] * 6, "one message cannot hold the run"
+        assert not world.nodes[3].disk.blocks
+        assert world.run(1000, lambda: world.heights()[3] >= 20)

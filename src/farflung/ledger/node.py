@@ -33,16 +33,15 @@ from farflung.ledger.rows import AccountRow
 from farflung.ledger.rules.accounts import unsound
 from farflung.ledger.sdbft import events as ev
 from farflung.ledger.sdbft.links import Head
-from farflung.ledger.sdbft.messages import Blocks, Pending, Quorum
+from farflung.ledger.sdbft.messages import Pending, Quorum
+from farflung.ledger.sdbft.pulls import in_messages
 from farflung.ledger.sdbft.records import Record, read_record
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Reign
 from farflung.ledger.tx import SignedTx, make_tx, sign_tx, tx_id
-from farflung.ledger.votes import Kind
 
 CLOCK_MS: Final = 5_000  # by which a new block's time may differ from this validator's clock
 _TIMED: Final = 256  # blocks whose time to finality is remembered
-_BLOCKS_SHOWN: Final = 256  # in one message, if so many fit
 
 
 class At(NamedTuple):
@@ -180,8 +179,8 @@ class Node:
             case ev.Final(blocks):
                 self._final(blocks, at)
             case ev.Answer(peer, height):
-                shown = self._behind(height)
-                self._out += [ev.Send(peer, Blocks(shown))] if shown else []
+                stored = self.chain.past.blocks(height + 1, self.chain.head.height - height)
+                self._out += [ev.Send(peer, blocks) for blocks in in_messages(stored)]
             case ev.Accuse(first, second):
                 self._accusations.note(first, second, self.replica.reign.members, self.chain.head.height)
                 self._out.append(effect)
@@ -299,19 +298,6 @@ class Node:
         self._was_ready = False
         self._events = [each for each in self._events if isinstance(each, ev.Received | ev.Connected)]
         self._events.insert(0, ev.Started())
-
-    def _behind(self, height: int) -> tuple[Block, ...]:
-        """Final blocks of one epoch from `height` + 1 on, as many as one message takes, up to one with a FINALIZE."""
-        found: list[Block] = []
-        room = limits.CONTROL_BYTES - limits.BLOCK_FRAME_BYTES
-        for block in self.chain.past.blocks(height + 1, _BLOCKS_SHOWN):
-            room -= len(encode(block))
-            if room < 0 or (found and block.header.epoch != found[0].header.epoch):
-                break
-            found.append(block)
-        while found and found[-1].certificate.kind != Kind.FINALIZE:
-            found.pop()
-        return tuple(found)
 
 
 def _epoch_of(record: Record) -> int:

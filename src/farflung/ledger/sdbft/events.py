@@ -18,8 +18,7 @@
              Final        these blocks are final: store them in one transaction, then answer with Adopted; states that
                           do not descend from the last of them are not asked for again
              Accuse       two votes that no honest seat signs both
-             Answer       send the peer stored blocks behind a height as one Blocks message: of one epoch, as many as
-                          fit, the last of them with a FINALIZE certificate
+             Answer       send the peer stored blocks behind a height, as pulls.in_messages puts them
 
 Effects are executed in order. Judge comes only for blocks whose parent was executed before: final, or judged valid.
 `is_new` is False for a block that a quorum notarized: then its time is not compared with the clock any more, only

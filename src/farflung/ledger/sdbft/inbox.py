@@ -84,7 +84,7 @@ class Inbox:
             case Status():
                 self._on_status(peer, message)
             case Blocks(blocks):
-                self._on_blocks(blocks)
+                self._on_blocks(peer, blocks)
 
     def _is_ours(self, vote: Vote) -> bool:
         """Whether a vote is of this epoch, in form (rule 8); one of a later epoch shows that its sender is ahead."""
@@ -207,19 +207,30 @@ class Inbox:
         own = [signed for _, votes in sorted(self._cast.items())[-VIEWS_AHEAD:] for signed in votes]
         self._out.extend(ev.Send(peer, message) for message in answer(self._tallies, status, own))
 
-    def _on_blocks(self, blocks: tuple[Block, ...]) -> None:
-        """Final blocks: each follows the one before and has a certificate of this epoch's committee."""
+    def _on_blocks(self, peer: PeerId, blocks: tuple[Block, ...]) -> None:
+        """Final blocks: each follows the one before and has a certificate of this epoch's committee.
+
+        Without a FINALIZE certificate at their end they wait for what the same peer sends next.
+        """
         fresh = tuple(block for block in blocks if block.header.height > self.head.header.height)
         if self.is_over or self._adopting is not None or not fresh:
             return
+        begun: tuple[Block, ...] = ()
+        if fresh[0].header.parent != self._branches.head_id:
+            begun = self._pulls.run(peer)
         parent, name = self.head.header, self._branches.head_id
+        if begun:
+            parent, name = begun[-1].header, begun[-1].header.id
         for block in fresh:
             if block.header.epoch != self.reign.epoch or not follows(block.header, parent, name):
                 return
             parent, name = block.header, block.header.id
-        if fresh[-1].certificate.kind != Kind.FINALIZE or not all(map(self._is_certified, reversed(fresh))):
+        if not all(map(self._is_certified, reversed(fresh))):
             return
-        self._final(fresh, fresh[-1].certificate.view)
+        if fresh[-1].certificate.kind == Kind.FINALIZE:
+            self._final((*begun, *fresh), fresh[-1].certificate.view)
+        else:
+            self._pulls.keep_run(peer, (*begun, *fresh))
 
     def _is_certified(self, block: Block) -> bool:
         header, certificate = block.header, block.certificate

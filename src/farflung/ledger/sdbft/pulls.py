@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from farflung.core import limits
+from farflung.core.codec import encode
 from farflung.core.ids import PeerId
-from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum, Status
+from farflung.ledger.block import Block
+from farflung.ledger.sdbft.messages import Ballot, Blocks, Message, Proposal, Quorum, Status
 from farflung.ledger.sdbft.rotation import ROUND_TRIPS
 from farflung.ledger.sdbft.tally import Tallies
 from farflung.ledger.votes import Kind, SignedVote
@@ -21,7 +24,9 @@ T = TypeVar("T")
 ANSWERS = 8  # to one peer in one `delta_ms`
 QUORUMS_SHOWN = 256  # in one answer
 PROPOSALS_SHOWN = 8  # in one answer, beside the one that was wanted
+BLOCKS_SHOWN = 256  # in one message, if so many fit
 PEERS_KEPT = 256  # whose questions are remembered
+RUNS_KEPT = 8  # of blocks whose FINALIZE certificate is still to come, by sender
 
 
 class Pulls:
@@ -32,6 +37,7 @@ class Pulls:
         self._asked: dict[PeerId, tuple[int, Status]] = {}
         self._answered: dict[PeerId, tuple[int, int]] = {}
         self._told: dict[PeerId, int] = {}
+        self._runs: dict[PeerId, tuple[Block, ...]] = {}
 
     def may_ask(self, peer: PeerId, question: Status, now_ms: int) -> bool:
         """Whether to send the peer this question: it is another than the last, or that one was long ago."""
@@ -59,12 +65,50 @@ class Pulls:
         _remember(self._told, peer, now_ms)
         return True
 
+    def run(self, peer: PeerId) -> tuple[Block, ...]:
+        """Blocks of the peer's that wait for the rest of their run."""
+        return self._runs.get(peer, ())
 
-def _remember(table: dict[PeerId, T], peer: PeerId, value: T) -> None:
+    def keep_run(self, peer: PeerId, blocks: tuple[Block, ...]) -> None:
+        """Keeps them until blocks become final."""
+        _remember(self._runs, peer, blocks, RUNS_KEPT)
+
+    def drop_runs(self) -> None:
+        """Blocks became final: runs begin behind them."""
+        self._runs.clear()
+
+
+def _remember(table: dict[PeerId, T], peer: PeerId, value: T, most: int = PEERS_KEPT) -> None:
     table.pop(peer, None)
     table[peer] = value
-    if len(table) > PEERS_KEPT:
+    if len(table) > most:
         del table[next(iter(table))]
+
+
+def in_messages(stored: Iterable[Block], most: int = BLOCKS_SHOWN) -> list[Blocks]:
+    """Final blocks of the first one's epoch: as many as one message takes, the last with a FINALIZE certificate.
+
+    Where none of these has one, the run goes on in further messages up to the first that has: a NOTARIZE certificate
+    alone makes nothing final.
+    """
+    parts: list[list[Block]] = [[]]
+    room, ends = limits.COMMITTEE_BYTES - limits.BLOCK_FRAME_BYTES, 0
+    left = room
+    for block in stored:
+        size, part = len(encode(block)), parts[-1]
+        if part and block.header.epoch != part[0].header.epoch:
+            break
+        if part and (size > left or len(part) == most):
+            if ends:
+                break
+            part, left = [], room
+            parts.append(part)
+        part.append(block)
+        left -= size
+        ends = len(part) if block.certificate.kind == Kind.FINALIZE else ends
+        if ends and len(parts) > 1:
+            break
+    return [*(Blocks(tuple(part)) for part in parts[:-1]), Blocks(tuple(parts[-1][:ends]))] if ends else []
 
 
 def answer(tallies: Tallies, status: Status, own: Iterable[SignedVote]) -> list[Message]:

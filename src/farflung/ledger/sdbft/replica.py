@@ -155,6 +155,7 @@ class Replica(Inbox):
         header = blocks[-1].header if blocks else self._branches.head.header
         verdict = self._branches.verdict(header.id)
         self._branches.move(Head(header, view))
+        self._pulls.drop_runs()
         self._cast = {at: votes for at, votes in self._cast.items() if at > view}
         self._logged = {(at, kind) for at, kind in self._logged if at > view}
         self._judging = {name for name in self._judging if self._tallies.block(name[0]) is not None}
