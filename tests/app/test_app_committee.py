@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -55,6 +57,7 @@ class World:
     def __init__(self, folder: Path, seats: int) -> None:
         self.folder, self.genesis = folder, genesis(seats)
         self.services: list[Service | None] = [None] * seats
+        self.judges = 0
         self.places: dict[PeerId, tuple[str, int]] = {}
         self.alice = Endpoint(ALICE, _deaf, Counter())
 
@@ -63,7 +66,8 @@ class World:
         folder.mkdir(exist_ok=True)
         key = SEATS[index]
         port = self.places.get(key.public, ("", 0))[1]
-        service = Service(Setting(key, self.genesis, folder, port=port), Counter(), lambda: None)
+        setting = Setting(key, self.genesis, folder, port=port, judges=self.judges)
+        service = Service(setting, Counter(), lambda: None)
         self.services[index] = service
         self.places[key.public] = await service.open(self.places)
         for other in self.services:
@@ -129,6 +133,37 @@ def run(folder: Path, body: Callable[[World], Awaitable[None]], seats: int = 4) 
             made.no_fork()
 
     asyncio.run(scenario())
+
+
+def test_a_process_that_judges_is_started_when_it_is_needed_and_replaced_when_it_is_killed(
+    tmp_path: Path,
+) -> None:
+    async def body(made: World) -> None:
+        await made.stop(3)
+        made.judges = 1
+        await made.start(3)
+        seat = made.service(3).committee
+        assert seat is not None
+        assert seat.judges.pids == []
+        client = made.client()
+        await client.submit(Transfer(BOB.public, 1))
+        while len(seat.node.docket) or not seat.judges.pids:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        (first,) = seat.judges.pids
+        os.kill(first, signal.SIGSTOP)  # it has the question when it dies
+        paid = asyncio.create_task(client.submit(Transfer(BOB.public, 2)))
+        while not len(seat.node.docket):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        os.kill(first, signal.SIGKILL)
+        await paid
+        while len(seat.node.docket):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        (second,) = seat.judges.pids
+        assert second != first
+        await made.all_at((await client.head()).header.height)
+        assert (await client.account(BOB.public)).balance == MONEY + 3
+
+    run(tmp_path, body)
 
 
 def test_four_validators_agree_and_answer(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ def test_a_folder_that_holds_something_is_not_written_into(tmp_path: Path) -> No
         ('port = "x"', "port is 'x'"),
         ("port = true", "port is True"),
         ("keep_days = -1", "keep_days is -1"),
+        ("judges = 65", "judges is 65"),
+        ("judges = true", "judges is True"),
         ('[validators]\nabc = "127.0.0.1:1"', "not KEY = HOST:PORT"),
         ("port = [", "Invalid"),
     ],

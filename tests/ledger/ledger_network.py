@@ -16,6 +16,8 @@ from farflung.core.ids import Hash
 from farflung.ledger import tx
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.chain import Chain
+from farflung.ledger.docket import Examine
+from farflung.ledger.judging import is_sound
 from farflung.ledger.node import At, Moved, Node, Reply
 from farflung.ledger.params import Params
 from farflung.ledger.results import Outcome, Result
@@ -26,7 +28,7 @@ from farflung.ledger.state import total_money
 
 SEATS = tuple(local_key(31, "seat", index) for index in range(7))
 PAYERS = tuple(local_key(31, "payer", index) for index in range(3))
-DELAY, WALL = 10, 1_700_000_000_000
+DELAY, JUDGING, WALL = 10, 3, 1_700_000_000_000
 
 
 def genesis(seats: int, **params: int) -> Genesis:
@@ -34,6 +36,11 @@ def genesis(seats: int, **params: int) -> Genesis:
     law = Params(**{"delta_ms": 50, "idle_ms": 100, **params})
     owners = tuple((key.public, RICH) for key in (*SEATS, *PAYERS))
     return Genesis("committee", START, owners, tuple(key.public for key in keys), law)
+
+
+def soundly(_index: int, part: Examine) -> Sequence[bool]:
+    """What honest processes find."""
+    return [is_sound(encode(signed)) for signed in part.txs]
 
 
 class Disk:
@@ -58,9 +65,13 @@ class Disk:
 
 
 class Committee:
-    """Its validators; `cut` says which messages (from, to) are lost."""
+    """Its validators; `cut` says which messages (from, to) are lost.
 
-    def __init__(self, seats: int, followers: int = 0, **params: int) -> None:
+    `parts`: of what other processes judge; then `judged` says what they find, each JUDGING later, or raises what keeps
+    the answer back; those go on `shelf`.
+    """
+
+    def __init__(self, seats: int, followers: int = 0, parts: int = 0, **params: int) -> None:
         self.genesis = genesis(seats, **params)
         self.disks = [Disk() for _ in range(seats + followers)]
         self.nodes: list[Node | None] = [None] * len(self.disks)
@@ -69,6 +80,9 @@ class Committee:
         self.cut: Callable[[int, int], bool] = lambda _from, _to: False
         self.replies: dict[int, tuple[int, Result]] = {}
         self.lags = [0] * len(self.disks)
+        self.parts = parts
+        self.judged: Callable[[int, Examine], Sequence[bool] | None] = soundly
+        self.shelf: list[tuple[int, int, Examine]] = []
         for index in range(len(self.disks)):
             self.begin(index)
 
@@ -81,7 +95,7 @@ class Committee:
         disk, chain = self.disks[index], Chain(self.genesis)
         if disk.blocks:
             chain.adopt_many(disk.blocks)
-        node = self.nodes[index] = Node(chain, SEATS[index], disk, tuple(disk.votes))
+        node = self.nodes[index] = Node(chain, SEATS[index], disk, tuple(disk.votes), parts=self.parts)
         self.do(index, node.start(self.at))
         for other in range(len(self.disks)):
             if other != index:
@@ -112,10 +126,30 @@ class Committee:
                             self.post(index, other, encode(message))
                 case ev.Wake(at_ms):
                     self.later(max(at_ms, self.now), functools.partial(self.tick, index, self.lives[index]))
+                case Examine():
+                    life = self.lives[index]
+                    self.later(self.now + JUDGING, functools.partial(self.examine, index, life, effect))
                 case Reply(ticket, result):
                     self.replies[ticket] = (self.now, result)
                 case Moved():
                     self.check()
+
+    def examine(self, index: int, life: int, part: Examine) -> None:
+        node = self.nodes[index]
+        if node is None or self.lives[index] != life:
+            return
+        try:
+            sound = self.judged(index, part)
+        except TimeoutError:
+            self.shelf.append((index, life, part))
+        else:
+            self.do(index, node.examined(part.number, sound, self.at))
+
+    def release(self) -> None:
+        """What was kept back is answered now."""
+        shelf, self.shelf = self.shelf, []
+        for each in shelf:
+            self.examine(*each)
 
     def tick(self, index: int, life: int) -> None:
         if self.lives[index] == life:

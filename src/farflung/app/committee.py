@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Final
 
 from farflung.app.lanes import Lane
@@ -18,6 +19,8 @@ from farflung.core.errors import FarflungError, NetworkError, PolicyError
 from farflung.core.ids import PeerId
 from farflung.ledger.block import Block
 from farflung.ledger.chain import Chain
+from farflung.ledger.docket import Examine
+from farflung.ledger.io.judges import Answer, Judges
 from farflung.ledger.io.store import Store
 from farflung.ledger.io.votelog import VoteLog
 from farflung.ledger.node import At, Effect, Moved, Node, Reply
@@ -30,6 +33,7 @@ from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
 
 MESSAGE: Final = "sdbft.message"
+_PARTS: Final = 2  # for each process that judges: one that it works on, one that is there when it is done
 _PRESENT: Final = (ValidatorState.CANDIDATE, ValidatorState.ADMITTED, ValidatorState.LEAVING)
 Places = Callable[[PeerId], tuple[str, int] | None]
 
@@ -71,10 +75,15 @@ class Committee:
         places: Places,
         *,
         is_logical: bool,
+        judges: int = 0,
         on_block: Callable[[], None] = lambda: None,
     ) -> None:
-        """`places` says where a validator is reached, if anybody knows. `records`: of the vote log."""
-        self.node = Node(chain, key, books, records, is_logical=is_logical)
+        """`places` says where a validator is reached, if anybody knows. `records`: of the vote log.
+
+        `judges`: processes that judge signatures, each started when it is needed first; 0: this one does.
+        """
+        self.node = Node(chain, key, books, records, is_logical=is_logical, parts=_PARTS * judges)
+        self.judges = Judges(judges)
         self._own, self._endpoint, self._places, self._on_block = key.public, endpoint, places, on_block
         self._lanes: dict[PeerId, Lane] = {}
         self._tickets: dict[int, asyncio.Future[Result]] = {}
@@ -95,6 +104,7 @@ class Committee:
             self.failed.cancel()
         if self._timer is not None:
             self._timer.cancel()
+        self.judges.close()
         for waiting in self._tickets.values():
             waiting.cancel()
         for lane in self._lanes.values():
@@ -168,6 +178,8 @@ class Committee:
                 self._set_timer(at_ms)
             case ev.Accuse():
                 self.accused += 1
+            case Examine(number, txs):
+                self._examine(number, [encode(signed) for signed in txs])
             case Reply(ticket, result):
                 self.rejected += isinstance(result, Rejected)
                 future = self._tickets.get(ticket)
@@ -176,6 +188,16 @@ class Committee:
             case Moved():
                 self._meet()
                 self._on_block()
+
+    def _examine(self, number: int, txs: Sequence[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        answer = self.judges.ask(txs)
+        answer.add_done_callback(lambda found: loop.call_soon_threadsafe(self._examined, number, found))
+
+    def _examined(self, number: int, found: Future[Answer]) -> None:
+        """A pool of which no process answers costs time, nothing else: the node judges itself."""
+        sound = found.result() if found.exception() is None else None
+        self._do(lambda at: self.node.examined(number, sound, at))
 
     def tell(self, method: str, body: bytes) -> None:
         """To all other validators."""

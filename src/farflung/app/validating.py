@@ -39,6 +39,9 @@ class Setting:
     is_logical: bool = False
     readers: Readers | None = None  # where whoever reads the ledger is served over HTTP; None: nowhere
     keep_ms: int | None = None  # how long transactions are kept; None: for ever
+    judges: int = (
+        0  # processes that judge signatures, as soon as there are other validators; 0: this one does
+    )
 
 
 class Service:
@@ -107,6 +110,7 @@ class Service:
             self.endpoint,
             self.places.get,
             is_logical=setting.is_logical,
+            judges=setting.judges,
             on_block=self._told,
         )
         seat.failed.add_done_callback(self._fail)

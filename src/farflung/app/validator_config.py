@@ -7,13 +7,17 @@ host = "127.0.0.1"           # an address that the others reach; nothing else is
 port = 4520
 readers = 0                  # a port of 127.0.0.1 for readers and metrics; 0: none
 keep_days = 0                # transactions older than this are dropped, never before stakes are free; 0: all are kept
+judges = 1                   # processes that judge signatures, for a committee of several; 0: none; left out: see below
 [validators]                 # where others are, by key; what the ledger says of them is known anyway
 "KEY" = "host:port"
+
+Without a word on `judges` there is one less than there are cores, MOST_JUDGES at most: none on a single core.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -33,6 +37,16 @@ from farflung.ledger.params import DAY_MS
 from farflung.net.io.listening import LOOPBACK
 
 PORT: Final = 4520
+MOST_JUDGES: Final = 4  # that a validator takes unasked: what one process can execute, so many judge
+
+
+_KINDS: Final[dict[str, type]] = {
+    "port": int,
+    "readers": int,
+    "keep_days": int,
+    "judges": int,
+    "validators": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,7 @@ class Written:
     port: int = PORT
     readers: int = 0
     keep_days: int = 0
+    judges: int | None = None
     validators: dict[str, str] | None = None
 
 
@@ -60,8 +75,9 @@ def read_config(path: Path) -> tuple[Written, Setting, dict[PeerId, tuple[str, i
         if name not in names:
             near = difflib.get_close_matches(name, names, 1)
             _refuse(path, f"it sets {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-        expected: type = {"port": int, "readers": int, "keep_days": int, "validators": dict}.get(name, str)
-        is_in_range = not isinstance(value, int) or (not isinstance(value, bool) and 0 <= value < 1 << 16)
+        expected = _KINDS.get(name, str)
+        most = limits.JUDGES if name == "judges" else (1 << 16) - 1
+        is_in_range = not isinstance(value, int) or (not isinstance(value, bool) and 0 <= value <= most)
         if not isinstance(value, expected) or not is_in_range:
             _refuse(path, f"{name} is {value!r}")
     written = Written(**said)
@@ -77,7 +93,14 @@ def _setting(path: Path, written: Written) -> Setting:
     is_remote = written.host != LOOPBACK
     keep_ms = written.keep_days * DAY_MS or None
     place = (written.host, written.port)
-    return Setting(key, genesis, folder, *place, is_remote, readers=readers, keep_ms=keep_ms)
+    judges = spare_cores() if written.judges is None else written.judges
+    return Setting(key, genesis, folder, *place, is_remote, readers=readers, keep_ms=keep_ms, judges=judges)
+
+
+def spare_cores() -> int:
+    """How many processes judge signatures where nobody said: the cores that the validator's own leaves."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores - 1, MOST_JUDGES)
 
 
 def _places(path: Path, said: dict[str, Any]) -> dict[PeerId, tuple[str, int]]:

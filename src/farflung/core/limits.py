@@ -68,6 +68,10 @@ JUDGE_BYTES: Final = (
     4 * MIB
 )  # of transactions that one process is asked to judge at once: the largest block, twice
 JUDGE_CHUNKS: Final = 256  # of them that wait
+JUDGE_TXS: Final = 256  # of one part that a process judges: some 25 ms
+JUDGES: Final = 64  # processes of one validator
+DOCKET_TXS: Final = 1 << 14  # handed in, that wait to be judged at one validator
+DOCKET_BYTES: Final = 16 * MIB
 ROW_BYTES: Final = 4 * KIB  # a committee of SEATS
 RECEIPT_FILE_BYTES: Final = MIB  # a genesis and the receipts of one party
 SNAPSHOT_CHUNK_BYTES: Final = MIB  # rows of a table that are sent together

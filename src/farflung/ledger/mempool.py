@@ -31,7 +31,8 @@ from farflung.ledger.rules.accounts import unpayable
 from farflung.ledger.tables import State
 from farflung.ledger.tx import SignedTx, tx_id
 
-Judge = Callable[[SignedTx], tuple[str, str] | None]  # code and message of what is wrong with a transaction
+Fault = tuple[str, str]  # code and message of what is wrong with a transaction
+Judge = Callable[[SignedTx], Fault | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +68,27 @@ class Verdicts:
 
     def __init__(self, judge: Judge, most: int = limits.POOL_VERDICTS) -> None:
         self._judge, self._most = judge, most
-        self._known: dict[tuple[Hash, bytes], tuple[str, str] | None] = {}
+        self._known: dict[Stamp, Fault | None] = {}
 
-    def __call__(self, signed: SignedTx) -> tuple[str, str] | None:
+    def __call__(self, signed: SignedTx) -> Fault | None:
         """What `judge` says; asked once while it is remembered."""
         key = (tx_id(signed), signed.signature)
         if key not in self._known:
             self._keep(key, self._judge(signed))
         return self._known[key]
 
-    def _keep(self, key: Stamp, verdict: tuple[str, str] | None) -> None:
+    def _keep(self, key: Stamp, verdict: Fault | None) -> None:
         while len(self._known) >= self._most:
             del self._known[next(iter(self._known))]
         self._known[key] = verdict
 
-    def learn(self, name: Hash, signed: SignedTx) -> None:
-        """Remembers that the transaction of this id was found sound elsewhere."""
-        self._keep((name, signed.signature), None)
+    def learn(self, name: Hash, signed: SignedTx, fault: Fault | None = None) -> None:
+        """Remembers what was found elsewhere of the transaction of this id; None: that it is sound."""
+        self._keep((name, signed.signature), fault)
+
+    def has(self, stamp: Stamp) -> bool:
+        """Whether there is a verdict on the transaction of this id and signature, whatever it says."""
+        return stamp in self._known
 
     def __contains__(self, stamp: object) -> bool:
         """Whether the transaction of this id and signature was judged and found sound: `Stamps` for apply_block."""

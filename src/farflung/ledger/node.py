@@ -4,9 +4,11 @@ Pure but for its keeper, which is handed in and writes to disk: `handle(event, a
 are left are what goes over the network and to clients. One object for the life of a process; a replica lives for one
 epoch (docs/protocol/sdbft, "Epochs"), and the next one is made here from the committee that the closing block names.
 
-    a client's transaction   judged, kept in the pool, sent to all (Pending), answered when a block with it is final
+    a client's transaction   judged (here, or by other processes: ledger.docket), kept in the pool, sent to all
+                             (Pending), answered when a block with it is final
     Build                    a block of what waits, on a parent that was executed here
-    Judge                    the block is executed; its time must be near this validator's own
+    Judge                    its time must be near this validator's own; the block is executed when all of its
+                             transactions are judged, and there is no vote for it before
     Final                    stored, then adopted, then answered: nobody hears of what a crash could take back
     Accuse                   brought before the ledger as a transaction of this validator's own key
 """
@@ -26,6 +28,7 @@ from farflung.core.ids import Hash
 from farflung.ledger.accusing import Accusations
 from farflung.ledger.block import LOGICAL_MS, Block
 from farflung.ledger.chain import Chain
+from farflung.ledger.docket import Docket, Examine
 from farflung.ledger.execution import Executed, execute, make, next_time
 from farflung.ledger.mempool import Mempool, Verdicts
 from farflung.ledger.results import Outcome, Result
@@ -83,7 +86,7 @@ class Moved:
     height: int
 
 
-Effect = ev.Send | ev.Broadcast | ev.Wake | ev.Accuse | Reply | Moved
+Effect = ev.Send | ev.Broadcast | ev.Wake | ev.Accuse | Reply | Moved | Examine
 
 
 class Node:
@@ -97,10 +100,17 @@ class Node:
         records: Iterable[bytes] = (),
         *,
         is_logical: bool = False,
+        parts: int = 0,
     ) -> None:
-        """`records`: of the vote log, as it was found. `is_logical`: a local network's time, not the clock's."""
+        """`records`: of the vote log, as it was found. `is_logical`: a local network's time, not the clock's.
+
+        `parts` of what is to be judged are out at a time, as `Examine`; 0: all is judged here.
+        """
         self.chain, self._key, self._keeper, self._is_logical = chain, key, keeper, is_logical
         self.verdicts = Verdicts(lambda signed: unsound(chain.id, signed))
+        self.docket = Docket(
+            self.verdicts, lambda signed, holds: unsound(chain.id, signed, holds=holds), parts
+        )
         self.pool = Mempool(self.verdicts)
         self._accusations = Accusations(key.public)
         self._executed: dict[Hash, Executed] = {}
@@ -122,36 +132,52 @@ class Node:
         """Takes an event and all that it leads to here; what must leave, in this order."""
         if isinstance(event, ev.Received) and isinstance(event.message, Pending):
             for signed in event.message.txs:
-                self._offer(signed, at)
+                self._take_in(signed, (), at)
         else:
             self._events.append(event)
         return self._run(at)
 
     def submit(self, handed: Sequence[tuple[SignedTx, int]], at: At) -> list[Effect]:
         """Clients hand in transactions, each under a ticket of its own."""
-        fresh: list[SignedTx] = []
-        for signed, ticket in handed:
-            known = self.chain.applied(signed)
-            was_there = known is None and tx_id(signed) in self.pool
-            result = known or self._offer(signed, at)
-            if result is not None:
-                self._out.append(Reply(ticket, result))
-                continue
-            self._waiting.setdefault(tx_id(signed), (signed, []))[1].append(ticket)
-            if not was_there:
-                fresh.append(signed)
-        self._out += [ev.Broadcast(Pending(txs)) for txs in _in_messages(fresh)]
+        self._pass_on([signed for signed, ticket in handed if self._take_in(signed, (ticket,), at)])
+        return self._run(at)
+
+    def examined(self, number: int, sound: Sequence[bool] | None, at: At) -> list[Effect]:
+        """What another process found of each transaction of an `Examine`; None: nobody answered."""
+        arrivals, drafts = self.docket.settle(number, sound)
+        self._pass_on([each.signed for each in arrivals if self._admit(*each, at)])
+        self._events += [self._executed_as(draft) for draft in drafts]
         return self._run(at)
 
     def forget(self, tickets: Iterable[int]) -> None:
         """Nobody waits for these any more."""
         gone = set(tickets)
+        self.docket.forget(gone)
         for name, (signed, waiting) in tuple(self._waiting.items()):
             left = [ticket for ticket in waiting if ticket not in gone]
             if left:
                 self._waiting[name] = (signed, left)
             else:
                 del self._waiting[name]
+
+    def _take_in(self, signed: SignedTx, tickets: Sequence[int], at: At) -> bool:
+        """Whether others should hear of it now; where it waits to be judged, they may hear later."""
+        if self.chain.applied(signed) is None and self.docket.defers(signed, tickets):
+            return False
+        return self._admit(signed, tickets, at)
+
+    def _admit(self, signed: SignedTx, tickets: Sequence[int], at: At) -> bool:
+        """Into the pool; whether a client brought it, and it is new here."""
+        was_there = tx_id(signed) in self.pool
+        result = self._offer(signed, at)
+        if result is not None:
+            self._out += [Reply(ticket, result) for ticket in tickets]
+        elif tickets:
+            self._waiting.setdefault(tx_id(signed), (signed, []))[1].extend(tickets)
+        return result is None and bool(tickets) and not was_there
+
+    def _pass_on(self, txs: Sequence[SignedTx]) -> None:
+        self._out += [ev.Broadcast(Pending(part)) for part in _in_messages(txs)]
 
     # What it leads to
 
@@ -164,7 +190,7 @@ class Node:
             if self.replica is replica and replica.is_over and self.chain.state.closes:
                 self._next_epoch()
             self._tell_work()
-        out, self._out = self._out, []
+        out, self._out = [*self._out, *self.docket.hand_out()], []
         return out
 
     def _carry_out(self, effect: ev.Effect, at: At) -> None:
@@ -175,7 +201,7 @@ class Node:
                 built = self._built(parent.id, at)
                 self._events += [self._told(view, built)] if built else []
             case ev.Judge(draft, is_new):
-                self._events.append(self._judged(draft, is_new, at))
+                self._judge(draft, is_new, at)
             case ev.Final(blocks):
                 self._final(blocks, at)
             case ev.Answer(peer, height):
@@ -224,11 +250,20 @@ class Node:
         draft = ev.Draft(built.header, built.txs)
         return ev.Built(view, draft, closes=built.state.closes, works=bool(built.txs))
 
-    def _judged(self, draft: ev.Draft, is_new: bool, at: At) -> ev.Judged:
+    def _judge(self, draft: ev.Draft, is_new: bool, at: At) -> None:
+        """Answers at once, unless transactions of the block have to be judged first: then when they are."""
+        header = draft.header
+        parent = self._parent(header.parent)
+        if parent is None or (is_new and not self._is_timely(header.time, parent, at)):
+            self._events.append(ev.Judged(header.id, is_valid=False))
+        elif header.id in self._executed or not self.docket.holds(draft):
+            self._events.append(self._executed_as(draft))
+
+    def _executed_as(self, draft: ev.Draft) -> ev.Judged:
         """Executes a block, unless it was: one's own, or one that came under another view."""
         header = draft.header
         executed, parent = self._executed.get(header.id), self._parent(header.parent)
-        if parent is None or (is_new and not self._is_timely(header.time, parent, at)):
+        if parent is None:
             return ev.Judged(header.id, is_valid=False)
         if executed is None:
             try:
@@ -251,6 +286,7 @@ class Node:
         outcomes = self._keeper.adopt(self.chain, blocks)
         height, state = self.chain.head.height, self.chain.state
         self._executed = {name: e for name, e in self._executed.items() if e.header.height > height}
+        self.docket.drop(height)
         self.pool.settled((signed for block in blocks for signed in block.txs), state, at.now)
         self.finality += [at.now - self._begun[b.header.id] for b in blocks if b.header.id in self._begun]
         self._begun = {name: ms for name, ms in self._begun.items() if name in self._executed}

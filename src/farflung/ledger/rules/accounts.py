@@ -21,22 +21,22 @@ from farflung.ledger.tx import SignedTx, Transfer, Tx, fault_of
 
 def refusal(draft: Draft, signed: SignedTx, *, is_judged: bool) -> tuple[str, str] | None:
     """Code and message when the transaction may not enter the block, None when it may."""
-    fault = unsound(draft.law.chain, signed, is_judged=is_judged)
+    fault = unsound(draft.law.chain, signed, holds=is_judged or None)
     return fault or unpayable(signed.tx, draft.account(signed.tx.sender), draft.now, draft.params)
 
 
-def unsound(chain: Hash, signed: SignedTx, *, is_judged: bool = False) -> tuple[str, str] | None:
+def unsound(chain: Hash, signed: SignedTx, *, holds: bool | None = None) -> tuple[str, str] | None:
     """What is wrong with a transaction whatever the state: form, chain, signature.
 
-    `is_judged`: its form and its signature are known to hold.
+    `holds`: whether form and signature hold, where that was judged elsewhere; None: both are judged here.
     """
-    fault = "" if is_judged else fault_of(signed)
+    fault = "" if holds else fault_of(signed)
     if fault:
         return "FF-LEDG-001", f"malformed transaction: {fault}"
     tx = signed.tx
     if tx.chain != chain:
         return "FF-LEDG-003", "signed for another chain"
-    if not is_judged and not is_signed(tx.sender, signed.signature, NS_TX, encode(tx)):
+    if not (is_signed(tx.sender, signed.signature, NS_TX, encode(tx)) if holds is None else holds):
         return "FF-LEDG-002", "wrong signature"
     return None
 
