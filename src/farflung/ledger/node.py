@@ -162,9 +162,7 @@ class Node:
 
     def _take_in(self, signed: SignedTx, tickets: Sequence[int], at: At) -> bool:
         """Whether others should hear of it now; where it waits to be judged, they may hear later."""
-        if self.chain.applied(signed) is None and self.docket.defers(signed, tickets):
-            return False
-        return self._admit(signed, tickets, at)
+        return not self.docket.defers(signed, tickets) and self._admit(signed, tickets, at)
 
     def _admit(self, signed: SignedTx, tickets: Sequence[int], at: At) -> bool:
         """Into the pool; whether a client brought it, and it is new here."""
