@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from farflung.app import panel
 from farflung.app.ledger_client import VALID_MS, LedgerClient
+from farflung.app.ways_to_ledger import client_in_run
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest, local_key
 from farflung.core.errors import NetworkError, ProtocolError, RunError
+from farflung.core.events import Warned
 from farflung.core.ids import Hash
 from farflung.ledger import queries
 from farflung.ledger.block import Genesis, Header, vote_for
@@ -72,14 +75,18 @@ class World:
             self.found[name] = (outcome.height, outcome.code if isinstance(outcome, Failed) else "")
         return outcome
 
-    def client(self, patience: float = 5.0, answer: float = 0.05) -> LedgerClient:
+    @property
+    def reaches(self) -> list[Any]:
         def reach(seat: int) -> Any:
             async def to() -> Any:
                 return Line(self, seat)
 
             return to
 
-        return LedgerClient([reach(seat) for seat in range(4)], ALICE, GENESIS, patience, answer)
+        return [reach(seat) for seat in range(4)]
+
+    def client(self, patience: float = 5.0, answer: float = 0.05) -> LedgerClient:
+        return LedgerClient(self.reaches, ALICE, GENESIS, patience, answer)
 
     @property
     def paid(self) -> int:
@@ -350,3 +357,33 @@ def test_what_was_given_up_is_settled_before_something_else_is_signed() -> None:
         assert [signed.tx.nonce for _, signed in world.seen[-4:]] == [0, 0, 1, 1]
 
     run(body)
+
+
+def test_a_ledger_that_stands_still_is_told_of_once_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel, "PATIENCE_SECONDS", 0.05)
+    world, told = World(), list[Warned]()
+    is_stuck = [True]
+
+    async def waits(query: queries.Query) -> Any:
+        if is_stuck[0] and isinstance(query, queries.Submit):
+            await asyncio.Event().wait()  # what they take is final only with a third one
+        return world.honest(query)
+
+    world.ways = [waits, waits, hangs, hangs]
+    client = client_in_run(world.reaches, ALICE, GENESIS, told.append)
+    client._panel._seconds = 0.03
+
+    async def play() -> None:
+        paying = asyncio.ensure_future(client.submit(PAY))
+        while not told:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert [each.code for each in told] == ["FF-APP-334"]
+        assert "3 of 4 validators must be up" in told[0].message
+        assert world.paid == 0
+        is_stuck[0] = False
+        await paying
+
+    asyncio.run(play())
+    assert [each.code for each in told] == ["FF-APP-334", "FF-APP-335"]
+    assert world.paid == PAY.amount

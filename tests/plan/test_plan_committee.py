@@ -15,6 +15,7 @@ from farflung.ledger.votes import faults, is_quorum
 from farflung.plan.advise import advise
 from farflung.plan.committee import TOLD, committee_bytes, quorum_of, transactions, view_bytes
 from farflung.plan.machine import Machine
+from farflung.watch import words
 from farflung.watch.fold import Timeline
 from farflung.watch.text import lines
 
@@ -79,5 +80,6 @@ def test_the_plan_counts_and_tells_it() -> None:
     assert four.traffic.control == one.traffic.control + more
     assert more > 2 * transactions(job) * view_bytes(4)
     told = " ".join(" ".join(lines(four.event("r"), Timeline())).split())
-    assert f"4 validators agree on the ledger by {format_bytes(more)} more" in told
+    assert f"4 validators agree by {format_bytes(more)} more, and 1 may be down" in told
+    assert "none may be down" in words.committee(advise(job, layout, 1, machine, validators=3).event("r"))
     assert "validators" not in " ".join(lines(one.event("r"), Timeline()))

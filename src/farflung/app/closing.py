@@ -18,6 +18,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.local import LocalNetwork
 from farflung.app.panel import Reach
 from farflung.app.tolling import Payer
+from farflung.app.ways_to_ledger import client_in_run
 from farflung.core.crypto import NS_JOB_KEY
 from farflung.core.errors import FarflungError, RunError, VerificationError
 from farflung.core.events import ChainsCompared, RelayPaid, Warned
@@ -118,7 +119,7 @@ async def compare_validators(network: LocalNetwork, reaches: Sequence[Reach], jo
     """Says that all validators hold one chain. Raises VerificationError FF-APP-298 where one holds another."""
     heights, longest = [], list[Hash]()
     for reach in reaches:
-        ledger = LedgerClient(reach, network.keys.requester, network.genesis)
+        ledger = client_in_run([reach], network.keys.requester, network.genesis, journal.emit)
         chain = [block.header.id for block in await ledger.blocks()]
         shared = min(len(chain), len(longest))
         if chain[:shared] != longest[:shared]:

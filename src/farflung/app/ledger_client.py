@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from farflung.app.panel import ANSWER_SECONDS, PATIENCE_SECONDS, QUERY, NotYetError, Panel, Reach
+from farflung.app.panel import ANSWER_SECONDS, PATIENCE_SECONDS, QUERY, NotYetError, Panel, Reach, Waited
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
@@ -71,14 +71,15 @@ class LedgerClient:
         genesis: Genesis,
         patience: float = PATIENCE_SECONDS,
         answer: float = ANSWER_SECONDS,
+        waited: Waited = lambda _seconds, _is_over: None,
     ) -> None:
         """`connect` reaches a validator, or each of several.
 
         `patience`: seconds for which a lost connection is made again; then its NetworkError is raised. `answer`:
-        seconds after which a validator that hangs is left for another one.
+        seconds after which a validator that hangs is left for another one. `waited`: as a Panel's.
         """
         reaches = [connect] if callable(connect) else connect
-        self._panel = Panel(reaches, patience, answer)
+        self._panel = Panel(reaches, patience, answer, waited)
         self._key, self._genesis = key, genesis
         self._turn = asyncio.Lock()
         self._open: tuple[tuple[Op, ...], SignedTx] | None = None  # of unknown fate

@@ -15,7 +15,7 @@ import msgspec
 from farflung.app import thrift, wire
 from farflung.app.auditing import AuditTenancy
 from farflung.app.directory import Presence
-from farflung.app.leash import Orders, Report, by_name, report, report_end
+from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.neighbours import station
 from farflung.app.policy import Policy, check_passes, needs
@@ -24,7 +24,7 @@ from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
 from farflung.app.vouching import Vouchers
-from farflung.app.ways_to_ledger import any_of, reaches_of, validators_in
+from farflung.app.ways_to_ledger import any_of, client_in_run, reaches_of, validators_in
 from farflung.app.wire import order
 from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core import limits
@@ -336,7 +336,7 @@ async def lend(orders: Orders, role: Role) -> None:
     places = await node.quarters.open(config["relays"])
     reaches = reaches_of(validators_in(config["ledger"]), node.endpoint)
     reach_ledger = any_of(reaches)
-    client = LedgerClient(reaches, key, genesis)
+    client = client_in_run(reaches, key, genesis, ReportingEmitter().emit)
     node.vouchers.follow(client)
     presence = node.presence(places, reach_ledger)
     node.quarters.follow(presence)

@@ -22,6 +22,8 @@ ALONE_SECONDS: Final = 30.0  # for the only one
 PAUSES_SECONDS: Final = (0.05, 0.5)  # between two tries: the first, and the longest
 
 Reach = Callable[[], Awaitable[Connection]]
+# Hears once of an answer that is waited for longer than PATIENCE_SECONDS (False), and when it is there (True): seconds.
+Waited = Callable[[float, bool], None]
 T = TypeVar("T")
 
 
@@ -33,10 +35,14 @@ class Panel:
     """The validators that one process knows. What stands is asked first; who failed is asked last."""
 
     def __init__(
-        self, reaches: Sequence[Reach], patience: float = PATIENCE_SECONDS, answer: float = ANSWER_SECONDS
+        self,
+        reaches: Sequence[Reach],
+        patience: float = PATIENCE_SECONDS,
+        answer: float = ANSWER_SECONDS,
+        waited: Waited = lambda _seconds, _is_over: None,
     ) -> None:
         """`patience`: seconds for which all are asked again; `answer`: for which one of several is waited for."""
-        self._reaches, self._patience = tuple(reaches), patience
+        self._reaches, self._patience, self._waited = tuple(reaches), patience, waited
         self._seconds = answer if len(self._reaches) > 1 else ALONE_SECONDS
         self._order = list(range(len(self._reaches)))
 
@@ -50,15 +56,21 @@ class Panel:
         error when nobody can be reached for `patience` seconds, and at once when all answered and none was believed.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience
+        began, is_told = loop.time(), False
+        deadline = began + self._patience
         pause, longest = PAUSES_SECONDS
         while True:
             count = _Count(self, body, read, min(need, len(self)))
             if await count.taken():
+                if is_told:
+                    self._waited(loop.time() - began, True)
                 return count.value
             error = count.error
             if not _may_pass(error) or loop.time() + pause > deadline:
                 raise error
+            if not is_told and loop.time() - began > PATIENCE_SECONDS:
+                is_told = True
+                self._waited(loop.time() - began, False)
             await asyncio.sleep(pause)
             pause = min(2 * pause, longest)
 

@@ -24,13 +24,13 @@ from farflung.app.folder import Identity, RunFolder
 from farflung.app.housing import housed, housing_of
 from farflung.app.journal import Journal, Watcher
 from farflung.app.leash import by_name, report_usage
-from farflung.app.ledger_client import LedgerClient, serve_nothing
+from farflung.app.ledger_client import serve_nothing
 from farflung.app.local import LocalNetwork, machine_of
 from farflung.app.preparation import Prepared
 from farflung.app.processes import Processes
 from farflung.app.scoring import Scorer
 from farflung.app.view import report
-from farflung.app.ways_to_ledger import reaches_of
+from farflung.app.ways_to_ledger import client_in_run, reaches_of
 from farflung.core import events
 from farflung.core.codec import describe
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
@@ -273,7 +273,8 @@ class Run:
         )
 
         reaches = reaches_of(self._processes.validators, endpoint)
-        ledger = LedgerClient(reaches, self._network.keys.requester, self._network.genesis)
+        network, tell = self._network, self._journal.emit
+        ledger = client_in_run(reaches, network.keys.requester, network.genesis, tell)
         try:
             if self._network.relay_price:
                 places = [place.of_net for place in self._processes.relays]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from farflung.app.leash import Report
+from farflung.app.ledger_client import LedgerClient
 from farflung.app.panel import Reach
+from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError
+from farflung.core.events import Warned
 from farflung.core.ids import PeerId
+from farflung.core.units import Seconds, format_seconds
+from farflung.ledger.block import Genesis
+from farflung.ledger.votes import is_quorum
 from farflung.net.io.connection import Connection
 from farflung.net.io.endpoint import Endpoint
+
+RUN_SECONDS: Final = 600.0  # for which a run waits for its own ledger
 
 
 def validators_in(ledger: Report) -> list[tuple[PeerId, str, int]]:
@@ -25,6 +34,27 @@ def reaches_of(validators: Iterable[tuple[PeerId, str, int]], endpoint: Endpoint
 
 def _reach(endpoint: Endpoint, peer: PeerId, host: str, port: int) -> Reach:
     return lambda: endpoint.dial(peer, host, port)
+
+
+def client_in_run(
+    reaches: Sequence[Reach], key: SigningKey, genesis: Genesis, tell: Callable[[Warned], None]
+) -> LedgerClient:
+    """A client of a run's ledger, whose validators are started again whenever they die: it waits for them, and says so.
+
+    A ledger of which a third is away stands still, and goes on by itself; so does whoever waits for it.
+    """
+    least = next(count for count in range(1, len(reaches) + 1) if is_quorum(count, len(reaches)))
+
+    def waited(seconds: float, is_over: bool) -> None:
+        span = format_seconds(Seconds(seconds))
+        if is_over:
+            tell(Warned(code="FF-APP-335", message=f"the ledger answers again, after {span}"))
+            return
+        text = f"the ledger stands still for {span}: {least} of {len(reaches)} validators must be up"
+        hint = "nothing: it goes on when they are back; a run that is stopped now goes on from its log"
+        tell(Warned(code="FF-APP-334", message=text, hint=hint))
+
+    return LedgerClient(reaches, key, genesis, patience=RUN_SECONDS, waited=waited)
 
 
 def any_of(reaches: Sequence[Reach]) -> Reach:

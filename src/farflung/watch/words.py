@@ -15,6 +15,7 @@ from farflung.core import events
 from farflung.core.events import BytesBy
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
+from farflung.ledger.votes import faults
 from farflung.watch.fold import Timeline, Waiting
 
 HOLDS: Final = "holds"  # the finding of an audit of honest work
@@ -164,7 +165,8 @@ def committee(plan: events.Planned) -> str:
     """What several validators send to agree on the ledger; empty where there is one."""
     if plan.validators == 1:
         return ""
-    return f"{plan.validators} validators agree on the ledger by {format_bytes(plan.committee_bytes)} more"
+    down = f"{faults(plan.validators)} may be down" if faults(plan.validators) else "none may be down"
+    return f"{plan.validators} validators agree by {format_bytes(plan.committee_bytes)} more, and {down}"
 
 
 def price(plan: events.Planned) -> str:

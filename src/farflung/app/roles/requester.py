@@ -19,10 +19,9 @@ from farflung.app.folder import RunFolder
 from farflung.app.hiring import Budget
 from farflung.app.housing import RELAY, REQUESTER
 from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report, report_end, run_role
-from farflung.app.ledger_client import LedgerClient
 from farflung.app.quarters import places_of
 from farflung.app.registry import Follower, credential_in
-from farflung.app.ways_to_ledger import any_of, reaches_of, validators_in
+from farflung.app.ways_to_ledger import any_of, client_in_run, reaches_of, validators_in
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
@@ -130,7 +129,7 @@ async def main(orders: Orders) -> None:
     reach_ledger = any_of(reaches)
 
     async def work() -> None:
-        ledger = LedgerClient(reaches, key, genesis)
+        ledger = client_in_run(reaches, key, genesis, ReportingEmitter().emit)
         await ledger.head()  # it may be on its way back, too
         outcome = await requester.run(ledger, await reach_ledger(), budget_of(config))
         keep_last(folder, terms, outcome.public)
