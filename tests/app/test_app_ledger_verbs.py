@@ -128,6 +128,20 @@ def test_a_wrong_configuration_is_refused_with_the_nearest_name(tmp_path: Path, 
     assert hint in caught.value.cause or hint == "Invalid"
 
 
+@pytest.mark.parametrize(("cores", "judges"), [(1, 0), (2, 1), (4, 3), (64, 4)])
+def test_a_validator_takes_processes_for_signatures_from_the_cores_it_leaves_unless_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, judges: int
+) -> None:
+    ask("init", str(tmp_path / "l"))
+    path = tmp_path / "l" / "validator-1" / "validator.toml"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
+    assert read_config(path)[1].judges == judges
+    path.write_text("judges = 0\n")
+    assert read_config(path)[1].judges == 0
+    path.write_text("judges = 9\n")
+    assert read_config(path)[1].judges == 9
+
+
 def test_an_operator_says_how_long_transactions_are_kept(tmp_path: Path) -> None:
     ask("init", str(tmp_path / "l"))
     path = tmp_path / "l" / "validator-1" / "validator.toml"
