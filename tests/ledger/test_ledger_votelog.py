@@ -178,6 +178,14 @@ def test_a_sector_that_never_came_is_torn_in_the_last_append_only(tmp_path: Path
     assert reload(path) == tuple(VOTES)
 
 
+def test_a_flipped_head_is_damage_though_an_append_that_never_came_follows():
+    begun, number = frames.begun([b"x" * 600])
+    synced, lost = frames.framed(number, (b"y" * 1200,)), bytes(3000)
+    assert frames.read_frames(begun + synced + lost) == ((b"x" * 600, b"y" * 1200), None)
+    flipped = bytes([*synced[:8], synced[8] ^ 1, *synced[9:]])
+    assert frames.read_frames(begun + flipped + lost) == ((b"x" * 600,), len(begun))
+
+
 def test_a_disk_that_fills_up_is_told_and_nothing_more_is_signed(tmp_path: Path):
     log = VoteLog(tmp_path / "votes")
     log.append(VOTES)

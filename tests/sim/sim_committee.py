@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim_committee_app import CHAIN, ROOT, CheapKey, HashApp, Script
+from sim_committee_disk import Disk, Violation
 
 from farflung.core.codec import encode
 from farflung.core.ids import Hash, PeerId
@@ -23,16 +24,13 @@ from farflung.ledger.sdbft import events as ev
 from farflung.ledger.sdbft.links import Head
 from farflung.ledger.sdbft.messages import Ballot, Message, Proposal, Quorum, read_message
 from farflung.ledger.sdbft.pulls import in_messages
-from farflung.ledger.sdbft.records import Record, read_record
+from farflung.ledger.sdbft.records import Record, epoch_of, read_record
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Reign
 from farflung.ledger.votes import Vote, excludes
 
+LOG_MOST = 8192  # bytes of a vote log, which is then begun anew with what is still needed
 IDLE_MS = 200
-
-
-class Violation(AssertionError):
-    """A rule that must hold whatever happens did not."""
 
 
 @dataclass
@@ -56,20 +54,6 @@ class Wires:
         return [self.delay + (source.randrange(self.jitter) if self.jitter else 0) for _ in range(copies)]
 
 
-@dataclass
-class Disk:
-    """What survives a crash: stored blocks, and the vote log of each epoch, frame by frame.
-
-    A frame is there wholly or not at all, and what was altered is noticed: ledger.io.votelog sees to both, and its own
-    tests show it.
-    """
-
-    blocks: list[Block] = field(default_factory=list)
-    logs: dict[int, list[tuple[bytes, ...]]] = field(default_factory=dict)
-    altered: set[int] = field(default_factory=set)  # epochs whose log was
-    sync_ms: int = 0
-
-
 class Node:
     """One process: a replica, its ledger and its disk. Lives end and begin again; the disk stays."""
 
@@ -83,9 +67,9 @@ class Node:
         self.life = 0
         self.is_up = False
         self.is_syncing = False  # effects wait for the disk, and events behind them
-        self.backlog: list[ev.Event] = []
+        self.backlog: list[Any] = []
         self.writes = 0
-        self.is_decaying = False  # its disk alters the vote log when the process dies
+        self.is_decaying = False  # its disk flips a bit of the vote log whenever the process dies
         self.kill_at: tuple[int, str] | None = None  # at which write, and how
 
     # Lives
@@ -103,28 +87,18 @@ class Node:
         self.feed(ev.Work(self.world.works))
 
     def _reign(self, head: Head) -> None:
-        epoch = self.app.epoch
-        frames = self.disk.logs.get(epoch, [])
-        key, records = self.key, [read_record(data) for frame in frames for data in frame]
-        if (
-            epoch in self.disk.altered
-        ):  # such a log is not started from; the seat is empty until the next epoch
-            key, records = None, []
+        """The replica of the ledger's epoch. From a damaged log none votes: the seat is empty until the next epoch."""
+        epoch, logged = self.app.epoch, self.disk.open()
+        found = [read_record(data) for data in logged or ()]
+        records = [record for record in found if epoch_of(record) == epoch]
         self._signed(tuple(records))
+        key = self.key if logged is not None else None
         self.replica = self.world.make_replica(self.world.reign(epoch), head, key, records)
-        self.disk.logs[epoch] = (
-            [tuple(encode(record) for record in self.replica.records())] if records else []
-        )
 
     def crash(self) -> None:
         self.is_up = False
         self.life += 1
-
-    def lose_unsynced(self) -> None:
-        """A crash during fsync: the last frame may be there, or not."""
-        log = self.disk.logs[self.replica.reign.epoch]
-        if self.is_syncing and log and self.world.source.random() < 0.5:
-            log.pop()
+        self.disk.crash(self.world.source, self.is_decaying)
 
     # Clock
 
@@ -166,6 +140,7 @@ class Node:
         self.is_syncing = False
         log = waiting.pop(0)
         assert isinstance(log, ev.Log)
+        self.disk.sync()
         self._signed(log.records)
         self.execute(waiting)
         while self.backlog and self.is_up and not self.is_syncing:
@@ -179,19 +154,27 @@ class Node:
 
     def _write(self, records: tuple[Record, ...]) -> bool:
         """Appends to the log; False when the process dies over it."""
-        epoch, how = self.replica.reign.epoch, self._dies()
-        if how != "torn":
-            self.disk.logs[epoch].append(tuple(encode(record) for record in records))
+        how = self._fate()
+        data = [encode(record) for record in records]
+        if len(self.disk.votes) > LOG_MOST:
+            if how != "torn":
+                self.disk.begin([*map(encode, self.replica.records()), *data])
+        else:
+            self.disk.append(data)
+            if how == "whole" or not (how or self.disk.sync_ms):
+                self.disk.sync()
+        if how:
+            self._die()
         return not how
 
-    def _dies(self) -> str:
+    def _fate(self) -> str:
+        """Whether the process dies over this write, or right behind it."""
         self.writes += 1
-        if self.kill_at is None or self.kill_at[0] != self.writes:
-            return ""
-        how = self.kill_at[1]
+        return self.kill_at[1] if self.kill_at is not None and self.kill_at[0] == self.writes else ""
+
+    def _die(self) -> None:
         self.crash()
         self.world.at(self.world.now + 50, self._revive, (self.life,))
-        return how
 
     def _revive(self, life: int) -> None:
         if life == self.life:
@@ -231,12 +214,12 @@ class Node:
             self.feed(event)
 
     def _final(self, blocks: tuple[Block, ...]) -> None:
-        how = self._dies()
-        if how == "torn":  # one transaction: whole or not at all
-            return
-        self.disk.blocks.extend(blocks)
-        self.world.final(self, blocks)
+        how = self._fate()
+        if how != "torn":  # one transaction: whole or not at all
+            self.disk.blocks.extend(blocks)
+            self.world.final(self, blocks)
         if how:
+            self._die()
             return
         closes = self.app.adopt(blocks)
         if closes:
@@ -249,6 +232,7 @@ class Node:
         if life != self.life:
             return
         self.life += 1
+        self.disk.begin(())  # also where it was damaged: it held no vote of this epoch
         self._reign(Head(self.app.head, 0))
         self.feed(ev.Started())
         self.feed(ev.Work(self.world.works))
@@ -340,6 +324,10 @@ class World:
     def deliver(self, sender: int, target: int, message: Message) -> None:
         self.nodes[target].feed(ev.Received(self.keys[sender].public, message))
 
+    def is_settled(self) -> bool:
+        """Whether all that was handed in is final."""
+        return True
+
     # What must hold
 
     def said(self, index: int, message: Message) -> None:
@@ -399,4 +387,4 @@ class World:
         return [len(node.disk.blocks) for node in self.honest]
 
 
-__all__ = ["Disk", "Head", "Header", "Node", "Violation", "Wires", "World"]
+__all__ = ["Head", "Header", "Node", "Violation", "Wires", "World"]

@@ -213,7 +213,11 @@ ACTORS: tuple[type[Traitor], ...] = (
 
 def put(world: World, index: int, kind: type[Traitor]) -> None:
     """Lets this node be one of them, before the world starts."""
-    world.nodes[index] = kind(world, index)
+    base = type(world.nodes[index])
+    made = (
+        kind if base is Node else type(kind.__name__, (kind, base), {})
+    )  # with a whole validator, where all have
+    world.nodes[index] = made(world, index)
 
 
 __all__ = ["ACTORS", "ev", "put"]

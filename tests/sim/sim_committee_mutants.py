@@ -13,10 +13,11 @@ from typing import Any
 from sim_committee import Node, Violation, Wires, World
 from sim_committee_actors import Equivocator, Forger, Forker, Invalid, Traitor, put
 from sim_committee_app import Script, cheap_signatures
+from sim_committee_disk import Disk
 
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger import votes
-from farflung.ledger.sdbft import links, replica, tally
+from farflung.ledger.sdbft import frames, links, replica, tally
 from farflung.ledger.sdbft.checks import Checks
 from farflung.ledger.votes import Kind
 
@@ -129,6 +130,50 @@ def votes_for_invalid_blocks() -> AbstractContextManager[None]:
     return swap(replica.Replica, _execute=_execute)
 
 
+def notarized_views_end_the_doubling() -> AbstractContextManager[None]:
+    def unfinished_before(self: Any, view: int) -> int:
+        first = view
+        while self._tallies.is_nullified(first - 1) and self._tallies.notarized(first - 1) is None:
+            first -= 1
+        return view - first
+
+    return swap(links.Branches, unfinished_before=unfinished_before)
+
+
+def the_log_is_emptied_when_opened() -> AbstractContextManager[None]:
+    """Its file is rewritten before it was read."""
+    return swap(frames, read_frames=lambda data: frames.Contents((), None))
+
+
+@contextmanager
+def the_log_is_cut_where_it_is_damaged() -> Iterator[None]:
+    read_frames = frames.read_frames
+    with swap(frames, read_frames=lambda data: frames.Contents(read_frames(data).records, None)):
+        yield
+
+
+def a_torn_frame_stays_in_the_log() -> AbstractContextManager[None]:
+    """Opening does not write anew what it found sound: the next frame lies behind the torn one."""
+    begin = Disk.begin
+
+    def _begin(self: Any, records: Any) -> None:
+        if self.votes and [*records] == self._written[: len(records)]:
+            self._next = len(records) + 1
+        else:
+            begin(self, records)
+
+    return swap(Disk, begin=_begin)
+
+
+def a_torn_frame_is_sound() -> AbstractContextManager[None]:
+    """Bodies are not compared with their check."""
+    return swap(frames, is_sound=lambda data, place, end: True)
+
+
+def a_damaged_frame_is_torn() -> AbstractContextManager[None]:
+    return swap(frames, _is_torn=lambda data, place, number: True)
+
+
 MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     mutant.__name__: mutant
     for mutant in (
@@ -143,6 +188,12 @@ MUTANTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
         signs_when_the_epoch_is_over,
         builds_on_a_closing_block,
         votes_for_invalid_blocks,
+        notarized_views_end_the_doubling,
+        the_log_is_emptied_when_opened,
+        the_log_is_cut_where_it_is_damaged,
+        a_torn_frame_stays_in_the_log,
+        a_torn_frame_is_sound,
+        a_damaged_frame_is_torn,
     )
 }
 
@@ -181,6 +232,13 @@ def slow_quorums() -> None:
     run(world, 60_000)
 
 
+def slow_for_ever() -> None:
+    """Votes always take longer than half the first timer: each view is notarized, and nullified before that is seen."""
+    world = stage()
+    world.wires = Wires(delay=160)
+    run(world, 8000)
+
+
 def slow_last_votes() -> None:
     """One seat hears everything late, so the others' timers fire in the view after one that they finalized."""
     world = stage()
@@ -196,6 +254,26 @@ def a_leader_dies_over_its_proposal() -> None:
         for node in world.nodes:
             world.at(at + node.index, _restart, (node,))
     run(world, 60_000)
+
+
+def disks_that_tear() -> None:
+    """Everybody dies over writes, so that unsynced frames are left in part."""
+    world = stage()
+    for node in world.nodes:
+        node.disk.sync_ms = 3
+    for at in range(5, 900, 13):
+        world.at(at, _restart, (world.nodes[at % 4],))
+    run(world, 60_000)
+
+
+def a_disk_that_decays() -> None:
+    """One seat's disk flips a bit at each death; it must not vote from such a log, and the others go on."""
+    for seed in range(3):
+        world = stage(seed=seed)
+        world.nodes[1].is_decaying = True
+        for at in (75 + seed, 190, 300):
+            world.at(at, _restart, (world.nodes[1],))
+        run(world, 60_000)
 
 
 def _restart(node: Node) -> None:
@@ -245,8 +323,11 @@ def a_change_under_delays() -> None:
 SCENARIOS: tuple[Callable[[], None], ...] = (
     two_halves,
     slow_quorums,
+    slow_for_ever,
     slow_last_votes,
     a_leader_dies_over_its_proposal,
+    disks_that_tear,
+    a_disk_that_decays,
     an_equivocating_leader,
     a_leader_that_forks,
     a_leader_that_forges_quorums,

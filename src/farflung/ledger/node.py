@@ -36,9 +36,9 @@ from farflung.ledger.rows import AccountRow
 from farflung.ledger.rules.accounts import unsound
 from farflung.ledger.sdbft import events as ev
 from farflung.ledger.sdbft.links import Head
-from farflung.ledger.sdbft.messages import Pending, Quorum
+from farflung.ledger.sdbft.messages import Pending
 from farflung.ledger.sdbft.pulls import in_messages
-from farflung.ledger.sdbft.records import Record, read_record
+from farflung.ledger.sdbft.records import Record, epoch_of, read_record
 from farflung.ledger.sdbft.replica import Replica
 from farflung.ledger.sdbft.rotation import Reign
 from farflung.ledger.tx import SignedTx, make_tx, sign_tx, tx_id
@@ -321,7 +321,7 @@ class Node:
         committee, params = state.committee, state.params
         reign = Reign(self.chain.id, committee.epoch, committee.members, params.delta_ms, params.idle_ms)
         view = self.chain.certificate.view if head.height >= committee.first else 0
-        mine = [each for each in records if _epoch_of(each) == committee.epoch]
+        mine = [each for each in records if epoch_of(each) == committee.epoch]
         return Replica(reign, Head(head, view), self._key, mine)
 
     def _next_epoch(self) -> None:
@@ -332,10 +332,6 @@ class Node:
         self._was_ready = False
         self._events = [each for each in self._events if isinstance(each, ev.Received | ev.Connected)]
         self._events.insert(0, ev.Started())
-
-
-def _epoch_of(record: Record) -> int:
-    return record.vote.epoch if isinstance(record, Quorum) else record.signed.vote.epoch
 
 
 def _in_messages(txs: Sequence[SignedTx]) -> Iterable[tuple[SignedTx, ...]]:

@@ -126,12 +126,18 @@ def _frame(data: bytes, place: int, number: int) -> _Frame | None:
     if size is None or int.from_bytes(data[place : place + 8], "little") != number:
         return None
     body, end = data[place + _HEAD : place + _HEAD + size], place + _HEAD + size + _TAIL
-    if digest(NS_VOTE_LOG, b"body", data[place : place + 8], body)[:_TAIL] != data[end - _TAIL : end]:
+    if not is_sound(data, place, end):
         return None
     try:
         return _Frame(decode(body, tuple[bytes, ...], limits.VOTE_FRAME_BYTES + 8), end)
     except ProtocolError:
         return None
+
+
+def is_sound(data: bytes, place: int, end: int) -> bool:
+    """Whether the frame between two bytes holds what was written: its check says so."""
+    body = data[place + _HEAD : end - _TAIL]
+    return digest(NS_VOTE_LOG, b"body", data[place : place + 8], body)[:_TAIL] == data[end - _TAIL : end]
 
 
 def _is_torn(data: bytes, place: int, number: int) -> bool:
@@ -141,13 +147,16 @@ def _is_torn(data: bytes, place: int, number: int) -> bool:
         return True  # cut off: so it was never synced
     if size is not None and len(data) > place + _HEAD + size + _TAIL:
         return False  # others follow, so it was
-    return _lacks_sector(data, place) and not _is_followed(data, place + 1, number)
+    hurt = (
+        len(data) if size is not None else place + _HEAD
+    )  # a head that does not check was itself not written
+    return _lacks_sector(data, place, hurt) and not _is_followed(data, place + 1, number)
 
 
-def _lacks_sector(data: bytes, place: int) -> bool:
-    """Whether a sector behind `place` is all zeros. A frame's first and last bytes never are."""
+def _lacks_sector(data: bytes, place: int, stop: int) -> bool:
+    """Whether a sector with bytes from `place` to `stop` is all zeros from `place` on."""
     start = place
-    while start < len(data):
+    while start < stop:
         end = min(len(data), (start // _SECTOR + 1) * _SECTOR)
         if not any(data[start:end]):
             return True

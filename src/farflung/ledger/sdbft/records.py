@@ -17,3 +17,8 @@ def read_record(data: bytes) -> Record:
     """Reads what `encode(record)` wrote; raises ProtocolError FF-CORE-020..023."""
     record: Record = decode(data, Record, limits.COMMITTEE_BYTES)  # type: ignore[arg-type]
     return record
+
+
+def epoch_of(record: Record) -> int:
+    """The epoch that a record is of."""
+    return record.vote.epoch if isinstance(record, Quorum) else record.signed.vote.epoch
