@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ledger_network import Committee
+from msgspec.structs import replace
 
 from farflung.core.codec import encode
 from farflung.core.layout import Layout
@@ -13,7 +14,7 @@ from farflung.ledger.params import HOUR_MS
 from farflung.ledger.sdbft.messages import Pending, Proposal, Status, read_message
 from farflung.ledger.votes import faults, is_quorum
 from farflung.plan.advise import advise
-from farflung.plan.committee import TOLD, committee_bytes, quorum_of, transactions, view_bytes
+from farflung.plan.committee import CHANNELS, TOLD, committee_bytes, quorum_of, transactions, view_bytes
 from farflung.plan.machine import Machine
 from farflung.watch import words
 from farflung.watch.fold import Timeline
@@ -62,6 +63,12 @@ def test_one_validator_has_nobody_to_agree_with() -> None:
     assert committee_bytes(JobSpec(), 1) == 0
     grown = [committee_bytes(JobSpec(), seats) for seats in range(1, 17)]
     assert grown == sorted(set(grown))
+
+
+def test_relays_that_are_paid_have_channels_on_the_ledger() -> None:
+    direct = replace(JobSpec(), network=replace(JobSpec().network, hidden=0))
+    assert transactions(JobSpec()) - transactions(direct) == CHANNELS
+    assert transactions(direct) == 2 * (direct.network.providers + direct.verifiers) + 4 + direct.rounds
 
 
 def test_the_least_quorum_is_one() -> None:

@@ -73,5 +73,5 @@ def _waits(left: int) -> Warned:
     return Warned(
         code="FF-APP-330",
         message=f"the ledger pays in {span}, when the job's verification window is over",
-        hint="nothing: until then who lied is still accused; a run that is stopped now goes on from here",
+        hint="nothing: stopped now, the run goes on from here when it is resumed",
     )

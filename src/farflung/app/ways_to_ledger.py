@@ -51,7 +51,7 @@ def client_in_run(
             tell(Warned(code="FF-APP-335", message=f"the ledger answers again, after {span}"))
             return
         text = f"the ledger stands still for {span}: {least} of {len(reaches)} validators must be up"
-        hint = "nothing: it goes on when they are back; a run that is stopped now goes on from its log"
+        hint = "nothing: it goes on when they are back"
         tell(Warned(code="FF-APP-334", message=text, hint=hint))
 
     return LedgerClient(reaches, key, genesis, patience=RUN_SECONDS, waited=waited)

@@ -29,6 +29,7 @@ from farflung.plan.traffic import DIAL
 
 TOLD: Final = 87  # of a message without an answer: frame, method and TLS record; and what acknowledges it
 STATUSES: Final = 4  # of a pair that meet
+CHANNELS: Final = 6  # two relays': opened, claimed from, closed
 TX: Final = 280  # a transaction of a run, on the average
 PENDING: Final = 16  # of the message that carries one
 ASKED: Final = (
@@ -48,8 +49,11 @@ def quorum_of(seats: int) -> int:
 
 
 def transactions(spec: JobSpec) -> int:
-    """Of a whole run: each node comes and goes; the job is made, given out, finished and settled; one a round."""
-    return 2 * (spec.network.providers + spec.verifiers) + 4 + spec.rounds
+    """Of a whole run: each node comes and goes; the job is made, given out, finished and settled; one a round; and,
+    where members are reached through relays, what these are paid by.
+    """
+    nodes = spec.network.providers + spec.verifiers
+    return 2 * nodes + 4 + spec.rounds + (CHANNELS if spec.hidden else 0)
 
 
 def view_bytes(seats: int) -> int:
