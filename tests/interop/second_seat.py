@@ -9,8 +9,9 @@ from typing import Any
 from second_codec import pack
 from second_messages import EPOCH, HEIGHT, TIME, Header, h
 from second_sdbft import Second
-from sim_committee import Disk, Node, World
+from sim_committee import Node, World
 from sim_committee_app import CHAIN, NO_TXS, ROOT, Script
+from sim_committee_disk import Disk
 
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
@@ -68,7 +69,7 @@ class HashLaw:
 
 
 class SecondSeat(Node):
-    """The process around it. Its disk keeps what the replica logged."""
+    """The process around it. Its disk keeps what the replica logged, each record synced alone."""
 
     second: Second
 
@@ -99,9 +100,6 @@ class SecondSeat(Node):
             self.second.submit(["work"])
             self.second.settle()
         self._drain()
-
-    def lose_unsynced(self) -> None:
-        """It syncs each record alone."""
 
     def feed(self, event: ev.Event) -> None:
         if not self.is_up:
