@@ -135,8 +135,7 @@ class LedgerClient:
             if self._open is not None:
                 await self._fate(self._open[1])
             for _ in range(_SIGNED_ANEW):
-                # More than anybody has: it moves nothing. Drawn, because a mark that was given up, with the nonce and
-                # time of this one, would else be the same bytes, and its block may be older than what is asked about.
+                # More than anybody has: it moves nothing. Drawn: the same bytes may be in a block of before.
                 mark = Transfer(self.own, 1 + secrets.randbits(62))
                 fate = await self._fate(await self._signed((mark,)))
                 if fate.height is not None:
@@ -242,8 +241,7 @@ class LedgerClient:
     async def receipt(self, table: str, key: bytes) -> Receipt | None:
         """The proof of one row, checked; None where a validator says that there is none.
 
-        Raises VerificationError FF-LEDG-071 to -076 when no validator brings a proof that holds, and FF-APP-319;
-        NotYetError FF-APP-321 when all of them stay behind what was seen before.
+        Raises VerificationError FF-LEDG-071 to -076, FF-APP-319: none holds; NotYetError FF-APP-321: all are behind.
         """
         query = queries.AskReceipt(table, key)
         found = await self._believed(query, lambda data: self._proved(data, table, key))
@@ -252,11 +250,16 @@ class LedgerClient:
 
     async def _believed(self, query: queries.Query, read: Callable[[bytes], T]) -> T:
         """What one validator proves; committees that are not known here yet are followed first."""
-        try:
-            return await self._panel.agreed(encode(query), read)
-        except (VerificationError, NotYetError):
-            if not await self._follow():
-                raise
+
+        def gently(data: bytes) -> list[T]:
+            try:
+                return [read(data)]
+            except VerificationError:  # perhaps of a later epoch: followed at once, whoever else is away
+                return []
+
+        if found := await self._panel.agreed(encode(query), gently):
+            return found[0]
+        await self._follow()
         return await self._panel.agreed(encode(query), read)
 
     def _proved(self, data: bytes, table: str, key: bytes) -> Receipt | None:
