@@ -73,8 +73,8 @@ def notarize_twice() -> Iterator[None]:
     """Every proposal of the view is voted for, not the first alone."""
 
     def _notarize(self: Any) -> bool:
-        found = self._tallies.find(self._view)
-        for proposal in found.proposals if found and self._seat != self.reign.leader(self._view) else ():
+        found, leader = self._tallies.find(self._view), self.reign.leader(self._view)
+        for proposal in found.proposals if found and self._seat not in (None, leader) else ():
             block = proposal.signed.vote.block
             cast = [signed.vote.block for signed in self._cast.get(self._view, ())]
             if block not in cast and self._execute(block) and self._branches.has_link(self._view, proposal):
