@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from app_seats import FIRST, REGISTERS, Town, run
 from ledger_committee import OWNERS
+from msgspec.structs import replace
 
-from farflung.core.errors import NetworkError, RunError
+from farflung.app.ledger_client import LedgerClient
+from farflung.core.codec import encode
+from farflung.core.errors import NetworkError, RunError, VerificationError
+from farflung.ledger import queries
 from farflung.ledger.results import Rejected
 
 ANN, BEN = OWNERS[2], OWNERS[3]
@@ -63,6 +68,47 @@ def test_who_has_seen_a_block_is_shown_no_older_one():
         )  # which another one may be
 
     run(2, body)
+
+
+async def look_at_a_row(client: LedgerClient) -> None:
+    await client.node(REGISTERS[0].public)
+
+
+async def look_at_the_head(client: LedgerClient) -> None:
+    await client.head()
+
+
+@pytest.mark.parametrize("look", [look_at_a_row, look_at_the_head])
+def test_one_look_is_enough_to_be_shown_nothing_older(look: Callable[[LedgerClient], Awaitable[None]]):
+    async def body(town: Town) -> None:
+        assert await town.write(0, town.client(REGISTERS[0]))
+        await asyncio.sleep(10)  # until all have it
+        client = town.client(ANN)
+        await look(client)
+        for seat in town.seats:
+            seat.chain = town.old
+        with pytest.raises(NetworkError, match="FF-APP-321"):
+            await look(client)
+
+    run(7, body)
+
+
+def test_a_head_that_the_committee_did_not_certify_is_nobodys():
+    async def body(town: Town) -> None:
+        call = town.call
+
+        async def lies(index: int, data: bytes) -> bytes:
+            said = queries.read_answer(await call(index, data))
+            if isinstance(said, queries.HeadIs):
+                said = replace(said, header=replace(said.header, height=said.header.height + 1))
+            return encode(said)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(town, "call", lies)
+            with pytest.raises(VerificationError, match="FF-LEDG-072"):
+                await town.client(ANN).head()
+
+    run(8, body)
 
 
 def test_who_wrote_reads_what_it_wrote():

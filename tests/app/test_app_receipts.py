@@ -124,7 +124,7 @@ def test_a_provider_reads_in_words_what_it_was_paid(settled: Chain, verify: Verb
         f"block {settled.head.height}, at ledger time {settled.head.time} ms",
         f"{settled.id.hex()} ('small')",
         f"committee's key {NOTARY.public.hex()}",
-        "what the ledger of that genesis recorded",
+        "what the ledger recorded of which you gave the hash",
     ):
         assert words in out
 
@@ -135,7 +135,7 @@ def test_without_a_genesis_the_reader_is_told_what_it_must_know(settled: Chain, 
     assert settled.id.hex() in out
     assert NOTARY.public.hex() in out
     assert "if you know the genesis hash above from elsewhere" in out
-    assert "what the ledger of that genesis recorded" not in out
+    assert "what the ledger recorded" not in out
 
 
 def test_who_was_slashed_reads_why_and_what_it_lost(settled: Chain, verify: Verb) -> None:
@@ -221,6 +221,54 @@ def test_a_file_of_a_later_committee_is_followed_from_the_genesis(running: Chain
     assert (found["epoch"], found["committee"]) == (1, [heir.public.hex()])
     with pytest.raises(VerificationError, match="FF-LEDG-072"):
         write_receipt_file(genesis, REQUESTER.public, receipts)
+
+
+DAY_MS = 86_400_000
+BEGAN_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def dated() -> Chain:
+    """A ledger whose time is that of the calendar."""
+    genesis = Genesis("dated", BEGAN_MS, ((REQUESTER.public, 9_000),), (NOTARY.public,))
+    chain = Chain(genesis, NOTARY)
+    record(chain, REQUESTER, tx.JobCreate(JOB, 50, 5, 2, BEGAN_MS + DAY_MS))
+    return chain
+
+
+def clock(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    monkeypatch.setattr(
+        "farflung.app.cli.receipts.time.time_ns", lambda: (BEGAN_MS + days * DAY_MS) * 1_000_000
+    )
+
+
+def test_of_a_genesis_whose_seats_may_have_left_the_age_is_told(
+    dated: Chain, verify: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = ("--genesis", dated.id.hex())
+    clock(monkeypatch, 21)
+    assert "Age " not in verify(dated, *known, party=REQUESTER)[1]
+    assert facts(verify(dated, "--json", party=REQUESTER))["genesis_too_old"] is False
+    clock(monkeypatch, 22)
+    code, out, _ = verify(dated, *known, party=REQUESTER)
+    assert code == HOLDS
+    assert "Age      the genesis is too old to rest on alone: the committee of 22 days ago" in out
+    assert "what the ledger recorded" not in out
+    assert facts(verify(dated, "--json", party=REQUESTER))["genesis_too_old"] is True
+
+
+def test_a_block_that_is_known_from_elsewhere_needs_no_young_genesis(
+    dated: Chain, verify: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock(monkeypatch, 400)
+    block = ("--block", dated.head.id.hex())
+    out = verify(dated, *block, party=REQUESTER)[1]
+    assert "Age " not in out
+    assert "what the ledger recorded of which you gave the hash" in out
+    assert facts(verify(dated, "--json", *block, party=REQUESTER))["block_given"] is True
+    assert dated.head.id.hex() in told(
+        verify(dated, "--block", "ab" * 32, party=REQUESTER), "FF-APP-336", DAMAGED
+    )
 
 
 def test_another_genesis_is_refused(settled: Chain, verify: Verb) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,9 +11,11 @@ import click
 import msgspec
 
 from farflung.core import limits
+from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
+from farflung.ledger.light import check_age
 from farflung.ledger.receipt_file import (
     MAGIC,
     ReceiptFile,
@@ -55,15 +58,52 @@ def receipt() -> None:
 @click.option(
     "--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere."
 )
+@click.option("--block", metavar="HASH", callback=hash_of, help="Its block, known from elsewhere.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(file: Path, genesis: Hash | None, as_json: bool) -> None:
+def verify(file: Path, genesis: Hash | None, block: Hash | None, as_json: bool) -> None:
     """Verify a receipt file offline and say what it proves: who did what, for how much, and what was lost."""
     held = read_receipt_file(_bytes_of(file))
     rows = check_receipt_file(held, genesis)
+    old = _old(held, block, time.time_ns() // 1_000_000)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(facts(held, rows, genesis)).decode() + "\n")
+        said = facts(held, rows, genesis) | {
+            "block_given": block is not None,
+            "genesis_too_old": old is not None,
+        }
+        sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
         return
-    sys.stdout.write("\n".join(words(held, rows, is_known=genesis is not None)) + "\n")
+    told = words(held, rows, is_known=genesis is not None or block is not None)
+    if old is not None:
+        told[-1:] = [f"Age      the genesis is too old to rest on alone: {old.cause}", *_RESTS]
+    sys.stdout.write("\n".join(told) + "\n")
+
+
+_RESTS = (
+    "         ask a source that you trust for the hash of the block, and give it by --block",
+    "Result   all of this holds if no committee since that genesis has signed a second history",
+)
+
+
+def _old(held: ReceiptFile, block: Hash | None, now_ms: int) -> PolicyError | None:
+    """What makes the genesis a thing of the past, from which nothing follows any more (weak subjectivity).
+
+    A ledger that began at time 0 has a time of its own, and a block that is known leaves nothing to follow.
+    Raises VerificationError FF-APP-336 where the file's block is another one than `block`.
+    """
+    header = held.receipts[0].header
+    if block is not None and block != header.id:
+        raise VerificationError(
+            "FF-APP-336",
+            "the receipt file is of another block",
+            cause=f"its block {header.height} is {header.id.hex()}",
+            hint="do not believe it, if the hash that you gave is that of this height: somebody signed twice",
+        )
+    if block is None and held.genesis.time:
+        try:
+            check_age(held.genesis.time, now_ms, held.genesis.params.unbonding_ms)
+        except PolicyError as error:
+            return error
+    return None
 
 
 def _bytes_of(file: Path) -> bytes:
@@ -165,7 +205,7 @@ def words(held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool) -> list[s
         lines.append(f"Epoch    {header.epoch}: each committee since the genesis certified the next")
     lines += [f"Signed   by the committee's key {key.hex()}" for key in committee_of(held)]
     if is_known:
-        return [*lines, "Result   all of this is what the ledger of that genesis recorded"]
+        return [*lines, "Result   all of this is what the ledger recorded of which you gave the hash"]
     return [
         *lines,
         "Result   all of this holds if you know the genesis hash above from elsewhere: the file names it itself",
