@@ -71,7 +71,7 @@ async def is_serving(port: int) -> None:
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (b"HEAD /v1/head HTTP/1.1\r\n" + HOST, "405 FF-APP-268"),
+        (b"PUT /v1/head HTTP/1.1\r\n" + HOST, "405 FF-APP-268"),
         (b"POST /v1/head HTTP/1.1\r\n" + HOST, "405 FF-APP-268"),
         (b"DELETE /v1/head HTTP/1.1\r\n" + HOST, "405 FF-APP-268"),
         (b"GET /v1/head HTTP/1.1\r\nHost: evil.example\r\n", "421 FF-APP-270"),

@@ -180,6 +180,7 @@ LAN_PLACES: Final = 4  # of one of them
 
 # The ledger's readers
 API_HEAD_BYTES: Final = 8 * KIB  # of one request: there is no body
+API_DRAIN_BYTES: Final = 128 * KIB  # read and thrown away behind it, so that the answer arrives
 API_TARGET_BYTES: Final = 2 * KIB
 API_HEADERS: Final = 64
 API_HEAD_SECONDS: Final = 5.0  # for all of a request to come

@@ -11,7 +11,11 @@ from farflung.app.explorer.routes import ERROR, ROUTES, Route
 REFUSALS: Final = {
     "400": "the request cannot be read, or a word of it is out of range",
     "404": "there is no such path, or nothing is recorded under this name, which no proof can show",
+    "405": "another method than GET and HEAD",
+    "421": "Host is neither an address nor a name of this listener",
     "429": "too many requests from this address; Retry-After says when again, in seconds",
+    "500": "the answer is too large, or the ledger could not give it",
+    "503": "too many connections; Retry-After says when again, in seconds. Sent before the request is read",
 }
 
 
@@ -24,7 +28,7 @@ def description() -> dict[str, Any]:
             "version": farflung.__version__,
             "description": "Reads only. Rows, blocks and transactions carry their proof: canonical msgpack as base64.",
         },
-        "paths": {route.path: {"get": _operation(route)} for route in ROUTES},
+        "paths": {route.path: {"get": _operation(route), "head": _short(route)} for route in ROUTES},
     }
 
 
@@ -37,6 +41,16 @@ def _operation(route: Route) -> dict[str, Any]:
             "200": _response("the answer", route.schema),
             **{status: _response(meaning, ERROR) for status, meaning in REFUSALS.items()},
         },
+    }
+
+
+def _short(route: Route) -> dict[str, Any]:
+    """The same without a body."""
+    met = {"200": "as to GET, without the body", **REFUSALS}
+    return {
+        "summary": "Whether GET would be answered",
+        "parameters": _parameters(route),
+        "responses": {status: {"description": meaning} for status, meaning in met.items()},
     }
 
 

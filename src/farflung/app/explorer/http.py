@@ -57,7 +57,12 @@ class Reply:
 
     @property
     def wire(self) -> bytes:
-        """What is sent."""
+        """What is sent to a GET."""
+        return self.head + self.body
+
+    @property
+    def head(self) -> bytes:
+        """What is sent to a HEAD: all but the body, whose length it tells (RFC 9110, section 9.3.2)."""
         lines = {
             "Content-Type": self.kind,
             "Content-Length": str(len(self.body)),
@@ -68,23 +73,23 @@ class Reply:
         }
         head = f"HTTP/1.1 {self.status} {_REASONS[self.status]}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        return head.encode("ascii") + b"\r\n" + self.body
+        return head.encode("ascii") + b"\r\n"
 
 
 def read_target(head: bytes, names: frozenset[str]) -> str:
     """What a request asks for. `head` ends with its empty line; `names`: other hosts than addresses that we are.
 
-    Raises UsageError FF-APP-266 (cannot be read), PolicyError FF-APP-268 (another method than GET), -270 (Host).
+    Raises UsageError FF-APP-266 (cannot be read), PolicyError FF-APP-268 (neither GET nor HEAD), -270 (Host).
     """
     line, *rest = head[: -len(b"\r\n\r\n")].split(b"\r\n")
     match = _LINE.fullmatch(line)
     if match is None or len(match[2]) > limits.API_TARGET_BYTES or len(rest) > limits.API_HEADERS:
         raise unreadable("its first line is none of HTTP/1.1, or there are too many of them")
     headers = _headers(rest)
-    if match[1] != b"GET":
+    if match[1] not in (b"GET", b"HEAD"):
         raise PolicyError(
             "FF-APP-268",
-            "only GET is answered",
+            "only GET and HEAD are answered",
             cause="the interface reads and changes nothing",
             hint="hand transactions in by the ledger's own protocol: docs/protocol/ledger.md",
         )
@@ -134,6 +139,11 @@ def unreadable(cause: str) -> UsageError:
     )
 
 
+def is_bodiless(asked: bytes) -> bool:
+    """Whether what begins so, read or not, is a HEAD, whose answer has no body."""
+    return asked.startswith(b"HEAD ")
+
+
 def replied(value: Any) -> Reply:
     """An answer in JSON. Raises PolicyError FF-APP-273 when it is too large."""
     body = msgspec.json.encode(value)
@@ -152,7 +162,7 @@ def refused(error: FarflungError, *, again: int = 0) -> Reply:
     status = _STATUS.get(error.code, 500)
     headers = {"Retry-After": str(again)} if again else {}
     if status == 405:
-        headers["Allow"] = "GET"
+        headers["Allow"] = "GET, HEAD"
     told = {
         "code": error.code,
         "message": error.message,

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from farflung.app.explorer import describing, routes
 from farflung.app.explorer.answers import Ask
 from farflung.app.explorer.gauges import LedgerGauges
-from farflung.app.explorer.http import TEXT, Reply, read_target, refused, replied, unreadable
+from farflung.app.explorer.http import TEXT, Reply, is_bodiless, read_target, refused, replied, unreadable
 from farflung.app.explorer.rates import Rates, block_of
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError
@@ -85,6 +85,7 @@ class Explorer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
         """One request and its answer; whoever holds too many connections is refused before it is heard."""
+        asked = b""
         if self._is_full(peer):
             reply = refused(_busy(), again=1)
         else:
@@ -92,18 +93,19 @@ class Explorer:
                 try:
                     asked = await reader.readuntil(_END)
                 except asyncio.LimitOverrunError:
+                    asked = await reader.read(len(b"HEAD "))
                     reply = refused(unreadable("its head is too long"))
                 else:
                     reply = self.reply(asked, peer)
         self._gauges.requests += 1
         self._gauges.refusals += reply.status != 200
-        writer.write(reply.wire)
+        writer.write(reply.head if is_bodiless(asked) else reply.wire)
         async with asyncio.timeout(limits.API_SEND_SECONDS):
             await writer.drain()
             writer.write_eof()
-            await reader.read(
-                limits.API_HEAD_BYTES
-            )  # what was sent too much is read, else the answer may be lost
+            rest = limits.API_DRAIN_BYTES
+            while rest > 0 and (more := await reader.read(rest)):  # unread, it could cost the answer
+                rest -= len(more)
 
     def _is_full(self, peer: str) -> bool:
         return (
