@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from sim_committee_app import CHAIN, ROOT, CheapKey, HashApp, Script
@@ -31,6 +32,10 @@ from farflung.ledger.votes import Vote, excludes
 
 LOG_MOST = 8192  # bytes of a vote log, which is then begun anew with what is still needed
 IDLE_MS = 200
+
+
+# The real codec reads all bytes, and equal bytes once: messages are frozen, and reading is a function.
+read_once = lru_cache(maxsize=1 << 14)(read_message)
 
 
 @dataclass
@@ -217,6 +222,7 @@ class Node:
         how = self._fate()
         if how != "torn":  # one transaction: whole or not at all
             self.disk.blocks.extend(blocks)
+            self.world.stored += 1
             self.world.final(self, blocks)
         if how:
             self._die()
@@ -272,6 +278,7 @@ class World:
         self.wires = Wires()
         self.keys: list[Any] = keys or [CheapKey(index) for index in range(nodes)]
         self.index_of = {key.public: index for index, key in enumerate(self.keys)}
+        self.stored = 0  # how often a node stored final blocks
         self.final_at: dict[int, Hash] = {0: ROOT.id}
         self.final_times: dict[int, int] = {}
         self.proposed: dict[Hash, int] = {}
@@ -299,22 +306,25 @@ class World:
             node.start()
 
     def run(self, until: int, done: Callable[[], bool] = lambda: False) -> bool:
-        """Runs up to a time, or until `done` says so; what `done` says last."""
-        while self._queue and self._queue[0][0] <= until and not done():
+        """Runs up to a time, or until `done` says so; what `done` says last. It is asked when a block became final."""
+        asked, is_done = self.stored, done()
+        while not is_done and self._queue and self._queue[0][0] <= until:
             self.now, _, call, arguments = heapq.heappop(self._queue)
             call(*arguments)
-        if not done():
+            if asked != self.stored:
+                asked, is_done = self.stored, done()
+        if not is_done:
             self.now = until
-        return done()
+        return is_done
 
     # Wires
 
     def carry(self, sender: int, to: int | None, message: Message) -> None:
         data = encode(message)
-        if sum(self.sent.values()) > self.messages_most:
+        if self.sent.total() > self.messages_most:
             raise Violation(f"a storm: {dict(self.sent)}")
         self.sent[message.__struct_config__.tag] += 1 if to is not None else len(self.nodes) - 1
-        arriving = read_message(data)
+        arriving = read_once(data)
         targets = range(len(self.nodes)) if to is None else (to,)
         for target in targets:
             if target != sender:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from farflung.core.crypto import digest, is_signed
@@ -34,6 +35,7 @@ class CheapKey:
         return _cheap(self.public, namespace, *parts)
 
 
+@lru_cache(maxsize=1 << 14)  # every node judges the same votes
 def _cheap(public: bytes, namespace: str, *parts: bytes) -> Signature:
     half = digest(namespace, public, *parts)
     return Signature(half + half)
@@ -48,13 +50,14 @@ def _is_cheap(public: bytes, signature: bytes, namespace: str, *parts: bytes) ->
 @contextmanager
 def cheap_signatures() -> Iterator[None]:
     """All who judge signatures know the cheap keys too."""
+    before = [place.is_signed for place in _JUDGES]
     for place in _JUDGES:
         place.is_signed = _is_cheap
     try:
         yield
     finally:
-        for place in _JUDGES:
-            place.is_signed = is_signed
+        for place, judge in zip(_JUDGES, before, strict=True):
+            place.is_signed = judge
 
 
 @dataclass(frozen=True)

@@ -142,8 +142,7 @@ class Replica(Inbox):
     def _finish(self) -> bool:
         """Rule 6: a FINALIZE quorum makes its block and all ancestors final."""
         self._missing = None
-        found = [(view, tally.quorums[Kind.FINALIZE]) for view, tally in self._tallies if tally.is_final]
-        for view, quorum in reversed(found):
+        for view, quorum in self._tallies.finals():
             blocks, missing = self._branches.path(quorum)
             if missing is None:
                 self._final(tuple(blocks), view)

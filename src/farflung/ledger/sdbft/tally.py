@@ -38,11 +38,6 @@ class Tally:
         """Whether the view may be passed over."""
         return Kind.NULLIFY in self.quorums
 
-    @property
-    def is_final(self) -> bool:
-        """Whether a quorum finalized the view's block."""
-        return Kind.FINALIZE in self.quorums
-
     def has_room(self, signed: SignedVote) -> bool:
         """Whether this vote is new, and not the third of its seat and kind."""
         votes = [kept for kept in self._of_seat.get(signed.seat, ()) if kept.vote.kind == signed.vote.kind]
@@ -88,6 +83,7 @@ class Tallies:
         self._views: dict[int, Tally] = {}
         self._blocks: dict[Hash, Proposal] = {}
         self._notarized: dict[Hash, int] = {}
+        self._final: dict[int, Quorum] = {}
 
     def __iter__(self) -> Iterator[tuple[int, Tally]]:
         return iter(sorted(self._views.items()))
@@ -110,6 +106,8 @@ class Tallies:
         if vote.kind in tally.quorums:
             return False
         tally.quorums[vote.kind] = quorum
+        if vote.kind == Kind.FINALIZE:
+            self._final[vote.view] = quorum
         if vote.kind != Kind.NULLIFY:
             self._notarized[vote.block] = max(vote.view, self._notarized.get(vote.block, 0))
         return True
@@ -118,6 +116,10 @@ class Tallies:
         """Keeps a proposal that `Tally.takes`."""
         self.at(proposal.signed.vote.view).proposals.append(proposal)
         self._blocks.setdefault(proposal.signed.vote.block, proposal)
+
+    def finals(self) -> list[tuple[int, Quorum]]:
+        """The FINALIZE quorums by view, the latest first."""
+        return sorted(self._final.items(), reverse=True)
 
     def block(self, block: Hash) -> Proposal | None:
         """A block that was proposed, under whichever view."""
@@ -142,7 +144,7 @@ class Tallies:
 
         NULLIFY may be voted ahead of a leader that is gone, so such a quorum says nothing of the views before it.
         """
-        view = max([view, *(each for each, tally in self._views.items() if tally.notarized is not None)]) + 1
+        view = max(view, max(self._notarized.values(), default=0)) + 1
         while self.is_nullified(view):
             view += 1
         return view
@@ -158,6 +160,7 @@ class Tallies:
         """Forgets `view` and all before it: a block is final there."""
         for old in [each for each in self._views if each <= view]:
             del self._views[old]
+            self._final.pop(old, None)
         kept = [proposal for tally in self._views.values() for proposal in tally.proposals]
         self._blocks = {proposal.signed.vote.block: proposal for proposal in reversed(kept)}
         self._notarized = {block: at for block, at in self._notarized.items() if at > view}
