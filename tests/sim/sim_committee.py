@@ -73,6 +73,7 @@ class Node:
         self.is_up = False
         self.is_syncing = False  # effects wait for the disk, and events behind them
         self.backlog: list[Any] = []
+        self.wakes = 0
         self.writes = 0
         self.is_decaying = False  # its disk flips a bit of the vote log whenever the process dies
         self.kill_at: tuple[int, str] | None = None  # at which write, and how
@@ -192,7 +193,8 @@ class Node:
             case ev.Broadcast(message):
                 self.post(None, message)
             case ev.Wake(at_ms):
-                self.world.at(max(self.world.now, self.due(at_ms)), self._wake, (self.life,))
+                self.wakes += 1
+                self.world.at(max(self.world.now, self.due(at_ms)), self._wake, (self.wakes, self.life))
             case ev.Build(view, parent):
                 draft = self.app.build(parent, self.key.public, self.clock())
                 closes = self.app.closes(draft.header)
@@ -210,8 +212,8 @@ class Node:
             case ev.Answer(peer, height):
                 self._answer(peer, height)
 
-    def _wake(self, life: int) -> None:
-        if life == self.life:
+    def _wake(self, number: int, life: int) -> None:
+        if (number, life) == (self.wakes, self.life):  # a later Wake replaces this one
             self.feed(ev.Tick())
 
     def _told(self, life: int, event: ev.Event) -> None:
