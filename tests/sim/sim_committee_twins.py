@@ -11,6 +11,7 @@ round, and of a twin's two halves from the first round to the last.
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
 import pickle
@@ -130,9 +131,9 @@ def play(seats: int, twins: tuple[int, ...], script: Cuts, seed: int = 0) -> Twi
 def explore(
     seats: int, twins: tuple[int, ...], rounds: int, begun: Cuts = ()
 ) -> Iterator[tuple[Cuts, TwinWorld]]:
-    """Each of `scripts` that begins so, and the world at its end; raises Violation where `play` would."""
+    """Each of `scripts` that begins so, and the world at its end until the next is asked for; raises as `play`."""
     world = TwinWorld(seats, twins)
-    with cheap_signatures():
+    with cheap_signatures(), uncollected():
         world.start()
         for cut in begun:
             world.endure(cut)
@@ -153,6 +154,17 @@ def _branch(world: TwinWorld, begun: Cuts, rounds: int) -> Iterator[tuple[Cuts, 
             with named(script):
                 world.endure(cut)
             yield from _branch(world, script, rounds)
+            vars(world).clear()  # it and its nodes name each other
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the collector of cycles, which would look at every world again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager
