@@ -224,7 +224,6 @@ class Node:
         how = self._fate()
         if how != "torn":  # one transaction: whole or not at all
             self.disk.blocks.extend(blocks)
-            self.world.stored += 1
             self.world.final(self, blocks)
         if how:
             self._die()
@@ -280,7 +279,6 @@ class World:
         self.wires = Wires()
         self.keys: list[Any] = keys or [CheapKey(index) for index in range(nodes)]
         self.index_of = {key.public: index for index, key in enumerate(self.keys)}
-        self.stored = 0  # how often a node stored final blocks
         self.final_at: dict[int, Hash] = {0: ROOT.id}
         self.final_times: dict[int, int] = {}
         self.proposed: dict[Hash, int] = {}
@@ -308,13 +306,10 @@ class World:
             node.start()
 
     def run(self, until: int, done: Callable[[], bool] = lambda: False) -> bool:
-        """Runs up to a time, or until `done` says so; what `done` says last. It is asked when a block became final."""
-        asked, is_done = self.stored, done()
-        while not is_done and self._queue and self._queue[0][0] <= until:
+        """Runs up to a time, or until `done` says so; what `done` says last."""
+        while not (is_done := done()) and self._queue and self._queue[0][0] <= until:
             self.now, _, call, arguments = heapq.heappop(self._queue)
             call(*arguments)
-            if asked != self.stored:
-                asked, is_done = self.stored, done()
         if not is_done:
             self.now = until
         return is_done
