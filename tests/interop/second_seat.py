@@ -129,7 +129,9 @@ class SecondSeat(Node):
                 assert message.signed.vote.epoch <= self.second.reign.epoch
                 self.epoch = max(self.epoch, message.signed.vote.epoch)
             self.post(None if peer is None else self.world.index_of[peer], message)
-        self.world.at(max(self.world.now + 1, self.due(self.second.wakes())), self._wake, (self.life,))
+        self.wakes += 1
+        due = max(self.world.now + 1, self.due(self.second.wakes()))
+        self.world.at(due, self._wake, (self.wakes, self.life))
 
 
 def _fields(header: Any) -> list[Any]:
