@@ -446,7 +446,9 @@ def test_verbs_read_an_export_as_people_and_as_programs_want_it(tmp_path: Path) 
     out = tmp_path / "books.csv"
     assert told("statement", REQUESTER.public.hex()[:9], "--csv", "-o", str(out), *place) == ""
     assert out.read_text().startswith("time,")
-    assert "stake slashed" in told("statement", NODES[1].public.hex(), *place)
+    words = told("statement", NODES[1].public.hex(), *place)
+    assert "stake slashed" in words
+    assert max(map(len, words.splitlines())) <= 80
     assert told("export", *place).encode() == file.read_bytes()
     none = told("statement", REQUESTER.public.hex(), "--since", "2030-01-01", "--json", *place)
     assert json.loads(none)["entries"] == []

@@ -141,27 +141,25 @@ def _facts(chain: Chain, account: PeerId, records: list[dict[str, Any]]) -> dict
 
 
 def _words(chain: Chain, account: PeerId, records: list[dict[str, Any]]) -> Iterator[str]:
-    """At most 110 columns."""
+    """At most 80 columns: two lines an entry, the second for its amounts."""
     yield f"Account  {account.hex()}"
     yield f"As of    block {chain.head.height} of ledger {chain.id.hex()[:32]}..."
-    yield _row("time (UTC)", "block", "what", "with", "credits", "balance", "tied up")
+    yield _happening("time (UTC)", "block", "what", "with")
+    yield _amounts("credits", "balance", "tied up")
     for each in records:
-        yield _row(
-            each["time"].removesuffix(" UTC"),
-            str(each["block"]),
-            each["what"],
-            each["counterparty"][:12],
-            each["amount_credits"],
-            each["balance_credits"],
-            each["tied_up_credits"],
-        )
+        when, other = each["time"].removesuffix(" UTC"), each["counterparty"][:12]
+        yield _happening(when, str(each["block"]), each["what"], other)
+        yield _amounts(each["amount_credits"], each["balance_credits"], each["tied_up_credits"])
     if records:
         yield f"Balance  {records[-1]['balance_credits']} credits free, {records[-1]['tied_up_credits']} tied up"
 
 
-def _row(time: str, block: str, what: str, other: str, *amounts: str) -> str:
-    shown = "".join(f"  {amount:>15}" for amount in amounts)
-    return f"{time:<19}  {block:>6}  {what:<18}  {other:<12}{shown}"
+def _happening(time: str, block: str, what: str, other: str) -> str:
+    return f"{time:<19}  {block:>8}  {what:<23}  {other}".rstrip()
+
+
+def _amounts(*amounts: str) -> str:
+    return "".join(f"  {amount:>21}" for amount in amounts)
 
 
 def _write(out: Path | None, parts: Iterable[bytes]) -> None:
