@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import io
 import json
 import re
 import urllib.error
@@ -301,9 +300,9 @@ def test_absence_is_the_sources_word_and_said_to_be() -> None:
 def test_every_accounts_statement_ends_at_its_row(name: str) -> None:
     chain = chain_named(name)
     for row in chain.state.rows(AccountRow):
-        lines = statement_of(chain, row.owner)
+        lines = list(statement_of(chain, row.owner))
         assert (lines[-1].balance if lines else 0) == row.balance
-        rows = list(csv.DictReader(io.StringIO(as_csv([record(line) for line in lines]))))
+        rows = list(csv.DictReader(as_csv(map(record, lines))))
         assert sum(int(each["amount"]) for each in rows) == row.balance
         assert [each["balance"] for each in rows] == [str(line.balance) for line in lines]
 
@@ -329,8 +328,8 @@ def test_no_text_in_a_table_is_taken_for_a_formula(text: str) -> None:
 
 
 def test_a_table_is_of_the_form_that_spreadsheets_read() -> None:
-    lines = statement_of(chain_named("plain"), REQUESTER.public)
-    text = as_csv([record(line) for line in lines])
+    lines = list(statement_of(chain_named("plain"), REQUESTER.public))
+    text = "".join(as_csv(map(record, lines)))
     assert text.splitlines()[0] == ",".join(COLUMNS)
     assert text.count("\r\n") == len(lines) + 1
 

@@ -10,7 +10,8 @@ second reader (`audits`): the fraud of a single notary shows in nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, VerificationError
@@ -26,6 +27,8 @@ from farflung.ledger.snapshot import Snapshots
 from farflung.ledger.state import State
 from farflung.ledger.tx import SignedTx
 from farflung.ledger.votes import NO_CERTIFICATE, Certificate, Kind, certificate_of, sign_vote
+
+_PAGE: Final = 64  # blocks that are read at a time
 
 
 class Chain:
@@ -70,12 +73,17 @@ class Chain:
     @property
     def blocks(self) -> tuple[Block, ...]:
         """All blocks that are kept, read at once: for who holds a whole chain in memory."""
-        return tuple(self.past.blocks(self.past.first, self.head.height))
+        return tuple(self.kept())
 
     @property
     def steps(self) -> tuple[Receipt, ...]:
         """Each new epoch's row in table committees, certified by the committee before it."""
         return tuple(self.past.steps(0, self.state.committee.epoch))
+
+    def kept(self) -> Iterator[Block]:
+        """All blocks that are kept, one after the other: for who looks at each once, however long the chain is."""
+        for first in range(self.past.first, self.head.height + 1, _PAGE):
+            yield from self.past.blocks(first, _PAGE)
 
     def find(self, name: Hash) -> int | None:
         """The height of the block that holds the transaction of this id."""

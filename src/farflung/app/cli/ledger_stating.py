@@ -82,16 +82,12 @@ def statement(
     held, chain = _chain(source, genesis)
     account = _account(held, key)
     lines = between(statement_of(chain, account), since or 0, MAX_CREDITS if until is None else until)
-    records = [record(line) for line in lines]
+    records = map(record, lines)
     if as_json:
-        text = msgspec.json.encode(_facts(chain, account, records)).decode() + "\n"
+        _write(out, _json(_facts(chain, account), records))
     else:
-        text = (
-            as_csv(records)
-            if as_csv_file
-            else "".join(f"{line}\n" for line in _words(chain, account, records))
-        )
-    _write(out, [text.encode()])
+        text = as_csv(records) if as_csv_file else _words(chain, account, records)
+        _write(out, (part.encode() for part in text))
 
 
 @click.command(
@@ -130,36 +126,44 @@ def _account(source: Source, key: str) -> PeerId:
     return PeerId(bytes.fromhex(place.name))
 
 
-def _facts(chain: Chain, account: PeerId, records: list[dict[str, Any]]) -> dict[str, Any]:
+def _facts(chain: Chain, account: PeerId) -> dict[str, Any]:
     return {
         "account": account.hex(),
         "genesis": chain.id.hex(),
         "height": chain.head.height,
         "block": chain.head.id.hex(),
-        "entries": records,
     }
 
 
-def _words(chain: Chain, account: PeerId, records: list[dict[str, Any]]) -> Iterator[str]:
-    """At most 80 columns: two lines an entry, the second for its amounts."""
-    yield f"Account  {account.hex()}"
-    yield f"As of    block {chain.head.height} of ledger {chain.id.hex()[:32]}..."
+def _json(facts: dict[str, Any], records: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """The facts and the records, as `entries`, in one JSON object, written one record at a time."""
+    yield msgspec.json.encode({**facts, "entries": []}).removesuffix(b"]}")
+    for number, each in enumerate(records):
+        yield (b"," if number else b"") + msgspec.json.encode(each)
+    yield b"]}\n"
+
+
+def _words(chain: Chain, account: PeerId, records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Lines of at most 80 columns: two an entry, the second for its amounts."""
+    last = None
+    yield f"Account  {account.hex()}\n"
+    yield f"As of    block {chain.head.height} of ledger {chain.id.hex()[:32]}...\n"
     yield _happening("time (UTC)", "block", "what", "with")
     yield _amounts("credits", "balance", "tied up")
-    for each in records:
-        when, other = each["time"].removesuffix(" UTC"), each["counterparty"][:12]
-        yield _happening(when, str(each["block"]), each["what"], other)
-        yield _amounts(each["amount_credits"], each["balance_credits"], each["tied_up_credits"])
-    if records:
-        yield f"Balance  {records[-1]['balance_credits']} credits free, {records[-1]['tied_up_credits']} tied up"
+    for last in records:
+        when, other = last["time"].removesuffix(" UTC"), last["counterparty"][:12]
+        yield _happening(when, str(last["block"]), last["what"], other)
+        yield _amounts(last["amount_credits"], last["balance_credits"], last["tied_up_credits"])
+    if last:
+        yield f"Balance  {last['balance_credits']} credits free, {last['tied_up_credits']} tied up\n"
 
 
 def _happening(time: str, block: str, what: str, other: str) -> str:
-    return f"{time:<19}  {block:>8}  {what:<23}  {other}".rstrip()
+    return f"{time:<19}  {block:>8}  {what:<23}  {other}".rstrip() + "\n"
 
 
 def _amounts(*amounts: str) -> str:
-    return "".join(f"  {amount:>21}" for amount in amounts)
+    return "".join(f"  {amount:>21}" for amount in amounts) + "\n"
 
 
 def _write(out: Path | None, parts: Iterable[bytes]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,8 +53,10 @@ def lines_of(entries: Iterable[Entry], account: PeerId) -> Iterator[Line]:
             yield Line(entry, balance, held)
 
 
-def statement_of(chain: Chain, account: PeerId) -> list[Line]:
-    """The whole statement, by executing all blocks again.
+def statement_of(chain: Chain, account: PeerId) -> Iterator[Line]:
+    """The whole statement, by executing all blocks again, twice: no line is given before its sum is known to hold.
+
+    Held is one block and the state after it, however long the chain is.
 
     Raises RunError FF-APP-280 where old blocks are not kept, -289 when it does not end at what the ledger's rows say.
     """
@@ -64,8 +67,8 @@ def statement_of(chain: Chain, account: PeerId) -> list[Line]:
             cause=f"this source keeps them from block {chain.past.first} on",
             hint="ask a validator that keeps all of them, or an export that was made of it",
         )
-    lines = list(lines_of(entries_of(chain.genesis, chain.blocks), account))
-    last = (lines[-1].balance, lines[-1].held) if lines else (0, 0)
+    end = deque(_lines_in(chain, account), maxlen=1)
+    last = (end[0].balance, end[0].held) if end else (0, 0)
     row = chain.state.find(AccountRow, account) or AccountRow(account)
     if last != (row.balance, held_by(chain.state, account)):
         raise RunError(
@@ -74,12 +77,16 @@ def statement_of(chain: Chain, account: PeerId) -> list[Line]:
             cause="something moved this account's money that no entry explains: this is a mistake in farflung itself",
             hint="report it with the output of `farflung ledger export`",
         )
-    return lines
+    return _lines_in(chain, account)
 
 
-def between(lines: Iterable[Line], since: int, until: int) -> list[Line]:
+def _lines_in(chain: Chain, account: PeerId) -> Iterator[Line]:
+    return lines_of(entries_of(chain.genesis, chain.kept()), account)
+
+
+def between(lines: Iterable[Line], since: int, until: int) -> Iterator[Line]:
     """Lines of blocks with since <= time < until, in ledger milliseconds."""
-    return [line for line in lines if since <= line.entry.time < until]
+    return (line for line in lines if since <= line.entry.time < until)
 
 
 def record(line: Line) -> dict[str, Any]:
@@ -106,12 +113,16 @@ def _name(name: bytes) -> str:
     return "" if name in (ZERO_HASH, NOBODY) else name.hex()
 
 
-def as_csv(records: Sequence[dict[str, Any]]) -> str:
-    """A head and one row a record; no text in it can be taken for a formula."""
+def as_csv(records: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """A head and one row a record, one at a time; no text in it can be taken for a formula."""
+    yield _csv_row(COLUMNS)
+    for record in records:
+        yield _csv_row(cell(record[name]) for name in COLUMNS)
+
+
+def _csv_row(cells: Iterable[str]) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([cell(record[name]) for name in COLUMNS] for record in records)
+    csv.writer(out, lineterminator="\r\n").writerow(cells)
     return out.getvalue()
 
 

@@ -34,10 +34,10 @@ LINE_BYTES: Final = 8 * limits.BLOCK_BYTES  # canonical in base64, and the same 
 
 
 def lines_of(chain: Chain) -> Iterator[bytes]:
-    """The lines of a chain, one at a time."""
+    """The lines of a chain, one at a time; of its blocks no more than a page is held."""
     genesis = chain.genesis
     yield _line("genesis", id=chain.id.hex(), genesis=plain(genesis), canonical=in_base64(genesis))
-    for block in chain.blocks:
+    for block in chain.kept():
         yield _line(
             "block",
             height=block.header.height,
