@@ -148,7 +148,7 @@ def test_a_server_that_lies_or_says_nothing_is_told_and_left_for_the_next_one(
     assert [(place, error.code[: len(code)]) for place, error in alone.faults] == [(0, code)]
     assert all(error.cause and error.hint for _, error in alone.faults if code != "FF-CORE-02")
     assert height_of(tmp_path / "alone.db") == 0, "its own file is as it was"
-    found = asked(tmp_path / "helped.db", kind(source), Server(source))
+    found = asked(tmp_path / "helped.db", kind(source), Server(source), seconds=max(8, seconds))
     assert found.height == 4
     assert {place for place, _ in found.faults} == {0}
     assert height_of(tmp_path / "helped.db") == 4
