@@ -19,13 +19,12 @@ run: setup
 	$(BIN)/farflung run $(ARGS)
 
 # Lint, types, import contracts, then all tests that need neither root, nor a browser, nor patience: .ci/run adds those.
-# Three at a time on two cores: a quarter of the time a test waits for processes and files.
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
 
 # Whole trees killed at random times, 20 seeds; each kind of process killed 20 times; the committee's longest.
 soak: setup

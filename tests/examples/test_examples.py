@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.tree, pytest.mark.timeout(400)]
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 README = ROOT / "README.md"
-LIMIT_SECONDS = 110
+LIMIT_SECONDS = 300  # of one command, on a machine that other tests keep busy
 SMALL = {
     "rounds": "2",
     "batch": "2",
