@@ -221,8 +221,10 @@ class LedgerClient:
         return row if isinstance(row, AccountRow) else AccountRow(owner)
 
     async def job(self, job: Hash) -> JobRow | None:
-        """A job, if it is known."""
-        return (await self._ask(queries.AskJob(job), queries.JobIs)).job
+        """A job, proved; None where a validator says that there is none."""
+        receipt = await self.receipt(JobRow.TABLE, job)
+        row = read_row(receipt) if receipt is not None else None
+        return row if isinstance(row, JobRow) else None
 
     async def leases(self, job: Hash) -> tuple[LeaseRow, ...]:
         """A job's leases."""
@@ -343,7 +345,8 @@ class LedgerClient:
             await self.submit(NodeLeave())
 
     async def _is_registered(self) -> bool:
-        return any(n.node == self._key.public and n.state == NodeState.ACTIVE for n in await self.nodes())
+        row = await self.node(self._key.public)
+        return row is not None and row.state == NodeState.ACTIVE
 
 
 async def serve_nothing(_: Connection, method: str, __: bytes) -> bytes:

@@ -99,9 +99,11 @@ class Vouchers:
             await ledger.submit(SettleMany(missing.signed, (missing.voucher,)))
 
     async def _missing(self, ledger: LedgerClient, job: Hash) -> wire.Vouched | None:
-        """What is held of a job whose lease says less. Of a job that is over nothing is held any longer."""
+        """What is held of a job whose lease says less. Of one that is proved to be over nothing is held any longer."""
         held, row = self._held(job), await ledger.job(job)
-        if row is None or row.state not in HOLDS_MONEY:
+        if row is None:  # one validator's word, which nobody can prove: money is not thrown away for it
+            return None
+        if row.state not in HOLDS_MONEY:
             self._file(job).unlink(missing_ok=True)
             return None
         receipt = await ledger.receipt(LeaseRow.TABLE, lease_key(job, self._key))
