@@ -175,6 +175,28 @@ def test_a_node_claims_before_it_leaves_also_in_its_next_life(tmp_path: Path) ->
     asyncio.run(test())
 
 
+def test_a_validator_that_denies_the_job_costs_no_voucher(tmp_path: Path) -> None:
+    async def test() -> None:
+        story, serve = Story(tmp_path), Story.serve
+        asleep = Vouchers(tmp_path / A.public.hex()[:8], A.public, story.ledger.chain)
+        asleep.take(REQUESTER.public, story.voucher(7))
+        story.record(0)
+
+        def denies(method: str, body: bytes) -> bytes:
+            if isinstance(queries.read_query(body), queries.AskReceipt):
+                return encode(queries.ReceiptIs(None))
+            return serve(story, method, body)
+
+        story.serve = denies  # type: ignore[method-assign]
+        await story.node(A).claim_all()
+        assert story.claims == []
+        del story.serve  # type: ignore[method-assign]
+        await story.node(A).claim_all()
+        assert story.claims == [A.public]
+
+    asyncio.run(test())
+
+
 def test_an_older_voucher_takes_no_newer_ones_place(tmp_path: Path) -> None:
     vouchers = Vouchers(tmp_path, A.public, Story(tmp_path).ledger.chain)
     story = Story(tmp_path)
