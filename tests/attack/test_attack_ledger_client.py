@@ -223,7 +223,6 @@ def test_huge_and_odd_questions_are_answered_or_refused(against: Any) -> None:
         top = (1 << 63) - 1
         for query in (
             queries.AskAccount(edge),  # type: ignore[arg-type]
-            queries.AskJob(edge),  # type: ignore[arg-type]
             queries.AskLeases(edge),  # type: ignore[arg-type]
             queries.AskTx(edge),  # type: ignore[arg-type]
             queries.AskReceipt("nodes", edge),
@@ -330,7 +329,6 @@ def test_no_body_makes_a_validator_stumble(against: Any) -> None:
                 queries.AskHead(),
                 queries.AskAccount(EVE.public),
                 queries.AskNodes(0),
-                queries.AskJob(CAPS),
                 queries.AskLeases(CAPS),
                 queries.AskReceipt("nodes", EVE.public),
                 queries.AskBlocks(1),

@@ -58,15 +58,10 @@ def test_account_of_a_stranger_is_empty(chain: Chain):
     assert said == q.AccountIs(AccountRow(REQUESTER.public, RICH - 150, 5))
 
 
-def test_job_and_leases_in_the_order_of_their_making(chain: Chain):
-    said = ask(chain, q.AskJob(JOB))
-    assert isinstance(said, q.JobIs)
-    assert said.job
-    assert (said.job.paid, said.job.refunded) == (150, 850)
+def test_leases_come_in_the_order_of_their_making(chain: Chain):
     leases = ask(chain, q.AskLeases(JOB))
     assert isinstance(leases, q.LeasesAre)
     assert [row.node for row in leases.leases] == [key.public for key in NODES[:2]]
-    assert ask(chain, q.AskJob(OTHER_JOB)) == q.JobIs(None)
     assert ask(chain, q.AskLeases(OTHER_JOB)) == q.LeasesAre(())
 
 

@@ -9,7 +9,8 @@ from itertools import count
 
 from ledger_linear import Operation, contradiction
 
-from farflung.app.ledger_client import EXPIRED, NONCE, LedgerClient
+from farflung.app.ledger_answers import EXPIRED, NONCE
+from farflung.app.ledger_client import LedgerClient
 from farflung.core.crypto import NS_SPEC, SigningKey, digest
 from farflung.core.errors import FarflungError
 from farflung.ledger.params import DAY_MS

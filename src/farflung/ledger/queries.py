@@ -64,12 +64,6 @@ class AskNodes(Wire, frozen=True, tag="nodes"):
     start: int = 0
 
 
-class AskJob(Wire, frozen=True, tag="job"):
-    """One job."""
-
-    job: Hash
-
-
 class AskLeases(Wire, frozen=True, tag="leases"):
     """The leases of one job, in the order in which they were made."""
 
@@ -124,7 +118,6 @@ Read = (
     | AskChunk
     | AskAccount
     | AskNodes
-    | AskJob
     | AskLeases
     | AskReceipt
     | AskSteps
@@ -165,12 +158,6 @@ class NodesAre(Wire, frozen=True, tag="nodes"):
 
     nodes: tuple[NodeRow, ...]
     next: int | None
-
-
-class JobIs(Wire, frozen=True, tag="job"):
-    """The job, or None."""
-
-    job: JobRow | None
 
 
 class LeasesAre(Wire, frozen=True, tag="leases"):
@@ -243,7 +230,6 @@ Answer = (
     | ChunkIs
     | AccountIs
     | NodesAre
-    | JobIs
     | LeasesAre
     | ReceiptIs
     | StepsAre
@@ -281,8 +267,6 @@ def answer(chain: Chain, query: Read) -> Answer:
             return AccountIs(state.find(AccountRow, owner) or AccountRow(owner))
         case AskNodes(start):
             return _nodes(chain, start)
-        case AskJob(job):
-            return JobIs(state.find(JobRow, job))
         case AskLeases(job):
             row = state.find(JobRow, job)
             return LeasesAre(tuple(leases_of(state, row))[::-1] if row else ())
