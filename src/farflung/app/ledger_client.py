@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from farflung.app.ledger_answers import AnswerT, Fate, answer_of, fate_of, is_void
 from farflung.app.panel import ANSWER_SECONDS, PATIENCE_SECONDS, QUERY, NotYetError, Panel, Reach, Waited
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
@@ -16,7 +16,6 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger import light, queries
 from farflung.ledger.block import Block, Genesis, Header
 from farflung.ledger.receipts import Receipt, read_row
-from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
 from farflung.ledger.rows import (
     AccountRow,
     ChannelRow,
@@ -27,27 +26,13 @@ from farflung.ledger.rows import (
     NodeState,
     channel_key,
 )
-from farflung.ledger.tx import NodeLeave, NodeRegister, Op, SignedTx, Transfer, make_tx, sign_tx, tx_id
+from farflung.ledger.tx import NodeLeave, NodeRegister, Op, SignedTx, Transfer, make_tx, sign_tx
 from farflung.ledger.votes import faults
 from farflung.net.io.connection import Connection
 
 VALID_MS: Final = 60_000  # block time, after which a transaction for several validators is void
 _SIGNED_ANEW: Final = 3  # times that one submission is signed at most
-NONCE, EXPIRED = "FF-LEDG-004", "FF-LEDG-005"
-# It may be handed in again, as it is.
-_LATER: Final = ("FF-LEDG-007", "FF-LEDG-350", "FF-LEDG-351", "FF-LEDG-352", "FF-LEDG-353")
-
-AnswerT = TypeVar("AnswerT", bound=queries.Answer)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of a transaction: in the block of `height` (None: in none), refused with `code` if not empty."""
-
-    height: int | None
-    code: str
-    why: str = field(default="", compare=False)  # in the words of whoever said it
 
 
 class LedgerClient:
@@ -153,13 +138,13 @@ class LedgerClient:
             return None
         ops, signed = self._open
         fate = await self._closed(signed)
-        return None if _is_void(fate) else (ops, fate)
+        return None if is_void(fate) else (ops, fate)
 
     async def _carried_out(self, ops: tuple[Op, ...]) -> tuple[tuple[Op, ...], Fate]:
         for _ in range(_SIGNED_ANEW):
             self._open = ops, await self._signed(ops)
             fate = await self._closed(self._open[1])
-            if not _is_void(fate) or len(self._panel) == 1:
+            if not is_void(fate) or len(self._panel) == 1:
                 break
         return ops, fate
 
@@ -179,7 +164,7 @@ class LedgerClient:
     async def _fate(self, signed: SignedTx) -> Fate:
         """What enough validators say alike of it. Raises what `Panel.agreed` raises."""
         body = encode(queries.Submit((signed,)))
-        fate = await self._panel.agreed(body, lambda data: _fate_of(signed, data), self._honest)
+        fate = await self._panel.agreed(body, lambda data: fate_of(signed, data), self._honest)
         if fate.height is not None:
             self._seen = max(self._seen, fate.height)
             self._nonce = max(self._nonce, signed.tx.nonce + 1)
@@ -188,12 +173,12 @@ class LedgerClient:
     async def _closed(self, signed: SignedTx) -> Fate:
         """The fate of what was given up or is handed in first; it may still enter one day if that is not known."""
         fate = await self._fate(signed)
-        if fate.height is not None or _is_void(fate):
+        if fate.height is not None or is_void(fate):
             self._open = None
         return fate
 
     async def _ask(self, query: queries.Query, kind: type[AnswerT], need: int = 1) -> AnswerT:
-        return await self._panel.agreed(encode(query), lambda data: _answer_of(data, kind), need)
+        return await self._panel.agreed(encode(query), lambda data: answer_of(data, kind), need)
 
     async def reign(self) -> queries.ReignIs:
         """The committee and the parameters of the next block."""
@@ -204,7 +189,7 @@ class LedgerClient:
         before = self._trust
 
         def walked(data: bytes) -> light.Trust:
-            steps = _answer_of(data, queries.StepsAre).steps
+            steps = answer_of(data, queries.StepsAre).steps
             return light.walk(self._trust, steps, self._trust.epoch + len(steps))
 
         while True:
@@ -265,7 +250,7 @@ class LedgerClient:
         return await self._panel.agreed(encode(query), read)
 
     def _proved(self, data: bytes, table: str, key: bytes) -> Receipt | None:
-        receipt = _answer_of(data, queries.ReceiptIs).receipt
+        receipt = answer_of(data, queries.ReceiptIs).receipt
         if receipt is not None:
             row = light.check(self._trust, receipt)
             if (row.TABLE, row.key) != (table, key):
@@ -326,7 +311,7 @@ class LedgerClient:
         return head
 
     def _headed(self, data: bytes) -> queries.HeadIs:
-        head = _answer_of(data, queries.HeadIs)
+        head = answer_of(data, queries.HeadIs)
         light.check_header(self._trust, head.header, head.certificate)
         self._check_seen(head.header)
         return head
@@ -360,44 +345,8 @@ async def genesis_from(connect: Callable[[], Awaitable[Connection]], validator: 
     Raises NetworkError when it cannot be reached, ProtocolError FF-APP-071 (wrong answer), FF-APP-144 (not its ledger).
     """
     connection = await connect()
-    said = _answer_of(await connection.call(QUERY, encode(queries.AskGenesis())), queries.GenesisIs)
-    reign = _answer_of(await connection.call(QUERY, encode(queries.AskReign())), queries.ReignIs)
+    said = answer_of(await connection.call(QUERY, encode(queries.AskGenesis())), queries.GenesisIs)
+    reign = answer_of(await connection.call(QUERY, encode(queries.AskReign())), queries.ReignIs)
     if validator not in (*said.genesis.validators, *reign.committee.members):
         raise ProtocolError("FF-APP-144", "what answers for the ledger is none of its validators")
     return said.genesis
-
-
-def _answer_of(data: bytes, kind: type[AnswerT]) -> AnswerT:
-    """The answer, if it is one to what was asked. Raises ProtocolError, RunError."""
-    answer = queries.read_answer(data)
-    if isinstance(answer, queries.Refused):
-        raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
-    if not isinstance(answer, kind):
-        raise ProtocolError("FF-APP-071", f"the ledger answered {type(answer).__name__}")
-    return answer
-
-
-def _fate_of(signed: SignedTx, data: bytes) -> Fate:
-    """What one validator says of this transaction. Raises ProtocolError, RunError, NotYetError."""
-    results = _answer_of(data, queries.Submitted).results
-    if len(results) != 1:
-        raise ProtocolError("FF-APP-292", f"the ledger gave {len(results)} answers for one transaction")
-    match results[0]:
-        case Applied(name, height):
-            fate = Fate(height, "")
-        case Failed(name, height, _, code, why):
-            fate = Fate(height, code, why)
-        case AlreadyApplied(name, height, code):
-            fate = Fate(height, code, "it failed when it was handed in before" if code else "")
-        case Rejected(name, code, why):
-            if code in _LATER:
-                raise NotYetError(code, why)
-            return Fate(None, code, why)
-    if name != tx_id(signed):
-        raise ProtocolError("FF-APP-293", "the ledger speaks of another transaction")
-    return fate
-
-
-def _is_void(fate: Fate) -> bool:
-    """Whether it can never enter the ledger, so that what it was to do may be signed anew."""
-    return fate.height is None and fate.code in (NONCE, EXPIRED)
