@@ -36,8 +36,8 @@ def test_two_hidden_peers_call_each_other_through_the_relay_alone(may_splice: bo
             (circuit,) = server._junction.circuits
             kind = Pipe if may_splice and CAN_SPLICE else Buffer
             assert {type(way.duct) for way in circuit._ways} == {kind}
-            assert a._server is None
-            assert b._server is None
+            assert not a._door.is_open
+            assert not b._door.is_open
 
     run(test)
 

@@ -43,8 +43,7 @@ class Connection(asyncio.BufferedProtocol):
         self._owner, self._session, self._meter = owner, session, meter
         self._is_dialer = session.is_dialer
         self._streams = Streams(is_dialer=self._is_dialer)
-        self._reader = FrameReader()
-        self._loop = asyncio.get_running_loop()
+        self._reader, self._loop = FrameReader(), asyncio.get_running_loop()
         self._outlet: Outlet | None = None
         self._calls: dict[int, asyncio.Future[bytes]] = {}
         self._waiting: tuple[deque[Asked], deque[Asked]] = (deque(), deque())  # control, bulk: not started
@@ -389,6 +388,9 @@ class Connection(asyncio.BufferedProtocol):
                 waited.set_exception(again(reason))
                 waited.exception()  # nobody has to wait for it
         self._rooms.end()
+        if self._outlet is None:  # nothing else would say so; a TCP connection that comes yet is aborted
+            self._gone.set()
+            self._owner.lost(self)
 
     def _still(self) -> None:
         """Nothing came for a while: the dialer pings, and who has carried enough ends."""

@@ -23,15 +23,17 @@ from farflung.core.codec import decode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import NetworkError, ProtocolError
 from farflung.core.ids import PeerId, short
+from farflung.core.io.tasks import Tasks
 from farflung.net.certificates import Credential, Identity, credential_of
 from farflung.net.counters import Counter, Meter
 from farflung.net.endpoints import DIRECT, Place
 from farflung.net.io.attachment import SUMMON, Attachment, first_there
 from farflung.net.io.connection import Connection
 from farflung.net.io.credentials import FileCredentials
+from farflung.net.io.door import Door
 from farflung.net.io.handlers import Handler, Handlers, OnError
 from farflung.net.io.knock import knock, new_ticket
-from farflung.net.io.listening import LOOPBACK, cannot_listen, check_host, too_slow, turned_away, unreachable
+from farflung.net.io.listening import LOOPBACK, too_slow, turned_away, unreachable
 from farflung.net.io.manners import Manners
 from farflung.net.io.purse import SIGN, Purse
 from farflung.net.io.spares import keep_spare
@@ -81,11 +83,10 @@ class Endpoint:
         self.buffer = bytearray(_READ_BYTES)
         self._handler = handler
         self._handlers = Handlers(self._handle, on_error or _report, self._freed)
-        self._host, self._port, self._allow_remote = host, port, allow_remote
+        self._door, self._entering = Door(host, port, self._enter, allow_remote=allow_remote), Tasks()
         self._admit = admit
         self._handshake_seconds, self._idle_seconds = handshake_seconds, idle_seconds
         self._credentials = FileCredentials(self.credential)
-        self._server: asyncio.Server | None = None
         self._half_open: dict[Connection, asyncio.TimerHandle] = {}
         self._connections: dict[Connection, None] = {}  # the oldest first
         self._accepted: dict[PeerId, list[Connection]] = {}
@@ -100,19 +101,12 @@ class Endpoint:
 
     async def start(self) -> tuple[str, int]:
         """Listens; returns host and port. Raises FF-NET-040 port taken, 041 no such address, 042 not loopback."""
-        check_host(self._host, allow_remote=self._allow_remote)
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(self._arriving, self._host, self._port)
-        except OSError as error:
-            raise cannot_listen(self._host, self._port, error) from error
-        self._port = self._server.sockets[0].getsockname()[1]
-        return self._host, self._port
+        return self._door.open()
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port; the port is the real one once started."""
-        return self._host, self._port
+        return self._door.address
 
     async def dial(
         self, peer: PeerId, host: str, port: int, *, relay: PeerId | None = None, fresh: int = 0
@@ -226,16 +220,17 @@ class Endpoint:
     async def close(self) -> None:
         """Stops listening, closes all connections, cancels all handlers."""
         self._is_closed = True
-        if self._server is not None:
-            self._server.close()
+        self._door.close()
         await self.purse.close()
         await asyncio.gather(*(each.close() for each in self._attachments.values()))
         for task in self._dials.values():
             task.cancel()
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
+        await asyncio.sleep(0)  # who has just entered is a connection from its task's first step on
         for connection in list(self._connections):
             connection.close()
         await asyncio.gather(*(each.closed() for each in list(self._connections)))
+        await self._entering.close()
         await self._handlers.close()
         for late in list(self._connections):  # a relay joined it while we closed
             late.drop(NetworkError("FF-NET-049", "this endpoint is closed"))
@@ -298,6 +293,9 @@ class Endpoint:
             task.exception()  # every waiter may be gone: then nobody needs to hear of it
 
     # Accepting
+
+    def _enter(self, stranger: socket.socket) -> None:
+        self._entering.begin(self.adopt(stranger, b""))
 
     def _connection(
         self, session: Session, place: Place = MEETING, way: Way = Way.DIRECT, tally: Tally | None = None
