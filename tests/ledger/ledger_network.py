@@ -105,6 +105,19 @@ class Committee:
         self.nodes[index] = None
         self.lives[index] += 1
 
+    def die_between(self, payments: int) -> None:
+        """All die after each of the payments of seat 0, a little later each time, and go on from their disks."""
+        for nonce in range(payments):
+            self.submit(nonce % 4, self.pay(nonce), ticket=nonce)
+            self.run(13 * nonce + 3)
+            for index in range(4):
+                self.kill(index)
+            for index in range(4):
+                self.begin(index)
+            self.submit(0, *(self.pay(each) for each in range(nonce + 1)), ticket=100)
+            self.run(1500)
+        assert self.balance(0, SEATS[6]) == RICH + payments
+
     def feed(self, index: int, event: ev.Event) -> None:
         node = self.nodes[index]
         if node is not None:

@@ -147,16 +147,7 @@ def test_where_no_process_answers_the_validator_judges_itself():
 
 def test_validators_that_die_with_questions_open_ask_again():
     committee = Committee(4, parts=1)
-    for nonce in range(5):
-        committee.submit(nonce % 4, committee.pay(nonce), ticket=nonce)
-        committee.run(13 * nonce + 2)
-        for index in range(4):
-            committee.kill(index)
-        for index in range(4):
-            committee.begin(index)
-        committee.submit(0, *(committee.pay(each) for each in range(nonce + 1)), ticket=100)
-        committee.run(1500)
-    assert committee.balance(0, SEATS[6]) == RICH + 5
+    committee.die_between(payments=5)
 
 
 # The docket by itself

@@ -103,16 +103,7 @@ def test_who_comes_back_has_its_votes_and_catches_up_by_blocks():
 
 def test_all_die_at_once_at_any_moment_and_go_on_from_their_disks():
     committee = Committee(4)
-    for nonce in range(6):
-        committee.submit(nonce % 4, committee.pay(nonce), ticket=nonce)
-        committee.run(13 * nonce + 3)
-        for index in range(4):
-            committee.kill(index)
-        for index in range(4):
-            committee.begin(index)
-        committee.submit(0, *(committee.pay(each) for each in range(nonce + 1)), ticket=100)
-        committee.run(1500)
-    assert committee.balance(0, SEATS[6]) == RICH + 6
+    committee.die_between(payments=6)
     assert committee.nodes[0] is not None
     assert not any(isinstance(each, Rejected) for _, each in committee.replies.values())
 

@@ -25,6 +25,7 @@ from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash
+from farflung.core.portions import portions
 from farflung.ledger.accusing import Accusations
 from farflung.ledger.block import LOGICAL_MS, Block
 from farflung.ledger.chain import Chain
@@ -175,7 +176,10 @@ class Node:
         return result is None and bool(tickets) and not was_there
 
     def _pass_on(self, txs: Sequence[SignedTx]) -> None:
-        self._out += [ev.Broadcast(Pending(part)) for part in _in_messages(txs)]
+        self._out += [
+            ev.Broadcast(Pending(part))
+            for part in portions(txs, lambda signed: len(encode(signed)), limits.BLOCK_BYTES)
+        ]
 
     # What it leads to
 
@@ -332,18 +336,3 @@ class Node:
         self._was_ready = False
         self._events = [each for each in self._events if isinstance(each, ev.Received | ev.Connected)]
         self._events.insert(0, ev.Started())
-
-
-def _in_messages(txs: Sequence[SignedTx]) -> Iterable[tuple[SignedTx, ...]]:
-    """Transactions in parts that fit a message."""
-    part: list[SignedTx] = []
-    room = limits.BLOCK_BYTES
-    for signed in txs:
-        size = len(encode(signed))
-        if part and size > room:
-            yield tuple(part)
-            part, room = [], limits.BLOCK_BYTES
-        part.append(signed)
-        room -= size
-    if part:
-        yield tuple(part)

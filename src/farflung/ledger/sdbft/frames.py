@@ -19,6 +19,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_VOTE_LOG, digest
 from farflung.core.errors import ProtocolError, RunError
+from farflung.core.portions import portions
 
 _FORMAT: Final = b"farflung-votes/1"
 _HEAD: Final = 16
@@ -46,16 +47,7 @@ def begun(records: Iterable[bytes]) -> tuple[bytes, int]:
 
 def _batches(records: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
     """Records in groups that fit a frame; one that fits none is alone, and refused later."""
-    batch, room = list[bytes](), limits.VOTE_FRAME_BYTES
-    for record in records:
-        cost = len(record) + 8
-        if batch and cost > room:
-            yield tuple(batch)
-            batch, room = [], limits.VOTE_FRAME_BYTES
-        batch.append(record)
-        room -= cost
-    if batch:
-        yield tuple(batch)
+    return portions(records, lambda record: len(record) + 8, limits.VOTE_FRAME_BYTES)
 
 
 def _head_check(number: bytes, size: bytes) -> bytes:
