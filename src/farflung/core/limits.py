@@ -42,6 +42,9 @@ OPENING_BYTES: Final = MIB
 # With manifests; the order that brings it to a verifier has to fit in a control message.
 OPENED_BYTES: Final = 3 * MIB
 VERDICT_BYTES: Final = 4 * KIB  # what a verifier answers: a promise, or a border and a verdict
+PLANNED_SEGMENTS: Final = (
+    1 << 12
+)  # of a round whose audits are planned: each number of false ones is looked at
 
 # Ledger
 NEVER: Final = 1 << 63  # after every ledger time

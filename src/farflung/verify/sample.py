@@ -23,7 +23,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import AuditSpec
 from farflung.train.roundlog import Commitment, Contribution
 
-_RATE_BITS: Final = 32
+ODDS: Final = 1 << 32  # a peer is drawn with odds_of(audit) in so many
 _NOT_FLAGGED: Final[Mapping[PeerId, str]] = {}
 
 
@@ -54,6 +54,11 @@ def standing(
     return count
 
 
+def odds_of(audit: AuditSpec) -> int:
+    """The audit rate as the draw uses it: so many in ODDS, rounded down."""
+    return int(audit.rate * ODDS)
+
+
 def draw(
     audit: AuditSpec,
     segments: int,
@@ -67,7 +72,7 @@ def draw(
     """
     if not audit.rate > 0 and not audit.probation:
         return ()
-    odds = int(audit.rate * (1 << _RATE_BITS))
+    odds = odds_of(audit)
     drawn: list[Drawn] = []
     for peer, accepted in sorted(peers):
         luck = digest(NS_DRAW, b"peer", beacon, peer)

@@ -1,0 +1,283 @@
+"""The inequality: its reference values, plans that satisfy it for every cheat and are the smallest that do."""
+
+from __future__ import annotations
+
+from fractions import Fraction as F
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from farflung.core.errors import UsageError
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.job.spec import AuditSpec, JobSpec, NetworkSpec
+from farflung.ledger.rules.bounties import share_of
+from farflung.ledger.tx import Finding, Verdict
+from farflung.verify.economics import (
+    Draw,
+    Money,
+    Way,
+    caught,
+    cheapest,
+    friends_profit,
+    griefing,
+    is_checking_stable,
+    is_unprofitable,
+    least_rate,
+    least_stake,
+    margins,
+    of_job,
+    opened,
+    overhead,
+    rounds_to_catch,
+    weakest,
+)
+from farflung.verify.judge import conclude
+from farflung.verify.sample import ODDS, draw
+
+LITTLE = F(1, 10**9)
+SEEN = F(99, 100)
+COST = Money(pay=F(1), cost=F(7, 10))  # as in the research: work costs 70 % of what it is paid
+
+shares = st.fractions(F(1, 20), F(1), max_denominator=40)
+draws = st.builds(
+    lambda segments, sampled, rate, absent, seen, voices: Draw(
+        segments, 1 + sampled % segments, rate, absent, seen, voices
+    ),
+    st.integers(1, 24),
+    st.integers(0, 23),
+    shares,
+    st.fractions(F(0), F(9, 10), max_denominator=20),
+    shares,
+    st.integers(1, 3),
+)
+moneys = st.builds(Money, shares, shares, st.fractions(F(0), F(40), max_denominator=8), shares)
+
+
+@pytest.mark.parametrize(
+    ("audits", "share", "chances", "stake"),
+    [
+        (Draw(100, 5, F(1), seen=SEEN), "0.05", (0.05, 0.41, 0.96, 0.99), 0),
+        (Draw(100, 1, F(1), seen=SEEN), "0.01", (0.01, 0.10, 0.50, 0.99), 0),
+        (Draw(100, 5, F(1, 5), seen=SEEN), "0.01", (0.01, 0.08, 0.19, 0.20), 2.5),
+        (Draw(100, 5, F(1, 20), seen=SEEN), "0.0025", (0.002, 0.02, 0.05, 0.05), 13),
+    ],
+)
+def test_the_rows_of_the_research_are_met(
+    audits: Draw, share: str, chances: tuple[float, ...], stake: float
+) -> None:
+    assert overhead(audits) == F(share)
+    for cheated, chance in zip((1, 10, 50, 100), chances, strict=True):
+        assert float(caught(audits, cheated)) == pytest.approx(
+            chance, abs=0.006
+        )  # two digits are printed there
+    least = least_stake(audits, COST)
+    assert least is not None
+    assert float(least) == pytest.approx(stake, abs=0.15)
+
+
+def test_with_four_fifths_of_the_verifiers_absent_a_stake_of_16_5_is_needed() -> None:
+    assert least_stake(Draw(100, 5, F(1, 5), F(4, 5)), COST) == F(33, 2)
+
+
+@pytest.mark.parametrize(
+    ("segments", "sampled", "cheated", "rounds"),
+    [(100, 5, 50, 2), (100, 5, 10, 9), (100, 5, 1, 91), (20, 1, 10, 7), (20, 1, 2, 45)],
+)
+def test_rounds_to_catch_are_those_of_the_research(
+    segments: int, sampled: int, cheated: int, rounds: int
+) -> None:
+    assert rounds_to_catch(caught(Draw(segments, sampled, seen=SEEN), cheated)) == rounds
+
+
+@pytest.mark.parametrize("chance", [F(1, 7), F(1, 2), F(9, 10), F(99, 100), F(999, 1000), F(1, 100)])
+def test_rounds_to_catch_are_the_fewest(chance: F) -> None:
+    rounds = rounds_to_catch(chance)
+    assert rounds is not None
+    assert (1 - chance) ** rounds <= F(1, 100) < (1 - chance) ** (rounds - 1)
+
+
+def test_what_is_never_drawn_is_never_caught_and_what_always_is_at_once() -> None:
+    assert rounds_to_catch(F(0)) is None
+    assert rounds_to_catch(F(1)) == 1
+
+
+@given(draws, moneys)
+def test_the_smallest_stake_ends_every_cheat_and_a_smaller_one_does_not(audits: Draw, money: Money) -> None:
+    least = least_stake(audits, money)
+    assert least is not None
+    enough = replace(money, stake=least)
+    assert is_unprofitable(audits, enough)
+    assert all(one.loss >= one.gain for way in Way for one in margins(audits, enough, way))
+    if least > 0:
+        assert not is_unprofitable(audits, replace(money, stake=max(F(0), least - LITTLE)))
+
+
+@given(draws, moneys)
+def test_the_smallest_rate_ends_every_cheat_and_a_smaller_one_does_not(audits: Draw, money: Money) -> None:
+    least = least_rate(audits, money)
+    if least is None:
+        assert not is_unprofitable(replace(audits, rate=F(1)), money)
+        return
+    assert is_unprofitable(replace(audits, rate=least), money)
+    assert not is_unprofitable(replace(audits, rate=least - min(least, LITTLE)), money)
+
+
+@given(draws, moneys, st.fractions(F(1, 200), F(1), max_denominator=200))
+def test_no_audits_within_the_bound_need_a_smaller_stake_than_the_cheapest_plan(
+    audits: Draw, money: Money, bound: F
+) -> None:
+    plan = cheapest(audits, money, bound)
+    assert plan is not None
+    assert overhead(plan.draw) <= bound
+    assert is_unprofitable(plan.draw, replace(money, stake=plan.stake))
+    for sampled in range(1, audits.segments + 1):
+        rate = min(F(1), bound * audits.segments / sampled)
+        other = least_stake(replace(audits, sampled=sampled, rate=rate), money)
+        assert other is not None
+        assert other >= plan.stake
+
+
+@given(draws, moneys)
+def test_cheating_in_everything_is_what_binds(audits: Draw, money: Money) -> None:
+    for way in Way:
+        assert weakest(audits, money, way).cheated == audits.segments
+
+
+def test_where_one_segment_is_drawn_every_share_of_cheating_pays_alike() -> None:
+    audits = Draw(4, 1, F(1, 8))
+    ratios = {one.ratio for one in margins(audits, replace(COST, stake=F(20)), Way.LIE)}
+    assert ratios == {F(21, 8) / F(7, 10)}
+
+
+@pytest.mark.parametrize(("segments", "sampled"), list(product((1, 2, 5, 9), (1, 2, 5))))
+def test_the_chance_to_open_a_false_segment_is_counted_out(segments: int, sampled: int) -> None:
+    if sampled > segments:
+        with pytest.raises(UsageError, match="FF-VERI-095"):
+            Draw(segments, sampled)
+        return
+    for cheated in range(segments + 1):
+        all_draws = list(combinations(range(segments), sampled))
+        hits = sum(any(place < cheated for place in places) for places in all_draws)
+        assert opened(Draw(segments, sampled), cheated) == F(hits, len(all_draws))
+
+
+def test_silence_needs_its_own_stake_where_the_law_takes_less_for_it() -> None:
+    audits, money = Draw(4, 1, F(1, 8)), Money(F(1), F(1), F(20), F(1, 10))
+    assert weakest(audits, money, Way.LIE).ratio == F(21, 8)
+    assert weakest(audits, money, Way.SILENCE).ratio == F(3, 8)
+    assert not is_unprofitable(audits, money)
+    assert least_stake(audits, money, (Way.LIE,)) == 7
+    assert least_stake(audits, money) == 70
+    assert least_rate(audits, money) == F(1, 3)
+
+
+@pytest.mark.parametrize(
+    ("audits", "money"),
+    [
+        (Draw(4, 1, F(0)), COST),
+        (Draw(4, 1, absent=F(1)), COST),
+        (Draw(4, 1, seen=F(0)), COST),
+        (Draw(4, 1, F(1, 8)), replace(COST, silence=F(0))),
+    ],
+)
+def test_no_stake_is_enough_where_nobody_looks_or_nothing_is_taken(audits: Draw, money: Money) -> None:
+    assert least_stake(audits, money) is None
+    assert not is_unprofitable(audits, replace(money, stake=F(10**6)))
+
+
+def test_the_audits_of_a_job_are_those_that_are_drawn() -> None:
+    spec = JobSpec(audit=AuditSpec(segments=5, rate=0.3))
+    audits = of_job(spec)
+    assert audits.rate == F(int(0.3 * ODDS), ODDS) <= F(0.3)
+    assert (audits.segments, audits.sampled, audits.voices) == (5, 1, 2)
+    peers = [(PeerId(number.to_bytes(32, "little")), 9) for number in range(3000)]
+    drawn = draw(spec.audit, spec.segments, ZERO_HASH, peers)
+    spread = 4 * (0.3 * 0.7 / 3000) ** 0.5
+    assert len(drawn) / 3000 == pytest.approx(float(audits.rate), abs=spread)
+    hit = sum(one.segment < 2 for one in drawn) / 3000
+    assert hit == pytest.approx(float(caught(audits, 2)), abs=spread)
+
+
+def test_a_network_without_verifiers_catches_nobody() -> None:
+    audits = of_job(JobSpec(audit=AuditSpec(rate=0.0, probation=0), network=NetworkSpec(verifiers=0)))
+    assert caught(audits, audits.segments) == 0
+
+
+def verdict_of(verifier: int, finding: Finding) -> Verdict:
+    node, key = PeerId(bytes(32)), PeerId(bytes([verifier]) * 32)
+    return Verdict(ZERO_HASH, ZERO_HASH, 0, node, 0, ZERO_HASH, key, finding, 9000, ZERO_HASH)
+
+
+def test_one_absent_verifier_of_the_two_asked_lets_a_cheat_go() -> None:
+    """Why `voices` is an exponent: `judge.conclude` believes whoever says that the work is good."""
+    accused, denied = verdict_of(1, Finding.FALSE), verdict_of(2, Finding.HOLDS)
+    assert conclude([accused, denied], 2).finding is Finding.HOLDS
+    assert conclude([accused, verdict_of(2, Finding.FALSE)], 2).is_guilty
+    assert caught(Draw(4, 1, absent=F(1, 2), voices=2), 4) == F(1, 4)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "jackpot", "stake", "is_stable"),
+    [("0.05", 0, 2, True), ("0.02", 0, 2, False), ("0", 2, 20, False), ("0.01", 5, 0, False)],
+)
+def test_checking_is_stable_where_canaries_cost_more_than_it(
+    canaries: str, jackpot: int, stake: int, is_stable: bool
+) -> None:
+    assert is_checking_stable(F(canaries), F(jackpot), F(stake), F("0.05")) is is_stable
+
+
+@given(st.integers(1, 10**12), st.integers(1, 16))
+def test_whoever_has_friends_accuse_him_loses_with_the_bounty_that_the_ledger_pays(
+    taken: int, finders: int
+) -> None:
+    back = share_of(taken, finders) * finders - taken
+    assert back <= friends_profit(F(taken), F(1, 2), finders, finders) < 0
+    assert taken + back >= taken // 2 - finders
+
+
+@given(shares, st.integers(0, 5), st.integers(1, 5))
+def test_accusing_oneself_through_a_friend_loses_at_every_split_but_the_whole(
+    split: F, friends: int, finders: int
+) -> None:
+    friends = min(friends, finders)
+    profit = friends_profit(F(20), split, friends, finders)
+    assert profit < 0 or (split == 1 and friends == finders and profit == 0)
+
+
+def test_a_bond_that_covers_the_harm_leaves_victims_whole_only_where_all_of_it_is_theirs() -> None:
+    assert griefing(F(30), F(30), F(1)) == (30, 0)
+    assert griefing(F(30), F(30), F(1, 2)) == (30, 15)
+    assert griefing(F(60), F(30), F(1, 2)) == (60, 0)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"rate": F(11, 10)},
+        {"rate": F(-1, 10)},
+        {"absent": F(2)},
+        {"seen": F(-1)},
+        {"voices": 0},
+        {"sampled": 0},
+        {"segments": 10**6, "sampled": 1},
+    ],
+)
+def test_audits_that_cannot_be_are_refused(numbers: dict[str, F]) -> None:
+    with pytest.raises(UsageError, match="FF-VERI-095"):
+        Draw(**{"segments": 4, **numbers})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("numbers", [{"cost": F(0)}, {"pay": F(-1)}, {"stake": F(-1)}, {"silence": F(2)}])
+def test_money_that_cannot_be_is_refused(numbers: dict[str, F]) -> None:
+    with pytest.raises(UsageError, match="FF-VERI-096"):
+        Money(**{"pay": F(1), "cost": F(1), **numbers})
+
+
+def test_a_bound_of_nothing_and_a_certainty_of_all_are_refused() -> None:
+    with pytest.raises(UsageError, match="FF-VERI-097"):
+        cheapest(Draw(4), COST, F(0))
+    with pytest.raises(UsageError, match="FF-VERI-098"):
+        rounds_to_catch(F(1, 2), F(1))
