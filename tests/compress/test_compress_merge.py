@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from farflung.compress import merge as merging
 from farflung.compress.merge import Part, clip, mean, merge, sum_of_squares
-from farflung.core import canon, limits
+from farflung.core import limits
+from farflung.core.canon.steps import to_fixed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId
 from farflung.core.layout import Layout
@@ -233,7 +234,7 @@ def slow(layout, parts):
     """The definition with `to_fixed` and `clip`, whole tensors in int64."""
     total = np.zeros(layout.size, np.int64)
     for _, place in layout.slices():
-        rows = [canon.to_fixed(p.values[place]) for p in parts]
+        rows = [to_fixed(p.values[place]) for p in parts]
         squares = [sum(int(x) ** 2 for x in row[row != 0]) for row in rows]
         median = sorted(squares)[(len(parts) - 1) // 2]
         for p, row, square in zip(parts, rows, squares, strict=True):
@@ -304,7 +305,7 @@ def test_products_beyond_53_bits_are_rounded_right():
 @given(st.lists(NUMBERS, min_size=1, max_size=50))
 def test_fixed_point_in_float32_is_that_of_canon(values):
     x = np.array(values, np.float32)
-    assert merging._fixed(x).astype(np.int64).tolist() == canon.to_fixed(x).tolist()
+    assert merging._fixed(x).astype(np.int64).tolist() == to_fixed(x).tolist()
 
 
 @pytest.mark.parametrize("size", [1, 1 << 18, 1 << 19, (1 << 24) - 1, (1 << 30) - 1, 1 << 30])
@@ -339,10 +340,10 @@ def test_one_attacker_among_three_moves_no_tensor_by_more_than_its_share_of_an_h
     layout = Layout.of({"w": (4,)})
     parts = [part(i, values, weight) for i, values in enumerate(honest)]
     everybody = [*parts, part(99, lies, weight)]
-    squares = [sum_of_squares(canon.to_fixed(p.values)) for p in everybody]
+    squares = [sum_of_squares(to_fixed(p.values)) for p in everybody]
     ceiling = sorted(squares)[(len(squares) - 1) // 2]
     assert ceiling <= max(squares[:-1])
-    clipped = [clip(canon.to_fixed(p.values), s, ceiling) for p, s in zip(everybody, squares, strict=True)]
+    clipped = [clip(to_fixed(p.values), s, ceiling) for p, s in zip(everybody, squares, strict=True)]
     assert merge(layout, everybody).total.tolist() == (weight * sum(clipped)).tolist()
     assert math.sqrt(sum_of_squares(clipped[-1])) <= math.sqrt(max(squares[:-1])) + 2
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from farflung.compress.kernels import compiled
-from farflung.core import canon, limits
-from farflung.core.canon import Int64
+from farflung.core import limits
+from farflung.core.canon.steps import FRACTION_BITS, SATURATION, Int64, mean_from_fixed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId, short
 from farflung.core.layout import Float32, Layout
@@ -34,7 +34,7 @@ _LIMB: Final = 15
 _HALF: Final = 36  # bits of the lower part of Σ x²; the upper one of limits.ELEMENTS values takes 60
 _EXACT: Final = 1 << 53  # float64 holds every integer up to here
 
-assert limits.PEERS * limits.WEIGHT * canon.SATURATION < 1 << 62  # law 1
+assert limits.PEERS * limits.WEIGHT * SATURATION < 1 << 62  # law 1
 
 Float64 = NDArray[np.float64]
 
@@ -71,7 +71,7 @@ def merge(layout: Layout, parts: Sequence[Part], *, is_clipped: bool = True) -> 
 
 def mean(merged: Merged) -> Float32:
     """The weighted mean, float32, shape (layout.size,)."""
-    return canon.mean_from_fixed(merged.total, merged.weight)
+    return mean_from_fixed(merged.total, merged.weight)
 
 
 class _Share(NamedTuple):
@@ -142,11 +142,11 @@ def _nonzero(values: Float32) -> NDArray[np.intp] | None:
 
 
 def _fixed(values: Float32) -> Float32:
-    """`canon.to_fixed` without leaving float32: a power of two changes no digit, and 2^30 is far within its range."""
-    edge = np.float32(canon.SATURATION / (1 << canon.FRACTION_BITS))
+    """`to_fixed` without leaving float32: a power of two changes no digit, and 2^30 is far within its range."""
+    edge = np.float32(SATURATION / (1 << FRACTION_BITS))
     fixed = np.minimum(values, edge)
     np.maximum(fixed, -edge, out=fixed)
-    fixed *= np.float32(1 << canon.FRACTION_BITS)
+    fixed *= np.float32(1 << FRACTION_BITS)
     return np.rint(fixed, out=fixed)
 
 
@@ -179,7 +179,7 @@ def sum_of_squares(fixed: Int64) -> int:
     total = 0
     for start in range(0, fixed.size, _BLOCK):
         block = fixed[start : start + _BLOCK].astype(np.float64)
-        total += _square(block, canon.SATURATION)
+        total += _square(block, SATURATION)
     return total
 
 

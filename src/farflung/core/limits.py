@@ -46,6 +46,15 @@ PLANNED_SEGMENTS: Final = (
     1 << 12
 )  # of a round whose audits are planned: each number of false ones is looked at
 
+# Canonical graphs
+GRAPH_BYTES: Final = 16 * MIB
+GRAPH_INPUTS: Final = 1 << 17
+GRAPH_NODES: Final = 1 << 17
+GRAPH_OUTPUTS: Final = 1 << 17
+GRAPH_ARGS: Final = 3  # of one node
+GRAPH_ATTRS: Final = 1 + TENSOR_DIMENSIONS  # of one node: `move` has an offset and a stride for each side
+GRAPH_FOLD: Final = 4096  # the side that one sum, maximum or matrix product runs over
+
 # Ledger
 NEVER: Final = 1 << 63  # after every ledger time
 TX_BYTES: Final = 256 * KIB

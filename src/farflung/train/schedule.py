@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from farflung.core.canon import cosine
+from farflung.core.canon.steps import cosine
 from farflung.job.spec import ScheduleSpec
 
 

@@ -1,7 +1,7 @@
 """One round's public arithmetic: a codec and an outer optimizer, joined once for everybody.
 
 Workers, the requester, the second reader of `verify-run` and the library merge through `Sync.apply`: decode, merge in
-64-bit fixed point (compress.merge), one element-wise outer step (core.canon). Every method of the shelf (job.methods)
+64-bit fixed point (compress.merge), one element-wise outer step (core.canon.steps). Every method of job.methods
 is an inner optimizer, H steps, a codec with error feedback, and an outer optimizer. With e the residual, u the change:
 
     a = d e + u         payload = encode(a)        e' = a - decode(payload)       each peer        (compress.codecs)
@@ -31,7 +31,7 @@ from farflung.compress.merge import Part as Decoded
 from farflung.compress.merge import mean, merge
 from farflung.compress.payload import About
 from farflung.compress.registry import Codec
-from farflung.core import canon
+from farflung.core.canon.steps import apply_adamw, apply_outer, apply_sign, decayed
 from farflung.core.ids import PeerId
 from farflung.core.layout import Float32, Layout
 from farflung.job.spec import JobSpec
@@ -223,21 +223,19 @@ class Sync:
             rate *= learning_rate(round * sync.steps, self.spec.steps, optimizer.lr, self.spec.schedule)
             change = change * np.float32(1.0 / SCALE)
             mask = decay_mask(layout)[place]
-            old = canon.decayed(old, mask, rate * optimizer.weight_decay)
+            old = decayed(old, mask, rate * optimizer.weight_decay)
         if sync.outer == "sign":
-            params[place] = canon.apply_sign(old, change, rate)
+            params[place] = apply_sign(old, change, rate)
         elif sync.outer == "adamw":
             first, second = vectors[FIRST], vectors[SECOND]
             betas = (optimizer.beta1, optimizer.beta2)
-            params[place], first[place], second[place] = canon.apply_adamw(
+            params[place], first[place], second[place] = apply_adamw(
                 old, first[place], second[place], change, round // self.phases + 1, rate, betas, optimizer.eps
             )
         else:
             momentum = vectors.get(MOMENTUM)
             held = None if momentum is None else momentum[place]
-            params[place], new = canon.apply_outer(
-                old, held, change, rate, sync.outer_momentum, sync.nesterov
-            )
+            params[place], new = apply_outer(old, held, change, rate, sync.outer_momentum, sync.nesterov)
             if momentum is not None and new is not None:
                 momentum[place] = new
 

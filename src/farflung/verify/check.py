@@ -24,8 +24,8 @@ import numpy as np
 
 from farflung.compress.merge import Part, sum_of_squares
 from farflung.compress.payload import About
-from farflung.core import canon, limits
-from farflung.core.canon import Int64
+from farflung.core import limits
+from farflung.core.canon.steps import Int64, to_fixed
 from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash, PeerId
@@ -147,7 +147,7 @@ def flags(layout: Layout, parts: Sequence[Part], *, is_chosen: bool = True) -> d
     `is_chosen`: what is not zero was chosen by its maker (top-k), and does not follow from the layout alone (low rank).
     """
     ordered = sorted(parts, key=lambda part: bytes(part.peer))
-    fixed = [canon.to_fixed(part.values) for part in ordered]
+    fixed = [to_fixed(part.values) for part in ordered]
     squares = [tensor_squares(layout, values) for values in fixed]
     found: dict[PeerId, str] = {}
     for reason, places in (

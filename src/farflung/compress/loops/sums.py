@@ -10,7 +10,7 @@ import numpy as np
 from farflung.compress.loops.compiling import loop
 
 _EXPONENT = np.uint32(0x7F800000)
-_FRACTION = float(1 << 24)  # core.canon: one unit is 2^-24, |x| ≤ 2^30 units
+_FRACTION = float(1 << 24)  # core.canon.steps: one unit is 2^-24, |x| ≤ 2^30 units
 _SATURATION = float(1 << 30)
 _FACTOR_BITS = 30
 _HALF = 36
@@ -19,7 +19,7 @@ _LOWER = (1 << _HALF) - 1
 
 @loop
 def _fixed(value):
-    """core.canon.to_fixed of one value."""
+    """core.canon.steps.to_fixed of one value."""
     return np.int64(min(max(np.rint(np.float64(value) * _FRACTION), -_SATURATION), _SATURATION))
 
 

@@ -15,7 +15,8 @@ from typing import Any, cast
 
 from farflung.compress import kernels
 from farflung.compress.merge import Part
-from farflung.core import canon, limits
+from farflung.core import limits
+from farflung.core.canon.steps import to_fixed
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.ids import PeerId
@@ -54,7 +55,7 @@ class Desk:
             return Checked(error.code, f"{error.message} ({error.cause})"[:500], ())
         peer = request.contribution.peer
         self._seen.setdefault(request.round, {})[peer] = Part(peer, request.contribution.weight, values)
-        squares = rules.tensor_squares(setup.layout, canon.to_fixed(values))
+        squares = rules.tensor_squares(setup.layout, to_fixed(values))
         return Checked("", "", rules.norms(squares))
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import layout as layouts
-from farflung.core.canon import FRACTION_BITS, SATURATION, apply_outer, mean_from_fixed, to_fixed
+from farflung.core.canon.steps import FRACTION_BITS, SATURATION, apply_outer, mean_from_fixed, to_fixed
 from farflung.core.errors import ProtocolError
 from farflung.core.layout import ROOT_CHUNK, Layout, TensorSpec, state_root, tensor_root
 

@@ -1,0 +1,123 @@
+"""The canonical graph: one training step as simple operations whose results are the same bits on every machine.
+
+It is traced once, shipped, and named by its hash, which the terms of a job hold (Verde, arXiv 2502.19405: disputes go
+down to one operator of an agreed graph). Values are numbered: inputs first, then nodes, each of which takes lower
+numbers only. docs/protocol/canon.md is the specification.
+"""
+
+from __future__ import annotations
+
+from farflung.core import limits
+from farflung.core.canon.rules import KINDS, Call, Tensor, infer, is_shape
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.crypto import NS_GRAPH, digest
+from farflung.core.errors import ProtocolError
+from farflung.core.ids import Hash
+
+
+class Input(Wire, frozen=True):
+    """A tensor that comes from outside. Kinds: `f32`, `i64`, `bool`; () to 8 sides, each of 1 or more; row-major."""
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+
+
+class Node(Wire, frozen=True):
+    """One operation: values it takes, what it makes of them, and whole numbers (floats as their bits) that say how."""
+
+    op: str
+    args: tuple[int, ...]
+    kind: str
+    shape: tuple[int, ...]
+    attrs: tuple[int, ...]
+
+
+class Output(Wire, frozen=True):
+    """A value that has a name after the step."""
+
+    name: str
+    value: int
+
+
+class Graph(Wire, frozen=True):
+    """One step. What `read` returns has been checked; what is built by hand is checked by `check`."""
+
+    inputs: tuple[Input, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+
+    def value(self, number: int) -> Input | Node:
+        """What makes value `number` ≥ 0: an input or a node. Both have a kind and a shape."""
+        count = len(self.inputs)
+        return self.inputs[number] if number < count else self.nodes[number - count]
+
+
+def graph_id(graph: Graph) -> Hash:
+    """The graph's name: BLAKE3 of its canonical bytes under its own namespace."""
+    return digest(NS_GRAPH, encode(graph))
+
+
+def read(data: bytes) -> Graph:
+    """A checked graph from its canonical bytes. Raises ProtocolError FF-CORE-020 to -022, -060 to -067."""
+    graph = decode(data, Graph, limits.GRAPH_BYTES)
+    check(graph)
+    return graph
+
+
+def check(graph: Graph) -> None:
+    """Every bound, and every node's kind and shape against what follows from its arguments; computes nothing.
+
+    Raises ProtocolError FF-CORE-060 (counts), -061 (names), -062 (kind or shape out of bounds), -063 (unknown
+    operation), -064 (arguments), -065 (attributes), -066 (not what was stated), -067 (an output of no value).
+    """
+    if (
+        len(graph.inputs) > limits.GRAPH_INPUTS
+        or not 0 < len(graph.nodes) <= limits.GRAPH_NODES
+        or not 0 < len(graph.outputs) <= limits.GRAPH_OUTPUTS
+    ):
+        raise ProtocolError("FF-CORE-060", "a graph without nodes or outputs, or with too many")
+    _check_names([each.name for each in graph.inputs])
+    _check_names([each.name for each in graph.outputs])
+    values: list[Tensor] = []
+    for each in graph.inputs:
+        values.append(_bounded(len(values), each))
+    for node in graph.nodes:
+        values.append(_checked(node, values))
+    for output in graph.outputs:
+        if not 0 <= output.value < len(values):
+            raise ProtocolError("FF-CORE-067", "an output is no value of the graph", cause=output.name[:40])
+
+
+def _check_names(names: list[str]) -> None:
+    if len(set(names)) < len(names) or not all(
+        0 < len(name.encode()) <= limits.TENSOR_NAME_BYTES for name in names
+    ):
+        raise ProtocolError("FF-CORE-061", "a name in a graph is empty, too long, or given twice")
+
+
+def _bounded(number: int, of: Input | Node) -> Tensor:
+    if of.kind not in KINDS or not is_shape(of.shape):
+        raise ProtocolError("FF-CORE-062", f"value {number} has a kind or a shape that is out of bounds")
+    return Tensor(of.kind, of.shape)
+
+
+def _checked(node: Node, values: list[Tensor]) -> Tensor:
+    """A node against its rule; `values` are all before it."""
+    number = len(values)
+    stated = _bounded(number, node)
+    known = all(0 <= arg < number for arg in node.args)
+    args = tuple(values[arg] for arg in node.args[: limits.GRAPH_ARGS]) if known else ()
+    call = Call(number, node.op, args, node.attrs, stated)
+    if not known or len(node.args) > limits.GRAPH_ARGS:
+        call.bad_args("too many of them, or one that is not before it")
+    if len(node.attrs) > limits.GRAPH_ATTRS:
+        call.bad_attrs("too many of them")
+    made = infer(call)
+    if made != stated:
+        raise ProtocolError(
+            "FF-CORE-066",
+            f"value {number} ({node.op}) is not what it says",
+            cause=f"{made.kind} {list(made.shape)} follows, {stated.kind} {list(stated.shape)} is stated",
+        )
+    return made
