@@ -1,4 +1,4 @@
-"""Makes the helpers of this folder importable: `core_edwards`."""
+"""Makes the helpers of this folder importable: `core_edwards`, `core_oracle`, `core_canon_cases`."""
 
 import sys
 from pathlib import Path
