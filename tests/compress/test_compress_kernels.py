@@ -46,11 +46,11 @@ def same(first, second) -> bool:
 
 def agree(name: str, *args) -> None:
     """Runs both forms on copies; compares results and what they wrote into their arguments."""
-    loop = kernels.loop(name)
+    loop = kernels.CODECS.loop(name)
     if loop is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     here, there = ([a.copy() if isinstance(a, np.ndarray) else a for a in args] for _ in range(2))
-    assert same(loop(*here), kernels.twin(name)(*there)), name
+    assert same(loop(*here), kernels.CODECS.twin(name)(*there)), name
     assert all(map(same, here, there)), name
 
 
@@ -64,18 +64,18 @@ def on_largest(values: np.ndarray, chunk: int, topk: int) -> None:
 
 def on_levels(values: np.ndarray, top: int, block: int) -> None:
     agree("uniform", values, top, block)
-    scales, symbols = kernels.twin("uniform")(values, top, block)
+    scales, symbols = kernels.CODECS.twin("uniform")(values, top, block)
     agree("scaled", symbols, scales, top, block, np.empty(symbols.size, np.float32))
     agree("peaks", symbols_of(values, top), top, block)
 
 
 def on_two_bits(values: np.ndarray, threshold: int, is_zero: bool) -> None:
     agree("magnitudes", values, 26)
-    whole, _ = kernels.twin("magnitudes")(values, 26)
+    whole, _ = kernels.CODECS.twin("magnitudes")(values, 26)
     agree("above", whole, threshold)
     agree("above", whole, -1)
     agree("ranked", values, whole, threshold, is_zero)
-    agree("tallied", kernels.twin("ranked")(values, whole, threshold, is_zero), 4)
+    agree("tallied", kernels.CODECS.twin("ranked")(values, whole, threshold, is_zero), 4)
     agree("looked_up", symbols_of(values, 1), values[:3].repeat(3), np.empty(values.size, np.float32))
 
 
@@ -84,10 +84,10 @@ def on_sums(values: np.ndarray, other: np.ndarray, decay: float) -> None:
 
 
 def on_merge(values: np.ndarray, weight: int, scale: int) -> None:
-    high, low, peaks = kernels.twin("measured")(values, WIDTH)
+    high, low, peaks = kernels.CODECS.twin("measured")(values, WIDTH)
     agree("measured", values, 7)
     agree("measured", values, WIDTH)
-    assert same(kernels.kernel("measured")(values, WIDTH), (high, low, peaks))
+    assert same(kernels.CODECS.kernel("measured")(values, WIDTH), (high, low, peaks))
     for block in (np.arange(values.size, dtype=np.int64), np.arange(values.size, dtype=np.float64)):
         if block.dtype == np.int64 or weight * int(peaks.max()) < 1 << 52:
             agree("add", values, block, weight, int(peaks.max()), scale)
@@ -96,7 +96,7 @@ def on_merge(values: np.ndarray, weight: int, scale: int) -> None:
 def on_symbols(coded: np.ndarray, alphabet: int) -> None:
     agree("plane_shares", coded, alphabet)
     agree("plane_stream", coded, alphabet, plane.lanes_of(coded.size))
-    starts, freqs = kernels.twin("plane_shares")(coded, alphabet)
+    starts, freqs = kernels.CODECS.twin("plane_shares")(coded, alphabet)
     data = on_stream(starts, freqs, plane.BITS, plane.lanes_of(coded.size))
     lanes = plane.lanes_of(coded.size)
     for stream in damaged(data, lanes):
@@ -106,7 +106,7 @@ def on_symbols(coded: np.ndarray, alphabet: int) -> None:
 def on_contexts(coded: np.ndarray) -> None:
     lanes = plane.lanes_of(coded.size)
     agree("context_shares", coded, lanes)
-    data = on_stream(*kernels.twin("context_shares")(coded, lanes), plane.BITS, lanes)
+    data = on_stream(*kernels.CODECS.twin("context_shares")(coded, lanes), plane.BITS, lanes)
     for stream in damaged(data, lanes):
         on_decoding("context_symbols", stream, plane.BITS, lanes, coded.size)
 
@@ -120,7 +120,7 @@ def on_bytes(coded: np.ndarray) -> None:
 
 def on_support(indices: np.ndarray, *about: int) -> None:
     agree("support_shares", indices, *about)
-    starts, freqs = kernels.twin("support_shares")(indices, *about)
+    starts, freqs = kernels.CODECS.twin("support_shares")(indices, *about)
     lanes = ans.lanes_of(indices.size, support.SHARE)
     if starts.size:
         data = on_stream(starts, freqs, support.BITS, lanes)
@@ -142,11 +142,11 @@ def on_stream(starts: np.ndarray, freqs: np.ndarray, bits: int, lanes: int) -> b
 
 def on_decoding(name: str, data: bytes, bits: int, lanes: int, *about: int) -> None:
     """Both forms read the same, or both refuse; what a refused stream leaves behind is nobody's."""
-    loop = kernels.loop(name)
+    loop = kernels.CODECS.loop(name)
     if loop is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     found = []
-    for form in (loop, kernels.twin(name)):
+    for form in (loop, kernels.CODECS.twin(name)):
         try:
             stream = ans.Decoder.of(memoryview(data), bits, lanes)
         except ProtocolError:
@@ -241,10 +241,10 @@ def test_adversarial_sizes_and_values_are_the_same(size, shape):
 
 def test_every_kernel_is_compared():
     """A kernel without a comparison in this file fails here."""
-    loops = {name for name in kernels.names() if kernels.loop(name)}
+    loops = {name for name in kernels.CODECS.names() if kernels.CODECS.loop(name)}
     if not loops:
         pytest.skip("the extra `fast` is not installed: no numba")
-    assert loops == set(kernels.names())
+    assert loops == set(kernels.CODECS.names())
     text = Path(__file__).read_text()
     assert [
         name for name in loops if f'agree("{name}"' not in text and f'on_decoding("{name}"' not in text
@@ -254,7 +254,7 @@ def test_every_kernel_is_compared():
 def test_a_product_and_a_sum_are_rounded_twice():
     """Fused, 0.1f * 10 - 1 is not zero: the twin's result tells the two apart, so a fused loop would differ."""
     values, state = np.full(64, -1.0, np.float32), np.full(64, 10.0, np.float32)
-    total, _ = kernels.twin("accumulate")(values, state, np.float32(0.1))
+    total, _ = kernels.CODECS.twin("accumulate")(values, state, np.float32(0.1))
     fused = np.float32(float(np.float32(0.1)) * 10.0 - 1.0)
     assert (total == 0).all()
     assert fused != 0
@@ -263,7 +263,7 @@ def test_a_product_and_a_sum_are_rounded_twice():
 
 def test_no_loop_holds_a_fused_instruction():
     """In a process of its own: code that was read from a cache cannot be looked into."""
-    if kernels.loop("add") is None:
+    if kernels.CODECS.loop("add") is None:
         pytest.skip("the extra `fast` is not installed: no numba")
     here = str(Path(__file__).parent)
     run(f"import sys; sys.path.insert(0, {here!r}); import test_compress_kernels as t; t.look_for_fused()")
@@ -271,8 +271,8 @@ def test_no_loop_holds_a_fused_instruction():
 
 def look_for_fused() -> None:
     test_adversarial_sizes_and_values_are_the_same(65, "normal")
-    for name in kernels.names():
-        code = "".join(kernels.loop(name).inspect_asm().values())
+    for name in kernels.CODECS.names():
+        code = "".join(kernels.CODECS.loop(name).inspect_asm().values())
         assert "ret" in code, name
         assert not re.search(r"\bv?fn?m(add|sub)", code), name
 
@@ -296,12 +296,12 @@ from farflung.compress import kernels
 {before}
 from farflung.compress.chunks import largest
 chosen = largest(np.arange(64, dtype=np.float32), 8, 2)
-print(chosen.sum(), kernels._choice.mode != "numpy" and bool(kernels._choice.loops))
+print(chosen.sum(), kernels.CODECS.mode != "numpy" and bool(kernels.CODECS.loops))
 """
 
 
 def test_without_numba_the_twins_run():
-    hidden = "sys.modules['numba'] = None; kernels._choice.mode = 'numba'"
+    hidden = "sys.modules['numba'] = None; kernels.CODECS.settled = 'numba'"
     assert run(WORK.format(before=hidden)) == "552 False"
 
 
@@ -341,12 +341,12 @@ def test_asking_for_what_is_not_installed_is_refused(monkeypatch):
 def test_a_process_of_a_job_decides_before_its_first_round_and_never_in_the_middle_of_one():
     try:
         kernels.settle(kernels.WORTH - 1)
-        kernels._choice.spent = 100 * kernels.PAYS
-        assert kernels._choice.loop("accumulate", 1 << 20) is None
+        kernels.CODECS.spent = 100 * kernels.PAYS
+        assert kernels.CODECS.ready("accumulate", 1 << 20) is None
         kernels.settle(kernels.WORTH)
-        assert kernels._choice.mode == ("numba" if kernels.installed() else "numpy")
+        assert kernels.CODECS.mode == ("numba" if kernels.installed() else "numpy")
         kernels.use("numpy")
         kernels.settle(kernels.WORTH)
-        assert kernels._choice.mode == "numpy"  # what somebody asked for stays
+        assert kernels.CODECS.mode == "numpy"  # what somebody asked for stays
     finally:
         kernels.use("auto")

@@ -1,4 +1,4 @@
-"""Makes the helper of this folder importable: `verify_story`."""
+"""Makes the helpers of this folder importable: `verify_story`, `canon_graphs`."""
 
 import sys
 from pathlib import Path

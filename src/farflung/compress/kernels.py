@@ -4,6 +4,8 @@
 compiling pays, a call goes to the loop, else to the function below the decorator. A loop uses whole numbers and
 single, correctly rounded operations only, in the twin's order: no fused multiply-add, no re-ordered sum of floats.
 
+The loops of another craft (verify/canon) are a Shelf of their own: decided alike, loaded by themselves.
+
 numba is optional and never imported before it pays: importing and compiling cost seconds, once a process. In `auto`
 the twins run until they have cost about as much (the ski rental rule: never more than twice the best choice made with
 foresight); what they cost is reckoned from COSTS, for nothing here reads a clock. Where numba is missing or does not
@@ -15,8 +17,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, get_args
 
 from farflung.core.errors import UsageError
@@ -33,37 +35,105 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _Loop = Callable[..., Any]
 
-_twins: dict[str, _Loop] = {}
+
+@dataclass
+class _Process:
+    """What somebody asked this process for."""
+
+    asked: Mode = "auto"
+    cache: str = ""
+
+
+_process = _Process()
+_shelves: list[Shelf] = []
 
 
 @dataclass
-class _Choice:
-    """What this process decided, and what its twins have cost so far."""
+class Shelf:
+    """The loops of one craft with their twins, whether they run, and what the twins have cost so far.
 
-    mode: Mode = "auto"
-    asked: Mode = "auto"
-    cache: str = ""
+    `module`: where the loops are; it has `load(cache) -> dict`, and nothing else imports it.
+    `costs`: as COSTS, of this craft's twins.
+    """
+
+    module: str
+    costs: Mapping[str, int]
+    settled: Mode | None = None
     spent: int = 0
     loops: dict[str, _Loop] | None = None
+    twins: dict[str, _Loop] = field(default_factory=dict)
 
-    def loop(self, name: str, size: int) -> _Loop | None:
+    def __post_init__(self) -> None:
+        _shelves.append(self)
+
+    @property
+    def mode(self) -> Mode:
+        """What was decided for this shelf, else what the process was asked for."""
+        return self.settled or _process.asked
+
+    def ready(self, name: str, size: int) -> _Loop | None:
         """The compiled form, if it is to run on an array of `size` more elements."""
         if self.mode == "numpy":
             return None
         if self.loops is None:
-            self.spent += size * COSTS.get(name, 2)
+            self.spent += size * self.costs.get(name, 2)
             if self.mode == "auto" and self.spent < PAYS:
                 return None
-            self.loops = _load(self.cache)
-        return self.loops.get(name)
+        return self.loop(name)
 
     def drop(self, name: str) -> None:
         """Never tries a loop again that did not work."""
         if self.loops is not None:
             self.loops.pop(name, None)
 
+    def names(self) -> list[str]:
+        """Every kernel whose module has been imported, sorted."""
+        return sorted(self.twins)
 
-_choice = _Choice()
+    def kernel(self, name: str) -> _Loop:
+        """What runs now under a name: the loop where this process has compiled it, else the twin."""
+        return self.ready(name, 0) or self.twins[name]
+
+    def twin(self, name: str) -> _Loop:
+        """The NumPy function of a kernel."""
+        return self.twins[name]
+
+    def loop(self, name: str) -> _Loop | None:
+        """The compiled function of a kernel, loaded whatever the mode; None where numba is missing or does not work."""
+        if self.loops is None:
+            self.loops = _load(self.module, _process.cache)
+        return self.loops.get(name)
+
+    def compiled(
+        self, name: str, work: Callable[..., int] | None = None
+    ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+        """Makes a NumPy function the twin of the loop `name`. Both take the same arguments, an array first.
+
+        `work`: how many elements of an ordinary twin a call takes as long as; without it, the first array's size.
+        """
+
+        def wrap(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+            self.twins[name] = function
+
+            @functools.wraps(function)
+            def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+                size = work(*args, **kwargs) if work else cast(Any, args[0]).size
+                fast = self.ready(name, size)
+                if fast is None:
+                    return function(*args, **kwargs)
+                try:
+                    return cast(_Result, fast(*args, **kwargs))
+                except Exception:  # it did not compile, and so has changed nothing: a loop never raises
+                    self.drop(name)
+                    return function(*args, **kwargs)
+
+            return call
+
+        return wrap
+
+
+CODECS: Final = Shelf("farflung.compress.loops.shelf", COSTS)
+compiled = CODECS.compiled  # what stands above a codec's functions
 
 
 def use(mode: str, cache: str = "") -> None:
@@ -87,16 +157,17 @@ def use(mode: str, cache: str = "") -> None:
             cause="numba is missing",
             hint="pip install 'farflung[fast]'",
         )
-    _choice.mode = _choice.asked = cast(Mode, mode)
-    _choice.cache, _choice.spent = cache, 0
+    _process.asked, _process.cache = cast(Mode, mode), cache
+    for shelf in _shelves:
+        shelf.settled, shelf.spent = None, 0
 
 
 def settle(elements: int) -> None:
-    """In `auto`, decides for all of a job whose vectors have so many elements: others wait for whoever compiles in the
-    middle of a round, and a process that trains or checks for hours meets the threshold some time.
+    """In `auto`, decides for the codecs of a job whose vectors have so many elements: others wait for whoever compiles
+    in the middle of a round, and a process that trains or checks for hours meets the threshold some time.
     """
-    if _choice.asked == "auto":
-        _choice.mode = "numba" if elements >= WORTH and installed() else "numpy"
+    if _process.asked == "auto":
+        CODECS.settled = "numba" if elements >= WORTH and installed() else "numpy"
 
 
 def installed() -> bool:
@@ -104,60 +175,10 @@ def installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def names() -> list[str]:
-    """Every kernel whose module has been imported, sorted."""
-    return sorted(_twins)
-
-
-def kernel(name: str) -> _Loop:
-    """What runs now under a name: the loop where this process has compiled it, else the twin."""
-    return _choice.loop(name, 0) or _twins[name]
-
-
-def twin(name: str) -> _Loop:
-    """The NumPy function of a kernel."""
-    return _twins[name]
-
-
-def loop(name: str) -> _Loop | None:
-    """The compiled function of a kernel, loaded whatever the mode; None where numba is missing or does not work."""
-    if _choice.loops is None:
-        _choice.loops = _load(_choice.cache)
-    return _choice.loops.get(name)
-
-
-def compiled(
-    name: str, work: Callable[..., int] | None = None
-) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Makes a NumPy function the twin of the loop `name`. Both take the same arguments, an array first.
-
-    `work`: how many elements of an ordinary twin a call takes as long as; without it, the first array's size.
-    """
-
-    def wrap(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-        _twins[name] = function
-
-        @functools.wraps(function)
-        def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-            size = work(*args, **kwargs) if work else cast(Any, args[0]).size
-            fast = _choice.loop(name, size)
-            if fast is None:
-                return function(*args, **kwargs)
-            try:
-                return cast(_Result, fast(*args, **kwargs))
-            except Exception:  # it did not compile, and so has changed nothing: a loop never raises
-                _choice.drop(name)
-                return function(*args, **kwargs)
-
-        return call
-
-    return wrap
-
-
-def _load(cache: str) -> dict[str, _Loop]:
-    """Every loop by its name; none where numba is missing or does not work."""
+def _load(module: str, cache: str) -> dict[str, _Loop]:
+    """Every loop of a shelf by its name; none where numba is missing or does not work."""
     try:
-        found: dict[str, _Loop] = importlib.import_module("farflung.compress.loops.shelf").load(cache)
+        found: dict[str, _Loop] = importlib.import_module(module).load(cache)
     except Exception:  # whatever numba meets in a sandbox: the twins give the same bytes
         return {}
     return found

@@ -1,10 +1,16 @@
-"""How a loop is compiled: by numba, for one thread, without the licence to change floating point arithmetic."""
+"""How a loop is compiled: by numba, for one thread, without the licence to change floating point arithmetic.
+
+And where compiled code may be kept between processes: in a folder that nobody else can put anything into.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import stat
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from numba import config as numba_config
 from numba import njit
 
 
@@ -22,3 +28,27 @@ def part(function: Callable[..., Any]) -> Callable[..., Any]:
     """A piece of loops, written into each of them: a call would count references to every array that it is given."""
     inlined: Callable[..., Any] = njit(inline="always")(function)
     return inlined
+
+
+def keep(loops: Mapping[str, Any], cache: str) -> None:
+    """Lets loops keep their compiled code in a folder (it is made), unless that is "" or open to others."""
+    if not cache or not _is_private(cache):
+        return
+    config: Any = numba_config
+    before, config.CACHE_DIR = config.CACHE_DIR, cache
+    try:
+        for loop in loops.values():
+            loop.enable_caching()
+    finally:
+        config.CACHE_DIR = before
+
+
+def _is_private(folder: str) -> bool:
+    """Makes a folder, and says whether nobody but this user can put anything into it: what lies there is run."""
+    try:
+        os.makedirs(folder, 0o700, exist_ok=True)
+        about = os.stat(folder)
+    except OSError:
+        return False
+    is_shared = about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return not is_shared and os.access(folder, os.W_OK)

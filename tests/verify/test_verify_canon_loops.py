@@ -1,0 +1,158 @@
+"""The compiled loops of canonical arithmetic and their NumPy twins give the same bits, on every kind of processor."""
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.verify.canon import kernels
+
+HOSTILE = np.array(
+    [0.0, -0.0, 1.0, math.nan, math.inf, -math.inf, 1e-45, -1e-40, 1.1754944e-38, 3.4e38, -3e38], np.float32
+)
+SETS = {
+    "skylake-avx512": "avx512f avx512cd avx512bw avx512dq avx512vl",
+    "haswell": "avx2 fma bmi2",
+    "generic": "",
+}
+
+
+def floats(seed: int, shape) -> np.ndarray:
+    """Ordinary numbers of one drawn size, of which a drawn share is hostile."""
+    draw = np.random.default_rng(seed)
+    ordinary = draw.standard_normal(shape) * 2.0 ** draw.integers(-70, 60)
+    hostile = draw.random(shape) < draw.choice([0.0, 0.01, 0.3])
+    return np.where(hostile, draw.choice(HOSTILE, shape), ordinary).astype(np.float32)
+
+
+def bits(array: np.ndarray) -> bytes:
+    """What is compared: a NaN's payload is nobody's."""
+    return np.where(np.isnan(array), np.float32(math.nan), array).tobytes()
+
+
+def agree(name: str, *args) -> None:
+    loop = kernels.SHELF.loop(name)
+    if loop is None:
+        pytest.skip("the extra `fast` is not installed: no numba")
+    with np.errstate(all="ignore"):
+        there = kernels.SHELF.twin(name)(*args)
+    here = loop(*args)
+    assert (here.dtype, here.shape) == (there.dtype, there.shape)
+    assert bits(here) == bits(there), name
+
+
+seeds = st.integers(0, 1 << 32)
+
+
+@given(seeds, st.integers(1, 3), st.integers(1, 9), st.integers(1, 140), st.integers(1, 40))
+@settings(max_examples=30)
+def test_matrices_are_multiplied_alike(seed, batch, rows, inner, columns):
+    agree("matmul", floats(seed, (batch, rows, inner)), floats(seed + 1, (batch, inner, columns)))
+
+
+@given(seeds, st.integers(1, 9), st.integers(1, 300))
+@settings(max_examples=30)
+def test_trees_are_summed_alike(seed, rows, count):
+    agree("tree_sum", floats(seed, (rows, count)))
+
+
+@given(seeds, st.integers(1, 40), st.integers(1, 20), st.integers(1, 9))
+@settings(max_examples=30)
+def test_rows_are_added_alike(seed, count, width, height):
+    index = np.random.default_rng(seed).integers(-2, height + 2, count)
+    index[: count // 9] = (1 << 63) - 1
+    agree("put_add", floats(seed, (count, width)), index, height)
+
+
+def test_every_kernel_is_compared():
+    """A kernel without a comparison in this file fails here."""
+    loops = {name for name in kernels.SHELF.names() if kernels.SHELF.loop(name)}
+    if not loops:
+        pytest.skip("the extra `fast` is not installed: no numba")
+    assert loops == set(kernels.SHELF.names())
+    assert [name for name in loops if f'"{name}"' not in Path(__file__).read_text()] == []
+
+
+def test_products_are_added_in_order_and_each_is_rounded():
+    """Fused, 0.1 * 10 - 1 is not zero; with k descending, 1 + (2^24 - 2^24) is not zero either."""
+    left = np.array([[[1.0, 0.1], [1.0, 1.0]]], np.float32)
+    assert kernels.matmul(left, np.array([[[-1.0], [10.0]]], np.float32))[0, 0, 0] == 0.0
+    large = np.array([[[1.0, 2.0**24, -(2.0**24)]]], np.float32)
+    assert kernels.matmul(large, np.ones((1, 3, 1), np.float32))[0, 0, 0] == 0.0
+    agree("matmul", left, np.array([[[-1.0], [10.0]]], np.float32))
+    agree("matmul", large, np.ones((1, 3, 1), np.float32))
+
+
+def test_what_is_added_to_nothing_is_added_to_plus_zero():
+    minus = np.full((1, 1, 1), -0.0, np.float32)
+    assert not np.signbit(kernels.matmul(minus, np.ones((1, 1, 1), np.float32))).any()
+    assert not np.signbit(kernels.put_add(minus[0], np.array([0]), 2)).any()
+    assert np.signbit(kernels.tree_sum(minus[0])).all(), "one value needs no padding"
+    assert not np.signbit(kernels.tree_sum(np.full((1, 3), -0.0, np.float32))).any()
+
+
+def work() -> str:
+    """A hash over results of every kernel, in the form that this process uses."""
+    results = [kernels.matmul(floats(1, (2, 37, 131)), floats(2, (2, 131, 70)))]
+    results.append(kernels.tree_sum(floats(3, (50, 1000))))
+    results.append(kernels.put_add(floats(4, (200, 33)), np.arange(200) * 7 % 12 - 1, 10))
+    return blake3(b"".join(map(bits, results))).hexdigest()
+
+
+def run(code: str, **environment: str) -> str:
+    here = str(Path(__file__).parent)
+    code = f"import sys; sys.path.insert(0, {here!r}); import test_verify_canon_loops as t; {code}"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+COMPILED = "t.kernels.SHELF.settled = 'numba'; print(t.work()); assert t.kernels.SHELF.loops"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", [*SETS, ""])
+def test_other_processors_give_the_same_bits(processor):
+    if kernels.SHELF.loop("matmul") is None:
+        pytest.skip("the extra `fast` is not installed: no numba")
+    info = Path("/proc/cpuinfo")
+    if not set(SETS.get(processor, "").split()) <= set((info.read_text() if info.exists() else "").split()):
+        pytest.skip(f"this processor cannot run code for {processor}")
+    features = ",".join(f"+{each}" for each in SETS.get(processor, "").split())
+    target = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": features} if processor else {}
+    with np.errstate(all="ignore"):
+        assert run(COMPILED, **target) == work()
+
+
+@pytest.mark.slow
+def test_no_loop_holds_a_fused_instruction():
+    """In a process of its own: what other tests compiled may have come from a cache."""
+    if kernels.SHELF.loop("matmul") is None:
+        pytest.skip("the extra `fast` is not installed: no numba")
+    run("t.look_for_fused()")
+
+
+def look_for_fused() -> None:
+    kernels.SHELF.settled = "numba"
+    work()
+    for name in kernels.SHELF.names():
+        code = "".join(kernels.SHELF.loop(name).inspect_asm().values())
+        assert "ret" in code, name
+        assert not re.search(r"\bv?fn?m(add|sub)", code), name
+
+
+def test_importing_the_kernels_does_not_import_numba():
+    assert run("print('numba' in sys.modules)") == "False"
