@@ -91,7 +91,9 @@ def test_the_root_lists_every_verb_once_by_what_one_does_with_it() -> None:
     shown = help_of("")
     groups = [verb.group for verb in VERBS.values() if verb.group]
     assert groups == ["Start", "Follow", "Use", "Trust", "Machine"]
-    for name, verb in VERBS.items():
+    assert "[-v|--version] VERB" in shown[1]
+    assert [name for name, verb in VERBS.items() if not verb.about] == ["version"]
+    for name, verb in ((name, verb) for name, verb in VERBS.items() if verb.about):
         (line,) = [line for line in shown if line[11:].startswith(f"{name} ")]
         assert line.endswith(verb.about)
 

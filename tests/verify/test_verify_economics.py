@@ -25,7 +25,9 @@ from farflung.verify.economics import (
     griefing,
     is_checking_stable,
     is_unprofitable,
+    least_pay,
     least_rate,
+    least_silence,
     least_stake,
     margins,
     of_job,
@@ -125,6 +127,21 @@ def test_the_smallest_rate_ends_every_cheat_and_a_smaller_one_does_not(audits: D
     assert not is_unprofitable(replace(audits, rate=least - min(least, LITTLE)), money)
 
 
+@given(draws, moneys)
+def test_the_smallest_price_of_silence_and_the_smallest_pay_are_enough_and_less_is_not(
+    audits: Draw, money: Money
+) -> None:
+    pay = least_pay(audits, money)
+    assert pay is not None
+    assert is_unprofitable(audits, replace(money, pay=pay))
+    assert pay == 0 or not is_unprofitable(audits, replace(money, pay=max(F(0), pay - LITTLE)))
+    silence = least_silence(audits, money)
+    for share in (F(1),) if silence is None else (silence, silence - LITTLE):
+        if share >= 0:
+            pays = weakest(audits, replace(money, silence=share), Way.SILENCE).ratio < 1
+            assert pays is (share != silence)
+
+
 @given(draws, moneys, st.fractions(F(1, 200), F(1), max_denominator=200))
 def test_no_audits_within_the_bound_need_a_smaller_stake_than_the_cheapest_plan(
     audits: Draw, money: Money, bound: F
@@ -172,6 +189,8 @@ def test_silence_needs_its_own_stake_where_the_law_takes_less_for_it() -> None:
     assert least_stake(audits, money, (Way.LIE,)) == 7
     assert least_stake(audits, money) == 70
     assert least_rate(audits, money) == F(1, 3)
+    assert least_silence(audits, money) == F(7, 20)
+    assert least_pay(audits, money) == 6
 
 
 @pytest.mark.parametrize(

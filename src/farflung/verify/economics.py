@@ -24,7 +24,7 @@ import msgspec
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.job.spec import JobSpec
+from farflung.job.spec import AuditSpec, JobSpec
 from farflung.ledger.rules.slash import PERMILLE
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.verify.sample import ODDS, odds_of
@@ -98,8 +98,13 @@ class Margin(msgspec.Struct, frozen=True):
 
 def of_job(spec: JobSpec, absent: Fraction = Fraction(0), seen: Fraction = ONE) -> Draw:
     """A job's audits after probation, as `sample.draw` makes them and `judge.conclude` judges."""
-    rate = Fraction(odds_of(spec.audit), ODDS) if spec.verifiers else Fraction(0)
+    rate = rate_of(spec.audit) if spec.verifiers else Fraction(0)
     return Draw(spec.segments, 1, rate, absent, seen, quorum_of(spec.verifiers))
+
+
+def rate_of(audit: AuditSpec) -> Fraction:
+    """The rate at which a job's contributions are drawn after probation, to the last bit."""
+    return Fraction(odds_of(audit), ODDS)
 
 
 def silence_of(withheld_permille: int) -> Fraction:
@@ -174,6 +179,31 @@ def least_rate(draw: Draw, money: Money, ways: tuple[Way, ...] = tuple(Way)) -> 
             if at_once < one.gain:
                 return None
             least = max(least, one.gain / at_once)
+    return least
+
+
+def least_silence(draw: Draw, money: Money) -> Fraction | None:
+    """The smallest share of this stake for silence with which silence does not pay; None where all is not enough."""
+    least = Fraction(0)
+    for one in margins(draw, money, Way.SILENCE):
+        chance = caught(draw, one.cheated, Way.SILENCE)
+        missing = one.gain - chance * money.pay
+        if missing > chance * money.stake:
+            return None
+        if missing > 0:
+            least = max(least, missing / (chance * money.stake))
+    return least
+
+
+def least_pay(draw: Draw, money: Money) -> Fraction | None:
+    """The smallest pay at risk (R, earlier rounds' included) with which no cheat pays; None where nobody is caught."""
+    least = Fraction(0)
+    for way in Way:
+        for one in margins(draw, money, way):
+            chance = caught(draw, one.cheated, way)
+            if not chance:
+                return None
+            least = max(least, one.gain / chance - _share(money, way) * money.stake)
     return least
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from farflung.app import asking, fares, folder, preparation, running
 from farflung.app.cli import linking
-from farflung.app.cli.completing import job_files, keys_to_set, presets, run_names
+from farflung.app.cli.completing import run_names
+from farflung.app.cli.naming import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.showing import watcher
 from farflung.app.housing import MOST_RELAYS, MOST_VALIDATORS
 from farflung.app.journal import read_timeline
@@ -26,47 +27,15 @@ from farflung.plan.advise import advise
 from farflung.watch.fold import Timeline
 from farflung.watch.text import lines
 
-
-def _flags(settings: tuple[str, ...], seed: int | None, rounds: int | None) -> dict[str, str]:
-    flags = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise click.UsageError(f"--set takes key=value, not {setting!r}. Example: --set sync.steps=20")
-        flags[key.strip()] = value.strip()
-    named = {"seed": seed, "rounds": rounds}
-    return {**flags, **{key: str(value) for key, value in named.items() if value is not None}}
-
-
-_JOB = click.argument(
-    "job", required=False, type=click.Path(dir_okay=False, path_type=Path), shell_complete=job_files
-)
-_PRESET = click.option(
-    "--preset",
-    default="local",
-    show_default=True,
-    shell_complete=presets,
-    help="Base of unnamed values.",
-)
-_SET = click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=keys_to_set,
-    help="Set one value of the job.",
-)
-_SEED = click.option("--seed", type=int, help="Seed of weights, data order and local keys.")
-_ROUNDS = click.option("--rounds", type=int, help="How often the peers agree.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object per event on stdout.")
 
 
 @click.command(epilog="Example: farflung run job.toml --rounds 12 --json")
-@_JOB
-@_PRESET
-@_SET
-@_SEED
-@_ROUNDS
+@JOB
+@PRESET
+@SET
+@SEED
+@ROUNDS
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder.")
 @click.option(
     "--cheat",
@@ -134,7 +103,7 @@ def run(
     resolved, identity = asking.resolve(
         job,
         preset,
-        _flags(settings, seed, rounds),
+        flags_of(settings, seed, rounds),
         cheat=cheat,
         baseline=baseline,
         relay_price=relay_price,
@@ -166,11 +135,11 @@ def resume(name: str | None, as_json: bool) -> None:
 
 
 @click.command(epilog="Example: farflung plan --link 20/100/30ms --peers 8")
-@_JOB
-@_PRESET
-@_SET
-@_SEED
-@_ROUNDS
+@JOB
+@PRESET
+@SET
+@SEED
+@ROUNDS
 @click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
 @click.option("--link", metavar="UP/DOWN[/RTT]", help="Pick a sync method for these Mbit/s and ms.")
 @click.option("--peers", type=int, help="With --link: how many. Default: the job's.")
@@ -194,7 +163,7 @@ def plan(
 
     With --link: which sync method suits the links, how many local steps, and why.
     """
-    flags = _flags(settings, seed, rounds)
+    flags = flags_of(settings, seed, rounds)
     resolved, identity = asking.resolve(job, preset, flags)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}

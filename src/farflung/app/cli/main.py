@@ -24,7 +24,10 @@ LINE = 400  # the longest line of an error
 
 
 class Verb(NamedTuple):
-    """A verb as the root's help shows it. `place` is imported when the verb is used, so that `--help` stays quick."""
+    """A verb as the root's help shows it, if there is anything to say `about` it.
+
+    `place` is imported when the verb is used, so that `--help` stays quick.
+    """
 
     group: str
     place: str
@@ -44,14 +47,17 @@ VERBS: Mapping[str, Verb] = {
     "sample": Verb("", "using:sample", "Write text with a trained model"),
     "eval": Verb("", "using:evaluate", "Measure a trained model on unseen text"),
     "export": Verb("", "fetching:export", "Write a model for other programs"),
-    "verify-run": Verb("Trust", "looking:verify_run", "Recompute a finished run from its log alone"),
+    "audit-plan": Verb(
+        "Trust", "weighing:audit_plan", "Say whether cheating pays in a job, and what ends it"
+    ),
+    "verify-run": Verb("", "looking:verify_run", "Recompute a finished run from its log alone"),
     "receipt": Verb("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
     "ledger": Verb("", "ledgering:ledger", "Look into a ledger, and keep books by it"),
     "check": Verb("Machine", "checking:check", "Show what this computer can do, and what it lacks"),
     "bench": Verb("", "measuring:bench", "Measure codecs on your own tensors"),
     "key": Verb("", "keying:key", "Make, replace or revoke the key of a machine"),
     "relay": Verb("", "relaying:relay", "Forward bytes between peers behind routers"),
-    "version": Verb("", "looking:version", "Print versions"),
+    "version": Verb("", "looking:version", ""),  # the line above all verbs names it
     "completion": Verb("", "completing:completion", "Print what makes your shell complete all this"),
 }
 
@@ -63,6 +69,8 @@ MEANT: Mapping[str, str] = {
     "create": "init",
     "dryrun": "plan",
     "estimate": "plan",
+    "audit": "audit-plan",
+    "economics": "audit-plan",
     "ls": "status",
     "list": "status",
     "ps": "status",
@@ -118,8 +126,8 @@ class Verbs(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One screen: what this is, and each verb on a line, by what one does with it."""
         formatter.write("Train PyTorch models on computers that belong to different people, and settle.\n")
-        formatter.write("Usage: farflung [-v] VERB [--help]      Example: farflung run --preset tiny\n")
-        for name, verb in VERBS.items():
+        formatter.write("Usage: farflung [-v|--version] VERB [--help] Example: farflung run --preset tiny\n")
+        for name, verb in ((name, verb) for name, verb in VERBS.items() if verb.about):
             formatter.write(f"  {verb.group:<8} {name:<11} {verb.about}\n")
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

@@ -1,0 +1,148 @@
+"""A market of agents that play a job's audits for money, from a seed: who earns what in a round.
+
+Honest workers, cheaters that choose how much they cheat by what they expect, workers whose friend accuses them, pairs
+of a cheater and a verifier that covers it, griefers that accuse honest work, verifiers that look and that do not. Each
+plays ROUNDS rounds; its mean income stands beside its standard error. It checks the formulas of verify.economics by
+another way (drawing instead of counting), and shows what they leave out: pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from farflung.app.simulate import dilemma
+from farflung.app.simulate.dilemma import BOUNTY, Game
+from farflung.verify.economics import Draw, Money, Way, margins, weakest
+
+ROUNDS: Final = 40_000  # of each agent
+CANARIES: Final = (
+    0.05,
+    2.0,
+)  # share of audits, and a verifier's stake, that keep verifiers looking (research)
+
+
+class Income(msgspec.Struct, frozen=True):
+    """What one kind of agent earns in a round, in rounds' pay."""
+
+    who: str
+    mean: float
+    error: float  # one standard error of the mean
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Where a population comes to rest: shares of verifiers that look, and of workers that are honest."""
+
+    when: str
+    checking: float
+    honest: float
+
+
+class Played(msgspec.Struct, frozen=True):
+    """All that came of one seed."""
+
+    seed: int
+    cheated: int
+    segments: int
+    incomes: tuple[Income, ...]
+    settled: tuple[Settled, ...]
+
+
+def play(draw: Draw, money: Money, verifiers: int, seed: int) -> Played:
+    """Every kind of agent once, and the verifier's dilemma in three settings."""
+    unit = Money(Fraction(1), money.cost / money.pay, money.stake / money.pay, money.silence)
+    draws = np.random.Generator(np.random.Philox(seed))
+    return Played(
+        seed,
+        chosen(draw, unit),
+        draw.segments,
+        incomes(draw, unit, verifiers, draws),
+        tuple(Settled(when, c.checking, c.honest) for when, c in _courses(draw, unit, seed)),
+    )
+
+
+def chosen(draw: Draw, money: Money) -> int:
+    """Segments in which a worker cheats that expects, and that takes the cheaper way out when it is drawn; 0: none."""
+    ways = zip(margins(draw, money, Way.LIE), margins(draw, money, Way.SILENCE), strict=True)
+    expected = {lie.cheated: lie.gain - min(lie.loss, silence.loss) for lie, silence in ways}
+    best = max(expected, key=lambda cheated: (expected[cheated], cheated))
+    return best if expected[best] > 0 else 0
+
+
+def incomes(draw: Draw, money: Money, verifiers: int, draws: np.random.Generator) -> tuple[Income, ...]:
+    """Of each kind of agent; a pair's are added up."""
+    pay, cost, stake = float(money.pay), float(money.cost), float(money.stake)
+    cheated = chosen(draw, money) or draw.segments  # who would rather not is made to
+    kept = pay - cost * (1 - cheated / draw.segments)
+    lied, silent = (_caught(draw, cheated, way, draws) for way in Way)
+    covered = lied & ~_is_covered(draw, verifiers, draws)
+    bounty = BOUNTY * stake
+    rigged = draws.random(ROUNDS) < float(draw.absent) ** draw.voices
+    return (
+        _income("honest worker", np.full(ROUNDS, pay - cost)),
+        _income("cheater that lies", kept - lied * (pay + stake)),
+        _income("cheater that shows nothing", kept - silent * (pay + float(money.silence) * stake)),
+        _income("idle worker and the friend who accuses it", np.full(ROUNDS, bounty - stake)),
+        _income("cheater and a verifier that covers it", kept - covered * (pay + stake)),
+        _income("griefer that a jury hears", rigged * (bounty / draw.voices) - ~rigged * stake),
+    )
+
+
+def _income(who: str, earned: NDArray[np.floating[Any]]) -> Income:
+    return Income(who, float(earned.mean()), float(earned.std() / np.sqrt(len(earned))))
+
+
+def _caught(draw: Draw, cheated: int, way: Way, draws: np.random.Generator) -> NDArray[np.bool_]:
+    """Rounds in which a cheater is punished: each step of an audit is drawn."""
+    drawn = draws.random(ROUNDS) < float(draw.rate)
+    opened = draws.hypergeometric(cheated, draw.segments - cheated, draw.sampled, ROUNDS) > 0
+    looked = (draws.random((ROUNDS, draw.voices)) >= float(draw.absent)).all(axis=1)
+    seen = draws.random(ROUNDS) < (float(draw.seen) if way is Way.LIE else 1.0)
+    caught: NDArray[np.bool_] = drawn & opened & looked & seen
+    return caught
+
+
+def _is_covered(draw: Draw, verifiers: int, draws: np.random.Generator) -> NDArray[np.bool_]:
+    """Rounds in which one certain verifier is among those that must agree: a single denial ends an accusation."""
+    covered: NDArray[np.bool_] = draws.random(ROUNDS) * max(1, verifiers) < draw.voices
+    return covered
+
+
+def _courses(draw: Draw, money: Money, seed: int) -> list[tuple[str, dilemma.Course]]:
+    game = Game(draw, money, weakest(draw, money, Way.LIE).cheated)
+    canaries, stake = CANARIES
+    settings = (
+        ("as it is: no canaries", game),
+        (
+            f"{100 * canaries:g} % canaries, a stake of {stake:g}",
+            replace(game, canaries=canaries, verifier_stake=stake),
+        ),
+        ("without any stake", replace(game, money=replace(money, stake=Fraction(0)))),
+    )
+    return [(when, dilemma.run(each, seed)) for when, each in settings]
+
+
+def lines(played: Played, columns: int) -> list[str]:
+    """The tables for people."""
+    width = columns - 20
+    head = f"Agents (seed {played.seed}), income of a round in rounds' pay"
+    rows = [f"{head:<{width}}{'mean':>10}{'error':>10}"]
+    rows += [f"  {one.who:<{width - 2}}{one.mean:>10.3f}{one.error:>10.3f}" for one in played.incomes]
+    cheats = (
+        f"cheats in {played.cheated} of {played.segments} segments" if played.cheated else "does not cheat"
+    )
+    rows.append(f"  A worker that reckons {cheats}.")
+    rows += ["", f"{'Where it comes to rest':<{width}}{'checking':>10}{'honest':>10}"]
+    rows += [_rest(one, width) for one in played.settled]
+    return rows
+
+
+def _rest(settled: Settled, width: int) -> str:
+    shares: Sequence[str] = [f"{100 * share:.1f} %" for share in (settled.checking, settled.honest)]
+    return f"  {settled.when:<{width - 2}}{shares[0]:>10}{shares[1]:>10}"

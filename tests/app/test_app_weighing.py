@@ -1,0 +1,177 @@
+"""`farflung audit-plan`: what it names is enough when it is set, and what cannot be meant is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from farflung.app.cli.main import main
+from farflung.app.local import STAKE_ROUNDS, stake_of
+from farflung.job.spec import JobSpec
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    main(["audit-plan", *words])
+    return capsys.readouterr().out
+
+
+def facts(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(told(capsys, *words, "--json"))
+    return said
+
+
+def test_what_is_weighed_by_default_is_what_a_local_network_stakes_and_draws(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said, spec = facts(capsys), JobSpec()
+    assert said["stake"] == stake_of(spec) == STAKE_ROUNDS * said["pay"]
+    assert (said["rate"], said["segments"], said["voices"]) == (spec.audit.rate, spec.audit.segments, 2)
+    assert said["overhead"] == spec.audit.rate / spec.audit.segments
+
+
+def test_a_lie_does_not_pay_today_and_silence_does(capsys: pytest.CaptureFixture[str]) -> None:
+    said = facts(capsys)
+    assert said["lie"]["ratio"] == 21 / 8
+    assert said["silent"]["ratio"] == 3 / 8
+    assert not said["unprofitable"]
+    assert said["least"] == {
+        "stake": 70 * said["pay"],
+        "rate": 0.3334,
+        "withheld_permille": 350,
+        "held_rounds": 5,
+    }
+
+
+@pytest.mark.parametrize("cost", ["100%", "70%", "0.123456"])
+@pytest.mark.parametrize("absent", ["0", "20%"])
+@pytest.mark.parametrize("rate", ["0.125", "0.07"])
+def test_what_is_named_is_enough_when_it_is_set(
+    cost: str, absent: str, rate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--cost", cost, "--absent", absent)
+    said = facts(capsys, *words, "--set", f"audit.rate={rate}")
+    least, bounded = said["least"], said["bounded"]
+    by = {
+        "stake": (f"audit.rate={rate}", "--stake", _rounds(least["stake"], said["pay"])),
+        "rate": (f"audit.rate={least['rate']}",),
+        "bounded": (f"audit.rate={bounded['rate']}", "--stake", _rounds(bounded["stake"], said["pay"])),
+    }
+    if least["withheld_permille"] is not None:
+        silence = str(least["withheld_permille"] / 1000)
+        by["silence"] = (f"audit.rate={rate}", "--silence", silence)
+    for name, (setting, *more) in by.items():
+        again = facts(capsys, *words, "--set", setting, *more)
+        assert again["unprofitable"], name
+    assert facts(capsys, *words, "--set", f"audit.rate={bounded['rate']}")["overhead"] <= bounded["overhead"]
+
+
+def _rounds(stake: int, pay: int) -> str:
+    """Six decimals, rounded up."""
+    millionths = -(-stake * 10**6 // pay)
+    return f"{millionths // 10**6}.{millionths % 10**6:06d}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--absent", "100%"),
+        ("--set", "audit.rate=0", "--set", "audit.probation=0"),
+        ("--set", "audit.rate=1", "--set", "sync.steps=100", "--set", "audit.segments=64"),
+        ("--set", "name=" + "n" * 60, "--set", "unit_price=0.5", "--set", "budget=999999999"),
+        ("--simulate", "--absent", "30%", "--set", "network.verifiers=1"),
+    ],
+)
+def test_an_answer_fits_80_columns(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, *words).splitlines()
+    assert max(map(len, shown)) <= 80
+    (row,) = [line for line in shown if line.startswith("So ")]
+    assert "pay" in row
+
+
+def test_who_looks_at_nothing_is_told_that_cheating_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, "--set", "audit.rate=0", "--set", "audit.probation=0")
+    assert "cheating pays here\n" in shown
+    assert "never with 4 of 4 false" in shown
+    assert facts(capsys, "--absent", "100%")["least"]["stake"] is None
+
+
+def test_half_of_the_verifiers_absent_is_worth_a_quarter_of_the_audits(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two must agree, so each of them must look."""
+    half, quarter = (
+        facts(capsys, *words) for words in (("--absent", "50%"), ("--set", "audit.rate=0.03125"))
+    )
+    assert half["lie"]["ratio"] == quarter["lie"]["ratio"]
+
+
+def test_agents_play_the_same_from_one_seed_and_others_from_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, again, other = (
+        facts(capsys, "--simulate", *seed)["simulated"] for seed in ((), ("--seed", "1"), ("--seed", "2"))
+    )
+    assert one == again
+    assert one["incomes"][1]["who"] == "cheater that lies"
+    assert one["incomes"] != other["incomes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--absent", "2"), "FF-APP-001"),
+        (("--absent", "-1"), "FF-APP-001"),
+        (("--absent", "nan"), "FF-APP-001"),
+        (("--absent", "x" * 900), "FF-APP-001"),
+        (("--cost", "101%"), "FF-APP-001"),
+        (("--stake", "1e9"), "FF-APP-001"),
+        (("--stake", "9999999"), "FF-APP-001"),
+        (("--cost", "0"), "FF-VERI-096"),
+        (("--bound", "0"), "FF-VERI-097"),
+        (("--seed", "1"), "FF-APP-340"),
+        (("--set", "audit.rate=2"), "FF-JOB-004"),
+        (("no-such-job.toml",), "FF-JOB-"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_words(
+    words: tuple[str, ...], code: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["audit-plan", *words])
+    shown = capsys.readouterr()
+    assert left.value.code == 2
+    assert shown.out == ""
+    assert shown.err.startswith(f"error[{code}")
+    assert "  try:   " in shown.err
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "audit-plan.md"
+
+
+def test_the_example_of_the_page_is_what_is_reckoned(capsys: pytest.CaptureFixture[str]) -> None:
+    said = facts(capsys)
+    equal = facts(capsys, "--silence", "100%")
+    least, pay = said["least"], said["pay"]
+    lie, silent = said["lie"]["ratio"], said["silent"]["ratio"]
+    all_false, half, quarter = (one["rounds"] for one in said["rounds_to_catch"])
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    for wanted in (
+        f"{said['segments']} segments, a rate of {100 * said['rate']:g} %,",
+        f"and a stake of {said['stake'] // pay:g} rounds",
+        f"| {said['rate']} x (1 + 20) rounds' pay | {lie} times what it saves | does not pay |",
+        f"| {said['rate']} x (1 + 2) rounds' pay | {silent} times what it saves | pays |",
+        f"from {least['held_rounds']} earlier rounds on",
+        f"| stake, in rounds' pay | 20 | {least['stake'] // pay} |",
+        f"| `audit.rate` | {said['rate']} | {least['rate']} |",
+        f"| share of the stake that silence costs | 10 % | {least['withheld_permille'] / 10:g} % |",
+        f"repeat {100 * said['overhead']:g} % of the training, and {100 * said['overhead_of_run']:.1f} % of a run",
+        f"a rate of {said['bounded']['rate']} needs a stake of {said['bounded']['stake'] / pay:.4g} rounds' pay",
+        f"as much as a lie, {equal['bounded']['stake'] / pay:.4g} would do",
+        f"after {all_false} rounds with a certainty of 99 %,",
+        f"in half of them after {half}, in one of four after {quarter}.",
+    ):
+        assert wanted in text
