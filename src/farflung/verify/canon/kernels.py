@@ -1,26 +1,24 @@
 """The operations of a canonical graph that are worth compiling: their NumPy forms, and which form runs.
 
-A `Shelf` of compress/kernels decides: the NumPy functions below say what is computed, in which order, and are the twins
-of verify.canon.loops. Both give the same bits but for the payload of a NaN, which is nobody's (`canonical_bytes`).
-Arrays are C-contiguous; none is written into.
+A `Shelf` of compress/kernels decides: the NumPy functions, most of which are `core.canon`'s own, say what is computed,
+in which order, and are the twins of verify.canon.loops. Both give the same bits but for the payload of a NaN, which is
+nobody's (`canonical_bytes`). Arrays are C-contiguous; none is written into.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from farflung.compress.kernels import Shelf
+from farflung.core.canon import elements, functions
+from farflung.core.layout import Float32
 
-Float32 = NDArray[np.float32]
-
-COSTS: Final = {
-    "matmul": 1,
-    "tree_sum": 2,
-    "put_add": 2,
-}  # nanoseconds of a twin for each of its elements of work
+# Nanoseconds of a twin for each element of its work, as measured on one busy machine: their order is what matters.
+COSTS: Final = {"matmul": 1, "tree_sum": 1, "put_add": 4, "exp": 40, "log": 75, "erf": 160, "tanh": 45}
 SHELF: Final = Shelf("farflung.verify.canon.loops", COSTS)
 
 
@@ -40,19 +38,6 @@ def matmul(left: Float32, right: Float32) -> Float32:
     return out
 
 
-@SHELF.compiled("tree_sum")
-def tree_sum(values: Float32) -> Float32:
-    """[R, n] → [R]: rows are padded with +0.0 to a power of two, then their halves are added until one is left."""
-    rows, count = values.shape
-    half = 1 << (count - 1).bit_length()
-    padded = np.zeros((rows, half), np.float32)
-    padded[:, :count] = values
-    while half > 1:
-        half //= 2
-        padded = padded[:, :half] + padded[:, half:]
-    return padded[:, 0]
-
-
 @SHELF.compiled("put_add")
 def put_add(rows: Float32, index: NDArray[np.int64], height: int) -> Float32:
     """[n, D] → [height, D]: row after row is added, n ascending, to row `index[n]` of zeros; left out if there is none.
@@ -63,3 +48,13 @@ def put_add(rows: Float32, index: NDArray[np.int64], height: int) -> Float32:
     for n in np.flatnonzero((index >= 0) & (index < height)):
         out[index[n]] += rows[n]
     return out
+
+
+tree_sum = SHELF.compiled("tree_sum")(elements.tree_sum)  # [R, n] → [R]
+
+FUNCTIONS: Final[dict[str, Callable[[Float32], Float32]]] = {  # [n] → [n]
+    "exp": SHELF.compiled("exp")(functions.exp),
+    "log": SHELF.compiled("log")(functions.log),
+    "erf": SHELF.compiled("erf")(functions.erf),
+    "tanh": SHELF.compiled("tanh")(functions.tanh),
+}

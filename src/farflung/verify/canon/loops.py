@@ -1,4 +1,4 @@
-"""Compiled twins of verify.canon.kernels: importing this module imports numba.
+"""Compiled twins of what verify.canon.kernels names: importing this module imports numba.
 
 Every float operation is rounded by itself and in the twin's order, whatever the processor: LLVM may use its vectors
 only across columns, where no result depends on another.
@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from farflung.compress.loops.compiling import keep, loop
+from farflung.compress.loops.compiling import keep, loop, part
+from farflung.core.canon import functions
 
 _PANEL = (
     64  # rows of the right matrix that are gone through together, so that they stay in the processor's cache
 )
 _ZERO = np.float32(0.0)
+_EXP, _LOG, _ERF_NEAR = np.array(functions.EXP), np.array(functions.LOG), np.array(functions.ERF_NEAR)
+_ERF_FAR = functions.ERF_FAR
+_MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52  # of a binary64; the bits of 1.0
 
 
 @loop
@@ -50,7 +54,7 @@ def matmul(left, right):
 
 @loop
 def tree_sum(values):
-    """Twin of kernels.tree_sum, a row at a time."""
+    """Twin of core.canon.elements.tree_sum, for rows."""
     rows, count = values.shape
     width = 1
     while width < count:
@@ -81,7 +85,101 @@ def put_add(rows, index, height):
     return out
 
 
-LOOPS: dict[str, Callable[..., Any]] = {"matmul": matmul, "tree_sum": tree_sum, "put_add": put_add}
+@part
+def _polynomial(coefficients, x):
+    made = coefficients[coefficients.size - 1]
+    for n in range(coefficients.size - 2, -1, -1):
+        made = made * x + coefficients[n]
+    return made
+
+
+@part
+def _power(y):
+    """The exponent of functions._reduced, and 2 to it."""
+    k = (y * functions.LOG2_E + functions.TO_WHOLE) - functions.TO_WHOLE
+    return k, np.int64((np.int64(k) + 1023) << 52).view(np.float64)
+
+
+@part
+def _grown(y, k):
+    """e^r - 1 of functions._reduced."""
+    r = (y - k * functions.LN2_HIGH) - k * functions.LN2_LOW
+    return r * _polynomial(_EXP, r)
+
+
+@part
+def _signed(made, x):
+    return made if x > 0.0 else (-made if x < 0.0 else x)
+
+
+@loop
+def exp(values):
+    """Twin of functions.exp."""
+    out = np.empty(values.size, np.float32)
+    for i in range(values.size):
+        x = np.float64(values[i])
+        y = 90.0 if x > 90.0 else (x if x >= -110.0 else -110.0)
+        k, power = _power(y)
+        made = (1.0 + _grown(y, k)) * power
+        out[i] = np.float32(made if x == x else np.nan)
+    return out
+
+
+@loop
+def log(values):
+    """Twin of functions.log."""
+    out = np.empty(values.size, np.float32)
+    for i in range(values.size):
+        x = np.float64(values[i])
+        is_plain = x > 0.0 and x < np.inf
+        plain = x if is_plain else 1.0
+        bits = np.float64(plain).view(np.int64)
+        m = np.int64((bits & _MANTISSA) | _ONE).view(np.float64)
+        is_high = m > functions.ROOT_2
+        m = m * 0.5 if is_high else m
+        e = np.float64((bits >> 52) - 1023 + np.int64(is_high))
+        s = (m - 1.0) / (m + 1.0)
+        made = e * functions.LN2_HIGH + (2.0 * s * _polynomial(_LOG, s * s) + e * functions.LN2_LOW)
+        rest = -np.inf if x == 0.0 else (np.inf if x > 0.0 else np.nan)
+        out[i] = np.float32(made if is_plain else rest)
+    return out
+
+
+@loop
+def erf(values):
+    """Twin of functions.erf."""
+    out = np.empty(values.size, np.float32)
+    for i in range(values.size):
+        x = np.float64(values[i])
+        a = abs(x)
+        if a < 1.0:
+            made = functions.TWO_OVER_ROOT_PI * a * _polynomial(_ERF_NEAR, a * a)
+        elif a < 4.0:
+            row = np.int64((a - 1.0) * 2.0)
+            made = _polynomial(_ERF_FAR[row], a - (np.float64(row) * 0.5 + 1.25))
+        else:
+            made = 1.0
+        out[i] = np.float32(_signed(made, x))
+    return out
+
+
+@loop
+def tanh(values):
+    """Twin of functions.tanh."""
+    out = np.empty(values.size, np.float32)
+    for i in range(values.size):
+        x = np.float64(values[i])
+        a = abs(x)
+        y = 2.0 * (a if a <= 20.0 else 20.0)
+        k, power = _power(y)
+        t = _grown(y, k) * power + (power - 1.0)
+        out[i] = np.float32(_signed(t / (t + 2.0), x) if x == x else np.nan)
+    return out
+
+
+LOOPS: dict[str, Callable[..., Any]] = {
+    "matmul": matmul, "tree_sum": tree_sum, "put_add": put_add, "exp": exp, "log": log, "erf": erf, "tanh": tanh,
+}  # fmt: skip
 
 
 def load(cache: str) -> dict[str, Any]:
