@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from farflung.app.cli.main import main
 from farflung.app.local import STAKE_ROUNDS, stake_of
+from farflung.app.weighing import Asked, weigh
 from farflung.job.spec import JobSpec
 
 
@@ -68,6 +70,19 @@ def test_what_is_named_is_enough_when_it_is_set(
     assert facts(capsys, *words, "--set", f"audit.rate={bounded['rate']}")["overhead"] <= bounded["overhead"]
 
 
+@pytest.mark.parametrize("bound", ["1.2345%", "0.7%", "5%"])
+def test_a_bound_is_never_exceeded(bound: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rate = facts(capsys, "--bound", bound)["bounded"]["rate"]
+    assert facts(capsys, "--set", f"audit.rate={rate}")["overhead"] <= float(bound[:-1]) / 100
+
+
+def test_a_rate_that_lies_a_hair_below_four_decimals_is_enough_as_it_is_drawn() -> None:
+    """Drawn in 32 bits, 0.1 is a little less: 0.1001 is named."""
+    hair = Fraction(1, 10**11)
+    found = weigh(JobSpec(), Asked(Fraction(20), cost=3 * (Fraction(1, 10) - hair)))
+    assert found.rate == 0.1001
+
+
 def _rounds(stake: int, pay: int) -> str:
     """Six decimals, rounded up."""
     millionths = -(-stake * 10**6 // pay)
@@ -109,6 +124,13 @@ def test_half_of_the_verifiers_absent_is_worth_a_quarter_of_the_audits(
     assert half["lie"]["ratio"] == quarter["lie"]["ratio"]
 
 
+def test_what_an_accusation_before_a_jury_makes_good_is_half_of_what_it_costs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = " ".join(told(capsys, "--stake", "30").split())
+    assert "loses 30 rounds' pay, and what it made others spend is made good up to 15" in shown
+
+
 def test_agents_play_the_same_from_one_seed_and_others_from_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -118,6 +140,8 @@ def test_agents_play_the_same_from_one_seed_and_others_from_another(
     assert one == again
     assert one["incomes"][1]["who"] == "cheater that lies"
     assert one["incomes"] != other["incomes"]
+    assert [settled["is_stable"] for settled in one["settled"]] == [False, True, False]
+    assert [settled["checking"] > 0.99 for settled in one["settled"]] == [False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from farflung.app.weighing import Asked, Weighed, weigh
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.job.spec import JobSpec
-from farflung.verify.economics import Margin
+from farflung.verify.economics import Margin, griefing
 
 COLUMNS: Final = 80
 STAGE: Final = 10
@@ -153,9 +153,10 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
         ("To catch", _catch(found)),
         (
             "Lazy",
-            "a verifier that signs without looking loses nothing: there are no canaries yet, and checking rests on its"
-            " committing to a result before it sees the provider's",
+            "a verifier that signs without looking loses no stake: there are no canaries yet. It loses its pay where"
+            " another verifier has the provider's result to the bit",
         ),
+        ("Griefing", _griefing(found)),
         (
             "Assumed",
             f"honest work costs {percent(asked.cost)} of its pay; {percent(asked.absent)} of verifiers are lazy or the"
@@ -195,6 +196,17 @@ def _enough(found: Weighed) -> str:
     ]
     said = ", or ".join(one for one in alone if one)
     return f"alone, at the least: {said}" if said else "no rate and no stake alone ends it"
+
+
+def _griefing(found: Weighed) -> str:
+    """Half of the stake that a false accusation costs before a jury is its victim's (ledger.rules.disputes)."""
+    stake = found.asked.stake
+    costs, _ = griefing(stake, Fraction(0), Fraction(1, 2))
+    unpaid = griefing(stake, stake, Fraction(1, 2))[1]
+    return (
+        f"who accuses honest work before a jury loses {float(costs):g} rounds' pay, and what it made others spend is"
+        f" made good up to {float(stake - unpaid):g}"
+    )
 
 
 def _rounds(found: Weighed, stake: int) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from farflung.app.simulate import dilemma
 from farflung.app.simulate.dilemma import BOUNTY, Game
-from farflung.verify.economics import Draw, Money, Way, margins, weakest
+from farflung.verify.economics import Draw, Money, Way, friends_profit, margins, weakest
 
 ROUNDS: Final = 40_000  # of each agent
 CANARIES: Final = (
@@ -42,6 +42,7 @@ class Settled(msgspec.Struct, frozen=True):
     when: str
     checking: float
     honest: float
+    is_stable: bool  # by the condition phi (J + V) > c, without playing
 
 
 class Played(msgspec.Struct, frozen=True):
@@ -63,7 +64,7 @@ def play(draw: Draw, money: Money, verifiers: int, seed: int) -> Played:
         chosen(draw, unit),
         draw.segments,
         incomes(draw, unit, verifiers, draws),
-        tuple(Settled(when, c.checking, c.honest) for when, c in _courses(draw, unit, seed)),
+        _settled(draw, unit, seed),
     )
 
 
@@ -88,10 +89,17 @@ def incomes(draw: Draw, money: Money, verifiers: int, draws: np.random.Generator
         _income("honest worker", np.full(ROUNDS, pay - cost)),
         _income("cheater that lies", kept - lied * (pay + stake)),
         _income("cheater that shows nothing", kept - silent * (pay + float(money.silence) * stake)),
-        _income("idle worker and the friend who accuses it", np.full(ROUNDS, bounty - stake)),
+        _income(
+            "idle worker and the friend who accuses it", np.full(ROUNDS, _accused_by_a_friend(draw, money))
+        ),
         _income("cheater and a verifier that covers it", kept - covered * (pay + stake)),
         _income("griefer that a jury hears", rigged * (bounty / draw.voices) - ~rigged * stake),
     )
+
+
+def _accused_by_a_friend(draw: Draw, money: Money) -> float:
+    """All who must agree are its friends: the kindest case."""
+    return float(friends_profit(money.stake, Fraction(BOUNTY), draw.voices, draw.voices))
 
 
 def _income(who: str, earned: NDArray[np.floating[Any]]) -> Income:
@@ -114,18 +122,19 @@ def _is_covered(draw: Draw, verifiers: int, draws: np.random.Generator) -> NDArr
     return covered
 
 
-def _courses(draw: Draw, money: Money, seed: int) -> list[tuple[str, dilemma.Course]]:
+def _settled(draw: Draw, money: Money, seed: int) -> tuple[Settled, ...]:
     game = Game(draw, money, weakest(draw, money, Way.LIE).cheated)
     canaries, stake = CANARIES
     settings = (
-        ("as it is: no canaries", game),
+        ("no canaries", game),
         (
             f"{100 * canaries:g} % canaries, a stake of {stake:g}",
             replace(game, canaries=canaries, verifier_stake=stake),
         ),
         ("without any stake", replace(game, money=replace(money, stake=Fraction(0)))),
     )
-    return [(when, dilemma.run(each, seed)) for when, each in settings]
+    courses = [(when, dilemma.run(each, seed), each.is_checking_stable) for when, each in settings]
+    return tuple(Settled(when, course.checking, course.honest, stable) for when, course, stable in courses)
 
 
 def lines(played: Played, columns: int) -> list[str]:
@@ -138,11 +147,15 @@ def lines(played: Played, columns: int) -> list[str]:
         f"cheats in {played.cheated} of {played.segments} segments" if played.cheated else "does not cheat"
     )
     rows.append(f"  A worker that reckons {cheats}.")
-    rows += ["", f"{'Where it comes to rest':<{width}}{'checking':>10}{'honest':>10}"]
+    rows += [
+        "",
+        f"{'Where it comes to rest, and is checking stable?':<{width}}{'checking':>10}{'honest':>10}",
+    ]
     rows += [_rest(one, width) for one in played.settled]
     return rows
 
 
 def _rest(settled: Settled, width: int) -> str:
     shares: Sequence[str] = [f"{100 * share:.1f} %" for share in (settled.checking, settled.honest)]
-    return f"  {settled.when:<{width - 2}}{shares[0]:>10}{shares[1]:>10}"
+    when = f"{settled.when}: {'stable' if settled.is_stable else 'not stable'}"
+    return f"  {when:<{width - 2}}{shares[0]:>10}{shares[1]:>10}"

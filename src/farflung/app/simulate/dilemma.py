@@ -12,12 +12,13 @@ the second half, which for replicator dynamics is that point (Hofbauer & Sigmund
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Final
 
 import msgspec
 import numpy as np
 
-from farflung.verify.economics import Draw, Money, opened
+from farflung.verify.economics import Draw, Money, is_checking_stable, opened
 
 BOUNTY: Final = 0.5  # of what a liar loses (ledger.rules.bounties)
 AGENTS: Final = 400  # that play each way in an epoch
@@ -32,12 +33,16 @@ class Game(msgspec.Struct, frozen=True):
     draw: Draw
     money: Money
     cheated: int
-    check: float = (
-        0.05  # what an audit costs who checks; its fee is paid to who does not, too, and moves nobody
-    )
+    check: float = 0.05  # what an audit costs who checks; the fee is paid either way
     canaries: float = 0.0
     jackpot: float = 0.0
     verifier_stake: float = 0.0  # lost by who signs a canary
+
+    @property
+    def is_checking_stable(self) -> bool:
+        """Whether all go on checking where nobody cheats."""
+        amounts = (self.canaries, self.jackpot, self.verifier_stake, self.check)
+        return is_checking_stable(*(Fraction(amount) for amount in amounts))
 
 
 class Course(msgspec.Struct, frozen=True):
