@@ -137,7 +137,7 @@ def _step(
 ) -> tuple[float, float, OptimState]:
     loss = model.gradient(*batch)
     with torch.no_grad():
-        grad, norm = optim.clip(model.grads, _limit(spec))
+        grad, norm = optim.clip(model.grads, clip_limit(spec))
         if not math.isfinite(norm):
             raise _diverged(
                 done // spec.sync.steps, f"the gradient became NaN or infinite at a loss of {loss:.3g}"
@@ -148,7 +148,7 @@ def _step(
     return loss, norm, state
 
 
-def _limit(spec: JobSpec) -> float:
+def clip_limit(spec: JobSpec) -> float:
     """The most that a gradient's norm may be; DGC's local clipping (Lin et al. 2018, section 3.2) counts the peers."""
     limit = spec.optimizer.clip
     return local_limit(limit, spec.network.providers) if spec.sync.method == "dgc" else limit

@@ -1,7 +1,8 @@
 """Inner optimizers as pure functions on flat vectors.
 
 `torch.optim` objects hide their state from a traced graph; these do not, so that the same code trains and is
-audited. All vectors have shape (size,), float32.
+audited. All vectors have shape (size,), float32. What a step takes from the count of steps before it are its `Rates`:
+numbers in training, 0-dimensional tensors where one traced graph serves every step (verify.canon.trace).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from farflung.core.canon.steps import power
 from farflung.job.spec import OptimizerSpec
 from farflung.train.inner import VECTORS
 from farflung.train.sync import SCALE
@@ -23,6 +25,9 @@ ITERATIONS = 5
 MATCH = 0.2
 
 
+Vectors = tuple[Tensor, ...]  # an optimizer's own, in the order of train.inner.VECTORS
+
+
 class Terrain(NamedTuple):
     """What of a model's shape an optimizer looks at. `decay` is 1 where weight decay applies, else 0; `matrices` are
     the places and shapes (n, m) that Muon orthogonalises.
@@ -32,11 +37,30 @@ class Terrain(NamedTuple):
     matrices: tuple[tuple[slice, tuple[int, int]], ...] = ()
 
 
+class Rates(NamedTuple):
+    """What of a step depends on its number: all that an optimizer sees of `lr` and of the steps done before.
+
+    `decay` is lr times the weight decay; `rate` and `scale` are lr and the square mean's root with AdamW's bias
+    corrections (Kingma & Ba 2015, section 2, last paragraph).
+    """
+
+    lr: float | Tensor
+    decay: float | Tensor
+    rate: float | Tensor
+    scale: float | Tensor
+
+
+def rates(spec: OptimizerSpec, lr: float, done: int) -> Rates:
+    """The rates of a peer's own step `done`, from 1: the same numbers on every machine (powers by squaring)."""
+    rate, scale = lr / (1.0 - power(spec.beta1, done)), math.sqrt(1.0 - power(spec.beta2, done))
+    return Rates(lr, lr * spec.weight_decay, rate, scale)
+
+
 class OptimState(NamedTuple):
     """Steps done so far, and the optimizer's own vectors in the order of train.inner.VECTORS."""
 
     step: int
-    vectors: tuple[Tensor, ...]
+    vectors: Vectors
 
 
 def fresh(spec: OptimizerSpec, params: Tensor) -> OptimState:
@@ -56,50 +80,47 @@ def step(
     spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, terrain: Terrain
 ) -> tuple[Tensor, OptimState]:
     """One step of the optimizer that `spec` names."""
+    at = rates(spec, lr, state.step + 1)
     match spec.name:
         case "adamw":
-            return adamw(spec, params, grad, state, lr, terrain.decay)
+            moved, vectors = adamw(spec, params, grad, state.vectors, at, terrain.decay)
         case "muon":
-            return muon(spec, params, grad, state, lr, terrain)
+            moved, vectors = muon(spec, params, grad, state.vectors, at, terrain)
         case "sgd":
-            return sgd(spec, params, grad, state, lr, terrain.decay)
+            moved, vectors = sgd(spec, params, grad, state.vectors, at, terrain.decay)
         case "gradient":
-            return gradient(spec, params, grad, state)
+            moved, vectors = gradient(spec, params, grad, state.vectors)
+    return moved, OptimState(state.step + 1, vectors)
 
 
 def adamw(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, decay: Tensor
-) -> tuple[Tensor, OptimState]:
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: Rates, decay: Tensor
+) -> tuple[Tensor, Vectors]:
     """AdamW (Loshchilov & Hutter 2019, algorithm 2), with bias correction by the peer's own step count."""
-    done = state.step + 1
-    mean = torch.lerp(state.vectors[0], grad, 1.0 - spec.beta1)
-    square = torch.lerp(state.vectors[1], grad * grad, 1.0 - spec.beta2)
-    scale = math.sqrt(1.0 - spec.beta2**done)
-    rate = lr / (1.0 - spec.beta1**done)
-    kept = params - params * decay * (lr * spec.weight_decay)
-    moved = torch.addcdiv(kept, mean, square.sqrt() / scale + spec.eps, value=-rate)
-    return moved, OptimState(done, (mean, square))
+    mean = torch.lerp(vectors[0], grad, 1.0 - spec.beta1)
+    square = torch.lerp(vectors[1], grad * grad, 1.0 - spec.beta2)
+    kept = params - params * decay * at.decay
+    moved = torch.addcdiv(kept, mean * at.rate, square.sqrt() / at.scale + spec.eps, value=-1.0)
+    return moved, (mean, square)
 
 
 def sgd(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, decay: Tensor
-) -> tuple[Tensor, OptimState]:
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: Rates, decay: Tensor
+) -> tuple[Tensor, Vectors]:
     """SGD with heavy-ball momentum and decoupled weight decay."""
-    velocity = state.vectors[0] * spec.momentum + grad
-    kept = params - params * decay * (lr * spec.weight_decay)
-    return kept - lr * velocity, OptimState(state.step + 1, (velocity,))
+    velocity = vectors[0] * spec.momentum + grad
+    kept = params - params * decay * at.decay
+    return kept - at.lr * velocity, (velocity,)
 
 
-def gradient(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState
-) -> tuple[Tensor, OptimState]:
+def gradient(spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors) -> tuple[Tensor, Vectors]:
     """Weights less SCALE times the velocity, which is what the codec sends (train.sync): nothing is trained on them.
 
     With momentum the velocity is that of Deep Gradient Compression (Lin et al. 2018, equation 8), without it the
     gradient.
     """
-    velocity = state.vectors[0] * spec.momentum + grad
-    return params - SCALE * velocity, OptimState(state.step + 1, (velocity,))
+    velocity = vectors[0] * spec.momentum + grad
+    return params - SCALE * velocity, (velocity,)
 
 
 def masked(state: OptimState, residual: Tensor) -> OptimState:
@@ -110,26 +131,32 @@ def masked(state: OptimState, residual: Tensor) -> OptimState:
 
 
 def muon(
-    spec: OptimizerSpec, params: Tensor, grad: Tensor, state: OptimState, lr: float, terrain: Terrain
-) -> tuple[Tensor, OptimState]:
+    spec: OptimizerSpec, params: Tensor, grad: Tensor, vectors: Vectors, at: Rates, terrain: Terrain
+) -> tuple[Tensor, Vectors]:
     """Muon (Jordan et al. 2024) for `terrain.matrices`, AdamW for all else; weight decay as in Liu et al. 2025.
 
     The first vector is AdamW's mean, in matrices the momentum (Nesterov's form); the second stays 0 there.
     """
-    moved, after = adamw(spec, params, grad, state, lr, terrain.decay)
-    mean, square = after.vectors
-    for shape, places in _alike(terrain.matrices).items():
-        held = _stack(state.vectors[0], places, shape)
-        fresh = _stack(grad, places, shape)
-        held = torch.lerp(held, fresh, 1.0 - spec.momentum)
-        update = orthogonal(torch.lerp(fresh, held, spec.momentum))
-        rate = lr * MATCH * math.sqrt(max(shape))
+    moved, (mean, square) = adamw(spec, params, grad, vectors, at, terrain.decay)
+    for shape, places in alike(terrain.matrices).items():
+        held, update = momentum(spec, _stack(vectors[0], places, shape), _stack(grad, places, shape))
         for index, place in enumerate(places):
             old = params[place]
-            kept = old - old * terrain.decay[place] * (lr * spec.weight_decay)
-            moved[place] = kept - rate * update[index].reshape(-1)
+            moved[place] = against(old, update[index].reshape(-1), at, terrain.decay[place], shape)
             mean[place], square[place] = held[index].reshape(-1), 0.0
-    return moved, after
+    return moved, (mean, square)
+
+
+def momentum(spec: OptimizerSpec, held_BNM: Tensor, fresh_BNM: Tensor) -> tuple[Tensor, Tensor]:
+    """Muon's momentum after a gradient `fresh_BNM`, and the direction, both of that shape."""
+    held = torch.lerp(held_BNM, fresh_BNM, 1.0 - spec.momentum)
+    return held, orthogonal(torch.lerp(fresh_BNM, held, spec.momentum))
+
+
+def against(old: Tensor, update: Tensor, at: Rates, decay: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Weights of a matrix of `shape`, decayed and moved against Muon's direction; all tensors have one shape."""
+    kept = old - old * decay * at.decay
+    return kept - at.lr * MATCH * math.sqrt(max(shape)) * update
 
 
 def orthogonal(x_BNM: Tensor) -> Tensor:
@@ -145,7 +172,8 @@ def orthogonal(x_BNM: Tensor) -> Tensor:
     return result
 
 
-def _alike(matrices: tuple[tuple[slice, tuple[int, int]], ...]) -> dict[tuple[int, int], list[slice]]:
+def alike(matrices: tuple[tuple[slice, tuple[int, int]], ...]) -> dict[tuple[int, int], list[slice]]:
+    """The places of matrices by their shape: those of one shape are multiplied together."""
     found: dict[tuple[int, int], list[slice]] = {}
     for place, shape in matrices:
         found.setdefault(shape, []).append(place)

@@ -145,8 +145,8 @@ def pushed(
     held = OptimState(0, (velocity,))
     if spec.sync.method == "dgc" and residual is not None:
         held = optim.masked(held, residual)
-    moved, after = optim.gradient(spec.optimizer, start, clipped, held)
-    return moved, after.vectors[0]
+    moved, (after,) = optim.gradient(spec.optimizer, start, clipped, held.vectors)
+    return moved, after
 
 
 def _zeros(size: int) -> Float32:

@@ -75,14 +75,15 @@ def apply_adamw(
     b1, b2 = np.float32(betas[0]), np.float32(betas[1])
     first = b1 * first + (np.float32(1.0) - b1) * mean
     second = b2 * second + (np.float32(1.0) - b2) * (mean * mean)
-    rate = np.float32(lr / (1.0 - _power(betas[0], done)))
-    scale = np.float32(math.sqrt(1.0 - _power(betas[1], done)))
+    rate = np.float32(lr / (1.0 - power(betas[0], done)))
+    scale = np.float32(math.sqrt(1.0 - power(betas[1], done)))
     root: Float32 = np.sqrt(second)
     direction: Float32 = first / (root / scale + np.float32(eps))
     return params + rate * direction, first, second
 
 
-def _power(base: float, exponent: int) -> float:
+def power(base: float, exponent: int) -> float:
+    """base^exponent, exponent ≥ 0, by repeated squaring: the same bits everywhere, which libraries' `pow` are not."""
     result = 1.0
     while exponent:
         if exponent & 1:
