@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +88,31 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[str, ...]
     return words, passed(folder / "points"), outcome(ended.result)
 
 
+def told_apart(points: Sequence[str]) -> list[str]:
+    """The failpoints without those of files that are renamed later: until then a kill leaves a file that nobody reads.
+
+    What a loss of power leaves is another matter (tests/ledger/test_ledger_outage.py).
+    """
+    renamed = {point.removesuffix(".rename") for point in points if point.endswith(".rename")}
+    unread = {f"{label}.{step}" for label in renamed for step in ("write", "fsync")}
+    return [point for point in points if point not in unread]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_a_kill_at_every_failpoint_ends_with_the_same_bits(reference: Any, farflung: Farflung) -> None:
-    words, points, wanted = reference
+@pytest.mark.parametrize("is_each", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_kill_at_every_failpoint_ends_with_the_same_bits(
+    reference: Any, farflung: Farflung, is_each: bool
+) -> None:
+    words, passed_all, wanted = reference
+    assert len(passed_all) > 60
+    points = list(passed_all) if is_each else told_apart(passed_all)
     # What is torn there is cut off by the next leg.
     points.insert(points.index("run.log.write") + 1, "run.log.cut")
     legs = kill_at_each(farflung, words, points, wanted)
     print(f"\n{len(legs.fired)} failpoints fired in {len(legs.runs)} runs: " + ", ".join(legs.fired))
     assert list(legs.fired) == points
-    assert len(points) > 60
-    assert {"run.module.write", "ledger.create.commit", "run.log.cut"} <= set(points)
+    assert {"run.module.rename", "ledger.create.commit", "run.log.cut"} <= set(points)
     assert legs.most_reexecuted <= 1
 
 

@@ -10,7 +10,7 @@ from attack_snapshot import GENESIS, grown
 from ledger_committee import Reign
 from msgspec.structs import replace
 
-from farflung.app.joining import Tidings
+from farflung.app.joining import Tidings, tidings_of
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import local_key
@@ -21,6 +21,7 @@ from farflung.ledger.block import vote_for
 from farflung.ledger.chain import Chain
 from farflung.ledger.io.joining import Joined, join
 from farflung.ledger.io.store import Store
+from farflung.ledger.params import DAY_MS
 from farflung.ledger.votes import Kind, certificate_of, sign_vote
 
 pytestmark = pytest.mark.usefixtures("small_chunks")
@@ -205,7 +206,22 @@ def test_what_was_wrong_with_each_is_told_by_name_and_place(tmp_path: Path):
     assert "127.0.0.1:1: FF-LEDG-325" in lines[0]
     assert "127.0.0.1:2: FF-CORE-02" in lines[1]
     assert "none of 2" in lines[2]
-    gone = Joined(0, True, ((0, NetworkError("FF-TEST-001", "no")),))
+    gone = Joined(source.head, None, True, ((0, NetworkError("FF-TEST-001", "no")),))
     told = "\n".join(Tidings(places, gone).lines())
     assert "error[FF-APP-322]" in told
     assert "try:" in told or "[validators]" in told
+
+
+@pytest.mark.parametrize(("days", "is_told"), [(20, False), (22, True)])
+def test_who_believes_a_committee_whose_stakes_are_free_is_warned_and_told_what_to_compare(
+    monkeypatch: pytest.MonkeyPatch, days: int, is_told: bool
+):
+    source = grown()
+    genesis = replace(source.genesis, time=source.head.time)
+    assert genesis.params.unbonding_ms == 21 * DAY_MS
+    monkeypatch.setattr("time.time", lambda: (source.head.time + days * DAY_MS) / 1000)
+    found = Joined(source.head, source.head, True, ())
+    told = "\n".join(tidings_of({}, found, genesis).lines())
+    assert ("beware" in told) == is_told
+    assert (source.head.id.hex() in told) == is_told
+    assert "beware" not in "\n".join(tidings_of({}, found, replace(genesis, time=0)).lines())

@@ -5,12 +5,9 @@ from __future__ import annotations
 from farflung.app.ledger_client import LedgerClient
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.disputes import DisputeRow
-from farflung.ledger.receipts import read_row
 from farflung.ledger.rows import lease_key
 
 
 async def dispute_of(ledger: LedgerClient, job: Hash, node: PeerId) -> DisputeRow | None:
     """What a node is or was accused of in a job; None where nobody accused it under `dispute_ms`."""
-    receipt = await ledger.receipt(DisputeRow.TABLE, lease_key(job, node))
-    row = read_row(receipt) if receipt is not None else None
-    return row if isinstance(row, DisputeRow) else None
+    return await ledger.row(DisputeRow, lease_key(job, node))

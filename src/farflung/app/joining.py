@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,9 @@ from farflung.app.ways_to_ledger import reaches_of
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import FarflungError, NetworkError
 from farflung.core.ids import ID_BYTES, PeerId
+from farflung.ledger.block import Genesis
 from farflung.ledger.io.joining import Ask, Joined, join
+from farflung.ledger.params import DAY_MS
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
 
@@ -24,10 +27,14 @@ Places = Mapping[PeerId, tuple[str, int]]
 
 @dataclass(frozen=True)
 class Tidings:
-    """Who was asked for a snapshot, what came of it, and what was wrong with whom."""
+    """Who was asked for a snapshot, what came of it, and what was wrong with whom.
+
+    `stale_days`: for how long this validator knew nothing newer, where that is longer than stakes stay bonded; else 0.
+    """
 
     places: Places
     joined: Joined
+    stale_days: int = 0
 
     @property
     def height(self) -> int:
@@ -48,6 +55,12 @@ class Tidings:
             yield f"asked {peer.hex()[:12]} at {host}:{port}: {error.code} {error.message}{cause}"
         if self.height:
             yield f"took the snapshot of block {self.height}: every chunk is under a certified state root"
+            if self.stale_days and self.joined.taken:
+                yield (
+                    f"beware: what this validator knew before is {self.stale_days} days old, and the stakes of that "
+                    f"committee are free by now: it may have signed another history. Compare block {self.height} with "
+                    f"somebody you trust (farflung ledger show): {self.joined.taken.id.hex()}"
+                )
         elif self.joined.is_needed:
             yield from untaken(self).lines()
         elif asked and self.silent == len(asked):
@@ -65,6 +78,16 @@ def untaken(tidings: Tidings) -> FarflungError:
         cause=f"{len(tidings.places)} were asked, {tidings.silent} of them failed",
         hint="name more validators under [validators] in its file; it tries again by itself",
     )
+
+
+def tidings_of(places: Places, joined: Joined, genesis: Genesis) -> Tidings:
+    """The same for a person, with a warning where a committee is believed that has nothing to lose any more.
+
+    Weak subjectivity (docs/protocol/sdbft.md): a ledger that counts blocks instead of time knows no such age.
+    """
+    slept = int(time.time() * 1000) - joined.own.time if genesis.time else 0
+    is_stale = slept > genesis.params.unbonding_ms
+    return Tidings(places, joined, max(1, slept // DAY_MS) if is_stale else 0)
 
 
 @contextlib.asynccontextmanager
@@ -85,4 +108,5 @@ async def begin(setting: Setting, places: Places) -> Tidings:
     RunError FF-LEDG-080 to -083 for the files.
     """
     async with asking(places) as asks:
-        return Tidings(places, await join(asks, setting.folder / "chain.db", setting.genesis))
+        joined = await join(asks, setting.folder / "chain.db", setting.genesis)
+    return tidings_of(places, joined, setting.genesis)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from farflung.app.ledger_answers import AnswerT, Fate, answer_of, fate_of, is_void
 from farflung.app.panel import ANSWER_SECONDS, PATIENCE_SECONDS, QUERY, NotYetError, Panel, Reach, Waited
@@ -26,6 +26,7 @@ from farflung.ledger.rows import (
     NodeState,
     channel_key,
 )
+from farflung.ledger.tables import R
 from farflung.ledger.tx import NodeLeave, NodeRegister, Op, SignedTx, Transfer, make_tx, sign_tx
 from farflung.ledger.votes import faults
 from farflung.net.io.connection import Connection
@@ -199,17 +200,18 @@ class LedgerClient:
                 return self._trust.epoch > before.epoch
             self._trust = found
 
+    async def row(self, kind: type[R], key: bytes) -> R | None:
+        """A row, proved; None where a validator says that there is none. Raises as `receipt`."""
+        receipt = await self.receipt(kind.TABLE, key)
+        return cast(R, read_row(receipt)) if receipt is not None else None
+
     async def account(self, owner: PeerId) -> AccountRow:
         """An account; all zero where there is none."""
-        receipt = await self.receipt(AccountRow.TABLE, owner)
-        row = read_row(receipt) if receipt is not None else None
-        return row if isinstance(row, AccountRow) else AccountRow(owner)
+        return await self.row(AccountRow, owner) or AccountRow(owner)
 
     async def job(self, job: Hash) -> JobRow | None:
-        """A job, proved; None where a validator says that there is none."""
-        receipt = await self.receipt(JobRow.TABLE, job)
-        row = read_row(receipt) if receipt is not None else None
-        return row if isinstance(row, JobRow) else None
+        """A job; None where there is none."""
+        return await self.row(JobRow, job)
 
     async def leases(self, job: Hash) -> tuple[LeaseRow, ...]:
         """A job's leases."""
@@ -281,21 +283,15 @@ class LedgerClient:
 
     async def node(self, node: PeerId) -> NodeRow | None:
         """A node's row, whether it still lends or not; None where there never was one."""
-        receipt = await self.receipt(NodeRow.TABLE, node)
-        row = read_row(receipt) if receipt is not None else None
-        return row if isinstance(row, NodeRow) else None
+        return await self.row(NodeRow, node)
 
     async def keys(self, account: PeerId) -> KeyRow:
         """An account's node keys; epoch 0, its own key, where it never said anything."""
-        receipt = await self.receipt(KeyRow.TABLE, account)
-        row = read_row(receipt) if receipt is not None else None
-        return row if isinstance(row, KeyRow) else KeyRow(account, account, account)
+        return await self.row(KeyRow, account) or KeyRow(account, account, account)
 
     async def channel(self, payer: PeerId, relay: PeerId) -> ChannelRow | None:
         """A payer's channel with a relay, open or not; None where there never was one."""
-        receipt = await self.receipt(ChannelRow.TABLE, channel_key(payer, relay))
-        row = read_row(receipt) if receipt is not None else None
-        return row if isinstance(row, ChannelRow) else None
+        return await self.row(ChannelRow, channel_key(payer, relay))
 
     async def blocks(self) -> list[Block]:
         """All blocks since genesis."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from farflung.app.committee import place_of, validators_of
-from farflung.app.joining import Places, Tidings, asking, begin
+from farflung.app.joining import Places, Tidings, asking, begin, tidings_of
 from farflung.app.validating import Service, Setting
 from farflung.core.codec import encode
 from farflung.core.errors import NetworkError
@@ -97,7 +97,8 @@ class Tenure:
             if service.chain.head.height > height:
                 return None
             with contextlib.closing(Incoming(service.store.path, service.store.genesis)) as held:
-                tidings = Tidings(known, await fetch(asks, held, own_of(service.store)))
+                joined = await fetch(asks, held, own_of(service.store))
+        tidings = tidings_of(known, joined, service.store.genesis)
         if service.chain.head.height > height or not (tidings.joined.is_needed or tidings.height):
             return None
         self._told(tidings)

@@ -23,7 +23,6 @@ from farflung.core.errors import FarflungError, ProtocolError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.io.durable import write_atomic
 from farflung.core.io.tasks import Tasks
-from farflung.ledger.receipts import read_row
 from farflung.ledger.rows import HOLDS_MONEY, LeaseRow, lease_key
 from farflung.ledger.tallies import SettleMany, SignedTally, check_voucher, make_tally, mark_tally
 
@@ -106,11 +105,8 @@ class Vouchers:
         if row.state not in HOLDS_MONEY:
             self._file(job).unlink(missing_ok=True)
             return None
-        receipt = await ledger.receipt(LeaseRow.TABLE, lease_key(job, self._key))
-        lease = read_row(receipt) if receipt is not None else None
-        is_less = (
-            isinstance(lease, LeaseRow) and held is not None and lease.earned < held.voucher.credit.units
-        )
+        lease = await ledger.row(LeaseRow, lease_key(job, self._key))
+        is_less = lease and held and lease.earned < held.voucher.credit.units
         return held if is_less else None
 
     def _held(self, job: Hash) -> wire.Vouched | None:

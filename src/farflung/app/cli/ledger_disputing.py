@@ -28,8 +28,8 @@ from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import format_credits
 from farflung.ledger.disputes import BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
-from farflung.ledger.receipts import read_row
-from farflung.ledger.seats import ValidatorRow
+from farflung.ledger.motions import ParamsRow
+from farflung.ledger.seats import ValidatorRow, count_key
 from farflung.ledger.tx import JobSlash
 from farflung.verify.evidence import Evidence, claim_of, evidence_hash
 
@@ -107,15 +107,20 @@ async def _seen(client: LedgerClient, job: Hash, node: PeerId) -> _Seen:
 
 
 async def _owner(client: LedgerClient, member: PeerId) -> PeerId:
-    receipt = await client.receipt(ValidatorRow.TABLE, member)
-    row = read_row(receipt) if receipt is not None else None
-    return row.owner if isinstance(row, ValidatorRow) else member
+    row = await client.row(ValidatorRow, member)
+    return row.owner if row else member
+
+
+async def _least_bond(client: LedgerClient, job: Hash) -> int:
+    """What an answer in this job puts down at least: the law of its terms says so, not today's."""
+    row = await client.job(job)
+    law = await client.row(ParamsRow, count_key(row.terms)) if row else None
+    return (law.params if law else (await client.reign()).params).bond_min
 
 
 async def _ballot(client: LedgerClient, row: DisputeRow, juror: PeerId) -> bool | None:
-    receipt = await client.receipt(BallotRow.TABLE, ballot_key(row.job, row.node, juror))
-    said = read_row(receipt) if receipt is not None else None
-    return said.is_guilty if isinstance(said, BallotRow) else None
+    said = await client.row(BallotRow, ballot_key(row.job, row.node, juror))
+    return said.is_guilty if said else None
 
 
 def _told(seen: _Seen) -> tuple[dict[str, Any], list[str]]:
@@ -204,8 +209,8 @@ def answer(config: Path, job: str, evidence: Path, owner: Path, bond: str | None
 
     async def step(client: LedgerClient) -> _Seen:
         await _seen(client, about, node.public)
-        least = (await client.reign()).params.bond_min
-        await client.submit(DisputeAnswer(about, least if put is None else put, shown))
+        offered = await _least_bond(client, about) if put is None else put
+        await client.submit(DisputeAnswer(about, offered, shown))
         return await _seen(client, about, node.public)
 
     _run(config, node, as_json, step)

@@ -22,7 +22,6 @@ from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import MICRO, format_credits
 from farflung.ledger.motions import Admit, Amend, Motion, MotionRow, MotionVote, Remove, What, motion_id
 from farflung.ledger.params import Params, fault_of_params
-from farflung.ledger.receipts import read_row
 from farflung.ledger.tx import Transfer
 
 _DAY_MS: Final = 86_400_000
@@ -70,9 +69,8 @@ def _told(row: MotionRow) -> str:
 
 async def _row(client: LedgerClient, name: Hash) -> MotionRow:
     """Raises UsageError FF-APP-316 where there is no such motion."""
-    receipt = await client.receipt(MotionRow.TABLE, name)
-    row = read_row(receipt) if receipt is not None else None
-    if not isinstance(row, MotionRow):
+    row = await client.row(MotionRow, name)
+    if row is None:
         raise UsageError(
             "FF-APP-316",
             f"no motion {name.hex()[:16]} is on this ledger",

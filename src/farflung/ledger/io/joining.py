@@ -47,14 +47,21 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What came of it: the snapshot's height (0: none), whether one is needed, and what was wrong with whom.
+    """What came of it: the header of the snapshot that was taken, whether one is needed, what was wrong with whom.
 
-    `faults`: places in the servers' order, with the error; one server may have several.
+    `own`: the last block that one had before. `faults`: places in the servers' order, with the error; one server may
+    have several.
     """
 
-    height: int
+    own: Header
+    taken: Header | None
     is_needed: bool
     faults: tuple[tuple[int, FarflungError], ...]
+
+    @property
+    def height(self) -> int:
+        """That of the snapshot; 0: none."""
+        return self.taken.height if self.taken else 0
 
 
 class _Next(Enum):
@@ -137,10 +144,10 @@ async def fetch(asks: Sequence[Ask], held: Incoming, own: Own, seconds: int = SE
     least = own.head.height + 1 if is_gone else far
     for place, stands in enumerate(said):
         if stands is not None and (stands[0] >= far or (is_gone and stands[1] == _Next.GONE)):
-            height = await quest.guarded(place, _fetch_from(asks[place], held, own, least))
-            if height:
-                return Joined(height, True, quest.told)
-    return Joined(0, is_gone, quest.told)
+            taken = await quest.guarded(place, _fetch_from(asks[place], held, own, least))
+            if taken:
+                return Joined(own.head, taken, True, quest.told)
+    return Joined(own.head, None, is_gone, quest.told)
 
 
 async def _standing(ask: Ask, own: Own) -> tuple[int, _Next]:
@@ -163,8 +170,8 @@ def _is_next(block: Block, own: Own) -> bool:
     return is_theirs and has_certificate(header, block.certificate, own.trust.committee)
 
 
-async def _fetch_from(ask: Ask, held: Incoming, own: Own, least: int) -> int:
-    """The height of the whole snapshot that is in `held` now; 0 where the next blocks come sooner.
+async def _fetch_from(ask: Ask, held: Incoming, own: Own, least: int) -> Header | None:
+    """The header of the whole snapshot that is in `held` now; None where the next blocks come sooner.
 
     Raises NetworkError FF-LEDG-334 when the server gives none, and what it says that is wrong.
     """
@@ -172,12 +179,11 @@ async def _fetch_from(ask: Ask, held: Incoming, own: Own, least: int) -> int:
         manifest = (await _asked(ask, AskSnapshot(), SnapshotIs)).manifest
         if manifest is None or manifest.header.height <= own.head.height:
             raise _none(f"it shows none behind block {own.head.height}, which it says is old")
-        height = manifest.header.height
-        if height < least:
-            return 0
+        if manifest.header.height < least:
+            return None
         held.begin(manifest, await _steps(ask, own, manifest))
-        if await _chunks(ask, held, height):
-            return height
+        if await _chunks(ask, held, manifest.header.height):
+            return manifest.header
     raise _none(f"it dropped {_TRIES} of them while they were fetched")
 
 
