@@ -12,12 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from app_reading import fault_of, served
+from app_reading import served
 from ledger_history import batches, history
 from ledger_world import JOB, NODES, PARAMS, REQUESTER
 
 from farflung.app.explorer import describing, http
 from farflung.app.explorer.rates import Rates
+from farflung.app.explorer.shapes import fault_of
 from farflung.core import limits
 from farflung.ledger.chain import Chain
 from farflung.ledger.tx import tx_id

@@ -11,9 +11,10 @@ import urllib.request
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
-from app_reading import fault_of, served
+from app_reading import served
 from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -30,8 +31,9 @@ from farflung.app.explorer.finding import Place, place_of
 from farflung.app.explorer.gauges import LedgerGauges
 from farflung.app.explorer.rates import Rates, block_of
 from farflung.app.explorer.screens import PATHS, facts, screen
+from farflung.app.explorer.shapes import fault_of
 from farflung.app.explorer.sources import FileSource, WebSource, chain_from
-from farflung.core.errors import FarflungError, UsageError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, UsageError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import tx
 from farflung.ledger.chain import Chain
@@ -192,6 +194,7 @@ class Liar:
 
 @given(st.integers(0, 5000), st.integers(1, 255), st.sampled_from(places()))
 @example(0, 1, ("jobs", JOB.hex()))
+@example(212, 224, ("head", ""))  # an epoch below 0
 def test_nothing_is_shown_of_an_answer_whose_proof_was_changed(
     at: int, flip: int, place: tuple[str, str]
 ) -> None:
@@ -463,3 +466,16 @@ def test_every_kind_of_place_has_a_screen_and_a_path() -> None:
     for kind, name in places():
         assert facts(checker, Place(kind, name))["what"] == kind
     assert {kind for kind, _ in places()} == set(PATHS)
+
+
+_LEAF = st.none() | st.booleans() | st.integers() | st.text()
+_JSON = st.recursive(_LEAF, lambda part: st.lists(part) | st.dictionaries(st.text(), part))
+
+
+@given(st.dictionaries(st.sampled_from(["genesis", "head", "job", "next"]), _JSON))
+def test_an_answer_of_another_form_is_refused_before_anybody_looks_into_it(said: dict[str, Any]) -> None:
+    source = WebSource("http://127.0.0.1:1")
+    with mock.patch.object(source, "_ask", return_value=(200, 1, json.dumps(said).encode())):
+        for path in ("/v1/head", "/v1/genesis", "/v1/steps?from=0", f"/v1/jobs/{JOB.hex()}", "/v1/blocks/1"):
+            with pytest.raises(NetworkError, match="FF-APP-337"):
+                source.get(path)

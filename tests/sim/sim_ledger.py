@@ -8,11 +8,11 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
 from farflung.ledger.params import Params
-from farflung.ledger.queries import AskReceipt, HeadIs, ReceiptIs, answer
-from farflung.ledger.receipts import Receipt
+from farflung.ledger.queries import HeadIs
 from farflung.ledger.results import Applied, Failed
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, NodeRow, lease_key
 from farflung.ledger.state import total_money
+from farflung.ledger.tables import R
 from farflung.ledger.tx import (
     JobCreate,
     JobSchedule,
@@ -94,13 +94,11 @@ class MemoryLedger:
     async def head(self) -> HeadIs:
         return HeadIs(self._chain.head, self._chain.certificate)
 
-    async def receipt(self, table: str, key: bytes) -> Receipt | None:
-        said = answer(self._chain, AskReceipt(table, key))
-        assert isinstance(said, ReceiptIs)
-        return said.receipt
+    async def row(self, kind: type[R], key: bytes) -> R | None:
+        return self._chain.state.find(kind, key)
 
     async def job(self, job: Hash) -> JobRow | None:
-        return self._chain.state.find(JobRow, job)
+        return await self.row(JobRow, job)
 
     async def leases(self, job: Hash) -> tuple[LeaseRow, ...]:
         return tuple(row for row in self._chain.state.rows(LeaseRow) if row.job == job)

@@ -47,6 +47,8 @@ class Checker:
 
     def trust(self, epoch: int) -> light.Trust:
         """Who certifies an epoch: reached from the genesis by one proved row an epoch."""
+        if epoch < 0:
+            raise self._another(f"a block of epoch {epoch}")
         while len(self._trusts) <= epoch:
             said = self.source.get(f"/v1/steps?from={len(self._trusts) - 1}")["steps"]
             for form in said[: epoch + 1 - len(self._trusts)]:

@@ -23,6 +23,7 @@ from farflung.app import asking, folder
 from farflung.app.explorer import routes
 from farflung.app.explorer.answers import Form
 from farflung.app.explorer.exports import Growing, chain_of
+from farflung.app.explorer.shapes import fault_of
 from farflung.app.local import genesis_of
 from farflung.core import limits
 from farflung.core.codec import decode
@@ -83,16 +84,23 @@ class WebSource:
         self._connect = partial(kind, str(parts.hostname), parts.port, timeout=PATIENCE_SECONDS)
 
     def get(self, path: str) -> Form:
-        """The answer; one that is told to wait waits, some times. Raises NetworkError FF-APP-277."""
+        """The answer; one that is told to wait waits, some times. Raises NetworkError FF-APP-277, 278, 337."""
         for _ in range(TRIES):
             status, wait, body = self._ask(path)
             if status != http.client.TOO_MANY_REQUESTS:
                 break
             time.sleep(min(wait, WAIT_SECONDS))
         said = self._read(body)
-        if status == http.client.OK:
-            return said
-        raise _told(said)
+        if status != http.client.OK:
+            raise _told(said)
+        if fault := fault_of(said, routes.found(path)[0].schema):
+            raise NetworkError(
+                "FF-APP-337",
+                f"{self.name} gives an answer of another form than it should",
+                cause=fault[:200],
+                hint="ask a validator of this version of farflung",
+            )
+        return said
 
     def _ask(self, path: str) -> tuple[int, int, bytes]:
         try:
