@@ -52,7 +52,6 @@ GRAPH_INPUTS: Final = 1 << 17
 GRAPH_NODES: Final = 1 << 17
 GRAPH_OUTPUTS: Final = 1 << 17
 GRAPH_ARGS: Final = 3  # of one node
-GRAPH_ATTRS: Final = 1 + TENSOR_DIMENSIONS  # of one node: `move` has an offset and a stride for each side
 GRAPH_FOLD: Final = 4096  # the side that one sum, maximum or matrix product runs over
 
 # Ledger

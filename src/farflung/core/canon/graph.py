@@ -111,8 +111,6 @@ def _checked(node: Node, values: list[Tensor]) -> Tensor:
     call = Call(number, node.op, args, node.attrs, stated)
     if not known or len(node.args) > limits.GRAPH_ARGS:
         call.bad_args("too many of them, or one that is not before it")
-    if len(node.attrs) > limits.GRAPH_ATTRS:
-        call.bad_attrs("too many of them")
     made = infer(call)
     if made != stated:
         raise ProtocolError(
