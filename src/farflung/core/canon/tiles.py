@@ -128,8 +128,7 @@ def _walked(places: Places, shape: Shape, strides: list[int]) -> Places:
     made = np.zeros_like(places)
     rest = places
     for side, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if side > 1:  # the stride along a side of 1 is never walked, and may be any number
-            made = made + rest % side * stride
+        made = made + rest % side * stride
         rest = rest // side
     return made
 
