@@ -20,12 +20,26 @@ from typing import Final
 
 import numpy as np
 import torch
-from reporting import Row, load, show, told
+from reporting import Row, at_most, load, show, told
 
 from farflung.compress.kernels import installed, use
+from farflung.core.canon.graph import Graph
+from farflung.core.layout import Float32
+from farflung.job.io.read import read_dataset
+from farflung.job.load import load as read_job
+from farflung.job.spec import JobSpec
+from farflung.train import local, model, order
+from farflung.train.inner import VECTORS
 from farflung.verify.canon import kernels
+from farflung.verify.canon.execute import execute
+from farflung.verify.canon.trace import buffers, scalars, traced
 
 Run = Callable[[], object]
+
+STEPS: Final[dict[str, dict[str, str]]] = {  # the default job's optimizer, and the usual one
+    "muon": {},
+    "adamw": {"sync.method": "diloco", "optimizer.name": "adamw", "optimizer.lr": "0.003"},
+}
 
 
 def draw(*shape: int) -> np.ndarray:
@@ -56,7 +70,6 @@ def compiling(quick: bool) -> Iterator[Row]:
     if not installed():
         return
     before, square = time.process_time(), draw(8, 8)
-    use("numba")
     kernels.matmul(square[None], square[None])
     kernels.tree_sum(square)
     kernels.put_add(square, np.arange(8), 8)
@@ -95,10 +108,46 @@ def forms(name: str, args: tuple[np.ndarray, ...], native: Run, quick: bool, aga
             yield told(f"{name}{side}, {form}", value, "x", f"processor time of {against}")
 
 
+def step(quick: bool) -> Iterator[Row]:
+    """A training step of the default job: forward, gradient, clip and optimizer."""
+    for optimizer, flags in STEPS.items():
+        spec = read_job(None, flags=flags).spec
+        tokens = read_dataset(spec.data, spec.model, Path()).train
+        built = model.build(spec, b"")
+        start = model.initial(spec, built)
+        before = time.process_time()
+        graph = traced(built, spec)
+        spent = time.process_time() - before
+        yield told(f"tracing, {optimizer}", spent, "s", f"once a job; {len(graph.nodes)} operations")
+        given = inputs(spec, built, start, order.batch(tokens, spec, 0, 0, 0), graph)
+        at = local.alone(built, spec, start)
+        native = partial(local.baseline, built, spec, tokens, at, 1, 1, lambda: None)
+        against = f"processor time of the same step by torch, {start.size} parameters"
+        for form, mode in (("compiled", "numba"), ("NumPy", "numpy")):
+            if form == "NumPy" or installed():
+                use(mode)
+                value = ratio(partial(execute, graph, given), native, quick)
+                row = f"step, {optimizer}, {form}", value, "x"
+                yield at_most(*row, 15, against) if mode == "numba" else told(*row, against)
+
+
+def inputs(
+    spec: JobSpec, built: model.Model, start: Float32, batch: tuple[np.ndarray, np.ndarray], graph: Graph
+) -> dict[str, np.ndarray]:
+    """What the graph of the first step takes."""
+    params = built.layout.unflatten(start)
+    given = {f"params/{name}": value for name, value in params.items()}
+    for vector in VECTORS[spec.optimizer.name]:
+        given |= {f"{vector}/{name}": np.zeros_like(value) for name, value in params.items()}
+    given |= buffers(built) | scalars(spec, 0, 1) | {"x": batch[0], "y": batch[1]}
+    return {each.name: given[each.name] for each in graph.inputs}
+
+
 CASES: Final[dict[str, Callable[[bool], Iterator[Row]]]] = {
     "compiling": compiling,
     "matmul": matmul,
     "functions": functions,
+    "step": step,
 }
 
 
@@ -114,6 +163,7 @@ def main() -> None:
     if unknown := [one for one in prefixes if not any(name.startswith(one) for name in CASES)]:
         parser.error(f"no case {unknown[0]!r}; there are: {', '.join(CASES)}")
     torch.set_num_threads(1)
+    use("numba" if installed() else "numpy")
     for name, rows in CASES.items():
         if name.startswith(prefixes):
             for row in rows(asked.quick):
