@@ -45,7 +45,7 @@ REFUSED = {
     "bfloat16": (lambda h, x: h.bfloat16() * 2, "FF-VERI-083"),
     "empty": (lambda h, x: torch.cat([h[:0], h]), "FF-VERI-084"),
     "constant": (lambda h, x: h * torch.tensor([1.0, 2.0, 3.0, 4.0]), "FF-VERI-085"),
-    "branch": (lambda h, x: h if h.sum() > 0 else -h, "FF-VERI-087"),
+    "branch": (lambda h, x: h if h.sum() > 0 else -h, "FF-VERI-086"),
 }
 
 

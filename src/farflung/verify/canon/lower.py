@@ -36,7 +36,7 @@ def lowered(module: fx.GraphModule, names: Sequence[str], outputs: Sequence[str]
     """The canonical graph of a traced function whose arguments are called `names`, and its results `outputs`.
 
     Arguments whose names begin with `optional` are left out when nothing needs them. Raises SpecError FF-VERI-080 to
-    FF-VERI-086.
+    FF-VERI-085.
     """
     return _Lowering(module, names).graph(outputs, optional)
 
@@ -99,10 +99,8 @@ def _rule(node: fx.Node, target: torch._ops.OpOverload) -> Any:
     namespace, _, name = target._schema.name.partition("::")
     if torch.Tag.nondeterministic_seeded in target.tags:
         raise _random(node)
-    if target._schema.is_mutable:
-        raise _in_place(node)
-    form = str(target).removeprefix("aten.")
-    if namespace != "aten" or name not in RULES or form in ODD_FORMS:
+    is_odd = str(target).removeprefix("aten.") in ODD_FORMS or target._schema.is_mutable
+    if namespace != "aten" or name not in RULES or is_odd:
         raise _unknown(node)
     return RULES[name]
 
@@ -185,13 +183,4 @@ def _bad_constant(node: fx.Node, out: Out) -> SpecError:
         f"a tensor of shape {out.shape} is written into forward",
         cause=f"only tensors of one repeated number can be ({_where(next(iter(node.users), node))})",
         hint="register it in __init__: self.register_buffer(name, tensor, persistent=False)",
-    )
-
-
-def _in_place(node: fx.Node) -> SpecError:
-    return SpecError(
-        "FF-VERI-086",
-        f"{_name(node)} changes a tensor in place",
-        cause=f"a canonical operation only gives new tensors ({_where(node)})",
-        hint="write x = x + y instead of x += y",
     )

@@ -51,7 +51,7 @@ SCALARS: Final = {
 def traced(model: Model, spec: JobSpec) -> Graph:
     """The graph of one step; the same model gives the same graph, byte for byte, under one version of torch.
 
-    Raises SpecError FF-VERI-080 to FF-VERI-086 (an operation that has no canonical form, see `lower`) or FF-VERI-087
+    Raises SpecError FF-VERI-080 to FF-VERI-085 (an operation that has no canonical form, see `lower`) or FF-VERI-086
     (the module cannot be traced at all).
     """
     step = _Step(model, spec)
@@ -209,7 +209,7 @@ def _lerp(a: Tensor, b: Tensor, weight: float) -> Tensor:
 
 
 def _recorded(step: _Step, examples: list[Tensor]) -> fx.GraphModule:
-    """torch's own graph of the step. Raises SpecError FF-VERI-087."""
+    """torch's own graph of the step. Raises SpecError FF-VERI-086."""
     table = dict(core_aten_decompositions())
     table.pop(torch.ops.aten.embedding_dense_backward.default, None)
     table[torch.ops.aten.lerp.Scalar] = _lerp
@@ -225,7 +225,7 @@ def _recorded(step: _Step, examples: list[Tensor]) -> fx.GraphModule:
         raise
     except (Exception, SystemExit) as error:  # a module's forward may raise anything, or leave
         raise SpecError(
-            "FF-VERI-087",
+            "FF-VERI-086",
             "the model cannot be traced",
             cause=f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error) else ''}",
             hint="forward must do the same operations whatever the numbers are: no .item(), no if on a tensor",
