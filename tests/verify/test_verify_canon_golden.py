@@ -137,8 +137,7 @@ def test_the_plainest_instructions_of_numpy_give_the_same_bits():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("threads", ["1", "4"])
-@pytest.mark.parametrize("left", [0, 1])
+@pytest.mark.parametrize(("threads", "left"), [("4", 0), ("1", 1)])
 def test_numbers_of_threads_and_vectors_change_no_bit_of_numpy(threads, left):
     environment = {"NPY_DISABLE_CPU_FEATURES": " ".join(dispatched()[left:]), "OMP_NUM_THREADS": threads}
     assert in_a_process("numpy", **environment) == f"{FIRST} {FIFTH} False"
