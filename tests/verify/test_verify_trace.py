@@ -153,7 +153,9 @@ class Patches(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("module", "optimizer"), [(Perceptron, "adamw"), (Gated, "sgd"), (Patches, "sgd")], ids=lambda v: str(v)
+    ("module", "optimizer"),
+    [(Perceptron, "adamw"), (Gated, "sgd"), pytest.param(Patches, "sgd", marks=pytest.mark.slow)],
+    ids=lambda v: str(v),
 )
 def test_a_users_module_becomes_a_graph_that_makes_the_same_steps(module, optimizer):
     torch.manual_seed(5)
