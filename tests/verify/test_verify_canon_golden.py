@@ -1,13 +1,12 @@
 """Five steps of a small network have the bits that stand here: on any processor and threads, compiled or not."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from blake3 import blake3
 from canon_graphs import Builder
+from canon_process import said
 
 from farflung.core.canon.elements import canonical_bytes
 from farflung.core.canon.graph import Graph, graph_id
@@ -110,19 +109,9 @@ def test_the_network_learns():
 
 def in_a_process(form: str, **environment: str) -> str:
     """The digests that a process computes by NumPy's forms or the compiled ones."""
-    here = str(Path(__file__).parent)
-    code = f"import sys; sys.path.insert(0, {here!r}); import test_verify_canon_golden as t; "
-    code += f"from farflung.verify.canon.kernels import SHELF; SHELF.settled = {form!r}; "
+    code = f"from farflung.verify.canon.kernels import SHELF; SHELF.settled = {form!r}; "
     code += "print(*t.digests(), len(SHELF.loops or ()) == len(SHELF.twins))"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return said(__name__, code, **environment)
 
 
 def dispatched() -> list[str]:

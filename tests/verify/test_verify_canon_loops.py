@@ -2,13 +2,12 @@
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from blake3 import blake3
+from canon_process import said
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,17 +119,7 @@ def work() -> str:
 
 
 def run(code: str, **environment: str) -> str:
-    here = str(Path(__file__).parent)
-    code = f"import sys; sys.path.insert(0, {here!r}); import test_verify_canon_loops as t; {code}"
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return said(__name__, code, **environment)
 
 
 COMPILED = "s = t.kernels.SHELF; s.settled = 'numba'; print(t.work()); assert s.names() == sorted(s.loops)"

@@ -1,7 +1,7 @@
 """The canonical graph: one training step as simple operations whose results are the same bits on every machine.
 
-It is traced once, shipped, and named by its hash, which the terms of a job hold (Verde, arXiv 2502.19405: disputes go
-down to one operator of an agreed graph). Values are numbered: inputs first, then nodes, each of which takes lower
+It is traced once, shipped, and named by its hash, for parties to agree on (Verde, arXiv 2502.19405: disputes go down to
+one operator of an agreed graph). Values are numbered: inputs first, then nodes, each of which takes lower
 numbers only. docs/protocol/canon.md is the specification.
 """
 

@@ -1,4 +1,4 @@
-"""One tile of one node, from nothing but the elements it needs: what the referee of a dispute computes.
+"""One tile of one node, from nothing but the elements it needs: what a referee would compute.
 
 A tensor is seen as a matrix: its last side are the columns, all others together the rows (1 x 1 without sides). Its
 tiles are 64 x 64, row by row, the last ones smaller. A player runs `compute` with a fetch that remembers which elements

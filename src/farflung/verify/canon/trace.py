@@ -1,8 +1,8 @@
 """One inner step of a job as a canonical graph: forward, gradient, clip and our own optimizer, traced together.
 
-The submitter's worker traces once, when the job is submitted, inside its sandbox: tracing runs the user's module, which
-is a stranger's program everywhere else. The graph travels as data and its id stands in the terms; nobody traces again
-to verify (another version of torch writes another graph). Inputs and outputs carry the names of the state:
+Only the submitter's worker may trace, inside its sandbox: tracing runs the user's module, which is a stranger's program
+everywhere else. The graph travels as data; nobody traces again to verify (another version of torch writes another
+graph). No job's terms name a graph yet. Inputs and outputs carry the names of the state:
 
     in    params/NAME  VECTOR/NAME  buffers/NAME (where used)  x  y  and the scalars of SCALARS
     out   params/NAME  VECTOR/NAME  loss  grad_norm
