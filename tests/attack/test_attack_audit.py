@@ -14,12 +14,13 @@ from cheat_play import CHAIN, JOB, SHORT, Made, Play, Setting, play
 from msgspec.structs import replace
 
 from farflung.compress.merge import Part
+from farflung.core.claims import Border
 from farflung.core.crypto import digest, local_key
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, Verdict
 from farflung.train import messages, segments
 from farflung.train.roundlog import Commitment
-from farflung.train.trace import Border, Trace
+from farflung.train.trace import Trace
 from farflung.verify import check, sample
 from farflung.verify.blind import Blind, blind, is_blind, opens
 from farflung.verify.blind import nonce_of as blind_nonce

@@ -17,6 +17,7 @@ from farflung.app import auditing, audits, owing, wire
 from farflung.app import lines as role
 from farflung.app.recording import Recorder
 from farflung.core import limits
+from farflung.core.claims import Border
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import digest
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, VerificationError
@@ -26,7 +27,7 @@ from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Accepted, Audited, Contribution
-from farflung.train.trace import Border, Leaf
+from farflung.train.trace import Leaf
 from farflung.verify.blind import Blind, blind
 from farflung.verify.evidence import Evidence, evidence_fault, evidence_hash
 from farflung.verify.judge import EXCESS_CAP

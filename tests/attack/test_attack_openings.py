@@ -15,11 +15,12 @@ from farflung.app import lender as role
 from farflung.app import objects, wire
 from farflung.app.vault import Vault
 from farflung.app.wrapping import LeaseKey, wrap
+from farflung.core.claims import Border
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OBJECT_KEY, SigningKey, derive
 from farflung.core.ids import Hash, Signature
 from farflung.store.objects import open_object
-from farflung.train.trace import Border, are_opened
+from farflung.train.trace import are_opened
 from farflung.verify.blind import Blind, blind
 
 replace = msgspec.structs.replace

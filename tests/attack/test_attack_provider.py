@@ -42,6 +42,7 @@ from farflung.app import objects, tenancy, wire
 from farflung.app.vault import Vault
 from farflung.app.wrapping import LeaseKey, wrap
 from farflung.core import limits
+from farflung.core.claims import Border
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
 from farflung.core.ids import Hash, Signature
@@ -54,7 +55,6 @@ from farflung.net.endpoints import Place
 from farflung.net.messages import Kind
 from farflung.store.objects import Manifest, seal
 from farflung.train.roundlog import Contribution, payload_hash
-from farflung.train.trace import Border
 from farflung.verify.blind import Blind, blind
 
 replace = msgspec.structs.replace

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from verify_story import PEERS, SPEC, Story, replace
 
+from farflung.core.claims import Border
 from farflung.core.crypto import digest
 from farflung.core.errors import ProtocolError, VerificationError
 from farflung.core.ids import ZERO_HASH
@@ -14,7 +15,7 @@ from farflung.job.spec import ChurnSpec
 from farflung.ledger.tx import Finding, Verdict
 from farflung.train.roundlog import Contribution, Member, RoundOpened, payload_hash
 from farflung.train.sync import Sync
-from farflung.train.trace import Border, Statistics, Trace
+from farflung.train.trace import Statistics, Trace
 from farflung.verify.check import Check, Statement, decoded
 from farflung.verify.opening import Place, needed, read_ends, start_fault
 from farflung.verify.reader import verify_run

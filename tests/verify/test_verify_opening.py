@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from farflung.core.claims import Border
 from farflung.core.codec import encode
 from farflung.core.crypto import digest, local_key
 from farflung.core.errors import VerificationError
@@ -16,7 +17,7 @@ from farflung.core.layout import Layout
 from farflung.job.spec import AuditSpec, JobSpec, SyncSpec, Terms
 from farflung.ledger.tx import Finding, Verdict, sign_verdict
 from farflung.train.roundlog import Contribution
-from farflung.train.trace import Border, Statistics, Trace
+from farflung.train.trace import Statistics, Trace
 from farflung.verify import evidence as files
 from farflung.verify.blind import blind, nonce_of
 from farflung.verify.commitments import commit

@@ -20,6 +20,7 @@ from farflung.app.owing import Debts, WithheldError
 from farflung.app.wire import order
 from farflung.app.workplace import Worker, Workplace
 from farflung.core import limits
+from farflung.core.claims import Border
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError
@@ -33,7 +34,7 @@ from farflung.train import messages, segments, snapshot
 from farflung.train.inner import VECTORS
 from farflung.train.segments import BorderState
 from farflung.train.sync import Sync
-from farflung.train.trace import Border, are_opened
+from farflung.train.trace import are_opened
 from farflung.verify import audit as chair
 from farflung.verify import opening
 from farflung.verify.blind import Blind, blind, nonce_of

@@ -34,6 +34,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from farflung.core import limits
+from farflung.core.claims import Border
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
 from farflung.core.ids import Hash, PeerId, Signature
@@ -45,7 +46,7 @@ from farflung.net.endpoints import DIRECT, Place
 from farflung.net.groups import SignedRoster
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution, Member
-from farflung.train.trace import Border, Leaf
+from farflung.train.trace import Leaf
 from farflung.verify.blind import Blind
 
 PROPOSE = "lease.propose"

@@ -8,8 +8,29 @@
 
 from __future__ import annotations
 
+from farflung.core.codec import Wire
 from farflung.core.crypto import NS_ACK, NS_COMMITMENT, digest, is_signed
 from farflung.core.ids import Hash, PeerId, Signature
+
+
+class Border(Wire, frozen=True):
+    """Private state at the border before segment `index`. `steps`: what the optimizer has counted so far.
+
+    Each root is core.layout.state_root over the vectors of that part by their names in train.inner (`params` for the
+    weights); ZERO_HASH stands for no vectors (fresh).
+    """
+
+    round: int
+    index: int
+    steps: int
+    params: Hash
+    optimizer: Hash
+    residual: Hash
+
+
+def leaf_count(segments: int) -> int:
+    """Leaves of a trace: borders, statistics and payload."""
+    return segments + 3
 
 
 def number(value: int) -> bytes:

@@ -54,6 +54,13 @@ GRAPH_OUTPUTS: Final = 1 << 17
 GRAPH_ARGS: Final = 3  # of one node
 GRAPH_FOLD: Final = 4096  # the side that one sum, maximum or matrix product runs over
 
+EXECUTION_LEAVES: Final = 1 << 32  # tiles of one segment's execution: eight levels of a 16-ary tree
+EXHIBIT_BYTES: Final = (
+    240 * KIB
+)  # what the referee is given: the rest of TX_BYTES is the transaction around it
+EXHIBIT_TILES: Final = 64  # opened tiles of arguments
+EXHIBIT_ENTRIES: Final = GRAPH_ARGS  # of a value's arguments
+
 # Ledger
 NEVER: Final = 1 << 63  # after every ledger time
 TX_BYTES: Final = 256 * KIB

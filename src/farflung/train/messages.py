@@ -6,10 +6,11 @@ the agent keeps both on disk, encrypted. One request is answered by one reply, i
 
 from __future__ import annotations
 
+from farflung.core.claims import Border
 from farflung.core.codec import Wire
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec
-from farflung.train.trace import Border, Trace
+from farflung.train.trace import Trace
 
 
 class Setup(Wire, frozen=True, tag="setup"):

@@ -1,6 +1,6 @@
 """What stands at the border of a segment: its roots, its byte form for an auditor, and how far two of them lie apart.
 
-A border's state is weights, optimizer and what is unsent (train.trace.Border says which ones). Opened, it is a file of
+A border's state is weights, optimizer and what is unsent (core.claims.Border says which ones). Opened, it is a file of
 train.sections; what everybody already has is left out: the weights of border 0 are P_r's, and a fresh optimizer
 with nothing unsent is no file at all.
 """
@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from farflung.core.claims import Border
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.layout import Float32, Layout, state_root
@@ -21,7 +22,7 @@ from farflung.job.spec import OptimizerSpec
 from farflung.train import inner, sections
 from farflung.train.inner import OFFSET, RESIDUAL
 from farflung.train.sections import Kind, Sections
-from farflung.train.trace import PARAMS, Border
+from farflung.train.trace import PARAMS
 
 Float64 = NDArray[np.float64]
 

@@ -22,25 +22,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from farflung.core import merkle
+from farflung.core.claims import Border, leaf_count
 from farflung.core.codec import Wire, encode
 from farflung.core.ids import Hash
 
 PARAMS: Final = "params"
-
-
-class Border(Wire, frozen=True):
-    """Private state at the border before segment `index`. `steps`: what the optimizer has counted so far.
-
-    Each root is core.layout.state_root over the vectors of that part by their names in train.inner (`params` for the
-    weights); ZERO_HASH stands for no vectors (fresh).
-    """
-
-    round: int
-    index: int
-    steps: int
-    params: Hash
-    optimizer: Hash
-    residual: Hash
 
 
 class Statistics(Wire, frozen=True):
@@ -84,11 +70,6 @@ class Leaf(Wire, frozen=True):
 def statistics_index(segments: int) -> int:
     """Where the statistics stand among the leaves."""
     return segments + 1
-
-
-def leaf_count(segments: int) -> int:
-    """Borders, statistics and payload."""
-    return segments + 3
 
 
 def are_opened(root: Hash, segments: int, leaves: Sequence[Leaf]) -> bool:

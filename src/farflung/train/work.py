@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from farflung.core.claims import Border
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Float32
@@ -23,7 +24,7 @@ from farflung.train.roundlog import payload_hash
 from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sent, Sync
-from farflung.train.trace import Border, Statistics, Trace
+from farflung.train.trace import Statistics, Trace
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from farflung.core.claims import Border
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash
 from farflung.core.layout import Float32, Layout
@@ -17,7 +18,7 @@ from farflung.ledger.tx import Finding
 from farflung.train import segments
 from farflung.train.messages import Reencoded, Reran
 from farflung.train.segments import BorderState
-from farflung.train.trace import Border, Leaf
+from farflung.train.trace import Leaf
 from farflung.verify.judge import EXCESS_CAP, Found, compare, finding_of
 from farflung.verify.opening import Ends, Place, are_losses, read_ends
 

@@ -8,11 +8,10 @@ because its own key is inside. The nonce is derived from the verifier's key: aft
 
 from __future__ import annotations
 
-from farflung.core.claims import number
+from farflung.core.claims import Border, number
 from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_AUDIT, NS_NONCE, SigningKey, digest, is_signed
 from farflung.core.ids import Hash, PeerId, Signature
-from farflung.train.trace import Border
 
 
 class Blind(Wire, frozen=True):

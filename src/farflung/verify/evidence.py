@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from farflung.core import limits
+from farflung.core.claims import Border
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_EVIDENCE, digest
 from farflung.core.ids import Hash, PeerId
@@ -16,7 +17,7 @@ from farflung.job.spec import JobSpec, Terms
 from farflung.ledger.tx import DAMNING, Claim, SignedVerdict, is_verdict_signed
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution
-from farflung.train.trace import Border, Leaf, are_opened
+from farflung.train.trace import Leaf, are_opened
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.commitments import is_commitment
 from farflung.verify.commitments import opens as opens_commitment

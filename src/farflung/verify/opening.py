@@ -16,12 +16,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from farflung.core import limits
+from farflung.core.claims import Border, leaf_count
 from farflung.core.codec import decode
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
 from farflung.job.spec import JobSpec
 from farflung.train.roundlog import Contribution
-from farflung.train.trace import Border, Leaf, Statistics, are_opened, leaf_count, statistics_index
+from farflung.train.trace import Leaf, Statistics, are_opened, statistics_index
 
 LOSSES: Final = 1e-3  # how far, relative to a verifier's loss, a stated loss may lie
 
