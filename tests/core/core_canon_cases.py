@@ -65,7 +65,7 @@ GRAPHS: dict[str, Graph] = {
     ),
     "take": _graph(Node("take", (0, 1), "f32", (70, 66), ()), inputs=(("f32", (4, 66)), ("i64", (70,)))),
     "put_add": _graph(
-        Node("put_add", (0, 1), "f32", (66, 65), (66,)), inputs=(("i64", (300,)), ("f32", (300, 65)))
+        Node("put_add", (0, 1), "f32", (66, 65), (66,)), inputs=(("i64", (256,)), ("f32", (256, 65)))
     ),
 }
 
@@ -103,7 +103,7 @@ GOLDEN: dict[str, str] = {
     "move": "9ed43eca1599d7fa",
     "place": "c1a3deee7888b825",
     "take": "a1a016863d0e2499",
-    "put_add": "d4578d7e4a87a4ac",
+    "put_add": "b2e61f45897ffbaa",
 }
 
 

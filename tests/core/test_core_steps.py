@@ -125,7 +125,7 @@ def test_the_root_reads_any_memory_order_and_byte_order_alike() -> None:
     root = tensor_root(tensor, values)
     assert tensor_root(tensor, np.asfortranarray(values)) == root
     assert tensor_root(tensor, values.astype(">f4")) == root
-    assert layouts.ROOT_CHUNK == 1 << 16
+    assert layouts.ROOT_CHUNK == 1 << 12
 
 
 @given(values=st.lists(FLOATS, min_size=1, max_size=30))

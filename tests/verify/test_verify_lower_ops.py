@@ -38,6 +38,12 @@ OPERATIONS = {
     "rows by index": (lambda a, i, j: a[j[:3]] + a[j[1:], j[1:]].unsqueeze(1), X),
     "rows from the end": (lambda a, i, j: a[j - 3], X),
     "rows added": (lambda a, i, j: a.index_put((j,), a[:1].expand(4, 4, 5), accumulate=True), X),
+    "many rows added": (
+        lambda a, i, j: torch.zeros(4, 5).index_put(
+            (j.repeat(150),), a.repeat(50, 1, 1)[:, 0].repeat(4, 1), accumulate=True
+        ),
+        X,
+    ),
     "gather": (lambda a, i, j: torch.gather(a[0], 0, i.clamp(0, 2)), X),
     "scatter a number": (lambda a, i, j: a[0].scatter(0, i.clamp(0, 2), 9.0), X),
     "scatter a tensor": (lambda a, i, j: a[0].scatter(1, j.unsqueeze(1), a[1, :, :1]), X),

@@ -22,7 +22,9 @@ from farflung.core.ids import Hash
 
 Float32 = NDArray[np.float32]
 
-ROOT_CHUNK: Final = 1 << 16  # elements of one Merkle leaf of a tensor
+ROOT_CHUNK: Final = (
+    1 << 12
+)  # elements of one Merkle leaf of a tensor: one fits into a transaction with its path
 
 
 class TensorSpec(Wire, frozen=True):

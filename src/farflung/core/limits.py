@@ -52,7 +52,9 @@ GRAPH_INPUTS: Final = 1 << 17
 GRAPH_NODES: Final = 1 << 17
 GRAPH_OUTPUTS: Final = 1 << 17
 GRAPH_ARGS: Final = 3  # of one node
-GRAPH_FOLD: Final = 4096  # the side that one sum, maximum or matrix product runs over
+GRAPH_FOLD: Final = (
+    256  # what one sum, maximum, matrix product or `put_add` runs over: an element's arguments are few
+)
 
 EXECUTION_LEAVES: Final = 1 << 32  # tiles of one segment's execution: eight levels of a 16-ary tree
 EXHIBIT_BYTES: Final = (

@@ -193,6 +193,8 @@ def _put(call: Call) -> Tensor:
     index, rows = (arg.shape for arg in call.args)
     if len(index) != 1 or len(rows) != 2 or index[0] != rows[0]:
         call.bad_args("they are not [n] and [n, D]")
+    if index[0] > limits.GRAPH_FOLD:
+        call.bad_args(f"the index is over {limits.GRAPH_FOLD}")
     if not 0 < call.attrs[0] <= limits.ELEMENTS:
         call.bad_attrs("a number of rows is due")
     return Tensor(F32, (call.attrs[0], rows[1]))

@@ -9,7 +9,7 @@ the tile and what was fetched before, alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ from farflung.core.errors import ProtocolError
 from farflung.core.layout import Float32
 
 SIDE: Final = 64
-INDICES: Final = 4096  # of `put_add`, looked at together
 
 Places = NDArray[np.int64]  # flat, row-major
 Fetch = Callable[
@@ -161,7 +160,7 @@ def _folded(fold: Callable[[Float32], Float32]) -> Callable[[Work], Array]:
         along = np.arange(n, dtype=np.int64)
         rows = [
             fold(work.fetch(0, row[:, None] * n + along)) for row in work.places
-        ]  # a row at a time: 64 x 4096
+        ]  # a row at a time: 64 x 256
         return np.stack(rows)
 
     return kernel
@@ -216,23 +215,17 @@ def _taken(work: Work) -> Array:
 
 
 def _put(work: Work) -> Array:
-    """All indices, some at a time; then the rows that fall into the tile, added one after the other."""
+    """All indices; then the rows that fall into the tile, added one after the other."""
     count, width = work.shapes[1]
     columns = np.arange(work.at.left, work.at.right, dtype=np.int64)
     made = np.zeros(work.at.shape, np.float32)
-    for start, index in _indices(work, count):
-        hits = np.flatnonzero((index >= work.at.top) & (index < work.at.bottom))
-        if not len(hits):
-            continue
-        rows = work.fetch(1, (start + hits)[:, None] * width + columns)
+    index = work.fetch(0, np.arange(count, dtype=np.int64))
+    hits = np.flatnonzero((index >= work.at.top) & (index < work.at.bottom))
+    if len(hits):
+        rows = work.fetch(1, hits[:, None] * width + columns)
         for target, row in zip(index[hits] - work.at.top, rows, strict=True):
             made[target] = made[target] + row
     return made
-
-
-def _indices(work: Work, count: int) -> Iterator[tuple[int, Places]]:
-    for start in range(0, count, INDICES):
-        yield start, work.fetch(0, np.arange(start, min(count, start + INDICES), dtype=np.int64))
 
 
 _KERNELS: Final[dict[str, Callable[[Work], Array]]] = {

@@ -15,7 +15,7 @@ from farflung.core.canon.rules import BOOL, F32, I64
 from farflung.verify.canon import views
 from farflung.verify.canon.draft import Draft, Value
 from farflung.verify.canon.pointwise import Operand, Out, RefusedError, binary, chosen, convert, lift
-from farflung.verify.canon.sums import total
+from farflung.verify.canon.sums import SPAN, total
 
 
 def embedding(d: Draft, out: Out, table: Value, index: Value, *_: object) -> Value:
@@ -35,7 +35,19 @@ def embedding_gradient(
     if padding >= 0:
         is_padding = views.reshape(d, binary(d, "eq", flat, d.const(padding, I64), BOOL), (index.size, 1))
         rows = chosen(d, is_padding, d.const(0.0), rows)
-    return d.add("put_add", (flat, rows), F32, out.shape, (length,))
+    return put_add(d, flat, rows, length)
+
+
+def put_add(d: Draft, index: Value, rows: Value, length: int) -> Value:
+    """Rows (n, D) added to zeros (length, D) at index (n,): SPAN of them at a time, what they give is added in turn."""
+    result: Value | None = None
+    for start in range(0, index.size, SPAN):
+        count = min(SPAN, index.size - start)
+        some = views.part(d, index, 0, start, count), views.part(d, rows, 0, start, count)
+        one = d.add("put_add", some, F32, (length, rows.shape[1]), (length,))
+        result = one if result is None else binary(d, "add", result, one)
+    assert result is not None
+    return result
 
 
 def _place(d: Draft, indices: Sequence[Value | None], x: Value) -> tuple[Value, tuple[int, ...], int]:
@@ -81,7 +93,7 @@ def index_put(
     length, width = math.prod(x.shape[:sides]), math.prod(x.shape[sides:])
     whole = views.expand(d, values, (*shape, *x.shape[sides:]))
     rows = views.reshape(d, whole, (flat.size, width))
-    put = views.reshape(d, d.add("put_add", (flat, rows), F32, (length, width), (length,)), x.shape)
+    put = views.reshape(d, put_add(d, flat, rows, length), x.shape)
     return put if d.filled(x) == (0,) else binary(d, "add", x, put)
 
 

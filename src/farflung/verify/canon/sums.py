@@ -15,7 +15,7 @@ from farflung.verify.canon import views
 from farflung.verify.canon.draft import Draft, Value
 from farflung.verify.canon.pointwise import Out, RefusedError, binary, convert, inverse_root, negated, unary
 
-SPAN = limits.GRAPH_FOLD  # longest side of one `sum`, `max` or `matmul`
+SPAN = limits.GRAPH_FOLD  # longest side of one `sum`, `max`, `matmul`, and index of one `put_add`
 EXACT = 1 << 24  # whole numbers up to here are exact in float32
 
 
