@@ -1,4 +1,5 @@
-"""Ways not to do the work (job.cheats), to show and to test what an audit finds (Setup.cheat). Never on by themselves.
+"""Ways not to do a round's work (job.cheats), to show and to test what an audit finds (Setup.cheat). Never on by
+themselves. Those that spoil segment after segment are ways of train.shortcuts.
 
     kind              what it does instead                                     compute saved
     none              nothing: honest
@@ -19,20 +20,19 @@ repeated gives the same bytes.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
-import torch
 
-from farflung.core.crypto import NS_DATA_ORDER, derive, digest
 from farflung.core.errors import SpecError
 from farflung.core.layout import Float32
 from farflung.job.cheats import HONEST, KINDS
-from farflung.train import local, messages, order, segments, work
+from farflung.train import messages, segments, shortcuts, work
 from farflung.train.inner import VECTORS, InnerState
-from farflung.train.local import Batches, Pulse
+from farflung.train.local import Pulse
 from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sent
@@ -40,7 +40,6 @@ from farflung.train.work import Honest, Job, Made
 
 FIRST: Final = 1  # the first round that a cheat spoils
 POISON: Final = -4.0
-WINDOWS: Final = 2  # batches that `wrong-data` goes round
 
 
 class Past(NamedTuple):
@@ -66,62 +65,25 @@ class Cheat(Honest):
         raise NotImplementedError
 
 
-class Skip(Cheat):
-    """Makes every second step, and counts all."""
+class Short(Cheat):
+    """Takes one way around the work in every segment (train.shortcuts)."""
+
+    def __init__(self, job: Job, play: shortcuts.Play) -> None:
+        super().__init__(job)
+        self.play = play
 
     def spoil(self, state: PublicState, held: InnerState, pulse: Pulse) -> Made:
-        """A skipped step repeats the loss of the one before it."""
+        """Segment after segment, with what was unsent before the round at every border."""
         job, member = self.job, self.job.setup.member
-        batches = job.batches(state.round, member)
-        first_border = work.fresh(state, held)
-        at = replace(first_border, params=segments.begin(replace(first_border, params=None), state.params))
-        states, losses, largest = [first_border], list[float](), 0.0
-        for step in range(self.steps):
-            if step % 2 == 0:
-                leg = local.leg(job.model, job.spec, at, batches, member, range(step, step + 1), pulse)
-                at, seen, largest = leg.end, leg.losses[0], max(largest, leg.grad_norm)
-            else:
-                at = replace(at, step=at.step + 1)
-            losses.append(seen)
-            if step + 1 in self.borders:
-                states.append(at)
+        first = work.fresh(state, held)
+        at = replace(first, params=segments.begin(replace(first, params=None), state.params))
+        states, losses, largest = [first], list[float](), 0.0
+        for begin, end in itertools.pairwise(self.borders):
+            leg = self.play(shortcuts.Segment(job, job.spec, at, member, range(begin, end), pulse))
+            at, largest = leg.end, max(largest, leg.grad_norm)
+            losses += leg.losses
+            states.append(at)
         return Made(tuple(states), tuple(losses), largest)
-
-
-class OtherBatches(Cheat):
-    """Trains in full, on batches that the spec does not give."""
-
-    def spoil(self, state: PublicState, held: InnerState, pulse: Pulse) -> Made:
-        """An honest round on `batches`."""
-        return work.trained(self.job, state, held, self.batches(state.round), pulse, self.borders)
-
-    def batches(self, round: int) -> Batches:
-        """What it trains on in a round, by step."""
-        raise NotImplementedError
-
-
-class HalfBatch(OtherBatches):
-    """Half of the rows, one at least."""
-
-    def batches(self, round: int) -> Batches:
-        """The first rows of the right batch."""
-        right = self.job.batches(round, self.job.setup.member)
-        rows = max(1, self.job.spec.batch // 2)
-
-        def half(step: int) -> tuple[order.Int64, order.Int64]:
-            x, y = right(step)
-            return x[:rows], y[:rows]
-
-        return half
-
-
-class WrongData(OtherBatches):
-    """The same few windows all the time."""
-
-    def batches(self, round: int) -> Batches:
-        """The first batches of round 0, in turn."""
-        first = self.job.batches(0, self.job.setup.member)
-        return lambda step: first(step % WINDOWS)
 
 
 class Idle(Cheat):
@@ -144,11 +106,8 @@ class Idle(Cheat):
 
     def first_loss(self, state: PublicState) -> float:
         """The loss of step 0, as an honest peer sees it."""
-        job, member = self.job, self.job.setup.member
-        job.model.put(state.params)
-        local.seed(job.spec, state.round, member, 0)
-        with torch.no_grad():
-            return float(job.model.loss(*local.tensors(job.batches(state.round, member)(0))))
+        at, setup = BorderState(state.round, 0, state.params), self.job.setup
+        return shortcuts.Segment(self.job, self.job.spec, at, setup.member, range(1)).glance()
 
     def change(self, state: PublicState, past: Past) -> Float32 | None:
         """What to send as P_end - P_r, shape (size,); None when there is nothing."""
@@ -168,14 +127,8 @@ class Noise(Idle):
 
     def change(self, state: PublicState, past: Past) -> Float32 | None:
         """Uniform in every element, the right length in every tensor."""
-        key = digest(NS_DATA_ORDER, b"noise", self.job.spec.seed.to_bytes(8, "little"))
-        about = state.round.to_bytes(8, "little") + self.job.setup.member.to_bytes(8, "little")
-        raw = derive(NS_DATA_ORDER, key, about, length=4 * past.change.size)
-        noise = np.frombuffer(raw, "<i4").astype(np.float32)
-        for _, place in self.job.model.layout.slices():
-            norm = float(np.linalg.norm(noise[place]))
-            noise[place] *= np.float32(float(np.linalg.norm(past.change[place])) / max(norm, 1.0))
-        return noise
+        about = (state.round, self.job.setup.member)
+        return shortcuts.drawn(self.job.spec.seed, about, self.job.model.layout, past.change)
 
 
 class Copy(Idle):
@@ -228,14 +181,18 @@ def claimed(
     return Made(tuple(states), losses, past.grad_norm)
 
 
+def _short(name: str) -> Callable[[Job], Honest]:
+    return lambda job: Short(job, shortcuts.SHORTCUTS[name].play)
+
+
 _WORKERS: Final[Mapping[str, Callable[[Job], Honest]]] = {
     HONEST: Honest,
-    "skip": Skip,
+    "skip": _short("skip"),
     "stale": Stale,
     "copy": Copy,
     "noise": Noise,
-    "half-batch": HalfBatch,
-    "wrong-data": WrongData,
+    "half-batch": _short("half-batch"),
+    "wrong-data": _short("few-batches"),
     "poison-encoding": Poison,
 }
 

@@ -36,6 +36,7 @@ from torch.backends import mkldnn
 from farflung.core.crypto import NS_DATA_ORDER, derive, digest
 from farflung.job.spec import JobSpec
 from farflung.train import local, segments
+from farflung.train.altered import Altered
 from farflung.train.local import Pulse
 from farflung.train.model import Model
 from farflung.train.segments import BorderState, Float64
@@ -89,11 +90,11 @@ def measure(job: Job, state: PublicState, pulse: Pulse) -> tuple[tuple[str, tupl
     return tuple((name, tuple(float(d) for d in apart)) for name, apart in worst.items())
 
 
-class Off(Model):
+class Off(Altered):
     """A model whose gradients are those of weights times 1 + s u: u = 2^-23, and signs s that the seed draws."""
 
     def __init__(self, model: Model, seed: int) -> None:
-        self.__dict__.update(vars(model))  # the same storage
+        super().__init__(model)
         key = digest(NS_DATA_ORDER, b"rounding", seed.to_bytes(8, "little"))
         drawn = derive(NS_DATA_ORDER, key, length=(model.layout.size + 7) // 8)
         signs = np.unpackbits(np.frombuffer(drawn, np.uint8), count=model.layout.size)
