@@ -30,21 +30,28 @@ def test_what_is_weighed_by_default_is_what_a_local_network_stakes_and_draws(
 ) -> None:
     said, spec = facts(capsys), JobSpec()
     assert said["stake"] == stake_of(spec) == STAKE_ROUNDS * said["pay"]
-    assert (said["rate"], said["segments"], said["voices"]) == (spec.audit.rate, spec.audit.segments, 2)
-    assert said["overhead"] == spec.audit.rate / spec.audit.segments
+    assert said["rate"] == pytest.approx(spec.audit.rate)
+    assert (said["segments"], said["voices"]) == (spec.audit.segments, 2)
+    assert said["overhead"] == pytest.approx(spec.audit.rate / spec.audit.segments)
 
 
-def test_a_lie_does_not_pay_today_and_silence_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_neither_a_lie_nor_silence_pays_in_the_default_job_from_the_first_round_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     said = facts(capsys)
-    assert said["lie"]["ratio"] == 21 / 8
-    assert said["silent"]["ratio"] == 3 / 8
+    assert said["lie"]["ratio"] == pytest.approx(2.1)
+    assert said["silent"]["ratio"] == pytest.approx(1.1)
+    assert said["unprofitable"]
+    assert said["least"]["held_rounds"] == 0
+    assert (said["overhead"], said["overhead_of_run"]) == pytest.approx((0.02, 0.05))
+    assert "So        cheating does not pay here\n" in told(capsys)
+
+
+def test_at_the_old_price_of_silence_it_would_pay(capsys: pytest.CaptureFixture[str]) -> None:
+    said = facts(capsys, "--silence", "10%")
+    assert said["silent"]["ratio"] == pytest.approx(0.3)
     assert not said["unprofitable"]
-    assert said["least"] == {
-        "stake": 70 * said["pay"],
-        "rate": 0.3334,
-        "withheld_permille": 350,
-        "held_rounds": 5,
-    }
+    assert said["least"]["withheld_permille"] == 451
 
 
 @pytest.mark.parametrize("cost", ["100%", "70%", "0.123456"])
@@ -79,7 +86,9 @@ def test_a_bound_is_never_exceeded(bound: str, capsys: pytest.CaptureFixture[str
 def test_a_rate_that_lies_a_hair_below_four_decimals_is_enough_as_it_is_drawn() -> None:
     """Drawn in 32 bits, 0.1 is a little less: 0.1001 is named."""
     hair = Fraction(1, 10**11)
-    found = weigh(JobSpec(), Asked(Fraction(20), cost=3 * (Fraction(1, 10) - hair)))
+    found = weigh(
+        JobSpec(), Asked(Fraction(20), cost=11 * (Fraction(1, 10) - hair) / 2, silence=Fraction(9, 40))
+    )
     assert found.rate == 0.1001
 
 
@@ -110,7 +119,7 @@ def test_an_answer_fits_80_columns(words: tuple[str, ...], capsys: pytest.Captur
 def test_who_looks_at_nothing_is_told_that_cheating_pays(capsys: pytest.CaptureFixture[str]) -> None:
     shown = told(capsys, "--set", "audit.rate=0", "--set", "audit.probation=0")
     assert "cheating pays here\n" in shown
-    assert "never with 4 of 4 false" in shown
+    assert "never with 5 of 5 false" in shown
     assert facts(capsys, "--absent", "100%")["least"]["stake"] is None
 
 
@@ -118,10 +127,8 @@ def test_half_of_the_verifiers_absent_is_worth_a_quarter_of_the_audits(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Two must agree, so each of them must look."""
-    half, quarter = (
-        facts(capsys, *words) for words in (("--absent", "50%"), ("--set", "audit.rate=0.03125"))
-    )
-    assert half["lie"]["ratio"] == quarter["lie"]["ratio"]
+    half, quarter = (facts(capsys, *words) for words in (("--absent", "50%"), ("--set", "audit.rate=0.025")))
+    assert half["lie"]["ratio"] == pytest.approx(quarter["lie"]["ratio"])
 
 
 def test_what_an_accusation_before_a_jury_makes_good_is_half_of_what_it_costs(
@@ -180,22 +187,21 @@ def test_the_example_of_the_page_is_what_is_reckoned(capsys: pytest.CaptureFixtu
     said = facts(capsys)
     equal = facts(capsys, "--silence", "100%")
     least, pay = said["least"], said["pay"]
-    lie, silent = said["lie"]["ratio"], said["silent"]["ratio"]
-    all_false, half, quarter = (one["rounds"] for one in said["rounds_to_catch"])
+    rate, lie, silent = (round(x, 6) for x in (said["rate"], said["lie"]["ratio"], said["silent"]["ratio"]))
+    all_false, three, two, _ = (one["rounds"] for one in said["rounds_to_catch"])
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     for wanted in (
-        f"{said['segments']} segments, a rate of {100 * said['rate']:g} %,",
+        f"{said['segments']} segments, a rate of {100 * rate:g} %,",
         f"and a stake of {said['stake'] // pay:g} rounds",
-        f"| {said['rate']} x (1 + 20) rounds' pay | {lie} times what it saves | does not pay |",
-        f"| {said['rate']} x (1 + 2) rounds' pay | {silent} times what it saves | pays |",
-        f"from {least['held_rounds']} earlier rounds on",
+        f"| {rate} x (1 + 20) rounds' pay | {lie} times what it saves | does not pay |",
+        f"| {rate} x (1 + 10) rounds' pay | {silent} times what it saves | does not pay |",
         f"| stake, in rounds' pay | 20 | {least['stake'] // pay} |",
-        f"| `audit.rate` | {said['rate']} | {least['rate']} |",
-        f"| share of the stake that silence costs | 10 % | {least['withheld_permille'] / 10:g} % |",
-        f"repeat {100 * said['overhead']:g} % of the training, and {100 * said['overhead_of_run']:.1f} % of a run",
+        f"| `audit.rate` | {rate} | {least['rate']} |",
+        f"| share of the stake that silence costs | 50 % | {least['withheld_permille'] / 10:g} % |",
+        f"repeat {100 * said['overhead']:g} % of the training, and {100 * said['overhead_of_run']:.2g} % of a run",
         f"a rate of {said['bounded']['rate']} needs a stake of {said['bounded']['stake'] / pay:.4g} rounds' pay",
         f"as much as a lie, {equal['bounded']['stake'] / pay:.4g} would do",
         f"after {all_false} rounds with a certainty of 99 %,",
-        f"in half of them after {half}, in one of four after {quarter}.",
+        f"in three of five after {three}, in two after {two}.",
     ):
         assert wanted in text

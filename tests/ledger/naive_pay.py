@@ -144,7 +144,7 @@ class NaivePay:
         self.nodes[op.node]["free"] += lease["stake"] - taken
         accusers = sorted(v.verifier for v in said)
         if job["law"].dispute_ms == 0:
-            self.bounty(op.node, taken, accusers)
+            self.bounty(op.node, taken, accusers, is_lie=taken == lease["stake"])
             lease["slashed"], lease["lost"] = True, taken
             return
         most = lease["max"] * lease["price"]
@@ -160,9 +160,9 @@ class NaivePay:
             "votes": {},
         }
 
-    def bounty(self, node: bytes, taken: int, accusers: list[bytes]) -> None:
+    def bounty(self, node: bytes, taken: int, accusers: list[bytes], *, is_lie: bool) -> None:
         left = taken
-        for name in accusers:
+        for name in accusers if is_lie else ():
             self.pay(name, taken // 2 // len(accusers))
             left -= taken // 2 // len(accusers)
         self.nodes[node]["burnt"] += left
@@ -201,7 +201,8 @@ class NaivePay:
         dispute["state"] = state
         due = 0
         if state == "upheld":
-            self.bounty(node, dispute["taken"] + dispute["bond"], dispute["accusers"])
+            is_lie = dispute["taken"] == lease["stake"]
+            self.bounty(node, dispute["taken"] + dispute["bond"], dispute["accusers"], is_lie=is_lie)
             lease["slashed"], lease["lost"] = True, dispute["taken"]
         else:
             due = max(lease["units"], lease["vouched"]) * lease["price"]

@@ -76,7 +76,17 @@ def test_a_dispute_holds_stake_and_pay_until_it_is_decided():
 def test_who_withheld_keeps_the_rest_of_its_stake_meanwhile():
     world = World(DISPUTED).watched()
     assert world.do(W, world.accuse(A, finding=tx.Finding.WITHHELD, excess=0)) == "ok"
-    assert (world.dispute(A).taken, world.node(A).free) == (10, 490)
+    assert (world.dispute(A).taken, world.node(A).free) == (50, 450)
+
+
+def test_what_silence_costs_is_burnt_whole_after_a_dispute_too():
+    """With the bond of its denial: two verifiers that lie about a silence gain nothing."""
+    world = World(DISPUTED).watched()
+    world.do(W, world.accuse(A, finding=tx.Finding.WITHHELD, excess=0))
+    assert world.do(A, DENIAL) == "ok"
+    assert world.do(VALIDATOR, GUILTY) == "ok"
+    assert [world.balance(key) for key in VERIFIERS] == [LENT] * 2
+    assert (world.dispute(A).state, world.node(A).burnt) == (DisputeState.UPHELD, 50 + BOND)
 
 
 def test_a_node_is_accused_once_in_a_job_and_works_there_no_more():

@@ -176,7 +176,7 @@ def test_a_job_keeps_the_parameters_under_which_it_was_created():
     assert world.job().terms == 0
     accused = world.accuse(NODES[0], *VERIFIERS, finding=tx.Finding.WITHHELD, excess=0)
     assert world.do(REQUESTER, accused) == "ok"
-    assert world.lease(NODES[0]).slashed == 10
+    assert world.lease(NODES[0]).slashed == 50
     assert world.do(REQUESTER, tx.JobCancel(JOB)) == "ok"
     row = world.state.find(JobRow, JOB)
     assert row is not None

@@ -93,7 +93,7 @@ def test_who_is_found_guilty_by_two_is_out_and_loses_pay_and_stake(finding: Find
     members = [{m.peer for m in r.members} for r in story.records if isinstance(r, RoundOpened)]
     assert members == [{A, B, C}, {A, B, C}, {B}]
     assert (lease(story, A).paid, report.slashed) == (0, 1)
-    assert lease(story, A).slashed == (1000 if finding is Finding.FALSE else 100)
+    assert lease(story, A).slashed == (1000 if finding is Finding.FALSE else 500)
     # Who saw nothing ran nothing again.
     reruns = (2 + 4) * SEGMENT if finding is Finding.FALSE else 4 * SEGMENT
     assert report.paid == (2 + 1 + 1) * SPEC.round_tokens + reruns

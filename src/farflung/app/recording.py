@@ -23,7 +23,7 @@ from farflung.core.events import Caught
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobState, LeaseRow
-from farflung.ledger.rules.bounties import share_of
+from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.tx import Finding, JobSlash, Progress
 from farflung.train.roundlog import Audited, contributions_root
 from farflung.verify.evidence import Evidence, claim_of, evidence_hash
@@ -108,9 +108,10 @@ class Recorder:
         if (await self._lease(guilty.node)).is_open:
             claim = claim_of(evidence)
             await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
-        taken = (await self._lease(guilty.node)).slashed
-        pending = await self._disputed(guilty.node)
-        bounty = share_of(taken, len(guilty.verdicts)) * len(guilty.verdicts)
+        lease = await self._lease(guilty.node)
+        taken, pending = lease.slashed, await self._disputed(guilty.node)
+        finders = finders_of(lease, taken, [signed.verdict.verifier for signed in guilty.verdicts])
+        bounty = share_of(taken, len(finders)) * len(finders)
         self._told.add(guilty.node)
         verdict = guilty.verdicts[0].verdict
         self._journal.emit(

@@ -120,8 +120,8 @@ class AuditSpec(Wire, frozen=True):
     peer were accepted in a row: whoever was away begins anew.
     """
 
-    segments: int = 4
-    rate: float = 0.125
+    segments: int = 5
+    rate: float = 0.1
     probation: int = 2
 
 

@@ -19,7 +19,7 @@ from farflung.ledger.block import Block, Genesis
 from farflung.ledger.disputes import DisputeAnswer, DisputeRow, DisputeState, JuryVote
 from farflung.ledger.judging import TRUSTED, UNJUDGED, Stamps
 from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
-from farflung.ledger.rules.bounties import share_of
+from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.seats import ValidatorAccuse, ValidatorRow
 from farflung.ledger.state import State, Step, apply_block, genesis_state
 from farflung.ledger.tables import Draft
@@ -180,7 +180,7 @@ def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[En
                 is_disputed = any(was is None and isinstance(new, DisputeRow) for was, new in changes)
                 yield from _of_node(step, before, row, is_disputed)
             case DisputeRow():
-                yield from _of_dispute(step, before, row)
+                yield from _of_dispute(step, before, row, leases)
             case JobRow():
                 yield from _of_job(before, row, leases)
             case ChannelRow():
@@ -202,21 +202,25 @@ def _of_node(step: Step, before: Row | None, row: NodeRow, is_disputed: bool) ->
         lost = (before.money if before else 0) - row.money
         yield Entry(row.node, What.SLASHED, 0, stake, about=step.op.job)
         for signed in step.op.verdicts:
-            share = lost // len(step.op.verdicts)
+            share = lost // len(step.op.verdicts)  # 0 of what is burnt whole
             yield Entry(signed.verdict.verifier, What.BOUNTY, share, other=row.node, about=step.op.job)
     elif stake:
         yield Entry(row.node, What.BONDED if stake > 0 else What.FREED, -stake, stake)
 
 
-def _of_dispute(step: Step, before: Row | None, row: DisputeRow) -> Iterator[Entry]:
+def _of_dispute(
+    step: Step, before: Row | None, row: DisputeRow, leases: Sequence[_Change]
+) -> Iterator[Entry]:
     """The bond of an answer, and to whom a decision gives stake and bond; pay is in the job's entries."""
     held = row.taken + row.bond
     if isinstance(step.op, DisputeAnswer):
         yield Entry(row.node, What.BOND, -row.bond, row.bond, about=row.job)
     elif before is not None and row.state == DisputeState.UPHELD:
         yield Entry(row.node, What.SLASHED, 0, -held, about=row.job)
-        for accuser in row.accusers:
-            share = share_of(held, len(row.accusers))
+        lease = next(new for _, new in leases if isinstance(new, LeaseRow) and new.node == row.node)
+        finders = finders_of(lease, row.taken, row.accusers)
+        for accuser in finders:
+            share = share_of(held, len(finders))
             yield Entry(accuser, What.BOUNTY, share, other=row.node, about=row.job)
     elif before is not None:
         yield Entry(row.node, What.GIVEN_BACK, held, -held, about=row.job)

@@ -1,8 +1,9 @@
-"""What becomes of money that a lie cost: half is bounty of those who found it, the rest is burnt.
+"""What becomes of money that a lie cost: half is bounty of those who found it, the rest is burnt. Silence is all burnt.
 
 Were all of it bounty, a worker could have itself accused by a friend and lose nothing (verify: incentives). Burnt
 money stays in the accused's row, so that the sum over all rows is still what genesis minted; it backs nothing, and
-nobody can move it.
+nobody can move it. That somebody showed nothing proves nothing, and nobody could show the opposite: were there a bounty
+for saying so, two verifiers would earn by it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from farflung.core.ids import PeerId
+from farflung.ledger.rows import LeaseRow
 from farflung.ledger.rules import nodes
 from farflung.ledger.rules.accounts import deposit
 from farflung.ledger.tables import Draft
@@ -17,7 +19,12 @@ from farflung.ledger.tables import Draft
 
 def share_of(taken: int, finders: int) -> int:
     """The bounty of each of the finders, in micro-credits: both divisions are rounded down."""
-    return taken // 2 // finders
+    return taken // 2 // finders if finders else 0
+
+
+def finders_of(lease: LeaseRow, taken: int, accusers: Sequence[PeerId]) -> Sequence[PeerId]:
+    """Who is rewarded for what this lease lost: a lie costs the whole stake; for less, nothing was shown to anybody."""
+    return accusers if taken == lease.stake else ()
 
 
 def spend(draft: Draft, accused: PeerId, taken: int, finders: Sequence[PeerId]) -> None:

@@ -108,8 +108,10 @@ def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:
 
 def _uphold(draft: Draft, row: DisputeRow) -> None:
     """As a slash without a dispute; the bond is lost as the stake is."""
-    bounties.spend(draft, row.node, row.taken + row.bond, row.accusers)
-    draft.put(replace(_lease(draft, row.job, row.node), slashed=row.taken, evidence=row.evidence))
+    lease = _lease(draft, row.job, row.node)
+    finders = bounties.finders_of(lease, row.taken, row.accusers)
+    bounties.spend(draft, row.node, row.taken + row.bond, finders)
+    draft.put(replace(lease, slashed=row.taken, evidence=row.evidence))
     _close(draft, row, DisputeState.UPHELD, due=0, slashed=row.taken)
     for accuser in row.accusers:
         _let_go(draft, row, accuser)

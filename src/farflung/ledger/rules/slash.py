@@ -48,7 +48,7 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
         disputes.open_(draft, job, lease, taken, verifiers, op.evidence)
         return
     nodes.seize(draft, lease.node, lease.stake, taken)
-    bounties.spend(draft, lease.node, taken, verifiers)
+    bounties.spend(draft, lease.node, taken, bounties.finders_of(lease, taken, verifiers))
     draft.put(replace(lease, slashed=taken, evidence=op.evidence, is_open=False))
     freed = lease.units_max * lease.unit_price
     draft.put(replace(job, reserved=job.reserved - freed, slashed=job.slashed + taken))
