@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.compress import merge as merging
-from farflung.compress.merge import Part, clip, mean, merge, sum_of_squares
+from farflung.compress.clipping import clip, sum_of_squares
+from farflung.compress.merge import Part, mean, merge
 from farflung.core import limits
 from farflung.core.canon.steps import to_fixed
 from farflung.core.errors import VerificationError
@@ -164,7 +165,7 @@ def test_a_silent_peer_neither_scales_others_up_nor_silences_three():
 def test_peers_that_trust_each_other_add_up_unclipped():
     layout = Layout.of({"w": (2,)})
     parts = [part(0, [1, 2], 3), part(1, [50, -50]), part(2, [0, 1])]
-    assert merge(layout, parts, is_clipped=False).total.tolist() == [53 * UNIT, -43 * UNIT]
+    assert merge(layout, parts, "mean").total.tolist() == [53 * UNIT, -43 * UNIT]
 
 
 def test_each_tensor_is_clipped_by_itself():

@@ -1,4 +1,4 @@
-"""The one merge: weighted sum of contributions in 64-bit fixed point, each clipped to the median norm.
+"""The one merge: weighted sum of contributions in 64-bit fixed point, each clipped to the median norm, by default.
 
 Exact (docs/architecture, law 1): integers commute, so the bits are the same whatever the order of arrival, library or
 machine. One unit is 2^-24; values saturate at 2^30 units; N * weight * range stays below 2^62.
@@ -10,17 +10,24 @@ Clip, for each tensor t by itself (as SparseLoCo's validators do, arXiv 2508.157
     y_i  = x_i f_i / 2^30           half to even
 so nobody is scaled up, and one peer among N ≥ 3 has no more weight than an honest one's norm gives it (up to half a
 unit an element from the rounding). With an honest majority the median is at most the largest honest norm.
+
+The rules: `clip` is this; `centered` goes on from it around the centre that it found (compress.centering); `mean` is
+the plain sum, for peers that trust each other (the library's groups; never a job). No rule stops a third of the peers
+that send the same bad direction at an honest size: that is for audits and exclusion (docs/concepts/robust-merge).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from farflung.compress import centering
+from farflung.compress.clipping import BLOCK as _BLOCK
+from farflung.compress.clipping import EXACT as _EXACT
+from farflung.compress.clipping import FACTOR_BITS, Float64, block_square, factor, scaled
 from farflung.compress.kernels import compiled
 from farflung.core import limits
 from farflung.core.canon.steps import FRACTION_BITS, SATURATION, Int64, mean_from_fixed
@@ -28,15 +35,11 @@ from farflung.core.errors import VerificationError
 from farflung.core.ids import PeerId, short
 from farflung.core.layout import Float32, Layout
 
-FACTOR_BITS: Final = 30
-_BLOCK: Final = 1 << 15  # elements at a time: temporaries stay in the cache
-_LIMB: Final = 15
 _HALF: Final = 36  # bits of the lower part of Σ x²; the upper one of limits.ELEMENTS values takes 60
-_EXACT: Final = 1 << 53  # float64 holds every integer up to here
 
 assert limits.PEERS * limits.WEIGHT * SATURATION < 1 << 62  # law 1
 
-Float64 = NDArray[np.float64]
+Rule = Literal["mean", "clip", "centered"]
 
 
 class Part(NamedTuple):
@@ -54,10 +57,9 @@ class Merged(NamedTuple):
     weight: int
 
 
-def merge(layout: Layout, parts: Sequence[Part], *, is_clipped: bool = True) -> Merged:
-    """The clipped weighted sum of `parts`, in any order. A fragment (some of a model's tensors) is a layout of its own.
+def merge(layout: Layout, parts: Sequence[Part], rule: Rule = "clip") -> Merged:
+    """The weighted sum of `parts`, in any order. A fragment (some of a model's tensors) is a layout of its own.
 
-    `is_clipped` False is the plain sum, for peers that trust each other (the library's groups; never a job).
     Beside the result it needs memory for one block at a time, however many parts there are.
     Raises VerificationError: FF-COMP-040 no part, or more than limits.PEERS; 041 a peer twice; 042 a weight out of
     range; 043 values of another shape; 044 values that are not finite.
@@ -65,7 +67,10 @@ def merge(layout: Layout, parts: Sequence[Part], *, is_clipped: bool = True) -> 
     _check(layout, parts)
     total = np.empty(layout.size, np.int64)
     for _, place in layout.slices():
-        _merge_tensor(total[place], [_Share.of(part, place) for part in parts], is_clipped)
+        _merge_tensor(total[place], [_Share.of(part, place) for part in parts], rule != "mean")
+        if rule == "centered":
+            values = [part.values[place] for part in parts]
+            centering.centre(total[place], values, [part.weight for part in parts])
     return Merged(total, sum(part.weight for part in parts))
 
 
@@ -103,7 +108,7 @@ def _measured(values: Float32, width: int) -> tuple[int, int, Int64]:
         chosen = _nonzero(block)
         fixed = _fixed(block if chosen is None else block[chosen])
         peaks.append(_peak(fixed))
-        square += _square(fixed.astype(np.float64), peaks[-1])
+        square += block_square(fixed.astype(np.float64), peaks[-1])
     return square >> _HALF, square & ((1 << _HALF) - 1), np.array(peaks, np.int64)
 
 
@@ -154,55 +159,15 @@ def _peak(fixed: Float32) -> int:
     return max(int(fixed.max()), -int(fixed.min())) if fixed.size else 0
 
 
-def _square(fixed: Float64, peak: int) -> int:
-    """Σ x² of at most 2^15 integers |x| ≤ peak ≤ 2^30, exactly: sums of products that float64 holds."""
-    if peak * peak * fixed.size <= _EXACT:
-        return int(fixed @ fixed)
-    high = np.rint(fixed * 2.0**-_LIMB)
-    low = fixed - high * 2.0**_LIMB
-    return (int(high @ high) << (2 * _LIMB)) + (int(high @ low) << (_LIMB + 1)) + int(low @ low)
-
-
 def _clipped(fixed: Float32, peak: int, scale: int) -> Float32 | Float64 | Int64:
     """x scale / 2^30 half to even, in float64 where it holds the products."""
     if scale == 1 << FACTOR_BITS:
         return fixed
     if peak << FACTOR_BITS > _EXACT:
-        return _scaled(fixed.astype(np.int64), scale)
-    scaled = fixed.astype(np.float64)
-    scaled *= scale * 2.0**-FACTOR_BITS
-    return np.rint(scaled, out=scaled)
-
-
-def sum_of_squares(fixed: Int64) -> int:
-    """Σ x² of fixed-point values, |x| ≤ 2^30, exactly."""
-    total = 0
-    for start in range(0, fixed.size, _BLOCK):
-        block = fixed[start : start + _BLOCK].astype(np.float64)
-        total += _square(block, SATURATION)
-    return total
-
-
-def factor(square: int, ceiling: int) -> int:
-    """f = floor(2^30 √(ceiling / square)), below 2^30, for square > ceiling."""
-    return math.isqrt((ceiling << (2 * FACTOR_BITS)) // square)
-
-
-def clip(fixed: Int64, square: int, ceiling: int) -> Int64:
-    """Values whose sum of squares is `square`, scaled down so that it is `ceiling` if that is less.
-
-    |x| ≤ 2^30 and the factor is below 2^30: no product overflows. x f / 2^30 is rounded half to even.
-    """
-    if square <= ceiling:
-        return fixed
-    return _scaled(fixed, factor(square, ceiling))
-
-
-def _scaled(fixed: Int64, scale: int) -> Int64:
-    """x scale / 2^30, half to even."""
-    product = fixed * scale
-    odd = (product >> FACTOR_BITS) & 1
-    return (product + (1 << (FACTOR_BITS - 1)) - 1 + odd) >> FACTOR_BITS
+        return scaled(fixed.astype(np.int64), scale)
+    product = fixed.astype(np.float64)
+    product *= scale * 2.0**-FACTOR_BITS
+    return np.rint(product, out=product)
 
 
 def _check(layout: Layout, parts: Sequence[Part]) -> None:

@@ -53,6 +53,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "sync.warmup_rounds": "dgc: rounds over which density falls from 25 % to topk / chunk",
     "sync.fragments": "parts of the tensors, one of which a round sends; 1 for all at once",
     "sync.delay": "1: what a round sends is applied a round later, and travels while the next one is trained",
+    "sync.merge": "clip: no norm counts for more than the median one; centered: around the centre of all, in 3 steps",
     "network.providers": "peers of the local network",
     "network.verifiers": "peers that repeat parts of others' work, and are paid for it; 0 for no audits",
     "network.hidden": "how many of the providers listen nowhere and are reached through a relay",

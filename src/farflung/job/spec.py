@@ -73,7 +73,8 @@ class SyncSpec(Wire, frozen=True):
     of the values or of their `transform`. The outer optimizer adds the merged change times outer_lr (`sgd`; with
     outer_momentum 0 plain averaging), or feeds it to `adamw`, or takes its `sign`. `warmup_rounds`: dgc's density
     falls to topk / chunk over them. `fragments` > 1: a round sends one part of the tensors in turn; `delay` 1: what a
-    round sends is applied a round later.
+    round sends is applied a round later. `merge`: each contribution's norm is held to the median around zero
+    (`clip`), or around the centre of all (`centered`: Karimireddy et al. 2021), tensor by tensor.
     """
 
     method: Literal["dense", "local_sgd", "diloco", "muloco", "sparse_loco", "demo", "dgc", "powersgd"] = (
@@ -94,6 +95,7 @@ class SyncSpec(Wire, frozen=True):
     warmup_rounds: int = 0
     fragments: int = 1
     delay: int = 0
+    merge: Literal["clip", "centered"] = "clip"
 
     @property
     def public_vectors(self) -> int:

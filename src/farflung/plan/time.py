@@ -41,6 +41,7 @@ ROUND_LATENCY: Final = 0.25  # seconds a round waits for messages, blocks and di
 ALONE_THREADS: Final = 4  # at most, of one machine that trains alone: small models gain nothing from more
 SECOND_THREAD: Final = 0.5  # of the first thread's work, what each further one adds
 PART_ELEMENT: Final = 5e-9  # core-seconds to decode one payload, per element of public state
+CENTRED_ELEMENT: Final = 1.5e-7  # the same, where sync.merge = "centered" looks for the centre of all
 MERGE_ELEMENT: Final = 1.5e-8  # core-seconds to apply, hash and store one element of public state
 DECODE_BYTE: Final = 2e-8  # core-seconds to seal, send, fetch, open and decode one payload byte
 
@@ -173,7 +174,8 @@ def duration(
     work = flop / rate * (1.0 + BORDER)
     audited, count = audit_work(spec, layout, traffic, rate), audits.expected(spec).count
     beside = max(0.0, (work + audited) / cores - work / shared)
-    merge = (members + 1) * layout.size * (members * PART_ELEMENT + MERGE_ELEMENT)
+    part = PART_ELEMENT + CENTRED_ELEMENT * (spec.sync.merge == "centered")
+    merge = (members + 1) * layout.size * (members * part + MERGE_ELEMENT)
     touched = traffic.sync_round * DECODE_BYTE
     sync = spec.rounds * (ROUND_LATENCY + (merge + touched) / shared)
     opened = audits.moved(spec, audits.expected(spec), lambda vectors: FLOAT * layout.size * vectors)

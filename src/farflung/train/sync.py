@@ -176,7 +176,7 @@ class Sync:
             Decoded(p.peer, p.weight, self.decode(self.about(state, layout, p.peer), layout, p.payload))
             for p in parts
         ]
-        return mean(merge(part.layout, decoded))
+        return mean(merge(part.layout, decoded, self.spec.sync.merge))
 
     def apply(self, state: PublicState, layout: Layout, parts: Sequence[Part]) -> PublicState:
         """P_r and the accepted parts, in any order → P_{r+1}. Raises ProtocolError for a bad payload.

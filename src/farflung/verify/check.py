@@ -22,7 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from farflung.compress.merge import Part, sum_of_squares
+from farflung.compress.clipping import sum_of_squares
+from farflung.compress.merge import Part
 from farflung.compress.payload import About
 from farflung.core import limits
 from farflung.core.canon.steps import Int64, to_fixed

@@ -75,7 +75,7 @@ def gather(
     left_out = {**exchanged.missing, **broken}
     if len(parts) < terms.quorum:
         raise too_few(len(parts), terms.quorum, left_out)
-    change = mean(merge(part.layout, list(parts.values()), is_clipped=terms.is_clipped))
+    change = mean(merge(part.layout, list(parts.values()), "clip" if terms.is_clipped else "mean"))
     return Gathered(
         change,
         tuple(parts),
