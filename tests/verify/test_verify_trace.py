@@ -172,9 +172,18 @@ def test_a_model_traced_twice_gives_one_graph():
 def test_rates_are_inputs_and_only_those_that_the_optimizer_reads():
     spec = spec_of("adamw")
     first, later = trace.scalars(spec, 0, 1), trace.scalars(spec, 7, 8)
-    assert list(first) == list(later) == ["decay", "rate", "scale"]
+    assert list(first) == list(later) == ["lr", "decay", "bias", "scale"]
     assert all(first[name] != later[name] for name in first)
+    assert first["lr"] * first["bias"] == pytest.approx(1e-2 / 3 / (1 - 0.9))
+    assert trace.scalars(spec_of("sgd"), 0, 1).keys() == {"lr", "decay"}
     assert trace.scalars(spec_of("gradient"), 0, 1) == {}
+
+
+def test_rates_of_the_run_and_of_the_optimizer_are_told_apart():
+    spec = spec_of("adamw")
+    assert trace.scalars(spec, 7, 2) == trace.by_step(spec, 7) | trace.by_count(spec, 2)
+    assert trace.by_step(spec, 7) != trace.by_step(spec, 8)
+    assert trace.by_count(spec, 7) != trace.by_count(spec, 8)
 
 
 @pytest.mark.slow

@@ -4,13 +4,14 @@ Only the submitter's worker may trace, inside its sandbox: tracing runs the user
 everywhere else. The graph travels as data; nobody traces again to verify (another version of torch writes another
 graph). No job's terms name a graph yet. Inputs and outputs carry the names of the state:
 
-    in    params/NAME  VECTOR/NAME  buffers/NAME (where used)  x  y  and the scalars of SCALARS
+    in    params/NAME  VECTOR/NAME  buffers/NAME (where used)  x  y  and the scalars of BY_STEP and BY_COUNT
     out   params/NAME  VECTOR/NAME  loss  grad_norm
 
 The canonical step is the native one (train.local) but for rounding. The clip has no branch: the gradient is multiplied
 with select(norm ≤ limit, 1, limit / norm), where the native one leaves it alone or multiplies with a quotient that was
 taken in double precision; 1 · g is g, so that both agree where nothing is clipped. The norm is the root of the sum of
-each tensor's squares, a tensor at a time. Rates are float32 where training takes double precision.
+each tensor's squares, a tensor at a time. Rates are float32 where training takes double precision, and what depends
+on the step of the run as well as on the optimizer's own count is multiplied in the graph: each has one table.
 """
 
 from __future__ import annotations
@@ -39,13 +40,9 @@ from farflung.verify.canon.lower import lowered
 
 PARAMS: Final = "params"
 BUFFERS: Final = "buffers"
-# What of train.optim.Rates each optimizer reads, in the order of the graph's inputs.
-SCALARS: Final = {
-    "adamw": ("decay", "rate", "scale"),
-    "sgd": ("lr", "decay"),
-    "muon": ("lr", "decay", "rate", "scale"),
-    "gradient": (),
-}
+# What each optimizer reads: by the step of the run, and by the number of its own step, in the order of inputs.
+BY_STEP: Final = {name: () if name == "gradient" else ("lr", "decay") for name in VECTORS}
+BY_COUNT: Final = {name: ("bias", "scale") if name in ("adamw", "muon") else () for name in VECTORS}
 
 
 def traced(model: Model, spec: JobSpec) -> Graph:
@@ -61,11 +58,24 @@ def traced(model: Model, spec: JobSpec) -> Graph:
     return graph
 
 
-def scalars(spec: JobSpec, done: int, number: int) -> dict[str, Float32]:
-    """The scalar inputs of step `done` of the run (from 0), the peer's own step `number` (from 1)."""
+def by_step(spec: JobSpec, done: int) -> dict[str, Float32]:
+    """The scalars of step `done` of the run, from 0: the learning rate, and that times the weight decay."""
     lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
-    at = optim.rates(spec.optimizer, lr, number)._asdict()
-    return {name: np.asarray(at[name], np.float32) for name in SCALARS[spec.optimizer.name]}
+    at = optim.rates(spec.optimizer, lr, 1)
+    both = {"lr": lr, "decay": at.decay}
+    return {name: np.asarray(both[name], np.float32) for name in BY_STEP[spec.optimizer.name]}
+
+
+def by_count(spec: JobSpec, number: int) -> dict[str, Float32]:
+    """The scalars of the optimizer's own step `number`, from 1: AdamW's corrections of the mean and of the root."""
+    at = optim.rates(spec.optimizer, 1.0, number)
+    both = {"bias": at.rate, "scale": at.scale}
+    return {name: np.asarray(both[name], np.float32) for name in BY_COUNT[spec.optimizer.name]}
+
+
+def scalars(spec: JobSpec, done: int, number: int) -> dict[str, Float32]:
+    """All scalar inputs of step `done` of the run (from 0), the optimizer's own step `number` (from 1)."""
+    return by_step(spec, done) | by_count(spec, number)
 
 
 def buffers(model: Model) -> dict[str, np.ndarray]:
@@ -83,6 +93,7 @@ class _Step:
         self.names = [tensor.name for tensor in model.layout.tensors]
         self.buffers = sorted(name for name, _ in model.module.named_buffers())
         self.matrices = _matrices(model)
+        self.scalars = BY_STEP[spec.optimizer.name] + BY_COUNT[spec.optimizer.name]
         vectors = VECTORS[spec.optimizer.name]
         state = [f"{vector}/{name}" for vector in (PARAMS, *vectors) for name in self.names]
         self.inputs = [
@@ -90,7 +101,7 @@ class _Step:
             *(f"{BUFFERS}/{name}" for name in self.buffers),
             "x",
             "y",
-            *SCALARS[spec.optimizer.name],
+            *self.scalars,
         ]
         self.outputs = [*state, "loss", "grad_norm"]
 
@@ -104,7 +115,7 @@ class _Step:
             *(held[name].detach() for name in self.buffers),
             batch,
             batch.clone(),
-            *(torch.ones(()) for _ in SCALARS[self.spec.optimizer.name]),
+            *(torch.ones(()) for _ in self.scalars),
         ]
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
@@ -119,9 +130,7 @@ class _Step:
         vectors = [dict(zip(self.names, take(len(self.names)), strict=True)) for _ in VECTORS[optimizer.name]]
         held = dict(zip(self.buffers, take(len(self.buffers)), strict=True))
         x, y = take(2)
-        at = Rates(
-            **dict.fromkeys(Rates._fields, 0.0) | dict(zip(SCALARS[optimizer.name], left, strict=True))
-        )
+        at = _rates(dict(zip(self.scalars, left, strict=True)))
 
         def loss_of(weights: dict[str, Tensor]) -> Tensor:
             loss: Tensor = functional_call(self.module, (weights, held), (x, y))
@@ -168,6 +177,12 @@ class _Step:
             like = params[name].shape
             after[0][name], after[1][name] = moved[index].reshape(like), held[index].reshape(like)
             after[2][name] = torch.zeros(like)
+
+
+def _rates(at: dict[str, Tensor]) -> Rates:
+    """What the optimizer reads; what it does not read has no scalar and stands as 0."""
+    rate = at["lr"] * at["bias"] if "bias" in at else 0.0
+    return Rates(at.get("lr", 0.0), at.get("decay", 0.0), rate, at.get("scale", 0.0))
 
 
 def _single(
