@@ -5,6 +5,7 @@ What a ledger signs is not in it: whoever compares with the ledger needs a real 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from farflung.app.artefact import model_file, model_hash
 from farflung.app.folder import RunFolder
 from farflung.core import events
 from farflung.core.crypto import NS_OBJECT, digest, local_key
+from farflung.core.events import AnyEvent
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.layout import Layout
 from farflung.job import dataset
@@ -61,6 +63,13 @@ def build():
 """
 
 
+class _Nobody:
+    """Hears what is told, and keeps nothing of it."""
+
+    def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
+        """Tells of one event."""
+
+
 def finished_run(
     runs: Path, name: str, text: str = JOB, *, source: str = "", is_done: bool = True
 ) -> RunFolder:
@@ -74,7 +83,7 @@ def finished_run(
     run = folder.create(runs / name, identity)
     spec = resolved.spec
     preparation.write_resolved(run, resolved)
-    preparation.read_inputs(run, spec, runs / "data")
+    asyncio.run(preparation.read_inputs(run, spec, runs / "data", _Nobody()))
     code = source.encode()
     built = model.build(spec, code)
     module = digest(NS_OBJECT, code) if code else ZERO_HASH

@@ -23,7 +23,7 @@ from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.core.money import parse_credits
-from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, SyncSpec, Terms
+from farflung.job.spec import Ancestor, AuditSpec, JobSpec, ModelSpec, NetworkSpec, SyncSpec, Terms
 from farflung.ledger import tx
 from farflung.ledger.block import Genesis
 from farflung.ledger.chain import Chain
@@ -92,14 +92,23 @@ class Story:
     """One run from genesis to model. The honest one is `Story()`."""
 
     def __init__(
-        self, lies: Lies | None = None, *, spec: JobSpec = SPEC, layout: Layout = LAYOUT, done: int = 3
+        self,
+        lies: Lies | None = None,
+        *,
+        spec: JobSpec = SPEC,
+        layout: Layout = LAYOUT,
+        done: int = 3,
+        parent: Story | None = None,
     ):
+        """`parent`: the run whose final weights this one begins with."""
         self.lies, self.done = dict(lies or {}), done
         self.sync = Sync.of(spec)
         weights = np.random.default_rng(1).standard_normal(layout.size).astype(np.float32)
+        if parent is not None:
+            weights, spec = parent.public.params, replace(spec, model=replace(spec.model, start="parent"))
         initial = self.sync.initial(weights)
-        root = initial.root(layout)
-        made = Terms(spec, digest(NS_OBJECT, b"data"), ZERO_HASH, layout, REQUESTER.public, root)
+        about = (digest(NS_OBJECT, b"data"), ZERO_HASH, layout, REQUESTER.public, initial.root(layout))
+        made = Terms(spec, *about, lineage=parent.line if parent is not None else ())
         self.terms: Terms = self.told("terms", made)
         self.layout = layout
         self.public: PublicState = self.told("initial", initial)
@@ -113,6 +122,12 @@ class Story:
         self.model: bytes = self.told("model", card.write(self.terms, self.public))
         self.chain = Chain(self.genesis, VALIDATOR)
         self.book()
+
+    @property
+    def line(self) -> tuple[Ancestor, ...]:
+        """What the terms of a run say that stands on this one."""
+        itself = Ancestor(self.genesis.chain, self.terms.id, self.public.root(self.layout))
+        return (itself, *self.terms.lineage)
 
     @property
     def judged(self) -> int:

@@ -90,6 +90,11 @@ class RunFolder:
         return self.root / "dataset.bin"
 
     @property
+    def base_file(self) -> Path:
+        """The final weights of the run that this one stands on, as they were proved when it was created."""
+        return self.root / "base.bin"
+
+    @property
     def terms_file(self) -> Path:
         """What was fixed before the work: written last of all that a run is made from."""
         return self.root / "terms.bin"

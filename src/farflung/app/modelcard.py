@@ -107,7 +107,8 @@ def _plain(text: str) -> str:
 
 def _origin(card: Card, result: Result, model_hash: str) -> str:
     run = _plain(result.run)
+    stands = "".join(f"- stands on the final weights of job `{job}`\n" for job in card.lineage)
     return (
-        f"- run `{run}`, job `{card.job}`\n- model on the ledger `{model_hash}`\n"
+        f"- run `{run}`, job `{card.job}`\n{stands}- model on the ledger `{model_hash}`\n"
         f"- ledger root `{_plain(result.ledger_root)}`\n- `farflung verify-run {run}` recomputes it from the run's log"
     )

@@ -10,7 +10,9 @@ from typing import Any
 
 import msgspec
 
+from farflung.app import standing
 from farflung.app.folder import RunFolder
+from farflung.app.journal import Emitter
 from farflung.app.workplace import Worker, ask
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
@@ -23,7 +25,7 @@ from farflung.job import dataset
 from farflung.job.io.read import read_dataset, read_module
 from farflung.job.load import Resolved
 from farflung.job.model import gpt_shapes
-from farflung.job.spec import JobSpec, Terms, Tolerance
+from farflung.job.spec import Ancestor, JobSpec, Terms, Tolerance
 from farflung.train import messages, snapshot
 from farflung.verify.tolerance import tolerance_of
 
@@ -35,14 +37,16 @@ class Prepared(msgspec.Struct, frozen=True):
     ready: messages.Ready
 
 
-def read_inputs(folder: RunFolder, spec: JobSpec, base: Path) -> None:
-    """Reads data and module once, and keeps them in the run's folder."""
+async def read_inputs(folder: RunFolder, spec: JobSpec, base: Path, journal: Emitter) -> None:
+    """Reads data, module and the run that this one stands on once, and keeps them in the run's folder."""
     if not folder.dataset_file.exists():
         data = read_dataset(spec.data, spec.model, base)
         write_atomic(folder.dataset_file, dataset.pack(data), "run.dataset")
     if spec.model.kind == "module" and not folder.module_file.exists():
         source, _ = read_module(spec.model.module, base)
         write_atomic(folder.module_file, source, "run.module")
+    if not folder.terms_file.exists():
+        await standing.read_base(folder, spec, base, journal)
 
 
 def module_source(folder: RunFolder) -> bytes:
@@ -68,13 +72,25 @@ async def prepare(folder: RunFolder, spec: JobSpec, worker: Worker, key: Signing
     if terms is not None:
         return Prepared(terms, ready)
     state = await ask(worker, messages.Initialize(), messages.State)
-    write_atomic(folder.initial_file, state.snapshot, "run.initial")
     layout = Layout.of(dict(state.shapes))
-    tolerance = await _profile(worker, state.snapshot) if spec.is_audited else Tolerance()
+    initial, root, lineage = _first(folder, spec, state, layout)
+    write_atomic(folder.initial_file, initial, "run.initial")
+    tolerance = await _profile(worker, initial) if spec.is_audited else Tolerance()
     inputs = (digest(NS_OBJECT, data), _module_hash(module))
-    terms = Terms(spec, *inputs, layout, key.public, state.root, tolerance)
+    terms = Terms(spec, *inputs, layout, key.public, root, tolerance, lineage)
     write_atomic(folder.terms_file, encode(terms), "run.terms")
     return Prepared(terms, ready)
+
+
+def _first(
+    folder: RunFolder, spec: JobSpec, made: messages.State, layout: Layout
+) -> tuple[bytes, Hash, tuple[Ancestor, ...]]:
+    """Round 0's public state, its root, and what it stands on: weights of a proven run, or those that were made."""
+    base = standing.kept_base(folder)
+    if base is None:
+        return made.snapshot, made.root, ()
+    state = standing.first_state(base, spec, layout)
+    return snapshot.pack(state, layout), state.root(layout), base.lineage
 
 
 async def _profile(worker: Worker, initial: bytes) -> Tolerance:

@@ -33,7 +33,7 @@ from farflung.app.view import report
 from farflung.app.ways_to_ledger import client_in_run, reaches_of
 from farflung.core import events
 from farflung.core.codec import describe
-from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError
+from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import AnyEvent
 from farflung.core.layout import Layout
 from farflung.host.io.probe import machine
@@ -174,7 +174,7 @@ class Run:
     async def _through(self) -> events.Result:
         if not self._folder.resolved_file.exists():
             preparation.write_resolved(self._folder, self._resolved)
-        preparation.read_inputs(self._folder, self._spec, Path(self._identity.base))
+        await preparation.read_inputs(self._folder, self._spec, Path(self._identity.base), self._journal)
         layout = preparation.known_layout(self._spec)
         if layout is not None:
             self._show_plan(layout)
@@ -367,7 +367,7 @@ def start(root: Path, resolved: Resolved, identity: Identity, watchers: Sequence
     folder = folders.create(root, identity)
     try:
         return _to_end(folder, identity, resolved, watchers)
-    except (SpecError, PolicyError):
+    except (SpecError, PolicyError, VerificationError):
         if not folder.terms_file.exists():
             shutil.rmtree(root)  # nothing was begun: the corrected command may use the same place
         raise

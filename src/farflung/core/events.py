@@ -13,6 +13,7 @@ import msgspec
 from farflung.core.events_base import Event as Event
 from farflung.core.events_of_ledger import ChainsCompared as ChainsCompared
 from farflung.core.events_of_ledger import ValidatorKilled as ValidatorKilled
+from farflung.core.events_of_stacks import StandsOn as StandsOn
 from farflung.core.events_of_ways import Housed as Housed
 from farflung.core.events_of_ways import RelayPaid as RelayPaid
 from farflung.core.events_of_ways import WaysTaken as WaysTaken
@@ -365,6 +366,7 @@ AnyEvent = (
     | Usage
     | Sandboxed
     | Housed
+    | StandsOn
     | Drawn
     | AuditConcluded
     | Caught

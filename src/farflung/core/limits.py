@@ -107,6 +107,7 @@ VOTE_LOG_BYTES: Final = 256 * MIB  # blocks that are not final, of 64 views, and
 SPEC_BYTES: Final = 256 * KIB
 LOG_RECORD_BYTES: Final = 4 * MIB
 MODULE_BYTES: Final = MIB  # a user's model source
+LINEAGE: Final = 64  # runs that one stands on, the runs that those stand on among them
 DATA_BYTES: Final = 8 << 30
 
 # Connections

@@ -145,6 +145,9 @@ def _check_texts(spec: JobSpec, origins: Origins) -> None:
     path = spec.data.path
     if not (0 < len(path) <= _PATH_LENGTH and path.isprintable()):
         raise _refused(spec, origins, "data.path", "`stdlib` or a path of printable characters")
+    start = spec.model.start
+    if not (len(start) <= _PATH_LENGTH and start.isprintable()):
+        raise _refused(spec, origins, "model.start", "a run's name, or a path of printable characters")
 
 
 def _check_model(spec: JobSpec, origins: Origins) -> None:

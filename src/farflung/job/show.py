@@ -23,6 +23,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "model.context": "tokens of one sequence",
     "model.vocabulary": "how many different tokens there are; 256 for text",
     "model.module": 'your own: "file.py:function" that returns an nn.Module (needs kind = "module")',
+    "model.start": 'a finished run whose final weights this one begins with; "" for weights from the seed',
     "data.path": '"stdlib", a text file, a folder, or tokens in .npy or .safetensors',
     "data.heldout": "share that is kept out of training, to measure the loss on",
     "data.limit": "bytes of text files to take at most, whole files; 0 for all",

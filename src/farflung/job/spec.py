@@ -18,6 +18,7 @@ class ModelSpec(Wire, frozen=True):
     """A built-in byte-level GPT by its sizes, or `module = "file.py:function"` that returns an nn.Module.
 
     The user's module is called as `module(x_BT, y_BT)` with int64 tokens and returns a scalar loss.
+    `start`: the finished run whose final weights this one begins with (V4), or '' for weights from the seed.
     """
 
     kind: Literal["gpt", "module"] = "gpt"
@@ -27,6 +28,7 @@ class ModelSpec(Wire, frozen=True):
     context: int = 64
     vocabulary: int = 256
     module: str = ""
+    start: str = ""
 
 
 class DataSpec(Wire, frozen=True):
@@ -235,6 +237,14 @@ class Tolerance(Wire, frozen=True):
     limits: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
+class Ancestor(Wire, frozen=True):
+    """A finished run that another one stands on (V4): its ledger, its job, and what it came to."""
+
+    chain: Hash  # hash of its ledger's genesis
+    job: Hash
+    root: Hash  # root of its public state at the end of its log
+
+
 class Terms(Wire, frozen=True):
     """What the ledger fixes before the first step. `id` is the job's id."""
 
@@ -245,6 +255,7 @@ class Terms(Wire, frozen=True):
     requester: PeerId  # who may put the job on the ledger, and signs its log
     initial_root: Hash  # root of the public state of round 0: weights travel as a file, never as a seed
     tolerance: Tolerance = Tolerance()
+    lineage: tuple[Ancestor, ...] = ()  # what it stands on, nearest first: each stands on the ones behind it
 
     @property
     def id(self) -> Hash:

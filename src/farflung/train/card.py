@@ -38,7 +38,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The model of a file. `tokens`: whether a token is a byte of text or a number that only its maker can read.
 
     The sizes of blocks are the built-in GPT's; a model of the user's own has `module`, "file.py:function", and the
-    hash of its source instead.
+    hash of its source instead. `lineage`: jobs of the runs whose weights it began with, nearest first.
     """
 
     format: int
@@ -54,6 +54,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heads: int = 0
     module: str = ""
     source: str = ""
+    lineage: tuple[str, ...] = ()
 
     @property
     def model(self) -> ModelSpec:
@@ -83,6 +84,7 @@ def of(terms: Terms, rounds: int) -> Card:
         "name": spec.name,
         "job": terms.id.hex(),
         "rounds": rounds,
+        "lineage": tuple(ancestor.job.hex() for ancestor in terms.lineage),
     }
     if model.kind == "gpt":
         return Card(**said, layers=model.layers, width=model.width, heads=model.heads)
@@ -143,7 +145,8 @@ def read(data: bytes) -> tuple[Card, Mapping[str, NDArray[Any]]]:
 
 def _is_sayable(card: Card) -> bool:
     """Whether what is only shown of a card may be shown: it ends on terminals and in the README of an export."""
-    is_named = _HASH.fullmatch(card.job) and 0 <= card.rounds <= limits.ROUNDS
+    are_jobs = len(card.lineage) <= limits.LINEAGE and all(_HASH.fullmatch(job) for job in card.lineage)
+    is_named = are_jobs and _HASH.fullmatch(card.job) and 0 <= card.rounds <= limits.ROUNDS
     is_own = _HASH.fullmatch(card.source) and _MODULE.fullmatch(card.module)
     return bool(is_named and (is_own if card.kind == "module" else not (card.source or card.module)))
 

@@ -13,6 +13,9 @@ the evidence of an accusation lies beside the log, it sees that the accusation h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import safetensors.numpy
 
@@ -20,11 +23,11 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import NS_OUTPUT, digest
 from farflung.core.errors import FarflungError, VerificationError
-from farflung.core.ids import Hash
+from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.layout import Layout
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
-from farflung.job.spec import Terms
+from farflung.job.spec import Ancestor, Terms
 from farflung.ledger.block import Genesis
 from farflung.train import card
 from farflung.train.roundlog import Entry, Finished, Opened, Record, read_log
@@ -32,14 +35,61 @@ from farflung.train.snapshot import PublicState
 from farflung.verify import books
 from farflung.verify.audits import Audits
 from farflung.verify.evidence import check_evidence
+from farflung.verify.lineage import check_lineage, check_parent
 from farflung.verify.report import Report, require
 from farflung.verify.source import Exported
 from farflung.verify.walk import Walk
 
-__all__ = ["Exported", "Report", "verify_run"]
+__all__ = ["Exported", "Proven", "Report", "prove_base", "prove_run", "verify_run"]
 
 
-def verify_run(exported: Exported, chain: Hash | None = None) -> Report:
+class Proven(NamedTuple):
+    """A run in which every statement was found true. `public`: its public state at the end of the log; `is_named`:
+    whether the ledger names its model file.
+    """
+
+    report: Report
+    terms: Terms
+    records: Sequence[Record]
+    public: PublicState
+    is_named: bool
+
+    @property
+    def itself(self) -> Ancestor:
+        """The run as those name it that stand on it."""
+        return Ancestor(
+            Hash(bytes.fromhex(self.report.genesis)), self.terms.id, self.public.root(self.terms.layout)
+        )
+
+
+def verify_run(exported: Exported, chain: Hash | None = None, parents: Sequence[Exported] = ()) -> Report:
+    """`prove_run`, and `parents`, the runs that it stands on, nearest first, as far as they are given: each is
+    proved alike, and that the one before it begins where it ended (verify.lineage). Raises VerificationError.
+    """
+    proven = prove_run(exported, chain)
+    report, child = proven.report, proven
+    report.lineage = tuple(ancestor.job.hex() for ancestor in proven.terms.lineage)
+    for parent in parents:
+        above = prove_base(parent)
+        check_parent(child.terms, above.terms, above.itself, above.public)
+        child = above
+    report.parents = len(parents)
+    return report
+
+
+def prove_base(exported: Exported, chain: Hash | None = None) -> Proven:
+    """`prove_run` of a run that others may stand on. Raises VerificationError FF-VERI-129: it came to no model."""
+    proven = prove_run(exported, chain)
+    require(
+        proven.is_named,
+        "FF-VERI-129",
+        "the ledger names no model of the run that is to be stood on",
+        f"its job ended after {proven.public.round} rounds without one",
+    )
+    return proven
+
+
+def prove_run(exported: Exported, chain: Hash | None = None) -> Proven:
     """Recomputes everything; raises VerificationError at the first statement that is not true.
 
     `chain` is the hash of the genesis that the run claims; without it the reader of the report must compare
@@ -53,7 +103,7 @@ def verify_run(exported: Exported, chain: Hash | None = None) -> Report:
         raise VerificationError(error.code, error.message, cause=error.cause, hint=error.hint) from error
 
 
-def _recompute(exported: Exported, chain: Hash | None) -> Report:
+def _recompute(exported: Exported, chain: Hash | None) -> Proven:
     genesis = decode(exported.genesis, Genesis, limits.TX_BYTES)
     report = Report(genesis=genesis.chain.hex())
     require(chain in (None, genesis.chain), "FF-VERI-005", "the run is on another ledger")
@@ -68,13 +118,14 @@ def _recompute(exported: Exported, chain: Hash | None) -> Report:
     output = _model(exported.model, terms, public)
     books.check_output(held, output)
     report.model_hash = output.hex()
-    return report
+    return Proven(report, terms, records, public, held.job.output != ZERO_HASH)
 
 
 def _terms(data: bytes) -> Terms:
     terms = decode(data, Terms, limits.LOG_RECORD_BYTES)
     check(terms.spec)
     terms.layout.check()
+    check_lineage(terms)
     model = terms.spec.model
     is_models = model.kind != "gpt" or terms.layout == Layout.of(gpt_shapes(model))
     require(is_models, "FF-VERI-006", "the terms name tensors that are not the model's")

@@ -11,7 +11,8 @@ class Report(msgspec.Struct):
     """How often each kind of statement was recomputed and found true. Money in micro-credits.
 
     `audits`: contributions that were drawn and judged; `slashed`: nodes that lost their stake by it;
-    `evidence`: accusations whose evidence was there and holds.
+    `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs that it stands on, nearest
+    first, of which `parents` were given and proved; behind those nothing is checked.
     `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
     on it.
     """
@@ -30,6 +31,8 @@ class Report(msgspec.Struct):
     receipts: int = 0
     paid: int = 0
     refunded: int = 0
+    lineage: tuple[str, ...] = ()
+    parents: int = 0
     model_hash: str = ""
     ledger_root: str = ""
     genesis: str = ""

@@ -108,6 +108,7 @@ class Timeline(Struct, frozen=True):
     baseline: events.Baseline | None = None
     baseline_scores: tuple[events.BaselineScored, ...] = ()
     repeated: events.Repeated | None = None
+    stands_on: events.StandsOn | None = None
     compared: tuple[events.Compared, ...] = ()
     warnings: tuple[events.Warned, ...] = ()
     failed: events.Failed | None = None
@@ -255,6 +256,8 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, sandboxes=_listed(t.sandboxes, event))
         case events.Housed():
             return replace(t, housed=event)
+        case events.StandsOn():
+            return replace(t, stands_on=event)
         case events.WaysTaken():
             return replace(t, ways=event)
         case events.ValidatorKilled():

@@ -60,6 +60,8 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
             return say(timeline.stage, words.restarted(event))
         case events.Settled():
             return say("Settle", words.settled(event, timeline))
+        case events.StandsOn():
+            return say("Plan", *words.stands_on(event))
         case events.WaysTaken():
             return say("Network", words.ways(event))
         case events.ValidatorKilled():

@@ -370,6 +370,16 @@ def repeated(event: events.Repeated) -> str:
     return f"not as last time ({name}): {clean(', '.join(event.differs), 60)} differ"
 
 
+def stands_on(event: events.StandsOn) -> tuple[str, ...]:
+    """Which run this one goes on from, and how far the chain of such runs goes."""
+    behind = len(event.jobs) - 1
+    return (
+        f"starts from run {clean(event.run, 50)}, proved in {format_seconds(event.seconds)}",
+        f"{many(event.merges, 'merge')} recomputed, {many(event.signatures, 'signature')} checked",
+        f"it stands on {many(behind, 'run')} itself" if behind else "",
+    )
+
+
 def failed(event: events.Failed) -> str:
     """Why there is no result."""
     return f"error[{clean(event.code, 16)}]: {clean(event.message, 200)}"

@@ -1,4 +1,4 @@
-"""Verbs that look at runs, check them or end them: `status`, `stop`, `verify-run`, `version`."""
+"""Verbs that look at runs or end them: `status`, `stop`, `version`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from farflung.app import asking, folder
 from farflung.app.cli.completing import run_names
 from farflung.app.folder import RunFolder
 from farflung.app.journal import read_timeline
-from farflung.app.local import chain_of
 from farflung.core.errors import RunError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
@@ -166,34 +165,6 @@ def stop(name: str | None, now: bool, as_json: bool) -> None:
     os.kill(owner, signal.SIGTERM if now else signal.SIGINT)
     how = "stops now" if now else "finishes its round and settles"
     _say(as_json, {"run": run.name, "pid": owner, "now": now}, [f"run {run.name} (process {owner}) {how}"])
-
-
-@click.command("verify-run", epilog="Example: farflung verify-run runs/2026-01-31-local")
-@_RUN
-@_JSON
-def verify_run(name: str | None, as_json: bool) -> None:
-    """Recompute a finished run from its exported log alone: merges, roots, signatures, receipts.
-
-    RUN: its name or folder; the newest by default.
-    """
-    from farflung.app.export import read_export
-    from farflung.verify.reader import verify_run as recompute
-
-    run = folder.find(asking.runs_folder(), name)
-    spec = asking.resolve_again(run).spec if run.identity_file.exists() else None
-    report = recompute(read_export(run), chain_of(run, spec) if spec is not None else None)
-    facts = msgspec.structs.asdict(report)
-    text = [
-        f"Verify   {report.rounds} rounds: {report.merges} merges and {report.roots} roots recomputed",
-        f"Verify   {report.commitments} payloads match their commitments; {report.signatures} signatures hold",
-        f"Verify   {report.blocks} blocks with {report.transactions} transactions executed again",
-        f"Verify   {report.receipts} receipts hold: paid {format_credits(report.paid)},"
-        f" refunded {format_credits(report.refunded)}",
-        f"Result   model  {report.model_hash}",
-        f"Result   ledger {report.ledger_root}, from genesis {report.genesis[:16]}",
-        "Result   everything that this run says of itself is true",
-    ]
-    _say(as_json, facts, text)
 
 
 @click.command(epilog="Example: farflung version --json")

@@ -50,7 +50,7 @@ VERBS: Mapping[str, Verb] = {
     "audit-plan": Verb(
         "Trust", "weighing:audit_plan", "Say whether cheating pays in a job, and what ends it"
     ),
-    "verify-run": Verb("", "looking:verify_run", "Recompute a finished run from its log alone"),
+    "verify-run": Verb("", "verifying:verify_run", "Recompute a finished run from its log alone"),
     "receipt": Verb("", "receipts:receipt", "Check what a ledger paid, from a receipt file"),
     "ledger": Verb("", "ledgering:ledger", "Look into a ledger, and keep books by it"),
     "check": Verb("Machine", "checking:check", "Show what this computer can do, and what it lacks"),

@@ -1,0 +1,64 @@
+"""A run that stands on a finished one: real processes, from the flag to the second reader."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from app_trees import Ended, Farflung
+
+from farflung.train import card
+
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+
+SHORT = ("--preset", "tiny", "--set", "rounds=1", "--set", "evaluate.every=1", "--json")
+
+
+@pytest.fixture(scope="module")
+def child(tiny: tuple[Farflung, Ended]) -> Ended:
+    """A run of one round that begins where the tiny one ended."""
+    command, parent = tiny
+    ended = command("run", *SHORT, "--set", f"model.start={parent.result['run']}", "--out", _out(command))
+    assert ended.code == 0, ended.errors
+    return ended
+
+
+def _out(command: Farflung) -> str:
+    return str(command.runs.parent / "children" / "child")  # `tiny` stays the newest of its folder
+
+
+def test_a_run_goes_on_from_the_weights_of_a_finished_one(tiny: tuple[Farflung, Ended], child: Ended) -> None:
+    command, parent = tiny
+    (said,) = [e for e in child.events if e["event"] == "stands-on"]
+    assert (said["run"], said["rounds"], said["merges"]) == (parent.result["run"], 3, 3)
+    assert child.result["loss_start"] == parent.result["loss"]
+    model = (Path(_out(command)) / "model.safetensors").read_bytes()
+    assert card.read(model)[0].lineage == tuple(said["jobs"])
+
+
+def test_the_second_reader_proves_both_and_the_step_between_them(
+    tiny: tuple[Farflung, Ended], child: Ended
+) -> None:
+    command, parent = tiny
+    alone = command("verify-run", _out(command))
+    assert "not checked here" in "\n".join(alone.lines)
+    both = command("verify-run", _out(command), "--parent", parent.result["run"], "--json")
+    assert both.code == 0, both.errors
+    assert (both.events[0]["parents"], len(both.events[0]["lineage"])) == (1, 1)
+    command("verify-run", _out(command), "--parent", _out(command)).refusal("FF-VERI-126", 5)
+
+
+def test_a_run_that_cannot_be_stood_on_stops_before_anything_begins(tiny: tuple[Farflung, Ended]) -> None:
+    command, parent = tiny
+    out = command.runs.parent / "refused"
+    begin = ("run", *SHORT, "--out", str(out), "--set")
+    command(*begin, "model.start=nothing").refusal("FF-APP-350", 2)
+    width = ("--set", "model.width=64", "--set", f"model.start={parent.result['run']}")
+    command(*begin[:-1], *width).refusal("FF-APP-352", 2)
+    broken = command.runs.parent / "broken"
+    shutil.copytree(command.runs / parent.result["run"], broken)
+    payload = next((broken / "export" / "payloads").iterdir())
+    payload.write_bytes(payload.read_bytes()[:-1])
+    command(*begin, f"model.start={broken}").refusal("FF-APP-351", 5)
+    assert not out.exists()
