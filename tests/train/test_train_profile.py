@@ -89,6 +89,7 @@ def test_each_class_is_really_entered(engine, tiny, monkeypatch):
         return original(model, spec, at, batches, member, steps, pulse)
 
     monkeypatch.setattr(profile.local, "leg", leg)
+    monkeypatch.setattr(profile, "MEASURED", ())
     measured(engine, tiny)
     places = [(0, range(1), 0), (2, range(1, 2), 1), (3, range(2, 3), 2)]
     assert seen == [(*kind, *place) for place in places for kind in CLASSES.values()]
@@ -130,3 +131,38 @@ def test_a_class_that_moves_what_base_leaves_is_unbounded_and_finite(user_job, e
     apart = dict(found.noise)
     assert apart["params"][names.index("shift")] == segments.UNBOUNDED
     assert apart["mean"][names.index("shift")] == segments.UNBOUNDED
+
+
+def test_shortcuts_that_save_something_are_played_and_lie_apart(engine, tiny):
+    _, found = measured(engine, tiny)
+    assert [each.name for each in found.shortcuts] == list(profile.MEASURED)
+    for each in found.shortcuts:
+        assert each.saved > 0
+        assert [name for name, _ in each.distances] == [name for name, _ in found.noise]
+        assert max(d for _, row in each.distances for d in row) > 2e-3
+    noise = max(d for _, row in found.noise[1:] for d in row)
+    assert noise < 1e-3  # far below any of them
+
+
+def test_what_saves_nothing_on_this_job_is_not_played(engine, tiny):
+    _, found = measured(engine, msgspec.structs.replace(tiny, batch=1))
+    assert [each.name for each in found.shortcuts] == ["skip-one", "bf16", "fp8"]
+
+
+def test_a_step_left_out_of_a_long_segment_is_a_small_part_of_it(engine, tiny):
+    shares = {}
+    for steps in (3, 30):
+        spec = msgspec.structs.replace(tiny, sync=SyncSpec(steps=steps), audit=AuditSpec(segments=1))
+        _, found = measured(engine, spec)
+        one = found.shortcuts[0]
+        shares[steps] = one.saved, max(d for _, row in one.distances for d in row)
+    assert shares[3][0] == pytest.approx(10 * shares[30][0])
+    assert 3 < shares[3][1] / shares[30][1] < 30
+
+
+def test_a_model_that_does_not_bear_a_shortcut_is_profiled_without_it(user_job, engine):
+    lines = """        if torch.is_autocast_enabled("cpu"):
+            raise TypeError("float32 only")
+        return loss"""
+    _, found = measured(engine, *user_job(lines))
+    assert [each.name for each in found.shortcuts] == ["skip-one", "drop-row", "fp8"]

@@ -27,6 +27,7 @@ from farflung.job.load import Resolved
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import Ancestor, JobSpec, Terms, Tolerance
 from farflung.train import messages, snapshot
+from farflung.verify.margin import check_margins
 from farflung.verify.tolerance import tolerance_of
 
 
@@ -75,7 +76,7 @@ async def prepare(folder: RunFolder, spec: JobSpec, worker: Worker, key: Signing
     layout = Layout.of(dict(state.shapes))
     initial, root, lineage = _first(folder, spec, state, layout)
     write_atomic(folder.initial_file, initial, "run.initial")
-    tolerance = await _profile(worker, initial) if spec.is_audited else Tolerance()
+    tolerance = await _profile(worker, initial, layout) if spec.is_audited else Tolerance()
     inputs = (digest(NS_OBJECT, data), _module_hash(module))
     terms = Terms(spec, *inputs, layout, key.public, root, tolerance, lineage)
     write_atomic(folder.terms_file, encode(terms), "run.terms")
@@ -93,10 +94,15 @@ def _first(
     return snapshot.pack(state, layout), state.root(layout), base.lineage
 
 
-async def _profile(worker: Worker, initial: bytes) -> Tolerance:
-    """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works."""
+async def _profile(worker: Worker, initial: bytes, layout: Layout) -> Tolerance:
+    """The profile run: how far honest work on this very job may lie apart. Fixed before anybody works.
+
+    Raises PolicyError FF-VERI-050 or -115 when audits could not tell work from none, or from less of it.
+    """
     profiled = await ask(worker, messages.Profile(initial), messages.Profiled)
-    return tolerance_of(profiled.noise)
+    tolerance = tolerance_of(profiled.noise)
+    check_margins(tolerance, layout, profiled.shortcuts)
+    return tolerance
 
 
 def _module_hash(module: bytes) -> Hash:

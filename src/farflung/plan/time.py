@@ -32,7 +32,7 @@ START_AGENT: Final = 0.5  # to start ledger, relay, requester or checker
 START_NETWORK: Final = 2.0  # seconds for listeners, genesis, escrow and match
 # Seconds of the profile run that are no training: the classes' set-up, distances in float64.
 PROFILE: Final = 1.5
-PROFILE_STEPS: Final = 36  # steps that it trains: three stretches of three, in four classes
+PROFILE_STEPS: Final = 48  # that it trains: three stretches of three in four classes, and four shortcuts
 NEWTON_SCHULZ: Final = 5  # iterations of Muon in one step
 BORDER: Final = 0.02  # share of training that hashing and keeping the states at the segments' borders adds
 AUDIT: Final = 0.25  # core-seconds of one audit, whatever its size: messages, Merkle paths, files

@@ -214,12 +214,12 @@ class Engine:
         return messages.Reencoded(*work.reencode(job, state, request.peer, last))
 
     def profile(self, request: messages.Profile) -> messages.Profiled:
-        """How far honest work lies apart (train.profile); threads and libraries are set back after it."""
+        """How far honest work and shortcuts lie apart (train.profile); threads and libraries are set back after it."""
         job = self._setup_done()
         began = self._clock()
         state = snapshot.unpack(request.snapshot, job.model.layout)
-        noise = profile.measure(job, state, self._pulse)
-        return messages.Profiled(noise, tuple(profile.CLASSES), self._clock() - began)
+        found = profile.measure(job, state, self._pulse)
+        return messages.Profiled(*found, tuple(profile.CLASSES), self._clock() - began)
 
     def evaluate(self, request: messages.Evaluate) -> messages.Score:
         """Mean loss, in nats per token, of the given snapshot on the first held-out tokens."""

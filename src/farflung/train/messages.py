@@ -210,10 +210,24 @@ class Reencoded(Wire, frozen=True, tag="reencoded"):
     residual: Hash
 
 
+class Spared(Wire, frozen=True):
+    """A shortcut that was played on the job's model: what it does, which share of a segment's compute it saves, and how
+    far it lies from the work, by vector, in layout order.
+    """
+
+    name: str
+    about: str
+    saved: float
+    distances: tuple[tuple[str, tuple[float, ...]], ...]
+
+
 class Profiled(Wire, frozen=True, tag="profiled"):
-    """Largest relative distance of each tensor between environment classes, by vector, in layout order."""
+    """Largest relative distance of each tensor between environment classes, by vector, in layout order; and those of
+    the shortcuts nearest to honest work (train.profile).
+    """
 
     noise: tuple[tuple[str, tuple[float, ...]], ...]
+    shortcuts: tuple[Spared, ...]
     classes: tuple[str, ...]
     seconds: float
 
