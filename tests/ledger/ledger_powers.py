@@ -8,6 +8,7 @@ from farflung.ledger.tables import Draft
 from farflung.ledger.tx import Tx
 
 PAYS = {"accounts", "jobs", "leases", "nodes"}
+GAME = {"disputes", "pinpoints"}
 POWERS: dict[str, set[str]] = {
     "Transfer": {"accounts"},
     "NodeRegister": {"accounts", "nodes"},
@@ -15,7 +16,7 @@ POWERS: dict[str, set[str]] = {
     "JobCreate": {"accounts", "jobs"},
     "JobSchedule": {"jobs", "leases", "nodes"},
     "Progress": {"jobs", "leases", "epochs"},
-    "JobSlash": PAYS | {"disputes"},
+    "JobSlash": PAYS | {"disputes", "pinpoints"},
     "JobFinish": {"jobs"},
     "JobSettle": PAYS,
     "JobCancel": PAYS,
@@ -27,16 +28,23 @@ POWERS: dict[str, set[str]] = {
     "SettleMany": {"leases"},
     "JobAttest": {"jobs"},
     "DisputeAnswer": {"accounts", "disputes"},
-    "JuryVote": PAYS | {"disputes", "ballots"},
+    "JuryVote": PAYS | {"disputes", "ballots", "pinpoints"},
     "ValidatorJoin": {"accounts", "validators"},
     "ValidatorLeave": {"accounts", "validators"},
     "ValidatorAccuse": {"accounts", "validators"},
     "Motion": {"motions", "validators", "params"},
     "MotionVote": {"motions", "validators", "params"},
+    "Challenge": PAYS | GAME,
+    "Pinpoint": GAME,
+    "FirstMove": GAME | {"accounts"},
+    "Descend": GAME,
+    "OpenVerdict": PAYS | GAME,
+    "Show": GAME,
+    "Referee": PAYS | GAME,
 }
 # Units and pay of a lease change by these alone: the requester's record, vouchers under its tally (or the verifiers'),
-# the requester's settlement, a jury's verdict on what the accused denied, and the clock.
-EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote"}
+# the requester's settlement, a jury's verdict or a game's end on what the accused denied, and the clock.
+EARNS = {"Progress", "SettleMany", "JobSettle", "JobCancel", "JuryVote", "OpenVerdict", "Referee"}
 
 
 def check_powers(step: Step, draft: Draft) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.core.canon.order import starts
 from farflung.core.errors import SpecError
 from farflung.job.spec import JobSpec, ModelSpec
 from farflung.train import order
@@ -19,33 +20,31 @@ small = st.integers(0, 1 << 20)
 @settings(max_examples=50)
 @given(small, small, small, small, st.integers(1, 1 << 40))
 def test_starts_lie_inside_the_training_part(seed, round, member, step, places):
-    assert all(0 <= s < places for s in order.starts(seed, round, member, step, 5, places))
+    assert all(0 <= s < places for s in starts(seed, round, member, step, 5, places))
 
 
 @settings(max_examples=50)
 @given(small, small, small, st.integers(1, 8))
 def test_a_row_does_not_depend_on_how_many_rows_follow(round, member, step, rows):
-    assert (
-        order.starts(1, round, member, step, rows, 997) == order.starts(1, round, member, step, 8, 997)[:rows]
-    )
+    assert starts(1, round, member, step, rows, 997) == starts(1, round, member, step, 8, 997)[:rows]
 
 
 def test_known_starts_are_the_same_on_every_machine():
-    assert order.starts(1, 2, 3, 4, 4, 10_000_000) == KNOWN
+    assert starts(1, 2, 3, 4, 4, 10_000_000) == KNOWN
 
 
 KNOWN = [9332344, 4323781, 3251879, 1472811]
 
 
 def test_every_argument_changes_the_draw():
-    base = order.starts(1, 1, 1, 1, 8, 1 << 40)
+    base = starts(1, 1, 1, 1, 8, 1 << 40)
     others = [(2, 1, 1, 1), (1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)]
-    drawn = [tuple(base), *(tuple(order.starts(*other, 8, 1 << 40)) for other in others)]
+    drawn = [tuple(base), *(tuple(starts(*other, 8, 1 << 40)) for other in others)]
     assert len(set(drawn)) == len(drawn)
 
 
 def test_starts_are_uniform():
-    counts = np.bincount(order.starts(5, 0, 0, 0, 20_000, 20), minlength=20)
+    counts = np.bincount(starts(5, 0, 0, 0, 20_000, 20), minlength=20)
     expected = 1000.0
     assert float(((counts - expected) ** 2 / expected).sum()) < 50  # chi-square, 19 degrees: p = 1e-4 at 49.6
 

@@ -86,12 +86,15 @@ def digest(namespace: str, *parts: bytes | memoryview) -> Hash:
     return Hash(hasher.digest())
 
 
-def derive(namespace: str, secret: bytes, *parts: bytes, length: int = 32) -> bytes:
-    """Bytes that only the holder of a 32-byte `secret` can compute (keyed BLAKE3 as an extendable PRF)."""
+def derive(namespace: str, secret: bytes, *parts: bytes, length: int = 32, seek: int = 0) -> bytes:
+    """Bytes that only the holder of a 32-byte `secret` can compute (keyed BLAKE3 as an extendable PRF).
+
+    `length` of them, from number `seek` on.
+    """
     hasher = blake3(namespace.encode() + b"\0", key=secret)
     for part in parts:
         hasher.update(len(part).to_bytes(8, "little") + part)
-    return hasher.digest(length)
+    return hasher.digest(length, seek=seek)
 
 
 class SigningKey:

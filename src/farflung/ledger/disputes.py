@@ -5,8 +5,9 @@ may still be paid, and its bond. So the job's end does not wait for it, and the 
 
     OPEN --DisputeAnswer, the accused--> ANSWERED --JuryVote, more than 2/3--> UPHELD or OVERTURNED
     OPEN --deadline, the clock--> UPHELD          ANSWERED --deadline, the clock--> LAPSED
+    OPEN, ANSWERED --Pinpoint, a party--> PLAYED --the game (ledger.pinpoint)--> UPHELD, OVERTURNED or FORFEIT
 
-Which side is right the law cannot compute: it knows signatures, deadlines and votes (`ledger.rules.disputes`).
+Which side is right a jury says, or a game computes: otherwise the law knows signatures and deadlines.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ class DisputeState(IntEnum):
     UPHELD = 2  # against the accused: by the jury, or because it did not answer
     OVERTURNED = 3  # against the accusers, by the jury
     LAPSED = 4  # no jury decided in time: in doubt for the accused
+    PLAYED = 5  # a game decides (ledger.pinpoint)
+    FORFEIT = 6  # against both, by the game
 
 
-PENDING = (DisputeState.OPEN, DisputeState.ANSWERED)
+TIMED = (DisputeState.OPEN, DisputeState.ANSWERED)  # the clock of their own deadline decides these
+PENDING = (*TIMED, DisputeState.PLAYED)
 
 
 class DisputeAnswer(Wire, frozen=True, tag="dispute_answer"):
@@ -48,7 +52,8 @@ class JuryVote(Wire, frozen=True, tag="jury_vote"):
 
 
 class DisputeRow(Wire, frozen=True):
-    """One accusation. `taken`: the stake it is about; `pay`: the most that the lease may be paid.
+    """One accusation. `taken`: the stake it is about; `pay`: the most that the lease may be paid. A challenge has no
+    `accusers`.
 
     `evidence` is the accusers', `answer` the accused's. The amounts stay on record when the money has gone.
     """
@@ -85,7 +90,7 @@ class DisputeRow(Wire, frozen=True):
     @property
     def due(self) -> int:
         """From when on the clock decides it."""
-        return self.deadline if self.is_pending else limits.NEVER
+        return self.deadline if self.state in TIMED else limits.NEVER
 
 
 class BallotRow(Wire, frozen=True):

@@ -11,6 +11,7 @@
 | channels | payer, relay | what is left of its deposit |
 | disputes | job, node  | stake, pay and bond, until it is decided |
 | ballots  | job, node, juror | - |
+| pinpoints | job, node | a challenger's bond, until it is decided |
 
 Who decides is in ledger.seats (committees, validators) and ledger.motions (params, motions).
 
@@ -27,6 +28,7 @@ from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import BallotRow, DisputeRow
 from farflung.ledger.motions import MotionRow, ParamsRow
+from farflung.ledger.pinpoint import PinpointRow
 from farflung.ledger.seats import CommitteeRow, ValidatorRow
 from farflung.ledger.tx import Role
 
@@ -303,6 +305,7 @@ Row = (
     | ParamsRow
     | ValidatorRow
     | MotionRow
+    | PinpointRow
 )
 
 KINDS: dict[str, type[Row]] = {
@@ -321,12 +324,13 @@ KINDS: dict[str, type[Row]] = {
         ParamsRow,
         ValidatorRow,
         MotionRow,
+        PinpointRow,
     )
 }
 
-Timed = NodeRow | JobRow | ChannelRow | DisputeRow | ValidatorRow | MotionRow
+Timed = NodeRow | JobRow | ChannelRow | DisputeRow | ValidatorRow | MotionRow | PinpointRow
 # Rows with a `due`, which Table keeps an index of.
-TIMED: Final = (NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow)
+TIMED: Final = (NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow, PinpointRow)
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:

@@ -1,8 +1,8 @@
 """The law in one function: `apply_block(state, time, transactions) -> (state', outcomes)`.
 
 Pure: integers only, no clock, no randomness, no exception for anything that a stranger can send. Order inside a
-block: what the clock ends (jobs, disputes, nodes, channels, validators, motions, each by index), the transactions as
-listed, then, at a boundary, the next epoch.
+block: what the clock ends (jobs, disputes, games, nodes, channels, validators, motions, each by index), the
+transactions as listed, then, at a boundary, the next epoch.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.judging import UNJUDGED, Stamps
 from farflung.ledger.motions import Motion, MotionVote, ParamsRow
+from farflung.ledger.pinpoint import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, Referee, Show
 from farflung.ledger.results import Applied, Failed, Outcome, Rejected
 from farflung.ledger.rows import KINDS, NOBODY, AccountRow, Row
 from farflung.ledger.rules import (
@@ -30,6 +31,7 @@ from farflung.ledger.rules import (
     keys,
     motions,
     nodes,
+    pinpoint,
     relays,
     settle,
     slash,
@@ -98,6 +100,13 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ValidatorAccuse: equivocation.accuse,
     Motion: motions.move,
     MotionVote: motions.vote,
+    Challenge: pinpoint.challenge,
+    Pinpoint: pinpoint.pinpoint,
+    FirstMove: pinpoint.first_move,
+    Descend: pinpoint.descend,
+    OpenVerdict: pinpoint.open_verdict,
+    Show: pinpoint.show,
+    Referee: pinpoint.decide,
 }
 
 
@@ -145,6 +154,7 @@ def apply_block(
     draft = Draft(state, time_ms, validators.owner_of(state, proposer))
     settle.expire(draft)
     disputes.expire(draft)
+    pinpoint.expire(draft)
     nodes.expire(draft)
     relays.expire(draft)
     validators.expire(draft)

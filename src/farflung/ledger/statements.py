@@ -16,8 +16,9 @@ from typing import Final
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Block, Genesis
-from farflung.ledger.disputes import DisputeAnswer, DisputeRow, DisputeState, JuryVote
+from farflung.ledger.disputes import DisputeRow, DisputeState
 from farflung.ledger.judging import TRUSTED, UNJUDGED, Stamps
+from farflung.ledger.pinpoint import PinpointRow
 from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.seats import ValidatorAccuse, ValidatorRow
@@ -114,6 +115,7 @@ def held_by(state: State, account: PeerId) -> int:
             job = state.find(JobRow, row.job)
             disputes += row.taken + row.bond if row.node == account else 0
             disputes += row.pay if job and job.requester == account else 0
+    disputes += sum(row.money for row in state.rows(PinpointRow) if row.challenger == account)
     seats = sum(row.stake for row in state.rows(ValidatorRow) if row.owner == account)
     return (node.stake if node else 0) + jobs + channels + disputes + seats
 
@@ -174,13 +176,16 @@ def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[En
             yield Entry(sender, What.TRANSFER_OUT, -amount, other=to)
             yield Entry(to, What.TRANSFER_IN, amount, other=sender)
     leases = [(before, row) for before, row in changes if isinstance(row, LeaseRow)]
+    lost = _lost_by_accusers(changes)
     for before, row in changes:
         match row:
             case NodeRow():
                 is_disputed = any(was is None and isinstance(new, DisputeRow) for was, new in changes)
-                yield from _of_node(step, before, row, is_disputed)
+                yield from _of_node(step, before, row, is_disputed, lost[row.node])
             case DisputeRow():
-                yield from _of_dispute(step, before, row, leases)
+                yield from _of_dispute(before, row, changes)
+            case PinpointRow():
+                yield from _of_game(before, row, changes)
             case JobRow():
                 yield from _of_job(before, row, leases)
             case ChannelRow():
@@ -189,41 +194,85 @@ def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[En
                 yield from _of_validator(step, before, row)
 
 
-def _of_node(step: Step, before: Row | None, row: NodeRow, is_disputed: bool) -> Iterator[Entry]:
-    """Stake that was put up, freed or lost; what lies in a dispute is still the accused's until it is decided."""
-    stake = row.stake - (before.stake if isinstance(before, NodeRow) else 0)
+def _fresh_losses(changes: Sequence[_Change]) -> Iterator[LeaseRow]:
+    """Leases of accusers that lost their stake in this step."""
+    for was, lease in changes:
+        before = was.slashed if isinstance(was, LeaseRow) else 0
+        if isinstance(lease, LeaseRow) and lease.role == Role.AUDIT and lease.slashed > before:
+            yield lease
+
+
+def _lost_by_accusers(changes: Sequence[_Change]) -> Counter[PeerId]:
+    lost = Counter[PeerId]()
+    for lease in _fresh_losses(changes):
+        lost[lease.node] += lease.slashed
+    return lost
+
+
+def _of_node(step: Step, before: Row | None, row: NodeRow, is_disputed: bool, lost: int) -> Iterator[Entry]:
+    """Stake that was put up, freed or lost; what lies in a dispute is still the accused's until it is decided.
+
+    `lost`: what a dispute that it had begun cost it, which is in the dispute's entries.
+    """
+    stake = row.stake - (before.stake if isinstance(before, NodeRow) else 0) + lost
     if is_disputed:
         return
-    if isinstance(step.op, JuryVote):
-        if stake:
-            yield Entry(row.node, What.SLASHED, 0, stake, about=step.op.job)
-            yield Entry(step.op.node, What.COMPENSATED, -stake // 2, other=row.node, about=step.op.job)
-    elif isinstance(step.op, ops.JobSlash):
-        lost = (before.money if before else 0) - row.money
+    if isinstance(step.op, ops.JobSlash):
+        taken = (before.money if before else 0) - row.money
         yield Entry(row.node, What.SLASHED, 0, stake, about=step.op.job)
         for signed in step.op.verdicts:
-            share = lost // len(step.op.verdicts)  # 0 of what is burnt whole
+            share = taken // len(step.op.verdicts)  # 0 of what is burnt whole
             yield Entry(signed.verdict.verifier, What.BOUNTY, share, other=row.node, about=step.op.job)
     elif stake:
         yield Entry(row.node, What.BONDED if stake > 0 else What.FREED, -stake, stake)
 
 
-def _of_dispute(
-    step: Step, before: Row | None, row: DisputeRow, leases: Sequence[_Change]
-) -> Iterator[Entry]:
+def _of_dispute(before: Row | None, row: DisputeRow, changes: Sequence[_Change]) -> Iterator[Entry]:
     """The bond of an answer, and to whom a decision gives stake and bond; pay is in the job's entries."""
+    was = before if isinstance(before, DisputeRow) else None
+    if was is None:
+        return
+    if row.bond != was.bond:
+        yield Entry(row.node, What.BOND, was.bond - row.bond, row.bond - was.bond, about=row.job)
+    if row.is_pending:
+        return
     held = row.taken + row.bond
-    if isinstance(step.op, DisputeAnswer):
-        yield Entry(row.node, What.BOND, -row.bond, row.bond, about=row.job)
-    elif before is not None and row.state == DisputeState.UPHELD:
+    if row.state in (DisputeState.UPHELD, DisputeState.FORFEIT):
         yield Entry(row.node, What.SLASHED, 0, -held, about=row.job)
-        lease = next(new for _, new in leases if isinstance(new, LeaseRow) and new.node == row.node)
-        finders = finders_of(lease, row.taken, row.accusers)
-        for accuser in finders:
-            share = share_of(held, len(finders))
-            yield Entry(accuser, What.BOUNTY, share, other=row.node, about=row.job)
-    elif before is not None:
+        finders = _finders(row, changes) if row.state == DisputeState.UPHELD else ()
+        for finder in finders:
+            yield Entry(finder, What.BOUNTY, share_of(held, len(finders)), other=row.node, about=row.job)
+    else:
         yield Entry(row.node, What.GIVEN_BACK, held, -held, about=row.job)
+    for lease in _fresh_losses(changes):
+        if lease.job == row.job and lease.node in row.accusers:
+            yield Entry(lease.node, What.SLASHED, 0, -lease.slashed, about=row.job)
+            if row.state == DisputeState.OVERTURNED:
+                gain = lease.slashed // 2
+                yield Entry(row.node, What.COMPENSATED, gain, other=lease.node, about=row.job)
+
+
+def _finders(row: DisputeRow, changes: Sequence[_Change]) -> Sequence[PeerId]:
+    """Who gets the bounty: the challenger that put up a bond, or the accusers."""
+    games = [game for _, game in changes if isinstance(game, PinpointRow) and game.key == row.key]
+    lease = next(new for _, new in changes if isinstance(new, LeaseRow) and new.node == row.node)
+    return finders_of(lease, row.taken, [game.challenger for game in games if game.bond] or row.accusers)
+
+
+def _of_game(before: Row | None, row: PinpointRow, changes: Sequence[_Change]) -> Iterator[Entry]:
+    """A challenger's bond, and what became of it."""
+    if row.money and before is None:
+        yield Entry(row.challenger, What.BOND, -row.bond, row.bond, about=row.job)
+    if not row.bond or row.money:
+        return
+    for _, dispute in changes:
+        if isinstance(dispute, DisputeRow) and dispute.key == row.key:
+            is_right = dispute.state == DisputeState.UPHELD
+            what, back = (What.GIVEN_BACK, row.bond) if is_right else (What.SLASHED, 0)
+            yield Entry(row.challenger, what, back, -row.bond, about=row.job)
+            if dispute.state == DisputeState.OVERTURNED:
+                gain = row.bond // 2
+                yield Entry(row.node, What.COMPENSATED, gain, other=row.challenger, about=row.job)
 
 
 def _of_job(before: Row | None, row: JobRow, leases: Sequence[_Change]) -> Iterator[Entry]:

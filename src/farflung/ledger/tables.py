@@ -21,6 +21,7 @@ from farflung.ledger.chunks import WIDTH, Chunks, Places
 from farflung.ledger.disputes import BallotRow, DisputeRow
 from farflung.ledger.motions import MotionRow, ParamsRow
 from farflung.ledger.params import Params
+from farflung.ledger.pinpoint import PinpointRow
 from farflung.ledger.rows import (
     KINDS,
     NOBODY,
@@ -54,8 +55,9 @@ R = TypeVar(
     ParamsRow,
     ValidatorRow,
     MotionRow,
+    PinpointRow,
 )
-C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow)
+C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow, PinpointRow)
 
 
 @dataclass(frozen=True, slots=True)

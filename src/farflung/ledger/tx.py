@@ -21,6 +21,7 @@ from farflung.core.money import MAX_CREDITS
 from farflung.core.tolls import SignedPass, SignedReceipt
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.motions import Motion, MotionVote
+from farflung.ledger.pinpoint import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, Referee, Show
 from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 from farflung.ledger.tallies import JobAttest, SettleMany
 
@@ -258,6 +259,13 @@ Op = (
     | ValidatorAccuse
     | Motion
     | MotionVote
+    | Challenge
+    | Pinpoint
+    | FirstMove
+    | Descend
+    | OpenVerdict
+    | Show
+    | Referee
 )
 
 
@@ -332,7 +340,7 @@ def fault_within(signed: SignedTx) -> str:
 
 
 def _is_in_range(value: object) -> bool:
-    """Numbers lie in 0 .. 2^63 - 1, ids have 32 bytes, signatures 64, texts are addresses."""
+    """Numbers lie in 0 .. 2^63 - 1, ids have 32 bytes, signatures 64, `data` any length, texts are addresses."""
     if isinstance(value, int):
         return 0 <= value <= MAX_CREDITS
     if isinstance(value, bytes):
@@ -350,7 +358,7 @@ def _is_in_range(value: object) -> bool:
             if not 0 <= item <= MAX_CREDITS:
                 return False
         elif kind is bytes:
-            if len(item) != (SIGNATURE_BYTES if name == "signature" else ID_BYTES):
+            if name != "data" and len(item) != (SIGNATURE_BYTES if name == "signature" else ID_BYTES):
                 return False
         elif not _is_in_range(item):
             return False

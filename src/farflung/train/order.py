@@ -1,28 +1,16 @@
-"""Which tokens a peer trains on: a pure function of (seed, round, member, step, row) (V2: spec before work).
-
-Keyed BLAKE3 as a PRF, integers only: equal on every machine, independent of all other draws, and known to an
-auditor before the work. A window starts anywhere in the training part with equal probability (bias < 2^-30).
-"""
+"""Which tokens a peer trains on: the windows of the training part that the data order (core.canon.order) gives it."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from farflung.core.crypto import NS_DATA_ORDER, derive, digest
+from farflung.core.canon.order import starts
 from farflung.core.errors import SpecError
 from farflung.job.spec import JobSpec
 
 Int64 = NDArray[np.int64]
 Tokens = NDArray[np.unsignedinteger]
-
-
-def starts(seed: int, round: int, member: int, step: int, rows: int, places: int) -> list[int]:
-    """Where each of `rows` windows starts, in [0, places); row r does not depend on `rows`."""
-    key = digest(NS_DATA_ORDER, seed.to_bytes(8, "little"))
-    about = b"".join(n.to_bytes(8, "little") for n in (round, member, step))
-    raw = derive(NS_DATA_ORDER, key, about, length=8 * rows)
-    return [(int.from_bytes(raw[8 * r : 8 * r + 8], "little") * places) >> 64 for r in range(rows)]
 
 
 def batch(tokens: Tokens, spec: JobSpec, round: int, member: int, step: int) -> tuple[Int64, Int64]:

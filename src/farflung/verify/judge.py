@@ -18,14 +18,14 @@ from typing import Final, NamedTuple
 from farflung.core.ids import PeerId
 from farflung.core.layout import Layout
 from farflung.job.spec import Tolerance
-from farflung.ledger.rules.slash import EXCESS_FALSE
+from farflung.ledger.rules.slash import EXCESS_EXACT, EXCESS_FALSE
 from farflung.ledger.tx import DAMNING, Finding, Verdict
 from farflung.verify.tolerance import UNIT_BITS
 
 Distances = Mapping[str, Iterable[float]]  # train.segments.distances: of each vector, tensors in layout order
 
 WHOLE: Final = 1000  # thousandths: an excess of one tolerance
-EXCESS_CAP: Final = 1_000_000_000  # a million tolerances, or no distance at all
+EXCESS_CAP: Final = EXCESS_EXACT  # a million tolerances, or no distance at all
 
 
 class Found(NamedTuple):
@@ -63,7 +63,9 @@ def finding_of(excess: int, *, encoding_ok: bool, statistics_ok: bool) -> Found:
     if not encoding_ok:
         return Found(Finding.FALSE, EXCESS_CAP)
     if excess > EXCESS_FALSE:
-        return Found(Finding.FALSE, min(excess, EXCESS_CAP))
+        return Found(
+            Finding.FALSE, min(excess, EXCESS_CAP - 1)
+        )  # of a distance, whatever it is: a game decides
     holds = excess <= WHOLE and statistics_ok
     return Found(Finding.HOLDS if holds else Finding.UNPAID, excess)
 

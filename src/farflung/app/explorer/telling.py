@@ -12,6 +12,7 @@ from farflung.core.money import format_credits
 from farflung.ledger import tx as ops
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.motions import Admit, Amend, Motion, MotionVote, Remove
+from farflung.ledger.pinpoint import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, Referee, Show
 from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
 from farflung.ledger.tallies import JobAttest, SettleMany
 from farflung.watch.words import credits_of, many
@@ -77,6 +78,18 @@ def _told_of_trust(op: ops.Op) -> str:
             return f"end the window of job {short(job)} early, by {many(len(marks), 'verifier')}"
         case DisputeAnswer(job, bond, _):
             return f"deny what is said in job {short(job)}, with a bond of {credits_of(bond)}"
+        case Challenge(job, node):
+            return f"challenge {short(node)} in job {short(job)}, with a bond of {credits_of(op.bond)}"
+        case Pinpoint(job, node):
+            return f"open the program of job {short(job)} in the dispute of {short(node)}"
+        case FirstMove(job, node) | Descend(job, node):
+            return f"go on in the dispute of {short(node)} in job {short(job)}"
+        case Show(job, node, leaf):
+            return f"show tile {leaf} in the dispute of {short(node)} in job {short(job)}"
+        case OpenVerdict(job, node, is_guilty):
+            return f"open that {short(node)} is {'guilty' if is_guilty else 'innocent'} in job {short(job)}"
+        case Referee(job, node):
+            return f"have the law compute one element in the dispute of {short(node)} in job {short(job)}"
         case JuryVote(job, node, is_guilty):
             return f"find {short(node)} {'guilty' if is_guilty else 'innocent'} in job {short(job)}"
         case ValidatorJoin():

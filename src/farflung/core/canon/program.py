@@ -11,12 +11,12 @@ entry's `op` says:
 
     op       name                     attrs          its truth
     state    section/tensor           (value,)       step 0: under the start border; later: that value, one step before
-    buffer   section/tensor           ()             under `buffers`
+    buffer   buffers/tensor           ()             under `buffers`
     batch    any                      (0,) or (1,)   the tokens that the data order gives the step, or those behind them
     by_step  any                      (column,)      under `by_step`, in the row of the step of the run
     by_count any                      (column,)      under `by_count`, in the row of what the optimizer has counted
-    start    section/tensor           ()             judging part: under the start border
-    claimed  section/tensor           ()             judging part: under the claimed border
+    start    start/section/tensor     ()             judging part: under the start border
+    claimed  claimed/section/tensor   ()             judging part: under the claimed border
     final    any                      (value,)       judging part: that value of the last step
 
 A section is `params` or an optimizer's vector; its border's root of that part holds it, and ZERO_HASH holds zeros.

@@ -9,7 +9,7 @@ the tile and what was fetched before, alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from farflung.core.canon import elements
 from farflung.core.canon.elements import DTYPES, ELEMENTWISE, Array
-from farflung.core.canon.graph import Graph, Input, Node
-from farflung.core.canon.rules import Shape
+from farflung.core.canon.graph import Graph, Node
+from farflung.core.canon.rules import Shape, Tensor
 from farflung.core.errors import ProtocolError
 from farflung.core.layout import Float32
 
@@ -85,13 +85,26 @@ def compute(graph: Graph, number: int, tile: int, fetch: Fetch) -> Array:
     if not len(graph.inputs) <= number < len(graph.inputs) + len(graph.nodes):
         raise ProtocolError("FF-CORE-069", f"value {number} is not computed: it is no node of the graph")
     node = graph.nodes[number - len(graph.inputs)]
-    values = [graph.value(arg) for arg in node.args]
-    work = Work(node, [each.shape for each in values], box(node.shape, tile), _exact(values, fetch))
+    args = [Tensor(value.kind, value.shape) for value in map(graph.value, node.args)]
+    return _computed(node, args, box(node.shape, tile), fetch)
+
+
+def element(node: Node, args: Sequence[Tensor], place: int, fetch: Fetch) -> Array:
+    """The one element of a node at flat place `place`, shape (1, 1): a tile of its own, so that no more is asked for.
+
+    The node is what `rules.infer` makes of `args`, and has that place. Raises ProtocolError FF-CORE-070.
+    """
+    row, column = divmod(place, matrix(node.shape)[1])
+    return _computed(node, args, Box(row, row + 1, column, column + 1), fetch)
+
+
+def _computed(node: Node, args: Sequence[Tensor], at: Box, fetch: Fetch) -> Array:
+    work = Work(node, [arg.shape for arg in args], at, _exact(args, fetch))
     with np.errstate(all="ignore"):
         return _elementwise(work) if node.op in ELEMENTWISE else _KERNELS[node.op](work)
 
 
-def _exact(values: list[Input | Node], fetch: Fetch) -> Fetch:
+def _exact(values: Sequence[Tensor], fetch: Fetch) -> Fetch:
     """`fetch`, whose answers have the shape and the kind that was asked for."""
 
     def checked(which: int, places: Places) -> NDArray[Any]:

@@ -32,9 +32,14 @@ def node_hash(level: int, first: int, children: Sequence[bytes]) -> Hash:
     return digest(NS_TILES, level.to_bytes(8, "little"), first.to_bytes(8, "little"), *children)
 
 
+def is_size(leaves: int) -> bool:
+    """Whether a tree can have so many leaves."""
+    return 1 <= leaves <= limits.EXECUTION_LEAVES
+
+
 def sizes(leaves: int) -> tuple[int, ...]:
     """How many nodes each level has, from the leaves to the root. Raises ProtocolError FF-CORE-071: out of bounds."""
-    if not 1 <= leaves <= limits.EXECUTION_LEAVES:
+    if not is_size(leaves):
         raise ProtocolError(
             "FF-CORE-071", f"no tree has {leaves} leaves", cause=f"1 to {limits.EXECUTION_LEAVES} it can have"
         )
@@ -65,7 +70,7 @@ def root_over(leaves: int, number: int, leaf: bytes, path: Sequence[bytes]) -> H
 
     A path has, level by level from the leaves, the other children of the node above, from the left.
     """
-    if not 1 <= leaves <= limits.EXECUTION_LEAVES or not 0 <= number < leaves:
+    if not is_size(leaves) or not 0 <= number < leaves:
         return None
     node, used = Hash(bytes(leaf)), 0
     for level in range(1, depth(leaves) + 1):

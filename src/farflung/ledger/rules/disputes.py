@@ -10,10 +10,13 @@ accuses and is gone.
 | JobSlash      | see `slash`          | -        | Open                  |
 | DisputeAnswer | the accused          | Open     | Answered              |
 | JuryVote      | a juror, > 2/3 agree | Answered | Upheld, or Overturned |
+| Pinpoint      | see `pinpoint`       | Open, Answered | Played          |
+| Challenge     | see `pinpoint`       | -        | Played                |
+| (its end)     | see `pinpoint`       | Played   | Upheld, Overturned, or Forfeit |
 | (deadline)    | the clock            | Open     | Upheld                |
 | (deadline)    | the clock            | Answered | Lapsed                |
 
-Silence upholds the accusation; a jury's silence does not.
+Silence upholds the accusation; a jury's silence does not. What is Played is decided by `pinpoint` alone.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from msgspec.structs import replace
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
+from farflung.ledger.pinpoint import PinpointRow, Stage
 from farflung.ledger.rows import JobRow, LeaseRow, lease_key
 from farflung.ledger.rules import bounties, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
@@ -35,7 +39,7 @@ from farflung.ledger.tables import Draft, params_of
 
 def open_(
     draft: Draft, job: JobRow, lease: LeaseRow, taken: int, accusers: Sequence[PeerId], evidence: Hash
-) -> None:
+) -> DisputeRow:
     """Ends the accused's lease and keeps `taken` of its stake, and all that it may be paid, until the decision."""
     pay = lease.units_max * lease.unit_price
     nodes.seize(draft, lease.node, lease.stake, taken)
@@ -46,7 +50,9 @@ def open_(
         draft.put(replace(theirs, disputes=theirs.disputes + 1))
     deadline = draft.now + params_of(draft, job.terms).dispute_ms
     named = (job.job, lease.node, tuple(accusers))
-    draft.put(DisputeRow(*named, taken, pay, draft.now, deadline, evidence))
+    row = DisputeRow(*named, taken, pay, draft.now, deadline, evidence)
+    draft.put(row)
+    return row
 
 
 def answer(draft: Draft, sender: PeerId, op: DisputeAnswer) -> None:
@@ -81,18 +87,18 @@ def vote(draft: Draft, sender: PeerId, op: JuryVote) -> None:
     agreed = sum(ballot is not None and ballot.is_guilty == op.is_guilty for ballot in ballots)
     if 3 * agreed > 2 * len(jury):
         if op.is_guilty:
-            _uphold(draft, row)
+            uphold(draft, row, row.accusers)
         else:
-            _acquit(draft, row, DisputeState.OVERTURNED)
+            acquit(draft, row, DisputeState.OVERTURNED, row.accusers)
 
 
 def expire(draft: Draft) -> None:
     """Time-out at the begin of a block: who did not answer has lost, what no jury decided falls to the accused."""
     for row in draft.due(DisputeRow, draft.now):
         if row.state == DisputeState.OPEN:
-            _uphold(draft, row)
+            uphold(draft, row, row.accusers)
         else:
-            _acquit(draft, row, DisputeState.LAPSED)
+            acquit(draft, row, DisputeState.LAPSED, ())
 
 
 def jurors(draft: Draft) -> tuple[PeerId, ...]:
@@ -106,28 +112,32 @@ def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:
     return [juror for juror in jurors(draft) if juror not in parties]
 
 
-def _uphold(draft: Draft, row: DisputeRow) -> None:
+def uphold(draft: Draft, row: DisputeRow, finders: Sequence[PeerId]) -> None:
     """As a slash without a dispute; the bond is lost as the stake is."""
     lease = _lease(draft, row.job, row.node)
-    finders = bounties.finders_of(lease, row.taken, row.accusers)
-    bounties.spend(draft, row.node, row.taken + row.bond, finders)
-    draft.put(replace(lease, slashed=row.taken, evidence=row.evidence))
-    _close(draft, row, DisputeState.UPHELD, due=0, slashed=row.taken)
-    for accuser in row.accusers:
-        _let_go(draft, row, accuser)
+    bounties.spend(draft, row.node, row.taken + row.bond, bounties.finders_of(lease, row.taken, finders))
+    _end_guilty(draft, row, DisputeState.UPHELD, ())
 
 
-def _acquit(draft: Draft, row: DisputeRow, state: DisputeState) -> None:
-    """Stake, bond and pay go to the accused's account: its node may have left meanwhile."""
+def forfeit(draft: Draft, row: DisputeRow, losers: Sequence[PeerId]) -> None:
+    """Both sides were wrong, or silent: the same for the accused, `losers` lose their stakes, nobody gets anything."""
+    nodes.burn(draft, row.node, row.taken + row.bond)
+    _end_guilty(draft, row, DisputeState.FORFEIT, losers)
+
+
+def _end_guilty(draft: Draft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId]) -> None:
+    draft.put(replace(_lease(draft, row.job, row.node), slashed=row.taken, evidence=row.evidence))
+    lost = sum(_punish(draft, row, loser, gained=False) for loser in losers)
+    _close(draft, row, state, due=0, slashed=row.taken + lost)
+
+
+def acquit(draft: Draft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId]) -> None:
+    """Stake, bond and pay go to the accused's account: its node may have left meanwhile. `losers`: of its accusers."""
     lease = _lease(draft, row.job, row.node)
     due = lease.earned * lease.unit_price
     deposit(draft, row.node, row.taken + row.bond + due)
     draft.put(replace(lease, paid=due))
-    lost = 0
-    for accuser in row.accusers:
-        if state == DisputeState.OVERTURNED:
-            lost += _punish(draft, row, accuser)
-        _let_go(draft, row, accuser)
+    lost = sum(_punish(draft, row, loser, gained=True) for loser in losers)
     _close(draft, row, state, due=due, slashed=lost)
 
 
@@ -144,21 +154,32 @@ def _close(draft: Draft, row: DisputeRow, state: DisputeState, *, due: int, slas
         )
     )
     draft.put(replace(row, state=state))
+    game = draft.find(PinpointRow, row.key)
+    if game:
+        draft.put(replace(game, stage=Stage.CLOSED))
+    for accuser in row.accusers:
+        _let_go(draft, row, accuser)
 
 
-def _punish(draft: Draft, row: DisputeRow, accuser: PeerId) -> int:
-    """The stake of an accuser's lease, if it is still locked: half to the accused, rounded down, the rest is burnt."""
+def _punish(draft: Draft, row: DisputeRow, accuser: PeerId, *, gained: bool) -> int:
+    """The stake of an accuser's lease, if it is still locked, is burnt, but for the accused's half where it gains."""
     lease = _lease(draft, row.job, accuser)
     if not lease.is_locked:
         return 0
     nodes.seize(draft, accuser, lease.stake, lease.stake)
-    deposit(draft, row.node, lease.stake // 2)
-    nodes.burn(draft, accuser, lease.stake - lease.stake // 2)
+    gain = lease.stake // 2 if gained else 0
+    deposit(draft, row.node, gain)
+    nodes.burn(draft, accuser, lease.stake - gain)
     if lease.is_open:
         job = known(draft, row.job)
         draft.put(replace(job, reserved=job.reserved - lease.units_max * lease.unit_price))
-    draft.put(replace(lease, slashed=lease.stake, evidence=row.answer, is_open=False))
+    draft.put(replace(lease, slashed=lease.stake, evidence=_against(row), is_open=False))
     return lease.stake
+
+
+def _against(row: DisputeRow) -> Hash:
+    """What is held against its accusers: the accused's answer, or, where a game took its place, what was accused."""
+    return row.evidence if row.answer == ZERO_HASH else row.answer
 
 
 def _let_go(draft: Draft, row: DisputeRow, accuser: PeerId) -> None:

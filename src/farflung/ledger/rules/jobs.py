@@ -65,6 +65,12 @@ def check_state(row: JobRow, *sources: JobState) -> None:
         raise PolicyError("FF-LEDG-033", f"the job is {row.state.name.lower()}")
 
 
+def check_accusable(draft: Draft, row: JobRow) -> None:
+    """Raises PolicyError FF-LEDG-033 unless the job runs, or has ended and its window is open."""
+    if row.state not in ENDING or draft.now >= row.until:
+        check_state(row, JobState.RUNNING)
+
+
 def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
     """The job, if `sender` may take this edge. Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state."""
     row = known(draft, job)

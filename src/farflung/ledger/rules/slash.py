@@ -1,7 +1,7 @@
 """How a lie costs its stake: verifiers of the job agree, and the accused's own signature says what it had claimed.
 
-Where the genesis gives `dispute_ms`, the accused may answer first (`disputes`); otherwise what a lie costs is taken at
-once (`bounties`).
+Where the genesis gives `dispute_ms`, the accused may answer first (`disputes`), and an accusation of distance may be
+played down to one element (`pinpoint`); otherwise what a lie costs is taken at once (`bounties`).
 
 What the law checks: that the node signed the claim and that enough verifiers signed the same finding. Whether the
 finding is right it cannot know; `evidence` names what others need to judge for themselves.
@@ -18,14 +18,15 @@ from farflung.core import limits
 from farflung.core.claims import commitment_digest, is_commitment_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
-from farflung.ledger.rows import JobRow, JobState
-from farflung.ledger.rules import bounties, disputes, nodes
-from farflung.ledger.rules.jobs import ENDING, check_state, known
+from farflung.ledger.rows import JobRow
+from farflung.ledger.rules import bounties, disputes, nodes, pinpoint
+from farflung.ledger.rules.jobs import check_accusable, known
 from farflung.ledger.rules.verifiers import open_lease, quorum
 from farflung.ledger.tables import Draft, params_of
 from farflung.ledger.tx import Finding, JobSlash, Role, SignedVerdict, Verdict, is_verdict_signed
 
 EXCESS_FALSE: Final = 2000  # thousandths of the tolerance: up to twice of it is not paid, and not punished
+EXCESS_EXACT: Final = 1_000_000_000  # of what is false whatever the distance: an encoding, an opening
 PERMILLE: Final = 1000
 
 
@@ -34,8 +35,7 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
     job = known(draft, op.job)
     if sender != job.requester and open_lease(draft, op.job, sender, Role.AUDIT) is None:
         raise PolicyError("FF-LEDG-048", "only the requester or a verifier of the job may do this")
-    if job.state not in ENDING or draft.now >= job.until:
-        check_state(job, JobState.RUNNING)
+    check_accusable(draft, job)
     lease = open_lease(draft, op.job, op.node, Role.TRAIN)
     if lease is None:
         raise PolicyError("FF-LEDG-049", f"node {op.node[:4].hex()} does not train in this job")
@@ -45,7 +45,10 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
     terms = params_of(draft, job.terms)
     taken = _taken(lease.stake, finding, terms.withheld_permille)
     if terms.dispute_ms:
-        disputes.open_(draft, job, lease, taken, verifiers, op.evidence)
+        dispute = disputes.open_(draft, job, lease, taken, verifiers, op.evidence)
+        if all(_is_distance(signed.verdict) for signed in op.verdicts):
+            said = op.verdicts[0].verdict
+            pinpoint.offer(draft, dispute, (said.round, said.segment, said.trace), op.claim.weight)
         return
     nodes.seize(draft, lease.node, lease.stake, taken)
     bounties.spend(draft, lease.node, taken, bounties.finders_of(lease, taken, verifiers))
@@ -88,6 +91,11 @@ def _about(verdict: Verdict) -> tuple[int, int, Hash, Finding]:
 def _is_punished(verdict: Verdict) -> bool:
     is_false = verdict.finding == Finding.FALSE and verdict.excess > EXCESS_FALSE
     return is_false or verdict.finding == Finding.WITHHELD
+
+
+def _is_distance(verdict: Verdict) -> bool:
+    """Whether it says how far off the end of a segment is; an encoding that is wrong has no distance."""
+    return verdict.finding == Finding.FALSE and verdict.excess < EXCESS_EXACT
 
 
 def _check_claim(op: JobSlash) -> None:
