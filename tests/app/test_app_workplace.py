@@ -51,7 +51,7 @@ def start(disk: Disk | None = None) -> Start:
         if disk is not None:
             disk.put(manifest, chunks)
     data, nothing = found
-    return Start(TERMS.id, b"", 0, (), (), data, nothing, nothing, 0, ())
+    return Start(TERMS.id, b"", 0, (), (), data, nothing, nothing, nothing, 0, ())
 
 
 def test_a_worker_that_was_never_told_the_job_does_not_count_as_set_up(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ CHAIN = Hash(b"c" * 32)
 EVE, HONEST = MEMBERS[2], MEMBERS[:2]
 SPEC = replace(TERMS.spec, network=replace(TERMS.spec.network, providers=len(MEMBERS), verifiers=2))
 JOB = replace(TERMS, spec=SPEC)
-BUDGET = Budget(Credits(10), Credits(10**6), Credits(500), 0, 10**9, 100, Seconds(180.0))
+BUDGET = Budget(Credits(10), Credits(10**6), 0, 10**9, 100, Seconds(180.0))
 FACTS = Capabilities(2, 1 << 30, 1 << 30, 10**9, 1, "Linux", "x86_64", "2.13.0")
 ROOT = initial().root(LAYOUT)
 
@@ -129,7 +129,7 @@ class Scene:
         empty = self.home.put(b"")
         keys = {node.key.public: node.lease_key.public for node in self.nodes}
         starter = Starter(JOB, list(keys), self.dial, self.journal, JOB_KEY)
-        supplies = Supplies(empty, empty, empty, 0)
+        supplies = Supplies(empty, empty, empty, empty, 0)
         work = {p: starter.member(p, key, supplies, (), ROOT) for p, key in keys.items()}
         ready, _ = await all_ready(work, self.journal)
         return ready

@@ -20,6 +20,7 @@ from verify_story import (
     replace,
 )
 
+from farflung.core.canon.program import Program
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_ACK, NS_LOG, digest
 from farflung.core.errors import VerificationError
@@ -117,6 +118,14 @@ def test_terms_that_nobody_could_have_written_are_refused() -> None:
     terms = replace(Story().terms, spec=msgspec.structs.replace(SPEC, sync=sync))
     with pytest.raises(VerificationError, match="FF-JOB-004"):
         verify_run(replace(exported, terms=encode(terms)))
+
+
+def test_terms_say_their_class_and_claim_no_other() -> None:
+    story = Story()
+    assert verify_run(story.export()).work == "outcome only: not proven (no step was traced)"
+    for lie in ({"unproven": ""}, {"program": Program(graph=digest("test/graph"))}):
+        with pytest.raises(VerificationError, match="FF-VERI-112"):
+            verify_run(replace(story.export(), terms=encode(replace(story.terms, **lie))))
 
 
 def test_a_layout_that_breaks_a_bound_is_refused() -> None:

@@ -24,6 +24,8 @@ REAL = st.floats(-1.0, 300.0) | st.floats(-1e18, 1e18)
 def _value(kind: object) -> st.SearchStrategy[object]:
     if kind is str:
         return TEXT
+    if kind is bool:
+        return st.booleans()
     if kind is int:
         return WHOLE
     if kind is float:

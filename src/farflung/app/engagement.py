@@ -38,6 +38,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.preparation import module_source
 from farflung.app.recording import Recorder
 from farflung.app.registry import first_key
+from farflung.app.tracing import graph_bytes
 from farflung.app.vouching import Vouching
 from farflung.compress import kernels
 from farflung.core.crypto import NS_JOB_KEY, SigningKey
@@ -239,7 +240,7 @@ class Requester:
             await ledger.submit(create, *await self._unregistered(ledger))
         if job is None or job.state in (JobState.CREATED, JobState.RUNNING):
             await self._fares.fund(ledger, budget.deadline)
-        stakes = spec.network.providers * budget.stake
+        stakes = spec.network.providers * self._terms.stake
         self._journal.emit(Funded(job=self._terms.id.hex(), escrow=budget.escrow, stakes=stakes))
 
     async def _unregistered(self, ledger: LedgerClient) -> tuple[KeyCertify, ...]:
@@ -301,7 +302,8 @@ class Requester:
         stored = self.archive.latest_state(self._terms, roots)
         packed = snapshot.pack(stored, self._terms.layout)
         put, dataset = self.archive.put, self._folder.dataset_file.read_bytes()
-        supplies = Supplies(put(dataset), put(module_source(self._folder)), put(packed), stored.round)
+        module, graph = module_source(self._folder), graph_bytes(self._folder)
+        supplies = Supplies(put(dataset), put(module), put(graph), put(packed), stored.round)
         return supplies, replay_plan(self.archive, self.log.records, stored.round, public.round)
 
     async def _drive(

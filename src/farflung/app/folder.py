@@ -95,6 +95,11 @@ class RunFolder:
         return self.root / "base.bin"
 
     @property
+    def graph_file(self) -> Path:
+        """The canonical graph of one step, which the terms of a proven job name."""
+        return self.root / "graph.bin"
+
+    @property
     def terms_file(self) -> Path:
         """What was fixed before the work: written last of all that a run is made from."""
         return self.root / "terms.bin"

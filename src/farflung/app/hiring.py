@@ -43,7 +43,6 @@ class Budget(msgspec.Struct, frozen=True):
 
     unit_price: Credits
     escrow: Credits
-    stake: Credits
     memory_bytes: int
     deadline: int  # ledger time, ms
     dataset_bytes: int
@@ -56,6 +55,7 @@ class Supplies(msgspec.Struct, frozen=True):
 
     dataset: Manifest
     module: Manifest
+    graph: Manifest
     snapshot: Manifest
     snapshot_round: int
 
@@ -98,9 +98,9 @@ async def hire(
     network, is_new = terms.spec.network, not leases
     counts = {Role.TRAIN: network.providers, Role.AUDIT: network.verifiers if terms.spec.is_audited else 0}
     proposals: dict[PeerId, wire.Proposal] = {}
-    price = Credits(0)
+    price, stake = Credits(0), Credits(terms.stake)
     for role in [role for role in Role if is_new and counts[role]]:
-        request = market.Request(counts[role], budget.unit_price, budget.memory_bytes, stake=budget.stake)
+        request = market.Request(counts[role], budget.unit_price, budget.memory_bytes, stake=stake)
         found = market.match(request, asks.of[role])
         price = max(price, found.unit_price)
         units = _units(terms, budget, role)
@@ -129,7 +129,7 @@ def _units(terms: Terms, budget: Budget, role: Role) -> int:
 def _proposal(
     ledger: LedgerClient, terms: Terms, budget: Budget, role: Role, price: int, units: int
 ) -> wire.Proposal:
-    money = (price, budget.stake, units, budget.deadline)
+    money = (price, terms.stake, units, budget.deadline)
     return wire.Proposal(ledger.chain, terms, budget.dataset_bytes, *money, role)
 
 
@@ -249,6 +249,7 @@ class Starter:
             self.verifiers,
             supplies.dataset,
             supplies.module,
+            supplies.graph,
             supplies.snapshot,
             supplies.snapshot_round,
             replay,

@@ -231,6 +231,5 @@ class LocalNetwork:
             "relayed": self.reached.hidden == self.spec.network.providers,
             "port": self.spec.network.port,
             "unit_price": self.unit_price,
-            "stake": self.stake,
             "deadline": JOB_MS,
         }

@@ -9,6 +9,7 @@ from typing import Final
 
 from farflung.core.events import Result
 from farflung.core.units import format_bytes, format_count
+from farflung.job.proof import UNPROVEN
 from farflung.job.spec import JobSpec
 from farflung.train.card import Card
 from farflung.watch.sharing import share
@@ -40,7 +41,7 @@ def readme(card: Card, spec: JobSpec, result: Result, model_hash: str, folder: s
     )
     return (
         f"# {card.name}\n\n{_what(card)}\n\n{use}"
-        f"## How it was trained\n\n{_how(spec, result)}\n\n"
+        f"## How it was trained\n\n{_how(card, spec, result)}\n\n"
         f"## How well it does\n\n{_figures(card, spec, result)}\n\n"
         f"## What it is not\n\n{_limits()}\n\n"
         f"## Where it comes from\n\n{_origin(card, result, model_hash)}\n"
@@ -58,7 +59,7 @@ def _what(card: Card) -> str:
     )
 
 
-def _how(spec: JobSpec, result: Result) -> str:
+def _how(card: Card, spec: JobSpec, result: Result) -> str:
     rows = [
         f"- data: `{_plain(PurePath(spec.data.path).name)}`, of which {spec.data.heldout:.3g} was held out",
         f"- {result.rounds} of {spec.rounds} rounds of {spec.sync.steps} local steps"
@@ -67,6 +68,7 @@ def _how(spec: JobSpec, result: Result) -> str:
         f" {format_bytes(result.bytes_by.sync)} of updates sent",
         f"- {result.segments_audited} segments of the work were repeated by verifiers;"
         f" {len(result.caught)} providers were caught cheating",
+        f"- the work is {card.proof or UNPROVEN}",
     ]
     return "\n".join(rows)
 

@@ -10,6 +10,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.core.tolls import SignedPass
+from farflung.job import proof
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.ledger.tx import Role
@@ -57,6 +58,10 @@ class Policy(NamedTuple):
             return f"a data set of {proposal.dataset_bytes} bytes"
         if not 0 <= proposal.stake <= self.stake:
             return f"a stake of {proposal.stake} micro-credits, the node has {self.stake}"
+        if proposal.stake != proposal.terms.stake:
+            return f"a stake of {proposal.stake} micro-credits, and {proposal.terms.stake} in the terms"
+        if fault := proof.fault(proposal.terms, proposal.unit_price):
+            return fault
         if self.role is Role.TRAIN and proposal.units_max < spec.rounds * spec.round_tokens:
             return f"{proposal.units_max} units are paid, the work has {spec.rounds * spec.round_tokens}"
         if spec.model.kind == "gpt" and proposal.terms.layout != Layout.of(gpt_shapes(spec.model)):

@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from farflung.app import standing
+from farflung.app import standing, tracing
 from farflung.app.folder import RunFolder
-from farflung.app.journal import Emitter
+from farflung.app.journal import Emitter, Journal
+from farflung.app.local import LocalNetwork
 from farflung.app.workplace import Worker, ask
 from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
-from farflung.core.crypto import NS_OBJECT, SigningKey, digest
+from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable import write_atomic
@@ -60,27 +62,55 @@ def known_layout(spec: JobSpec) -> Layout | None:
     return Layout.of(gpt_shapes(spec.model)) if spec.model.kind == "gpt" else None
 
 
-async def prepare(folder: RunFolder, spec: JobSpec, worker: Worker, key: SigningKey) -> Prepared:
-    """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there.
+async def prepare(folder: RunFolder, worker: Worker, network: LocalNetwork, journal: Journal) -> Prepared:
+    """Sets the requester's worker up; makes round 0's public state and the terms, unless they are there, and tells the
+    job's class.
 
-    Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since).
+    Raises RunError FF-APP-022 (other terms), VerificationError FF-APP-023 (an input was damaged since), and what
+    tracing.classify raises.
     """
+    spec, key = network.spec, network.keys.requester
     data, module = folder.dataset_file.read_bytes(), module_source(folder)
     terms = read_terms(folder, spec) if folder.terms_file.exists() else None
     if terms is not None:
         _check_inputs(folder, terms, data, module)
     ready = await ask(worker, messages.Setup(spec, data, module, 0, key.public), messages.Ready)
     if terms is not None:
+        _tell_class(journal, terms)
         return Prepared(terms, ready)
-    state = await ask(worker, messages.Initialize(), messages.State)
-    layout = Layout.of(dict(state.shapes))
-    initial, root, lineage = _first(folder, spec, state, layout)
-    write_atomic(folder.initial_file, initial, "run.initial")
-    tolerance = await _profile(worker, initial, layout) if spec.is_audited else Tolerance()
-    inputs = (digest(NS_OBJECT, data), _module_hash(module))
-    terms = Terms(spec, *inputs, layout, key.public, root, tolerance, lineage)
+    classifying = asyncio.create_task(tracing.classify(folder, spec, module))
+    try:
+        state = await ask(worker, messages.Initialize(), messages.State)
+        layout = Layout.of(dict(state.shapes))
+        initial, root, lineage = _first(folder, spec, state, layout)
+        write_atomic(folder.initial_file, initial, "run.initial")
+        tolerance = await _profile(worker, initial, layout) if spec.is_audited else Tolerance()
+        program, unproven = await classifying
+    finally:
+        classifying.cancel()
+        await asyncio.gather(classifying, return_exceptions=True)
+    terms = Terms(
+        spec,
+        digest(NS_OBJECT, data),
+        _module_hash(module),
+        layout,
+        key.public,
+        root,
+        tolerance,
+        lineage,
+        stake=network.stake,
+        program=program,
+        unproven=unproven,
+    )
     write_atomic(folder.terms_file, encode(terms), "run.terms")
+    _tell_class(journal, terms)
     return Prepared(terms, ready)
+
+
+def _tell_class(journal: Journal, terms: Terms) -> None:
+    """Once in a run, however often it is resumed."""
+    if journal.timeline.classed is None:
+        journal.emit(tracing.told(terms))
 
 
 def _first(
@@ -132,6 +162,10 @@ def _check_inputs(folder: RunFolder, terms: Terms, data: bytes, module: bytes) -
         raise _damaged(folder.dataset_file, "its hash is not the one in the run's terms")
     if _module_hash(module) != terms.module:
         raise _damaged(folder.module_file, "its hash is not the one in the run's terms")
+    try:
+        tracing.check_shipped(terms, tracing.graph_bytes(folder))
+    except FarflungError as error:
+        raise _damaged(folder.graph_file, error.message) from error
     try:
         initial = snapshot.unpack(folder.initial_file.read_bytes(), terms.layout)
         snapshot.check(initial, terms.layout, 0, terms.initial_root)

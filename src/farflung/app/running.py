@@ -206,7 +206,7 @@ class Run:
     async def _with_network(self, layout: Layout | None) -> events.Result:
         worker = self._processes.start_own_worker()
         started = self._processes.start()
-        prepared = await preparation.prepare(self._folder, self._spec, worker, self._network.keys.requester)
+        prepared = await preparation.prepare(self._folder, worker, self._network, self._journal)
         if layout is None:
             self._show_plan(prepared.terms.layout)
         await started

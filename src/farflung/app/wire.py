@@ -116,8 +116,8 @@ class PastRound(Wire, frozen=True):
 
 
 class Start(Wire, frozen=True):
-    """All that a provider needs to take its place: the job's key (wrapped for this lease), its fellow members, data
-    and public state.
+    """All that a provider needs to take its place: the job's key (wrapped for this lease), its fellow members, data,
+    the step's graph (nothing where the job is outcome only) and public state.
 
     `members` are all who may fetch from and leave objects with this provider, the requester among them.
     """
@@ -129,6 +129,7 @@ class Start(Wire, frozen=True):
     verifiers: tuple[PeerId, ...]
     dataset: Manifest
     module: Manifest
+    graph: Manifest
     snapshot: Manifest
     snapshot_round: int
     replay: tuple[PastRound, ...]

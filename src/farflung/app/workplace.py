@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from farflung.app import objects
+from farflung.app.tracing import check_shipped
 from farflung.app.wire import Start
 from farflung.app.wrapping import KEY_BYTES
 from farflung.core import limits
@@ -65,6 +67,7 @@ class Workplace:
             "the data set": start.dataset.content != self._terms.dataset
             or start.dataset.size > self._dataset_bytes,
             "the module": not self._is_module(start.module),
+            "the graph": start.graph.size > (limits.GRAPH_BYTES if self._terms.is_proven else 0),
             **further,
         }
         for what, is_wrong in faults.items():
@@ -81,10 +84,14 @@ class Workplace:
     async def enter(
         self, start: Start, job_key: bytes, worker: Worker, requester: PeerId, cheat: str = HONEST
     ) -> None:
-        """Brings data and module here and sets the worker up; until that is done it does not count as set up."""
+        """Brings data, module and graph here, checks the graph, and sets the worker up; until that is done it does not
+        count as set up. Raises VerificationError FF-APP-343 and what core.canon.graph.read raises.
+        """
         self.job_key, self.worker = job_key, None
         dataset = await self.bring(start.dataset, (requester,), Kind.JOIN)
         module = await self.bring(start.module, (requester,), Kind.JOIN)
+        graph = await self.bring(start.graph, (requester,), Kind.JOIN)
+        await asyncio.to_thread(check_shipped, self._terms, graph)
         setup = messages.Setup(self._terms.spec, dataset, module, start.member, self._me, cheat=cheat)
         await ask(worker, setup, messages.Ready)
         self.worker = worker

@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 
 from farflung.core.events_base import Event as Event
+from farflung.core.events_of_class import Classed as Classed
 from farflung.core.events_of_ledger import ChainsCompared as ChainsCompared
 from farflung.core.events_of_ledger import ValidatorKilled as ValidatorKilled
+from farflung.core.events_of_plan import Planned as Planned
 from farflung.core.events_of_stacks import StandsOn as StandsOn
 from farflung.core.events_of_ways import Housed as Housed
 from farflung.core.events_of_ways import RelayPaid as RelayPaid
@@ -31,38 +33,6 @@ class Began(Event, frozen=True, tag="began"):
     python: str
     torch: str
     format: int = FORMAT
-
-
-class Planned(Event, frozen=True, tag="plan"):
-    """What the run will take, before anything is spent. Compared with what happened in `Compared`."""
-
-    name: str
-    run: str
-    model: str
-    parameters: int
-    rounds: int
-    steps: int
-    peers: int
-    tokens: int
-    sync_bytes: int
-    ring_bytes: int
-    memory_bytes: int
-    seconds: float
-    price: int
-    escrow: int
-    data_bytes: int
-    sync: str
-    cores: int = 0  # of this computer, which all local workers share; 0: not told
-    baseline_seconds: float = 0.0  # that one machine will take on the same tokens; 0: none will
-    sync_most: int = 0  # if rounds choose another way than the one that is foreseen; 0: not told
-    way: str = ""  # how a round's payloads go, as far as it is foreseen
-    up_round: int = 0  # of these, up the line of the member that sends most
-    down_round: int = 0
-    lines: str = ""  # which lines the plan reckons with
-    relay_price: int = 0  # micro-credits a GiB; 0: relays carry for nothing, or there are none
-    relay_funds: int = 0  # micro-credits that are put aside for them
-    validators: int = 1  # of the ledger
-    committee_bytes: int = 0  # that are sent because there are several of them
 
 
 class ProcessStarted(Event, frozen=True, tag="process"):
@@ -351,6 +321,7 @@ class Result(Event, frozen=True, tag="result"):
 AnyEvent = (
     Began
     | Planned
+    | Classed
     | ProcessStarted
     | Matched
     | Funded

@@ -108,6 +108,7 @@ SPEC_BYTES: Final = 256 * KIB
 LOG_RECORD_BYTES: Final = 4 * MIB
 MODULE_BYTES: Final = MIB  # a user's model source
 LINEAGE: Final = 64  # runs that one stands on, the runs that those stand on among them
+REASON_LENGTH: Final = 300  # characters of why a job is outcome only
 DATA_BYTES: Final = 8 << 30
 
 # Connections

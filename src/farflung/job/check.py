@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from farflung.core import limits
 from farflung.core.errors import SpecError, UsageError
-from farflung.core.money import parse_credits
+from farflung.core.money import format_credits, parse_credits
+from farflung.job import proof
 from farflung.job.keys import value_of
 from farflung.job.methods import METHODS
 from farflung.job.model import gpt_size
@@ -110,6 +111,7 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
     if spec.is_audited and not spec.network.verifiers:
         hint = "set network.verifiers = 1, or audit.rate = 0 and audit.probation = 0"
         raise _refused(spec, told, "network.verifiers", "at least 1 while work is audited", hint)
+    _check_proof(spec, told)
     for key in ("evaluate.tokens", "evaluate.final_tokens"):
         if value_of(spec, key) < spec.model.context:
             raise _refused(spec, told, key, f"at least model.context = {spec.model.context}")
@@ -135,6 +137,16 @@ def _check_credits(spec: JobSpec, origins: Origins, key: str) -> None:
         amount = None
     if not amount:
         raise _refused(spec, origins, key, allowed, f'write it like {key} = "2.5"')
+
+
+def _check_proof(spec: JobSpec, origins: Origins) -> None:
+    """What is known of the job's class (job.proof) before its model is traced."""
+    if spec.audit.proof == "proven" and not spec.is_audited:
+        hint = "audit some of the work, or leave proof out"
+        raise _refused(spec, origins, "audit.proof", '"auto" or "outcome" while nothing is audited', hint)
+    if proof.known(spec) and parse_credits(spec.unit_price) > proof.OUTCOME_PRICE:
+        allowed = f'at most "{format_credits(proof.OUTCOME_PRICE)}" for work that is {proof.UNPROVEN}'
+        raise _refused(spec, origins, "unit_price", allowed)
 
 
 def _check_texts(spec: JobSpec, origins: Origins) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec.structs import replace
+
+from farflung.core.canon.program import Program, job_id
 from farflung.core.codec import Wire, encode
-from farflung.core.crypto import NS_SPEC, digest
-from farflung.core.ids import Hash, PeerId
+from farflung.core.crypto import NS_TERMS, digest
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout
 
 
@@ -122,11 +125,15 @@ class AuditSpec(Wire, frozen=True):
     """How the work is checked (V2): a round's steps are cut into `segments`; of each contribution one segment and
     the encoding are repeated with probability `rate`, and always while fewer than `probation` contributions of the
     peer were accepted in a row: whoever was away begins anew.
+
+    `proof`: the class of the job (job.proof). `auto` is proven where work is audited and the model's step can be
+    traced, and outcome only elsewhere; `proven` refuses what would be outcome only; `outcome` traces nothing.
     """
 
     segments: int = 5
     rate: float = 0.1
     probation: int = 2
+    proof: Literal["auto", "proven", "outcome"] = "auto"
 
 
 class ChurnSpec(Wire, frozen=True):
@@ -256,8 +263,22 @@ class Terms(Wire, frozen=True):
     initial_root: Hash  # root of the public state of round 0: weights travel as a file, never as a seed
     tolerance: Tolerance = Tolerance()
     lineage: tuple[Ancestor, ...] = ()  # what it stands on, nearest first: each stands on the ones behind it
+    dtype: Literal["float32"] = "float32"  # of weights and arithmetic: one class so far, and it is said
+    stake: int = 0  # micro-credits that each provider and each verifier of the job puts up
+    program: Program = Program()  # whose graph is of one step; Program(): outcome only
+    unproven: str = "no step was traced"  # why there is no graph, for people; "" where there is one
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether each step can be checked down to one operation (job.proof)."""
+        return self.program.graph != ZERO_HASH
 
     @property
     def id(self) -> Hash:
-        """The job's id: the hash of its terms."""
-        return digest(NS_SPEC, encode(self))
+        """The job's id: the hash of its terms, in two levels, so that a ledger can open it to the program alone."""
+        return job_id(self.rest, self.program)
+
+    @property
+    def rest(self) -> Hash:
+        """The hash of all that the terms say but for the program: of the terms with `Program()`."""
+        return digest(NS_TERMS, encode(replace(self, program=Program())))

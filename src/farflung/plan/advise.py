@@ -10,6 +10,7 @@ from farflung.core.errors import PolicyError
 from farflung.core.events import Planned
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes, Seconds, Tokens, format_bytes
+from farflung.job import proof
 from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.committee import committee_bytes
 from farflung.plan.machine import Machine
@@ -74,6 +75,7 @@ class Plan(msgspec.Struct, frozen=True):
             baseline_seconds=self.alone if baseline else 0.0,
             validators=self.validators,
             committee_bytes=self.committee,
+            proof=proof.foreseen(spec),
         )
 
 

@@ -22,6 +22,7 @@ from farflung.core.errors import FarflungError, UsageError, VerificationError
 from farflung.core.layout import Float32, Layout
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
+from farflung.job.proof import PROVEN, UNPROVEN
 from farflung.job.spec import JobSpec, ModelSpec, Terms
 from farflung.train.snapshot import PublicState
 
@@ -55,6 +56,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     module: str = ""
     source: str = ""
     lineage: tuple[str, ...] = ()
+    proof: str = ""  # the class of the work (job.proof); a file that says nothing is not proven
 
     @property
     def model(self) -> ModelSpec:
@@ -85,6 +87,7 @@ def of(terms: Terms, rounds: int) -> Card:
         "job": terms.id.hex(),
         "rounds": rounds,
         "lineage": tuple(ancestor.job.hex() for ancestor in terms.lineage),
+        "proof": PROVEN if terms.is_proven else UNPROVEN,
     }
     if model.kind == "gpt":
         return Card(**said, layers=model.layers, width=model.width, heads=model.heads)
@@ -148,7 +151,10 @@ def _is_sayable(card: Card) -> bool:
     are_jobs = len(card.lineage) <= limits.LINEAGE and all(_HASH.fullmatch(job) for job in card.lineage)
     is_named = are_jobs and _HASH.fullmatch(card.job) and 0 <= card.rounds <= limits.ROUNDS
     is_own = _HASH.fullmatch(card.source) and _MODULE.fullmatch(card.module)
-    return bool(is_named and (is_own if card.kind == "module" else not (card.source or card.module)))
+    is_classed = card.proof in ("", PROVEN, UNPROVEN)
+    return bool(
+        is_named and is_classed and (is_own if card.kind == "module" else not (card.source or card.module))
+    )
 
 
 def flat(card: Card, layout: Layout, tensors: Mapping[str, NDArray[Any]]) -> Float32:

@@ -25,6 +25,8 @@ from farflung.core.crypto import NS_OUTPUT, digest
 from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.layout import Layout
+from farflung.core.money import parse_credits
+from farflung.job import proof
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import Ancestor, Terms
@@ -108,6 +110,7 @@ def _recompute(exported: Exported, chain: Hash | None) -> Proven:
     report = Report(genesis=genesis.chain.hex())
     require(chain in (None, genesis.chain), "FF-VERI-005", "the run is on another ledger")
     terms = _terms(exported.terms)
+    report.work = proof.label(terms)
     records = _records(exported, terms)
     held = books.read_books(genesis, exported.blocks, terms, report)
     audits = Audits(genesis.chain, terms, held.verifiers, report)
@@ -129,6 +132,8 @@ def _terms(data: bytes) -> Terms:
     model = terms.spec.model
     is_models = model.kind != "gpt" or terms.layout == Layout.of(gpt_shapes(model))
     require(is_models, "FF-VERI-006", "the terms name tensors that are not the model's")
+    fault = proof.fault(terms, parse_credits(terms.spec.unit_price))
+    require(not fault, "FF-VERI-112", "the terms are not of the class that they claim", fault)
     return terms
 
 

@@ -36,6 +36,7 @@ class Report(msgspec.Struct):
     model_hash: str = ""
     ledger_root: str = ""
     genesis: str = ""
+    work: str = ""  # the job's class (job.proof)
 
 
 def require(is_true: bool, code: str, what: str, cause: str = "") -> None:

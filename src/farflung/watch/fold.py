@@ -74,6 +74,7 @@ class Timeline(Struct, frozen=True):
     stage: Stage = Stage.PLAN
     began: events.Began | None = None
     plan: events.Planned | None = None
+    classed: events.Classed | None = None
     processes: Mapping[str, events.ProcessStarted] = _NOTHING  # by name
     matched: events.Matched | None = None
     funded: events.Funded | None = None
@@ -227,6 +228,8 @@ def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, began=event)
         case events.Planned():
             return replace(t, plan=event, stage=Stage.PLAN)
+        case events.Classed():
+            return replace(t, classed=event)
         case events.ProcessStarted():
             started = Stage.NETWORK if t.stage is Stage.PLAN else t.stage
             return replace(t, processes=_with(t.processes, event.name, event), stage=started)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from farflung.core.events import Resumed
+from farflung.core.events import Planned, Resumed
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_seconds
-from farflung.watch import committee, fares, foretold, words, yardstick
+from farflung.watch import classes, committee, fares, foretold, words, yardstick
 from farflung.watch.fold import Stage, Timeline
 from farflung.watch.rows import LABEL, Row, Span, Style, block, plain
 
@@ -41,7 +41,15 @@ def plan(t: Timeline, columns: int, is_over: bool = False) -> list[Row]:
         *block("", [plain(text) for text in foretold.lines_of(p)], columns, rank=DETAIL),
         *block("", [plain(words.committee(p))] if p.validators > 1 else [], columns, rank=DETAIL),
         *block("", [plain(text) for text in (*takes, words.price(p), fares.planned(p))], columns, rank=MORE),
+        *_class(t, p, columns),
     ]
+
+
+def _class(t: Timeline, p: Planned, columns: int) -> list[Row]:
+    """Foreseen, then found. What is not proven says so as long as anything is said."""
+    spans = classes.spans(t) or [Span(classes.foreseen(p), Style.QUIET)]
+    is_unproven = t.classed is not None and not t.classed.is_proven
+    return block("", spans, columns, rank=STORY if is_unproven else DETAIL) if spans[0].text else []
 
 
 def network(t: Timeline, columns: int, is_over: bool) -> list[Row]:

@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import committee, fares, foretold, words, yardstick
+from farflung.watch import classes, committee, fares, foretold, words, yardstick
 from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
@@ -42,6 +42,8 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
             return _began(event)
         case events.Planned():
             return _planned(event)
+        case events.Classed():
+            return say("Verify", *classes.told(event))
         case events.ProcessStarted():
             peer = f", peer {words.peer(event.peer)}" if event.peer else ""
             return say("Network", f"{event.name} is up (pid {event.pid}{peer})")
@@ -107,6 +109,7 @@ def _planned(event: events.Planned) -> list[str]:
         *say("Plan", words.committee(event)),
         *say("Plan", room, f"about {format_seconds(event.seconds)}", alone),
         *say("Plan", words.price(event), fares.planned(event)),
+        *say("Plan", classes.foreseen(event)),
     ]
 
 

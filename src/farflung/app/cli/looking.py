@@ -19,6 +19,7 @@ from farflung.app.journal import read_timeline
 from farflung.core.errors import RunError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
+from farflung.watch import classes
 from farflung.watch.fold import Timeline
 
 _RUN = click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
@@ -93,6 +94,7 @@ def _more(run: RunFolder, timeline: Timeline, row: dict[str, Any]) -> dict[str, 
     return row | {
         "folder": str(run.root),
         "model": f"{model.module if model.kind == 'module' else 'gpt, ' + sizes.strip(', ')}, context {model.context}",
+        "class": classes.fact(timeline),
         "parameters": timeline.plan.parameters if timeline.plan else None,
         "model_hash": result.model_hash if result else None,
         "ledger_root": result.ledger_root if result else None,
@@ -107,6 +109,7 @@ def _details(facts: dict[str, Any]) -> list[str]:
         f"Run      {facts['run']}, {facts['state']}",
         f"Folder   {facts['folder']}",
         f"Model    {facts['model']}" + (f"; {format_count(count)} parameters" if count else ""),
+        *([f"Work     {facts['class']}"] if facts["class"] else []),
         f"Round    {facts['round']} of {facts['rounds']}",
     ]
     if facts["loss"] is not None:

@@ -12,6 +12,7 @@ from farflung.app.cli.completing import run_names
 from farflung.app.local import chain_of
 from farflung.core.money import format_credits
 from farflung.verify.report import Report
+from farflung.watch.text import say
 
 
 @click.command("verify-run", epilog="Example: farflung verify-run runs/2026-01-31-local")
@@ -53,6 +54,7 @@ def words(report: Report) -> list[str]:
         *_standing(report),
         f"Result   model  {report.model_hash}",
         f"Result   ledger {report.ledger_root}, from genesis {report.genesis[:16]}",
+        *say("Result", f"the work is {report.work}"),
     ]
 
 

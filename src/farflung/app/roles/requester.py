@@ -42,7 +42,6 @@ def budget_of(config: Report) -> Budget:
     return Budget(
         unit_price=Credits(int(config["unit_price"])),
         escrow=Credits(int(config["escrow"])),
-        stake=Credits(int(config["stake"])),
         memory_bytes=int(config["memory_bytes"]),
         deadline=int(config["deadline"]),
         dataset_bytes=int(config["dataset_bytes"]),

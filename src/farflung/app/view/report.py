@@ -24,7 +24,7 @@ from farflung.core.errors import RunError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.plan.compare import HIGH, LOW
-from farflung.watch import series
+from farflung.watch import classes, series
 from farflung.watch.fold import Timeline
 from farflung.watch.meetings import meetings
 from farflung.watch.series import AuditRow, Audits, Losses, PlanRow, Strip
@@ -157,6 +157,7 @@ def facts(t: Timeline, name: str, created: float, *, is_owned: bool) -> dict[str
         "version": t.began.version if t.began is not None else "",
         "short": tale.short(t, curves, sent, found),
         "tiles": tiles(t),
+        "work": classes.fact(t),
         "names": names,
         "curves": curves,
         "sent": sent,

@@ -2,7 +2,7 @@
 
 Only the submitter's worker may trace, inside its sandbox: tracing runs the user's module, which is a stranger's program
 everywhere else. The graph travels as data; nobody traces again to verify (another version of torch writes another
-graph). No job's terms name a graph yet. Inputs and outputs carry the names of the state:
+graph). The job's terms name it (app.tracing). Inputs and outputs carry the names of the state:
 
     in    params/NAME  VECTOR/NAME  buffers/NAME (where used)  x  y  and the scalars of BY_STEP and BY_COUNT
     out   params/NAME  VECTOR/NAME  loss  grad_norm

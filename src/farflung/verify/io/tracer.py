@@ -1,0 +1,125 @@
+"""The tracer: a process of its own that turns a job's model into the canonical graph of one step, once, and ends.
+
+`python -m farflung.verify.io.tracer FD` answers one request from an inherited socket, framed as those of
+train.io.worker. It runs the user's module in the sandbox that workers have, and no other process traces: torch's
+tracing patches its own dispatch, and a trace that fails half-way must not leave its mark on the process that draws
+initial weights and measures noise. So a trace has bounds of its own, too, and runs beside the profile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from typing import Any, cast
+
+from farflung.core import limits
+from farflung.core.codec import Wire, decode, encode
+from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
+from farflung.job.spec import JobSpec
+from farflung.train.io.worker import HEAD_BYTES, Channel, broken
+from farflung.train.messages import Broken
+
+REPLY_BYTES = limits.GRAPH_BYTES + 64 * limits.KIB
+
+
+class TraceStep(Wire, frozen=True, tag="trace-step"):
+    """The job, and the source of its model, empty for a built-in one."""
+
+    spec: JobSpec
+    module: bytes
+
+
+class StepTraced(Wire, frozen=True, tag="step-traced"):
+    """Canonical bytes of core.canon.graph, which whoever gets them checks."""
+
+    graph: bytes
+
+
+class Tracer:
+    """The submitter's end of the socket, which it owns: one request."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+
+    async def trace(self, request: TraceStep) -> bytes:
+        """The graph's bytes, at most limits.GRAPH_BYTES of them, not looked into.
+
+        Raises VerificationError with the tracer's own code when the model has no canonical graph, RunError FF-VERI-110
+        when the process is gone or answers something else.
+        """
+        try:
+            reply = await self._exchange(encode(request))
+        except (ConnectionError, EOFError, ProtocolError) as error:
+            raise RunError(
+                "FF-VERI-110",
+                "the tracer process is gone",
+                cause=str(error) or type(error).__name__,
+                hint="tracer.log in the run's folder says more; without its graph a job is outcome only",
+            ) from None
+        if isinstance(reply, Broken):
+            raise VerificationError(reply.code, reply.message, cause=reply.cause, hint=reply.hint)
+        return reply.graph
+
+    async def _exchange(self, data: bytes) -> StepTraced | Broken:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
+        await loop.sock_sendall(self._connection, data)
+        size = int.from_bytes(await self._exactly(HEAD_BYTES), "little")
+        if size > REPLY_BYTES:
+            raise EOFError(f"it answers with {size} bytes")
+        raw = await self._exactly(size)
+        return cast(StepTraced | Broken, decode(raw, cast(type[Any], StepTraced | Broken), REPLY_BYTES))
+
+    async def _exactly(self, size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        while len(data) < size:
+            more = await loop.sock_recv(self._connection, min(limits.MIB, size - len(data)))
+            if not more:
+                raise EOFError("it ended")
+            data += more
+        return bytes(data)
+
+
+def answer(request: TraceStep) -> StepTraced | Broken:
+    """The graph of one step, or why there is none. Loads torch."""
+    from farflung.train import model  # torch takes seconds to load: only here
+    from farflung.verify.canon.trace import traced
+
+    try:
+        graph = encode(traced(model.build(request.spec, request.module), request.spec))
+        if len(graph) > limits.GRAPH_BYTES:
+            raise VerificationError(
+                "FF-VERI-111",
+                "the graph of one step is too large",
+                cause=f"{len(graph)} bytes, and the limit is {limits.GRAPH_BYTES}",
+                hint="make the model smaller, or run the job as outcome only",
+            )
+        return StepTraced(graph)
+    except FarflungError as error:
+        return broken(error)
+
+
+def main() -> int:
+    """Answers one request; returns the exit status."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.setblocking(True)
+    descriptor = connection.detach()
+    os.set_inheritable(descriptor, False)
+    channel = Channel(descriptor, descriptor)
+    try:
+        if (raw := channel.read()) is not None:
+            channel.write(encode(answer(decode(raw, TraceStep, limits.PIPE_BYTES))))
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    except FarflungError as error:
+        sys.stderr.write("\n".join(error.lines()) + "\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

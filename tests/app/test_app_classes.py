@@ -1,0 +1,119 @@
+"""Wherever a job is shown it says whether its work is proven: each place is looked at."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from app_told import began
+from msgspec.structs import replace
+
+from farflung.app import modelcard, tracing
+from farflung.app.cli import looking
+from farflung.app.folder import RunFolder
+from farflung.app.view import report
+from farflung.core import events
+from farflung.core.canon.program import Program
+from farflung.core.crypto import digest, local_key
+from farflung.core.events import AnyEvent, from_json, to_json
+from farflung.core.ids import ZERO_HASH
+from farflung.core.layout import Layout
+from farflung.job import proof
+from farflung.job.load import load
+from farflung.job.model import gpt_shapes
+from farflung.job.spec import Terms
+from farflung.train import card
+from farflung.train.snapshot import PublicState
+from farflung.watch import text
+from farflung.watch.fold import Timeline, fold
+from farflung.watch.screen import View, screen
+
+SPEC = load(None, preset="tiny").spec
+LAYOUT = Layout.of(gpt_shapes(SPEC.model))
+WHY = "aten.sort.default cannot be checked: it has no canonical form (model.py, line 17)"
+PARTIES = (ZERO_HASH, ZERO_HASH, LAYOUT, local_key(1, "r").public, ZERO_HASH)
+UNPROVEN = Terms(SPEC, *PARTIES, unproven=WHY)
+PROVEN = Terms(SPEC, *PARTIES, program=Program(graph=digest("test/graph")), unproven="")
+RESULT = events.Result(
+    loss=3.0, loss_start=5.0, loss_unigram=3.3, bytes_sent=1, bytes_by=events.BytesBy(), bytes_ring_bf16=1,
+    segments_audited=1, caught=(), paid=1, slashed=0, refunded=0, sum=0, model_hash="ab", ledger_root="cd",
+    seconds=1.0, run="r", rounds=1, tokens=1, reexecuted=0,
+)  # fmt: skip
+
+
+def told(terms: Terms) -> Timeline:
+    """A run that was planned and classed."""
+    story: list[AnyEvent] = [*began(), tracing.told(terms)]
+    return functools.reduce(fold, (from_json(to_json(event)) for event in story), Timeline())
+
+
+def rows(t: Timeline, lines: int = 24) -> str:
+    return "\n".join(row.text for row in screen(t, View(now=9.0, rows=lines)))
+
+
+def test_the_plan_says_which_class_is_foreseen() -> None:
+    *_, planned, _ = began()
+    assert isinstance(planned, events.Planned)
+    for spec in (SPEC, load(None, flags={"audit.proof": "outcome"}).spec):
+        foreseen = replace(planned, proof=proof.foreseen(spec))
+        said = "\n".join(text.lines(foreseen, Timeline()))
+        assert "outcome only: not proven" in said
+        assert "outcome only: not proven" in rows(fold(Timeline(), foreseen))
+
+
+def test_the_lines_of_a_run_say_it() -> None:
+    said = "\n".join(text.lines(tracing.told(UNPROVEN), Timeline()))
+    assert "outcome only: not proven" in said
+    assert "aten.sort.default" in said
+    assert "model.py, line 17" in said
+    (line,) = text.lines(tracing.told(PROVEN), Timeline())
+    assert "proven: each step can be checked down to one operation" in line
+
+
+@pytest.mark.parametrize("lines", [24, 8])
+def test_the_screen_of_run_and_watch_says_it_also_where_there_is_little_room(lines: int) -> None:
+    assert "outcome only: not proven" in rows(told(UNPROVEN), lines)
+    assert "outcome only" not in rows(told(PROVEN), lines)
+
+
+def test_status_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Known:
+        spec = SPEC
+
+    monkeypatch.setattr(looking.asking, "resolve_again", lambda _: Known)
+    run = RunFolder(tmp_path)
+    for terms, words in ((UNPROVEN, f"outcome only: not proven ({WHY})"), (PROVEN, proof.PROVEN)):
+        facts = looking._more(run, told(terms), looking._row(run, told(terms)))
+        assert facts["class"] == words
+        assert f"Work     {words}" in looking._details(facts)
+    unknown = looking._more(run, Timeline(), looking._row(run, Timeline()))
+    assert unknown["class"] is None
+    assert not [line for line in looking._details(unknown) if line.startswith("Work")]
+
+
+def test_the_report_says_it_at_the_plan_and_above_the_audits() -> None:
+    page = report.render(told(UNPROVEN), "run", 0.0, is_owned=False)
+    plan, _, rest = page.partition('id="network"')
+    _, _, verify = rest.partition('id="verify"')
+    for part in (plan, verify):
+        assert "outcome only: not proven (aten.sort.default" in part
+    page = report.render(told(PROVEN), "run", 0.0, is_owned=False)
+    assert proof.PROVEN in page
+    assert "outcome only" not in page
+
+
+@pytest.mark.parametrize("terms", [UNPROVEN, PROVEN], ids=["outcome only", "proven"])
+def test_the_model_file_and_its_card_say_it(terms: Terms) -> None:
+    state = PublicState(0, np.zeros(LAYOUT.size, np.float32))
+    found, _ = card.read(card.write(terms, state))
+    words = proof.PROVEN if terms.is_proven else proof.UNPROVEN
+    assert found.proof == words
+    assert f"- the work is {words}" in modelcard.readme(found, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
+
+
+def test_a_model_file_that_says_nothing_of_its_class_is_not_called_proven() -> None:
+    silent = replace(card.of(PROVEN, 1), proof="")
+    said = modelcard.readme(silent, SPEC, RESULT, "ab" * 32, "out", is_hf=False)
+    assert "- the work is outcome only: not proven" in said

@@ -1,0 +1,155 @@
+"""What the terms fix before the first step, and the class of a job."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+from msgspec.structs import asdict, replace
+
+from farflung.core import limits
+from farflung.core.canon.program import Program, job_id
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import digest
+from farflung.core.errors import ProtocolError, SpecError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.layout import Layout
+from farflung.job import proof
+from farflung.job.check import check
+from farflung.job.keys import KEYS, value_of
+from farflung.job.load import build, load
+from farflung.job.spec import JobSpec, Terms, Tolerance
+
+GRAPH = digest("test/graph")
+TERMS = Terms(
+    JobSpec(),
+    digest("test/data"),
+    digest("test/module"),
+    Layout.of({"w": (4,)}),
+    PeerId(bytes(32)),
+    digest("test/root"),
+    stake=7,
+    program=Program(graph=GRAPH),
+    unproven="",
+)
+OTHER = Hash(bytes(range(32)))
+
+# What a worker could have chosen (issue "spec before work"), and where the terms fix it.
+FIXED: dict[str, dict[str, Any]] = {
+    "data": {"dataset": OTHER},
+    "data order and seed": {"seed": 2},
+    "rows of a step": {"batch": 9},
+    "context": {"model.context": 65},
+    "model": {"module": OTHER},
+    "schedule": {"schedule.kind": "constant"},
+    "warm-up": {"schedule.warmup": 31},
+    "learning rate": {"optimizer.lr": 0.02},
+    "initial weights": {"initial_root": OTHER},
+    "dtype class": {"dtype": "float16"},
+    "graph id": {"program": Program(graph=OTHER)},
+    "segment length, by steps": {"sync.steps": 21},
+    "segment length, by segments": {"audit.segments": 3},
+    "audit rate": {"audit.rate": 0.5},
+    "probation": {"audit.probation": 3},
+    "tolerances": {"tolerance": Tolerance((("params", (1,)),))},
+    "stake": {"stake": 8},
+    "class that was asked for": {"audit.proof": "proven"},
+    "why it is not proven": {"unproven": "another reason"},
+}
+
+
+def changed(changes: dict[str, Any]) -> Terms:
+    """TERMS with fields of the terms, or keys of the job, set otherwise."""
+    own = {name: value for name, value in changes.items() if name in Terms.__struct_fields__}
+    keys = {dotted: value_of(TERMS.spec, dotted) for dotted in KEYS}
+    keys |= {name: value for name, value in changes.items() if name in KEYS and name not in own}
+    return replace(TERMS, spec=build(keys), **own)
+
+
+@pytest.mark.parametrize("what", FIXED)
+def test_nothing_that_a_worker_could_choose_is_outside_of_the_job_id(what: str) -> None:
+    assert changed(FIXED[what]).id != TERMS.id
+
+
+def test_every_key_of_a_job_and_every_field_of_its_terms_is_under_its_id() -> None:
+    def other(value: Any, kind: Any) -> Any:
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, int | float):
+            return value + 1
+        return next((each for each in get_args(kind) if each != value), f"{value}x")
+
+    ids = {changed({dotted: other(key.default, key.kind)}).id for dotted, key in KEYS.items()}
+    assert len(ids | {TERMS.id}) == len(KEYS) + 1
+    assert set(asdict(TERMS)) == {
+        "spec", "dataset", "module", "layout", "requester", "initial_root", "tolerance", "lineage",
+        "dtype", "stake", "program", "unproven",
+    }  # fmt: skip
+
+
+def test_two_hashes_open_a_job_id_to_its_program_and_to_no_other() -> None:
+    assert job_id(TERMS.rest, TERMS.program) == TERMS.id
+    again = replace(TERMS, program=Program(graph=OTHER))
+    assert again.rest == TERMS.rest
+    assert again.id != TERMS.id
+    assert job_id(TERMS.rest, Program()) != TERMS.id
+
+
+def test_terms_of_a_dtype_that_nobody_computes_in_are_no_terms() -> None:
+    data = encode(changed({"dtype": "float16"}))
+    with pytest.raises(ProtocolError, match="FF-CORE-021"):
+        decode(data, Terms, limits.LOG_RECORD_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "price", "fault"),
+    [
+        ({}, 1, ""),
+        ({}, 10**6, ""),
+        ({"program": Program(), "unproven": "no form"}, 10, ""),
+        ({"program": Program(), "unproven": "no form"}, 11, "11 micro-credits a token"),
+        ({"program": Program()}, 1, "says in a few words why"),
+        ({"unproven": "no form"}, 1, "says in a few words why"),
+        ({"program": Program(), "unproven": "x" * 301}, 1, "says in a few words why"),
+        ({"program": Program(graph=GRAPH, seed=5)}, 1, "more than which graph"),
+        ({"program": Program(seed=5), "unproven": "no form"}, 1, "more than which graph"),
+        ({"audit.proof": "outcome"}, 1, "although the job asks for no more"),
+        ({"audit.rate": 0.0, "audit.probation": 0}, 1, "although none of its work is audited"),
+        ({"audit.proof": "proven", "program": Program(), "unproven": "no form"}, 1, "asks to be proven"),
+    ],
+)
+def test_terms_that_do_not_fit_their_class_have_a_fault(
+    changes: dict[str, Any], price: int, fault: str
+) -> None:
+    found = proof.fault(changed(changes), price)
+    assert found.startswith(fault) if not fault else fault in found
+    assert bool(found) == bool(fault)
+
+
+def test_the_class_is_said_in_words_with_its_reason() -> None:
+    assert proof.label(TERMS) == "proven: each step can be checked down to one operation"
+    said = proof.label(changed({"program": Program(), "unproven": "aten.sort has no form (m.py, line 3)"}))
+    assert said == "outcome only: not proven (aten.sort has no form (m.py, line 3))"
+    unaudited = load(None, flags={"audit.rate": "0", "audit.probation": "0"}).spec
+    assert proof.foreseen(unaudited) == "outcome only: not proven (none of its work is audited)"
+    assert proof.foreseen(JobSpec()) == "proven if its model can be traced, else outcome only: not proven"
+    assert proof.foreseen(load(None, flags={"audit.proof": "proven"}).spec) == "proven, or refused"
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"audit.proof": "proven", "audit.rate": "0", "audit.probation": "0"}, "audit.proof"),
+        ({"audit.proof": "outcome", "unit_price": "0.000011"}, "unit_price"),
+        ({"audit.rate": "0", "audit.probation": "0", "unit_price": "0.000011"}, "unit_price"),
+        ({"audit.proof": "certain"}, "audit.proof"),
+    ],
+)
+def test_a_class_that_cannot_be_is_refused_when_the_job_is_read(flags: dict[str, str], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        load(None, flags=flags)
+
+
+def test_what_may_be_proven_may_cost_what_it_likes() -> None:
+    check(load(None, flags={"unit_price": "0.5", "budget": "99999999"}).spec)
+    check(load(None, flags={"audit.proof": "outcome", "unit_price": "0.00001"}).spec)
