@@ -43,6 +43,7 @@ def test_the_second_reader_proves_both_and_the_step_between_them(
     command, parent = tiny
     alone = command("verify-run", _out(command))
     assert "not checked here" in "\n".join(alone.lines)
+    assert alone.lines[-1].endswith("is true, but for what it stands on")
     both = command("verify-run", _out(command), "--parent", parent.result["run"], "--json")
     assert both.code == 0, both.errors
     assert (both.events[0]["parents"], len(both.events[0]["lineage"])) == (1, 1)

@@ -113,6 +113,20 @@ def test_a_second_reader_finds_everything_true(tiny: Any) -> None:
     assert report["ledger_root"] == ended.result["ledger_root"]
 
 
+def test_a_second_reader_trains_the_whole_run_again_to_the_same_bits(tiny: Any) -> None:
+    command, ended = tiny
+    checked = command("verify-run", ended.result["run"], "--audit", "1", "--seed", "3", "--json")
+    assert checked.code == 0, checked.errors
+    report = checked.events[0]
+    found = report["again"]
+    segments = 6 * 3  # of two peers' three rounds of three steps
+    assert (found["drawn"], found["equal"], found["untold"]) == (segments, segments, 0)
+    assert (found["trained"], found["contributions"]) == (6, 6)
+    assert "6 contributions are trained" in checked.errors
+    assert report["receipt_files"] == 4
+    assert command("verify-run", ended.result["run"], "--seed", "3").code == 2
+
+
 def test_every_party_has_a_receipt_that_holds_without_any_network(tiny: Any) -> None:
     command, ended = tiny
     folder = command.runs / ended.result["run"] / "export" / "receipts"

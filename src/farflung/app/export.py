@@ -14,6 +14,7 @@ from farflung.core.errors import VerificationError
 from farflung.core.io.durable import read_records, write_atomic
 from farflung.job.spec import Terms
 from farflung.ledger.block import Block, Genesis
+from farflung.ledger.receipt_file import MAGIC
 from farflung.ledger.receipts import Receipt
 from farflung.train.roundlog import accepted_by_round
 from farflung.verify.reader import Exported
@@ -71,6 +72,10 @@ def read_export(folder: RunFolder) -> Exported:
             receipts=tuple(_bounded(p, limits.TX_BYTES) for p in sorted((root / "receipts").glob("*.bin"))),
             payload=lambda name: _bounded(root / "payloads" / f"{name.hex()}.bin", limits.PIPE_BYTES),
             model=_bounded(folder.model_file, limits.PIPE_BYTES),
+            receipt_files=tuple(
+                _bounded(p, len(MAGIC) + limits.RECEIPT_FILE_BYTES)
+                for p in sorted((root / "receipts").glob("*.receipt"))
+            ),
             evidence=tuple(
                 _bounded(p, limits.CONTROL_BYTES) for p in sorted((root / "evidence").glob("*.bin"))
             ),

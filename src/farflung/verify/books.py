@@ -18,9 +18,10 @@ from farflung.core.money import parse_credits
 from farflung.job.spec import Terms
 from farflung.ledger.block import Genesis, read_block, worked_state
 from farflung.ledger.chain import Chain
+from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file
 from farflung.ledger.receipts import Receipt, check_receipt
 from farflung.ledger.results import Applied
-from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow
+from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, Row
 from farflung.ledger.tx import JobCreate, Role
 from farflung.train.roundlog import (
     Audited,
@@ -49,6 +50,11 @@ class Books(msgspec.Struct, frozen=True):
     def verifiers(self) -> frozenset[PeerId]:
         """Who was hired to audit."""
         return frozenset(lease.node for lease in self.leases if lease.role == Role.AUDIT)
+
+    @property
+    def seats(self) -> tuple[PeerId, ...]:
+        """Who was hired to train, in the order that gives each its index in the job."""
+        return tuple(lease.node for lease in self.leases if lease.role == Role.TRAIN)
 
     @property
     def accused(self) -> Mapping[PeerId, Hash]:
@@ -156,19 +162,41 @@ def check_receipts(books: Books, data: Sequence[bytes], genesis: Genesis, report
     Raises VerificationError FF-LEDG-07x, FF-VERI-030 to -032.
     """
     proved: set[bytes] = set()
-    headers = {block.header.id for block in books.chain.blocks}
+    headers = _headers(books)
     for item in data:
         receipt = decode(item, Receipt, limits.TX_BYTES)
         row = check_receipt(receipt, genesis, books.chain.steps)
-        is_known = receipt.header.id in headers
-        require(is_known, "FF-VERI-030", "a receipt is of a block that is not in the log")
-        is_same = books.chain.state.tables[row.TABLE].row(row.key) == row
-        require(is_same, "FF-VERI-031", "a receipt contradicts the blocks")
+        _compare_row(books, headers, receipt, row)
         if isinstance(row, JobRow | LeaseRow):
             proved.add(row.key)
         report.receipts += 1
     parties = {books.job.key, *(lease.key for lease in books.leases)}
     require(parties <= proved, "FF-VERI-032", "a party of the job has no receipt")
+
+
+def check_receipt_files(books: Books, files: Sequence[bytes], genesis: Genesis, report: Report) -> None:
+    """What each party was given as its proof holds by itself, and says what executing the blocks again gives.
+
+    A reader of the log alone has none. Raises VerificationError FF-LEDG-07x, -085, FF-VERI-030, -031.
+    """
+    headers = _headers(books)
+    for data in files:
+        held = read_receipt_file(data)
+        rows = check_receipt_file(held, genesis.chain)
+        for receipt, row in zip(held.receipts, rows, strict=True):
+            _compare_row(books, headers, receipt, row)
+        report.receipt_files += 1
+
+
+def _headers(books: Books) -> frozenset[Hash]:
+    return frozenset(block.header.id for block in books.chain.blocks)
+
+
+def _compare_row(books: Books, headers: frozenset[Hash], receipt: Receipt, row: Row) -> None:
+    is_known = receipt.header.id in headers
+    require(is_known, "FF-VERI-030", "a receipt is of a block that is not in the log")
+    is_same = books.chain.state.tables[row.TABLE].row(row.key) == row
+    require(is_same, "FF-VERI-031", "a receipt contradicts the blocks")
 
 
 def check_output(books: Books, output: Hash) -> None:

@@ -23,7 +23,7 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.crypto import NS_OUTPUT, digest
 from farflung.core.errors import FarflungError, VerificationError
-from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.core.money import parse_credits
 from farflung.job import proof
@@ -31,6 +31,7 @@ from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import Ancestor, Terms
 from farflung.ledger.block import Genesis
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.train import card
 from farflung.train.roundlog import Entry, Finished, Opened, Record, read_log
 from farflung.train.snapshot import PublicState
@@ -38,16 +39,18 @@ from farflung.verify import books
 from farflung.verify.audits import Audits
 from farflung.verify.evidence import check_evidence
 from farflung.verify.lineage import check_lineage, check_parent
+from farflung.verify.reexecution import condemned_in
 from farflung.verify.report import Report, require
 from farflung.verify.source import Exported
 from farflung.verify.walk import Walk
 
-__all__ = ["Exported", "Proven", "Report", "prove_base", "prove_run", "verify_run"]
+__all__ = ["Exported", "Proven", "Report", "check_parents", "prove_base", "prove_run", "verify_run"]
 
 
 class Proven(NamedTuple):
     """A run in which every statement was found true. `public`: its public state at the end of the log; `is_named`:
-    whether the ledger names its model file.
+    whether the ledger names its model file; `seats`: who trained, at each one's index in the job; `condemned`: round
+    and node of every contribution that its audits found false or withheld.
     """
 
     report: Report
@@ -55,6 +58,8 @@ class Proven(NamedTuple):
     records: Sequence[Record]
     public: PublicState
     is_named: bool
+    seats: tuple[PeerId, ...]
+    condemned: frozenset[tuple[int, PeerId]]
 
     @property
     def itself(self) -> Ancestor:
@@ -65,18 +70,20 @@ class Proven(NamedTuple):
 
 
 def verify_run(exported: Exported, chain: Hash | None = None, parents: Sequence[Exported] = ()) -> Report:
-    """`prove_run`, and `parents`, the runs that it stands on, nearest first, as far as they are given: each is
-    proved alike, and that the one before it begins where it ended (verify.lineage). Raises VerificationError.
+    """What `prove_run` and `check_parents` report. Raises VerificationError."""
+    return check_parents(prove_run(exported, chain), parents).report
+
+
+def check_parents(proven: Proven, parents: Sequence[Exported]) -> Proven:
+    """Proves the runs that a proven run stands on, nearest first, as far as they are given, and that the one before
+    each begins where it ended (verify.lineage). Raises VerificationError.
     """
-    proven = prove_run(exported, chain)
-    report, child = proven.report, proven
-    report.lineage = tuple(ancestor.job.hex() for ancestor in proven.terms.lineage)
+    child, proven.report.parents = proven, len(parents)
     for parent in parents:
         above = prove_base(parent)
         check_parent(child.terms, above.terms, above.itself, above.public)
         child = above
-    report.parents = len(parents)
-    return report
+    return proven
 
 
 def prove_base(exported: Exported, chain: Hash | None = None) -> Proven:
@@ -111,17 +118,21 @@ def _recompute(exported: Exported, chain: Hash | None) -> Proven:
     require(chain in (None, genesis.chain), "FF-VERI-005", "the run is on another ledger")
     terms = _terms(exported.terms)
     report.work = proof.label(terms)
+    report.lineage = tuple(ancestor.job.hex() for ancestor in terms.lineage)
     records = _records(exported, terms)
     held = books.read_books(genesis, exported.blocks, terms, report)
     audits = Audits(genesis.chain, terms, held.verifiers, report)
     public = Walk(terms, exported, report, audits).to_end(records)
     books.compare(held, terms, records, report)
     books.check_receipts(held, exported.receipts, genesis, report)
+    books.check_receipt_files(held, exported.receipt_files, genesis, report)
     check_evidence(exported.evidence, held.accused, terms, report)
     output = _model(exported.model, terms, public)
     books.check_output(held, output)
     report.model_hash = output.hex()
-    return Proven(report, terms, records, public, held.job.output != ZERO_HASH)
+    is_named = held.job.output != ZERO_HASH
+    condemned = condemned_in(records, quorum_of(len(held.verifiers)))
+    return Proven(report, terms, records, public, is_named, held.seats, condemned)
 
 
 def _terms(data: bytes) -> Terms:

@@ -7,12 +7,31 @@ import msgspec
 from farflung.core.errors import VerificationError
 
 
+class Reexecution(msgspec.Struct, frozen=True):
+    """What a second reader trained again: segments `drawn` of all `segments` that the run accepted and did not condemn,
+    each by `rate` and `seed`. `equal`: the same bits came out, losses and payload included; `untold`: others did, here
+    or before in the peer's chain (`breaks` names the place), so nothing is known of them. `trained`: contributions
+    that were trained for it, of `contributions`.
+    """
+
+    rate: float
+    seed: int
+    segments: int
+    drawn: int
+    equal: int
+    untold: int
+    trained: int
+    contributions: int
+    breaks: tuple[str, ...] = ()
+
+
 class Report(msgspec.Struct):
     """How often each kind of statement was recomputed and found true. Money in micro-credits.
 
     `audits`: contributions that were drawn and judged; `slashed`: nodes that lost their stake by it;
     `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs that it stands on, nearest
-    first, of which `parents` were given and proved; behind those nothing is checked.
+    first, of which `parents` were given and proved; behind those nothing is checked. `receipt_files`: of the parties.
+    `again`: what was trained again, where that was asked for.
     `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
     on it.
     """
@@ -29,6 +48,7 @@ class Report(msgspec.Struct):
     blocks: int = 0
     transactions: int = 0
     receipts: int = 0
+    receipt_files: int = 0
     paid: int = 0
     refunded: int = 0
     lineage: tuple[str, ...] = ()
@@ -37,6 +57,7 @@ class Report(msgspec.Struct):
     ledger_root: str = ""
     genesis: str = ""
     work: str = ""  # the job's class (job.proof)
+    again: Reexecution | None = None
 
 
 def require(is_true: bool, code: str, what: str, cause: str = "") -> None:

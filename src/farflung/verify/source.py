@@ -13,6 +13,7 @@ class Exported(msgspec.Struct, frozen=True):
     """The bytes of an exported run. `payload` finds one payload by its content hash.
 
     `evidence`: of each contribution that was found false or withheld; none where it was not handed on.
+    `receipt_files`: what the parties keep, as far as it is there.
     """
 
     genesis: bytes
@@ -25,3 +26,4 @@ class Exported(msgspec.Struct, frozen=True):
     payload: Callable[[Hash], bytes]
     model: bytes
     evidence: tuple[bytes, ...] = ()
+    receipt_files: tuple[bytes, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import click
@@ -11,7 +12,7 @@ from farflung.app import asking, folder
 from farflung.app.cli.completing import run_names
 from farflung.app.local import chain_of
 from farflung.core.money import format_credits
-from farflung.verify.report import Report
+from farflung.verify.report import Reexecution, Report
 from farflung.watch.text import say
 
 
@@ -24,23 +25,50 @@ from farflung.watch.text import say
     metavar="RUN",
     help="The run that it stands on; again for the one behind that.",
 )
+@click.option(
+    "--audit",
+    "rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="RATE",
+    help="Also train this share of the segments again.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, (1 << 63) - 1),
+    metavar="N",
+    help="Which segments --audit draws; 1 without it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify_run(name: str | None, parents: tuple[str, ...], as_json: bool) -> None:
+def verify_run(
+    name: str | None, parents: tuple[str, ...], rate: float | None, seed: int | None, as_json: bool
+) -> None:
     """Recompute a finished run from its exported log alone: merges, roots, signatures, receipts.
 
-    RUN: its name or folder; the newest by default.
+    RUN: its name or folder; the newest by default. --audit trains from each peer's first round on, with the data in
+    the run's folder.
     """
     from farflung.app.export import read_export
+    from farflung.app.reexecuting import reexecute
     from farflung.app.standing import find_exported
-    from farflung.verify.reader import verify_run as recompute
+    from farflung.verify.reader import check_parents, prove_run
 
+    if seed is not None and rate is None:
+        raise click.UsageError("--seed goes with --audit")
     run = folder.find(asking.runs_folder(), name)
     spec = asking.resolve_again(run).spec if run.identity_file.exists() else None
     chain = chain_of(run, spec) if spec is not None else None
-    above = [read_export(find_exported(parent)) for parent in parents]
-    report = recompute(read_export(run), chain, above)
+    above, exported = [read_export(find_exported(parent)) for parent in parents], read_export(run)
+    proven = check_parents(prove_run(exported, chain), above)
+    report = proven.report
+    if rate is not None:
+        work = reexecute(run, exported, proven, rate, 1 if seed is None else seed, _note)
+        report.again = asyncio.run(work)
     lines = [msgspec.json.encode(report).decode()] if as_json else words(report)
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _note(text: str) -> None:
+    sys.stderr.write(f"note: {text}\n")
 
 
 def words(report: Report) -> list[str]:
@@ -52,10 +80,34 @@ def words(report: Report) -> list[str]:
         f"Verify   {report.receipts} receipts hold: paid {format_credits(report.paid)},"
         f" refunded {format_credits(report.refunded)}",
         *_standing(report),
+        *_again(report.again),
         f"Result   model  {report.model_hash}",
         f"Result   ledger {report.ledger_root}, from genesis {report.genesis[:16]}",
         *say("Result", f"the work is {report.work}"),
+        "Result   everything that this run says of itself is true" + _but(report),
     ]
+
+
+def _but(report: Report) -> str:
+    """What the last line must not be taken for."""
+    return ", but for what it stands on" if report.parents < len(report.lineage) else ""
+
+
+def _again(found: Reexecution | None) -> list[str]:
+    """What was trained again, and what cannot be told by it."""
+    if found is None:
+        return []
+    told = [
+        f"Again    {found.drawn} of {found.segments} segments drawn (rate {found.rate:g}, seed {found.seed}):"
+        f" {found.equal} came to the same bits, payload included",
+        f"Again    {found.trained} of {found.contributions} contributions were trained for it",
+    ]
+    if found.untold:
+        told.append(
+            f"Again    of {found.untold} nothing can be told: another kind of machine, or other work, gives other bits"
+        )
+        told += [f"Again    other bits from {place} on" for place in found.breaks]
+    return told
 
 
 def _standing(report: Report) -> list[str]:

@@ -1,0 +1,146 @@
+"""Contributions of a finished run trained again on this computer, in a worker's sandbox as their makers had it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from farflung.app.folder import RunFolder
+from farflung.app.preparation import module_source
+from farflung.app.workplace import Worker, ask
+from farflung.core.crypto import NS_OBJECT, digest
+from farflung.core.errors import RunError, VerificationError
+from farflung.core.ids import ZERO_HASH, PeerId
+from farflung.host.io.process import start_worker
+from farflung.job.spec import Terms
+from farflung.train import messages
+from farflung.train.io.pipe import WorkerPipe
+from farflung.train.roundlog import Contribution, accepted_by_round, payload_hash
+from farflung.verify.reader import Proven
+from farflung.verify.reexecution import Replay, cost, drawn, lasts, places, summed
+from farflung.verify.report import Reexecution
+from farflung.verify.source import Exported
+
+DIVERGED: Final = "FF-TRAIN-062"  # whoever committed to this round came to numbers
+
+Tell = Callable[[str], None]
+
+
+async def reexecute(
+    folder: RunFolder, exported: Exported, proven: Proven, rate: float, seed: int, tell: Tell
+) -> Reexecution:
+    """Draws segments of a proven run at `rate` and trains again what they need; `tell` hears how far it is.
+
+    Raises RunError FF-APP-354 (data or model source are not in the folder), FF-TRAIN-090 (the worker ended),
+    VerificationError FF-APP-353 (a payload is not that of its own trace).
+    """
+    terms, accepted = proven.terms, accepted_by_round(proven.records)
+    among = places(accepted, terms.spec.segments, proven.condemned)
+    sample = drawn(terms.id, seed, rate, among)
+    until = lasts(sample)
+    data, module = _inputs(folder, terms)
+    tell(
+        f"{len(sample)} of {len(among)} segments drawn; {cost(accepted, until)} contributions are trained for them"
+    )
+    chains = Chains(terms, exported, accepted, data, module)
+    replays = []
+    scratch = Path(tempfile.mkdtemp(prefix="farflung-again-"))
+    process = start_worker(scratch / "scratch", scratch / "worker.log")
+    try:
+        worker = WorkerPipe(process.socket)
+        for peer, last in until.items():
+            replay = await chains.replay(worker, peer, proven.seats.index(peer), last)
+            came = "the same bits" if replay.broken is None else f"other bits in round {replay.broken}"
+            tell(f"peer {peer[:4].hex()}: {replay.trained} contributions trained again, {came}")
+            replays.append(replay)
+    finally:
+        process.terminate(0)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return summed((rate, seed), among, sample, replays, accepted)
+
+
+class Chains:
+    """A run's rounds as one of its peers went through them."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        exported: Exported,
+        accepted: Mapping[int, Sequence[Contribution]],
+        data: bytes,
+        module: bytes,
+    ) -> None:
+        self._terms, self._exported, self._accepted = terms, exported, accepted
+        self._data, self._module = data, module
+
+    async def replay(self, worker: Worker, peer: PeerId, member: int, last: int) -> Replay:
+        """The peer's contributions up to round `last`, until one comes out otherwise."""
+        setup = messages.Setup(self._terms.spec, self._data, self._module, member, peer)
+        await ask(worker, setup, messages.Ready)
+        await ask(worker, messages.Load(0, self._exported.initial, b""), messages.State)
+        equal = set[int]()
+        for round in range(last + 1):
+            own = next((c for c in self._accepted[round] if c.peer == peer), None)
+            if own is not None and not await self._is_equal(worker, round, own):
+                return Replay(peer, frozenset(equal), round)
+            equal |= {round} if own is not None else set()
+            parts = tuple(
+                messages.Part(c.peer, c.weight, self._exported.payload(c.payload))
+                for c in self._accepted[round]
+            )
+            await ask(worker, messages.Merge(round, parts), messages.State)
+        return Replay(peer, frozenset(equal), None)
+
+    async def _is_equal(self, worker: Worker, round: int, own: Contribution) -> bool:
+        """Whether a contribution's whole trace comes out again, from the state that the peer had left or from a fresh
+        one: it may have lost what it had.
+        """
+        request = messages.Train(round, self._terms.spec.steps_of(own.weight))
+        for is_fresh in (False, True):
+            if is_fresh:
+                await ask(worker, messages.Rewind(round, b""), messages.State)
+            try:
+                trained = await ask(worker, request, messages.Trained)
+            except RunError as error:
+                if error.code != DIVERGED:
+                    raise
+                continue
+            if trained.trace.root == own.trace:
+                _check_payload(trained, own)
+                return True
+        return False
+
+
+def _check_payload(trained: messages.Trained, own: Contribution) -> None:
+    """On any machine: what a peer committed to names its payload, and the accepted one must be that."""
+    if payload_hash(trained.payload) != own.payload:
+        raise VerificationError(
+            "FF-APP-353",
+            f"a payload of {own.peer[:4].hex()} is not what its committed work encodes to",
+            cause=f"round {trained.round} came out again under its trace, with another payload",
+            hint="do not believe this contribution: no audit of it can have held",
+        )
+
+
+def _inputs(folder: RunFolder, terms: Terms) -> tuple[bytes, bytes]:
+    """Data set and model source, as the terms name them."""
+    try:
+        data, module = folder.dataset_file.read_bytes(), module_source(folder)
+    except OSError as error:
+        raise _not_here(folder, str(error)) from error
+    named = digest(NS_OBJECT, module) if module else ZERO_HASH
+    if digest(NS_OBJECT, data) != terms.dataset or named != terms.module:
+        raise _not_here(folder, "dataset.bin or module.py is not what the terms name")
+    return data, module
+
+
+def _not_here(folder: RunFolder, cause: str) -> RunError:
+    return RunError(
+        "FF-APP-354",
+        f"nothing of run {folder.name} can be trained again here",
+        cause=cause[:200],
+        hint="copy dataset.bin, and module.py where there is one, from the folder of the run",
+    )

@@ -1,0 +1,101 @@
+"""Training a finished run again, in samples (V4): which segments a second reader draws, and what it may say of them.
+
+A run keeps no private state. What it keeps is enough all the same: a peer begins fresh, its rounds chain, and all
+else is public, so a peer's contributions are trained again from its first one on, each under its committed trace.
+
+    the whole trace is equal   every segment of the contribution is: weights, optimizer, residual, losses, payload
+    it is another              nothing is known: an honest machine of another class gives other bits, and without the
+                               state that was claimed there is no distance to measure; nor of what the peer did later
+
+The reader's draw is its own, by a seed that nobody knew while the work was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from farflung.core.claims import number
+from farflung.core.crypto import NS_REEXECUTION, digest
+from farflung.core.ids import Hash, PeerId
+from farflung.train.roundlog import Audited, Contribution, Record
+from farflung.verify.judge import conclusions
+from farflung.verify.report import Reexecution
+
+ODDS: Final = 1 << 64
+
+Accepted = Mapping[int, Sequence[Contribution]]
+
+
+class Place(NamedTuple):
+    """One segment of one contribution."""
+
+    round: int
+    peer: PeerId
+    segment: int
+
+
+class Replay(NamedTuple):
+    """What became of one peer's chain: rounds whose whole trace came out again, and the first one that did not."""
+
+    peer: PeerId
+    equal: frozenset[int]
+    broken: int | None
+
+    @property
+    def trained(self) -> int:
+        """Contributions that were trained again."""
+        return len(self.equal) + (self.broken is not None)
+
+
+def condemned_in(records: Sequence[Record], quorum: int) -> frozenset[tuple[int, PeerId]]:
+    """Round and node of each contribution that the log's verdicts come to find false or withheld."""
+    return frozenset(
+        (record.round, node)
+        for record in records
+        if isinstance(record, Audited)
+        for node, found in conclusions([s.verdict for s in record.verdicts], quorum).items()
+        if found.is_guilty
+    )
+
+
+def places(accepted: Accepted, segments: int, condemned: frozenset[tuple[int, PeerId]]) -> tuple[Place, ...]:
+    """Every segment that the run stands behind, by round, peer and segment."""
+    good = [(r, c.peer) for r in accepted for c in accepted[r] if (r, c.peer) not in condemned]
+    return tuple(Place(r, peer, k) for r, peer in sorted(good) for k in range(segments))
+
+
+def drawn(job: Hash, seed: int, rate: float, among: Sequence[Place]) -> tuple[Place, ...]:
+    """The sample: each place by itself with probability `rate`, above 0; one at least, where there is any."""
+
+    def luck(place: Place) -> int:
+        where = (number(place.round), place.peer, number(place.segment))
+        return int.from_bytes(digest(NS_REEXECUTION, job, number(seed), *where)[:8], "little")
+
+    lucky = tuple(place for place in among if luck(place) < int(rate * ODDS))
+    return lucky or tuple(sorted(among, key=luck)[:1])
+
+
+def lasts(sample: Sequence[Place]) -> dict[PeerId, int]:
+    """Whose chains are trained again, each up to which round."""
+    return {peer: max(p.round for p in sample if p.peer == peer) for peer in sorted({p.peer for p in sample})}
+
+
+def cost(accepted: Accepted, until: Mapping[PeerId, int]) -> int:
+    """Contributions that are trained again for it, at most."""
+    return sum(r <= until.get(c.peer, -1) for r in accepted for c in accepted[r])
+
+
+def summed(
+    how: tuple[float, int],
+    among: Sequence[Place],
+    sample: Sequence[Place],
+    replays: Sequence[Replay],
+    accepted: Accepted,
+) -> Reexecution:
+    """What may be said of the sample. `how`: rate and seed."""
+    equal = {(r, replay.peer) for replay in replays for r in replay.equal}
+    held = sum((place.round, place.peer) in equal for place in sample)
+    breaks = tuple(f"round {r.broken} of {r.peer[:4].hex()}" for r in replays if r.broken is not None)
+    trained, every = sum(r.trained for r in replays), sum(len(each) for each in accepted.values())
+    return Reexecution(*how, len(among), len(sample), held, len(sample) - held, trained, every, breaks)

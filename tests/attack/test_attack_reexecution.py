@@ -1,0 +1,154 @@
+"""A finished run trained again by a second reader (V4): who lied is not found true, whatever the log says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cheat_play import SPEC, Worker, data
+
+from farflung.app.folder import RunFolder
+from farflung.app.reexecuting import Chains, reexecute
+from farflung.core.crypto import NS_OBJECT, digest, local_key
+from farflung.core.errors import RunError, VerificationError
+from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.layout import Layout
+from farflung.job.spec import Terms
+from farflung.train import messages
+from farflung.train.engine import Engine
+from farflung.train.roundlog import Contribution, payload_hash
+from farflung.verify.reader import Proven
+from farflung.verify.reexecution import Replay
+from farflung.verify.report import Report
+from farflung.verify.source import Exported
+
+KEYS = [local_key(3, "peer", i) for i in range(2)]
+ONE, TWO = (key.public for key in KEYS)
+ROUNDS = SPEC.rounds
+
+
+class Here:
+    """A worker process that is none: its engine answers in this one."""
+
+    def __init__(self) -> None:
+        self.engine = Engine(lambda: 0.0)
+
+    async def request(self, message: messages.Request) -> messages.Reply:
+        """The engine's answer."""
+        return self.engine.handle(message)
+
+    async def abandon(self) -> None:
+        """Nothing is under way."""
+
+
+class Past:
+    """What is public of a run of two peers: round 0's state, payloads, and who was accepted with which trace."""
+
+    def __init__(self, cheat: str = "none", *, forgets: int = -1, away: int = -1, swaps: int = -1) -> None:
+        """The second peer cheats, loses its state before round `forgets`, is not accepted in round `away`, and shows
+        another payload than its trace names in round `swaps`.
+        """
+        workers = [Worker(SPEC, key, i, cheat if i else "none") for i, key in enumerate(KEYS)]
+        first = workers[0].ask(messages.Initialize())
+        self.layout, self.initial = Layout.of(dict(first.shapes)), first.snapshot
+        self.root = first.root
+        self.payloads: dict[Hash, bytes] = {}
+        self.accepted: dict[int, tuple[Contribution, ...]] = {}
+        for worker in workers:
+            worker.ask(messages.Load(0, self.initial, b""))
+        for round in range(ROUNDS):
+            if round == forgets:
+                workers[1].ask(messages.Rewind(round, b""))
+            made = [worker.ask(messages.Train(round)) for worker in workers]
+            shown = [each.payload for each in made]
+            if round == swaps:
+                shown[1] = _encoded(workers[1], shown[0])
+            here = [i for i in range(2) if not (i and round == away)]
+            parts = tuple(messages.Part(KEYS[i].public, SPEC.round_tokens, shown[i]) for i in here)
+            self.accepted[round] = tuple(self._contribution(i, made[i], shown[i]) for i in here)
+            for worker in workers:
+                worker.ask(messages.Merge(round, parts))
+
+    def _contribution(self, i: int, made: messages.Trained, shown: bytes) -> Contribution:
+        name = payload_hash(shown)
+        self.payloads[name] = shown
+        about = (KEYS[i].public, SPEC.round_tokens, name, ZERO_HASH, ZERO_HASH)
+        return Contribution(*about, made.trace.root, "limits")
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(SPEC, digest(NS_OBJECT, data()), ZERO_HASH, self.layout, ONE, self.root)
+
+    @property
+    def exported(self) -> Exported:
+        return Exported(b"", b"", self.initial, (), 0, (), (), self.payloads.__getitem__, b"")
+
+    def replay(self, peer: int, seat: int | None = None, packed: bytes | None = None) -> Replay:
+        """What a second reader sees of one peer's chain."""
+        chains = Chains(self.terms, self.exported, self.accepted, packed or data(), b"")
+        return asyncio.run(
+            chains.replay(Here(), KEYS[peer].public, peer if seat is None else seat, ROUNDS - 1)
+        )
+
+
+def _encoded(worker: Worker, other: bytes) -> bytes:
+    """A payload that can be merged and is not what the peer's work encodes to: a later training of the same round."""
+    engine = worker.engine
+    assert engine._work is not None
+    job, state = engine._at(engine._public.round)  # type: ignore[union-attr]
+    change = state.params + 0.01
+    return job.sync.encode(state, None, None, change, job.model.layout, worker.key.public).payload
+
+
+@pytest.fixture(scope="module")
+def honest() -> Past:
+    return Past()
+
+
+@pytest.mark.parametrize("peer", [0, 1])
+def test_honest_work_comes_to_the_same_bits_in_every_round(honest: Past, peer: int) -> None:
+    assert honest.replay(peer) == Replay(KEYS[peer].public, frozenset(range(ROUNDS)), None)
+
+
+@pytest.mark.parametrize("past", [{"forgets": 1}, {"away": 1}])
+def test_a_peer_that_lost_its_state_or_was_away_is_found_true(past: dict[str, int]) -> None:
+    accepted = set(range(ROUNDS)) - {past.get("away", -1)}
+    assert Past(**past).replay(1) == Replay(TWO, frozenset(accepted), None)
+
+
+@pytest.mark.parametrize("cheat", ["skip", "half-batch", "poison-encoding"])
+def test_a_cheat_that_no_audit_drew_is_not_found_true(cheat: str) -> None:
+    lied = Past(cheat)
+    assert lied.replay(1) == Replay(TWO, frozenset({0}), 1)
+    assert lied.replay(0).broken is None  # and nobody else is doubted for it
+
+
+def test_work_on_the_data_of_another_seat_is_not_found_true(honest: Past) -> None:
+    assert honest.replay(1, seat=0) == Replay(TWO, frozenset(), 0)
+
+
+def test_a_payload_that_is_not_that_of_its_own_trace_is_false_on_any_machine() -> None:
+    with pytest.raises(VerificationError, match="FF-APP-353"):
+        Past(swaps=1).replay(1)
+
+
+def _again(past: Past, folder: Path, data_set: bytes | None) -> Any:
+    """The whole command on a folder that holds this data set, with nothing of a ledger."""
+    if data_set is not None:
+        RunFolder(folder).dataset_file.write_bytes(data_set)
+    records: Sequence[Any] = ()
+    proven = Proven(Report(), past.terms, records, None, True, (ONE, TWO), frozenset())  # type: ignore[arg-type]
+    work = reexecute(RunFolder(folder), past.exported, proven, 1.0, 1, lambda _: None)
+    return asyncio.run(work)
+
+
+@pytest.mark.parametrize("data_set", [None, b"another data set"])
+def test_data_that_the_terms_do_not_name_train_nothing(
+    honest: Past, tmp_path: Path, data_set: bytes | None
+) -> None:
+    """Whoever swaps what a run was trained on would have honest peers seem to lie."""
+    with pytest.raises(RunError, match="FF-APP-354"):
+        _again(honest, tmp_path, data_set)
