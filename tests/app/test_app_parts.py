@@ -133,7 +133,7 @@ def test_the_first_providers_are_told_of_the_relays_and_the_others_are_not() -> 
     assert told == [both, both, [], [], []]
     assert both[0]["peer"] != both[1]["peer"]
     for index in range(2):
-        assert len(network.relay(index)["allow"]) == 1 + 5 + 2
+        assert len(network.relay(index)["allow"]) == 1 + 5 + 3
     unaudited = asking.resolve("[audit]\nrate = 0\nprobation = 0", "local", {})[0].spec
     assert local.LocalNetwork(unaudited).keys.verifiers == []
 

@@ -140,6 +140,16 @@ def test_one_verifier_of_two_covers_its_friend_always_and_one_of_forty_seldom() 
     assert earned(draw, money, verifiers=40)[pair].mean < 0
 
 
+def test_a_third_verifier_leaves_a_pair_only_the_rounds_in_which_its_own_is_asked_first() -> None:
+    """Of three verifiers one covers: found in two thirds of what is drawn."""
+    draw, money = Draw(5, 1, F(1, 2), voices=2, spare=1), Money(F(1), F(1), F(20))
+    pair = earned(draw, money, verifiers=3)["cheater and a verifier that covers it"]
+    assert abs(pair.mean - (1 - F(2, 3) * F(1, 2) * 21)) <= 5 * pair.error
+    looked = Draw(5, 1, F(1, 2), F(3, 10), voices=2, spare=1)
+    lies = earned(looked, money)["cheater that lies"]
+    assert abs(lies.mean - float(1 - margin(looked, money, 5, Way.LIE).loss)) <= 5 * lies.error
+
+
 def test_friends_that_accuse_and_griefers_lose() -> None:
     by = earned(Draw(4, 1, F(1, 8), F(1, 10), voices=2), Money(F(1), F(1), F(20)))
     assert by["idle worker and the friend who accuses it"].mean == -10

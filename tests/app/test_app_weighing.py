@@ -31,7 +31,7 @@ def test_what_is_weighed_by_default_is_what_a_local_network_stakes_and_draws(
     said, spec = facts(capsys), JobSpec()
     assert said["stake"] == stake_of(spec) == STAKE_ROUNDS * said["pay"]
     assert said["rate"] == pytest.approx(spec.audit.rate)
-    assert (said["segments"], said["voices"]) == (spec.audit.segments, 2)
+    assert (said["segments"], said["voices"], said["spare"]) == (spec.audit.segments, 2, 1)
     assert said["overhead"] == pytest.approx(spec.audit.rate / spec.audit.segments)
 
 
@@ -123,12 +123,15 @@ def test_who_looks_at_nothing_is_told_that_cheating_pays(capsys: pytest.CaptureF
     assert facts(capsys, "--absent", "100%")["least"]["stake"] is None
 
 
-def test_half_of_the_verifiers_absent_is_worth_a_quarter_of_the_audits(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("verifiers", "worth"), [("1", 1 / 2), ("2", 1 / 4), ("3", 3 / 8), ("9", 3 / 8)])
+def test_half_of_the_verifiers_absent_is_worth_so_much_of_the_audits(
+    verifiers: str, worth: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two must agree, so each of them must look."""
-    half, quarter = (facts(capsys, *words) for words in (("--absent", "50%"), ("--set", "audit.rate=0.025")))
-    assert half["lie"]["ratio"] == pytest.approx(quarter["lie"]["ratio"])
+    """The first must look, and of two one more; of three, two."""
+    network = ("--set", f"network.verifiers={verifiers}")
+    half = facts(capsys, "--absent", "50%", *network)
+    fewer = facts(capsys, "--set", f"audit.rate={worth / 10}", *network)
+    assert half["lie"]["ratio"] == pytest.approx(fewer["lie"]["ratio"])
 
 
 def test_what_an_accusation_before_a_jury_makes_good_is_half_of_what_it_costs(

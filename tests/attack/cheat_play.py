@@ -233,7 +233,7 @@ class Play:
             about = (CHAIN, JOB, round, c.peer, drawn.segment, c.trace)
             verdicts.append(Verdict(*about, verifier, found.finding, found.excess, result))
             self.excesses[round, c.peer] = found.excess
-            if not needs_another(verdicts, quorum_of(len(self.verifiers))):
+            if not needs_another(verdicts, len(self.verifiers)):
                 break
         return verdicts
 

@@ -68,17 +68,22 @@ class Fixed:
         return 1000.5
 
 
+def peers(**said: int) -> NetworkSpec:
+    """A network of two verifiers, unless it is said."""
+    return NetworkSpec(**{"verifiers": 2, **said})
+
+
 def spec(**changes: object) -> JobSpec:
     model, sync, audit = ModelSpec(context=128), sparse(steps=15, topk=256), AuditSpec(4, 0.25, 1)
     return msgspec.structs.replace(
-        JobSpec(rounds=24, model=model, optimizer=ADAMW, sync=sync, audit=audit), **changes
+        JobSpec(rounds=24, model=model, optimizer=ADAMW, sync=sync, audit=audit, network=peers()), **changes
     )
 
 
 @given(members=st.integers(1, 40), rounds=st.integers(1, 50))
 @settings(max_examples=40)
 def test_each_of_n_payloads_is_sent_n_times_a_round(members: int, rounds: int) -> None:
-    job, pairs = spec(rounds=rounds, network=NetworkSpec(providers=members)), Network(can_copy=False)
+    job, pairs = spec(rounds=rounds, network=peers(providers=members)), Network(can_copy=False)
     sent = traffic(job, LAYOUT, 10_000, Fixed(), pairs)
     pushed_and_fetched = members * (1 + (members - 1))
     assert sent.sync_round == pushed_and_fetched * on_wire(1001) + members * PUSH
@@ -152,7 +157,7 @@ def test_a_verifier_repeats_at_worst_the_longest_segment_of_every_contribution()
 
 
 @pytest.mark.parametrize(
-    "change", [{"audit": AuditSpec(rate=0.0, probation=0)}, {"network": NetworkSpec(verifiers=0)}]
+    "change", [{"audit": AuditSpec(rate=0.0, probation=0)}, {"network": peers(verifiers=0)}]
 )
 def test_without_audits_or_verifiers_only_training_is_paid(change: dict[str, object]) -> None:
     cost = price(spec(budget="5", **change))
@@ -190,7 +195,7 @@ def test_all_leases_together_fit_into_the_escrow(
     job = spec(
         budget=format_credits(budget),
         unit_price=format_credits(unit),
-        network=NetworkSpec(verifiers=verifiers),
+        network=peers(verifiers=verifiers),
         audit=AuditSpec(segments=segments, rate=rate, probation=probation),
     )
     try:
@@ -244,9 +249,9 @@ def test_too_little_memory_is_refused_and_the_advice_fits() -> None:
         advise(spec(), LAYOUT, 12_000_000, small)
     assert error.value.code == "FF-PLAN-002"
     fit = int(error.value.hint.split("network.providers = ")[1].split(",")[0])
-    advise(spec(network=NetworkSpec(providers=fit)), LAYOUT, 12_000_000, small)
+    advise(spec(network=peers(providers=fit)), LAYOUT, 12_000_000, small)
     with pytest.raises(PolicyError):
-        advise(spec(network=NetworkSpec(providers=fit + 1)), LAYOUT, 12_000_000, small)
+        advise(spec(network=peers(providers=fit + 1)), LAYOUT, 12_000_000, small)
 
 
 def test_memory_counts_states_by_optimizer_and_codec() -> None:
@@ -313,9 +318,9 @@ def test_memory_holds_the_states_at_a_rounds_borders_and_those_that_an_audit_ope
 
 
 def test_each_process_that_is_not_a_nodes_takes_memory_too() -> None:
-    without = memory(spec(network=NetworkSpec(hidden=0)), LAYOUT, 0)
-    assert memory(spec(network=NetworkSpec(hidden=1)), LAYOUT, 0).agents == without.agents + RELAYS * AGENT
-    one_less = memory(spec(network=NetworkSpec(verifiers=1, hidden=0)), LAYOUT, 0)
+    without = memory(spec(network=peers(hidden=0)), LAYOUT, 0)
+    assert memory(spec(network=peers(hidden=1)), LAYOUT, 0).agents == without.agents + RELAYS * AGENT
+    one_less = memory(spec(network=peers(verifiers=1, hidden=0)), LAYOUT, 0)
     assert without.agents == one_less.agents + without.agent
     assert without.workers == one_less.workers + 1
 
@@ -326,12 +331,12 @@ def test_activations_of_a_users_module_come_from_its_shapes() -> None:
 
 
 def test_flop_of_a_token_is_six_a_parameter_and_twelve_l_h_t() -> None:
-    job = spec(rounds=1, network=NetworkSpec(providers=1), batch=1, sync=sparse(steps=1))
+    job = spec(rounds=1, network=peers(providers=1), batch=1, sync=sparse(steps=1))
     assert train_flop(job, LAYOUT) == 128 * (6 * LAYOUT.size + 12 * 4 * 128 * 128)
 
 
 def test_muon_adds_its_products_to_every_step() -> None:
-    adamw = spec(rounds=1, network=NetworkSpec(providers=3), sync=sparse(steps=2))
+    adamw = spec(rounds=1, network=peers(providers=3), sync=sparse(steps=2))
     muon = msgspec.structs.replace(adamw, optimizer=OptimizerSpec(name="muon"))
     square = Layout.of({"w": (10, 10), "b": (10,)})
     each = 5 * 3 * 2 * 10**3  # five iterations of three products
@@ -428,7 +433,7 @@ def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() ->
     assert foretold.compared(otherwise).startswith("sync: planned ")
     assert ", at most " in foretold.compared(otherwise)
     # No relay: nothing to choose.
-    bare = advise(spec(network=NetworkSpec(hidden=0)), LAYOUT, 12_000_000, MACHINE)
+    bare = advise(spec(network=peers(hidden=0)), LAYOUT, 12_000_000, MACHINE)
     assert compare(bare, Measured(sync_bytes=1))[0].most == 0
 
 
@@ -443,7 +448,7 @@ def test_all_kinds_of_bytes_are_compared_and_what_a_job_has_not_is_left_out() ->
     assert [row.measured for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [int(row.planned) for row in rows[:5]] == [getattr(plan.traffic, kind) for kind in kinds]
 
-    bare = spec(audit=AuditSpec(rate=0.0, probation=0), network=NetworkSpec(hidden=0))
+    bare = spec(audit=AuditSpec(rate=0.0, probation=0), network=peers(hidden=0))
     plan = advise(bare, LAYOUT, 12_000_000, MACHINE)
     none = Measured(audit_bytes=0, relay_bytes=0, join_bytes=0)
     assert [row.quantity for row in compare(plan, none)] == ["join"]

@@ -44,9 +44,15 @@ class Fixed:
         return 1000.0
 
 
+def peers(**said: int) -> NetworkSpec:
+    """A network of two verifiers, unless it is said."""
+    return NetworkSpec(**{"verifiers": 2, **said})
+
+
 def spec(**changes: object) -> JobSpec:
     return msgspec.structs.replace(
-        JobSpec(rounds=12, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.25, 2)), **changes
+        JobSpec(rounds=12, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.25, 2), network=peers()),
+        **changes,
     )
 
 
@@ -69,7 +75,7 @@ def planned(job: JobSpec) -> Traffic:
 @settings(max_examples=60)
 def test_audits_are_those_that_are_paid(providers: int, verifiers: int, rate: float, probation: int) -> None:
     job = spec(
-        network=NetworkSpec(providers=providers, verifiers=verifiers),
+        network=peers(providers=providers, verifiers=verifiers),
         audit=AuditSpec(4, rate, probation),
     )
     drawn = audits.expected(job)
@@ -80,7 +86,7 @@ def test_audits_are_those_that_are_paid(providers: int, verifiers: int, rate: fl
 
 def test_a_verifier_is_asked_in_a_round_unless_all_draws_pass_it_by() -> None:
     def asked(verifiers: int, rate: float) -> float:
-        network = NetworkSpec(providers=3, verifiers=verifiers)
+        network = peers(providers=3, verifiers=verifiers)
         return audits.expected(spec(rounds=10, network=network, audit=AuditSpec(4, rate, 0))).asked
 
     assert asked(1, 1.0) == pytest.approx(10)
@@ -153,7 +159,7 @@ def test_where_fragments_take_turns_a_round_sends_one_of_them() -> None:
 
 
 def test_without_audits_or_a_relay_none_of_their_bytes_are_planned() -> None:
-    bare = planned(spec(audit=AuditSpec(4, 0.0, 0), network=NetworkSpec(hidden=0)))
+    bare = planned(spec(audit=AuditSpec(4, 0.0, 0), network=peers(hidden=0)))
     assert (bare.audit, bare.relay) == (0, 0)
     assert bare.total == bare.sync + bare.join + bare.control
 
@@ -170,26 +176,26 @@ def test_more_audits_are_more_bytes_of_state_and_of_control(
 
 
 def test_a_verifier_fetches_the_public_state_once_for_all_audits_of_a_round() -> None:
-    one = spec(network=NetworkSpec(providers=1, verifiers=1), rounds=1, audit=AuditSpec(4, 1.0, 0))
-    many = spec(network=NetworkSpec(providers=8, verifiers=1), rounds=1, audit=AuditSpec(4, 1.0, 0))
+    one = spec(network=peers(providers=1, verifiers=1), rounds=1, audit=AuditSpec(4, 1.0, 0))
+    many = spec(network=peers(providers=8, verifiers=1), rounds=1, audit=AuditSpec(4, 1.0, 0))
     state = on_wire(4 * LAYOUT.size)
     assert planned(many).audit - state == pytest.approx(8 * (planned(one).audit - state), abs=8)
 
 
 def test_a_relay_sends_what_its_hidden_peers_are_sent_and_send() -> None:
     def relayed(hidden: int) -> int:
-        return planned(spec(network=NetworkSpec(providers=4, hidden=hidden))).relay
+        return planned(spec(network=peers(providers=4, hidden=hidden))).relay
 
     assert 0 == relayed(0) < relayed(1) < relayed(3) < relayed(4) == relayed(9)
-    whole = planned(spec(network=NetworkSpec(providers=4, hidden=4)))
+    whole = planned(spec(network=peers(providers=4, hidden=4)))
     verifiers = 2 * on_wire(10_000)  # these listen, and so does the requester
-    snapshots = audits.expected(spec(network=NetworkSpec(providers=4))).asked * on_wire(4 * LAYOUT.size)
+    snapshots = audits.expected(spec(network=peers(providers=4))).asked * on_wire(4 * LAYOUT.size)
     through = whole.sync + whole.join - verifiers + whole.audit - snapshots
     assert whole.relay == pytest.approx(through, abs=4)
 
 
 def test_where_nobody_listens_all_but_control_passes_the_relay() -> None:
-    some = planned(spec(network=NetworkSpec(providers=4, hidden=4)))
+    some = planned(spec(network=peers(providers=4, hidden=4)))
     all_of_it = all_relayed(some)
     assert all_of_it.relay == some.sync + some.join + some.audit > some.relay
     assert all_of_it == msgspec.structs.replace(some, relay=all_of_it.relay)
@@ -199,7 +205,7 @@ def test_where_nobody_listens_all_but_control_passes_the_relay() -> None:
 def test_half_of_what_a_hidden_peer_and_a_listening_one_exchange_goes_directly(
     hidden: int, sixteenths: int
 ) -> None:
-    network = NetworkSpec(providers=4, hidden=hidden)
+    network = peers(providers=4, hidden=hidden)
     plan = planned(spec(network=network, audit=AuditSpec(4, 0.0, 0)))
     assert plan.relay == pytest.approx(plan.sync * sixteenths / 16 + plan.join * hidden / 4, abs=2)
 
@@ -212,9 +218,9 @@ TINY = JobSpec(
     model=ModelSpec(layers=1, width=32, heads=2, context=32),
     optimizer=ADAMW,
     sync=sparse(steps=3, topk=64, chunk=512),
-    network=NetworkSpec(providers=2, verifiers=1, hidden=0),
+    network=peers(providers=2, verifiers=1, hidden=0),
 )
-FOUR = msgspec.structs.replace(TINY, network=NetworkSpec(providers=4, verifiers=2, hidden=2))
+FOUR = msgspec.structs.replace(TINY, network=peers(providers=4, verifiers=2, hidden=2))
 LEAN = msgspec.structs.replace(
     TINY,
     rounds=5,
@@ -226,7 +232,9 @@ Run = tuple[JobSpec, int, BytesBy, tuple[tuple[int, str], ...], int]
 
 RUNS: dict[str, Run] = {  # job, bytes of data, bytes sent; round and its audited segments; snapshots fetched
     "sparse": (
-        JobSpec(rounds=20, batch=8, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.125, 2)),
+        JobSpec(
+            rounds=20, batch=8, optimizer=ADAMW, sync=sparse(), audit=AuditSpec(4, 0.125, 2), network=peers()
+        ),
         10_011_809,
         BytesBy(56_912_160, 544_862_349, 86_911_207, 639_938, 245_791_827),
         (

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction as F
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from farflung.core.errors import UsageError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.spec import AuditSpec, JobSpec, NetworkSpec
 from farflung.ledger.rules.bounties import share_of
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, Verdict
 from farflung.verify.economics import (
     Draw,
@@ -36,7 +38,7 @@ from farflung.verify.economics import (
     rounds_to_catch,
     weakest,
 )
-from farflung.verify.judge import conclude
+from farflung.verify.judge import conclude, needs_another
 from farflung.verify.sample import ODDS, draw
 
 LITTLE = F(1, 10**9)
@@ -45,8 +47,8 @@ COST = Money(pay=F(1), cost=F(7, 10))  # as in the research: work costs 70 % of 
 
 shares = st.fractions(F(1, 20), F(1), max_denominator=40)
 draws = st.builds(
-    lambda segments, sampled, rate, absent, seen, voices: Draw(
-        segments, 1 + sampled % segments, rate, absent, seen, voices
+    lambda segments, sampled, rate, absent, seen, voices, spare: Draw(
+        segments, 1 + sampled % segments, rate, absent, seen, voices, spare
     ),
     st.integers(1, 24),
     st.integers(0, 23),
@@ -54,6 +56,7 @@ draws = st.builds(
     st.fractions(F(0), F(9, 10), max_denominator=20),
     shares,
     st.integers(1, 3),
+    st.integers(0, 2),
 )
 moneys = st.builds(Money, shares, shares, st.fractions(F(0), F(40), max_denominator=8), shares)
 
@@ -211,7 +214,7 @@ def test_the_audits_of_a_job_are_those_that_are_drawn() -> None:
     spec = JobSpec(audit=AuditSpec(segments=5, rate=0.3))
     audits = of_job(spec)
     assert audits.rate == F(int(0.3 * ODDS), ODDS) <= F(0.3)
-    assert (audits.segments, audits.sampled, audits.voices) == (5, 1, 2)
+    assert (audits.segments, audits.sampled, audits.voices, audits.spare) == (5, 1, 2, 1)
     peers = [(PeerId(number.to_bytes(32, "little")), 9) for number in range(3000)]
     drawn = draw(spec.audit, spec.segments, ZERO_HASH, peers)
     spread = 4 * (0.3 * 0.7 / 3000) ** 0.5
@@ -230,12 +233,34 @@ def verdict_of(verifier: int, finding: Finding) -> Verdict:
     return Verdict(ZERO_HASH, ZERO_HASH, 0, node, 0, ZERO_HASH, key, finding, 9000, ZERO_HASH)
 
 
-def test_one_absent_verifier_of_the_two_asked_lets_a_cheat_go() -> None:
-    """Why `voices` is an exponent: `judge.conclude` believes whoever says that the work is good."""
-    accused, denied = verdict_of(1, Finding.FALSE), verdict_of(2, Finding.HOLDS)
-    assert conclude([accused, denied], 2).finding is Finding.HOLDS
-    assert conclude([accused, verdict_of(2, Finding.FALSE)], 2).is_guilty
-    assert caught(Draw(4, 1, absent=F(1, 2), voices=2), 4) == F(1, 4)
+@pytest.mark.parametrize("hired", [1, 2, 3, 4])
+def test_the_chance_to_be_convicted_is_counted_out_with_the_rules_of_judging(hired: int) -> None:
+    """Who looks says FALSE, who is absent HOLDS; the next one is asked as `judge` says, and the verdicts concluded."""
+    absent, convicted = F(1, 3), F(0)
+    for looks in product((True, False), repeat=hired):
+        said: list[Verdict] = []
+        for number, is_looking in enumerate(looks):
+            said.append(verdict_of(number, Finding.FALSE if is_looking else Finding.HOLDS))
+            if not needs_another(said, hired):
+                break
+        chance = math.prod(1 - absent if each else absent for each in looks)
+        convicted += chance * conclude(said, quorum_of(hired)).is_guilty
+    audits = of_job(JobSpec(audit=AuditSpec(4, 1.0, 0), network=NetworkSpec(verifiers=hired)), absent)
+    assert caught(audits, 4) == convicted
+
+
+def test_one_colluding_verifier_of_two_ends_every_accusation_and_of_three_one_in_three() -> None:
+    """One certain verifier is a friend's: of each order in which they are drawn."""
+    for hired, convicted in ((2, 0), (3, 4)):
+        guilty = 0
+        for order in permutations(range(hired)):
+            said: list[Verdict] = []
+            for number in order:
+                said.append(verdict_of(number, Finding.HOLDS if number == 0 else Finding.FALSE))
+                if not needs_another(said, hired):
+                    break
+            guilty += conclude(said, quorum_of(hired)).is_guilty
+        assert guilty == convicted  # of 2, and of 6
 
 
 @pytest.mark.parametrize(
@@ -280,6 +305,7 @@ def test_a_bond_that_covers_the_harm_leaves_victims_whole_only_where_all_of_it_i
         {"absent": F(2)},
         {"seen": F(-1)},
         {"voices": 0},
+        {"spare": -1},
         {"sampled": 0},
         {"segments": 10**6, "sampled": 1},
     ],

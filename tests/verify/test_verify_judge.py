@@ -11,7 +11,7 @@ from farflung.core.crypto import digest, local_key
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.layout import Layout
-from farflung.job.spec import JobSpec, SyncSpec, Tolerance
+from farflung.job.spec import AuditSpec, JobSpec, SyncSpec, Tolerance
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, Verdict, sign_verdict
 from farflung.train.roundlog import Audited, Contribution
@@ -133,11 +133,17 @@ def verdict(
         ((FALSE, HOLDS), HOLDS, 1),
         ((WITHHELD, HOLDS), HOLDS, 1),
         ((FALSE, UNPAID), UNPAID, 0),
-        ((FALSE, FALSE, HOLDS), HOLDS, 2),
-        ((FALSE, FALSE, UNPAID), UNPAID, 0),
+        ((FALSE, FALSE, HOLDS), FALSE, 1),
+        ((FALSE, HOLDS, HOLDS), HOLDS, 1),
+        ((WITHHELD, WITHHELD, HOLDS), WITHHELD, 0),  # it may have been shown to one alone
+        ((WITHHELD, HOLDS, HOLDS), HOLDS, 1),
+        ((FALSE, WITHHELD, HOLDS), UNPAID, 0),
+        ((FALSE, FALSE, UNPAID), FALSE, 0),
+        ((FALSE, UNPAID, UNPAID), UNPAID, 0),
+        ((FALSE, UNPAID, HOLDS), HOLDS, 1),
     ],
 )
-def test_two_must_agree_and_a_contradicted_accuser_is_discredited(
+def test_two_must_agree_and_who_is_contradicted_by_them_is_discredited(
     said: tuple[Finding, ...], finding: Finding, discredited: int
 ) -> None:
     verdicts = [verdict(PeerId(bytes([i]) * 32), f) for i, f in enumerate(said)]
@@ -158,26 +164,35 @@ def test_the_only_verifier_of_a_job_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "quorum", "another"),
+    ("said", "hired", "another"),
     [
         ((FALSE,), 2, True),
         ((WITHHELD,), 2, True),
         ((FALSE,), 1, False),
-        ((HOLDS,), 2, False),
+        ((HOLDS,), 3, False),
+        ((HOLDS, UNPAID), 3, False),
         ((FALSE, HOLDS), 2, False),
-        ((FALSE, FALSE), 2, False),
+        ((FALSE, HOLDS), 3, True),
+        ((FALSE, UNPAID), 3, True),
+        ((FALSE, WITHHELD), 3, True),
+        ((FALSE, FALSE), 3, False),
+        ((HOLDS, UNPAID, FALSE), 9, False),
+        ((FALSE, WITHHELD, HOLDS), 9, False),
     ],
 )
-def test_only_an_unconfirmed_accusation_needs_another_verifier(
-    said: tuple[Finding, ...], quorum: int, another: bool
+def test_only_an_open_accusation_needs_another_verifier(
+    said: tuple[Finding, ...], hired: int, another: bool
 ) -> None:
-    assert needs_another([verdict(Y, f) for f in said], quorum) is another
+    for order in itertools.permutations(said):
+        assert needs_another([verdict(Y, f) for f in order], hired) is another
 
 
 # The tally
 
 
-SPEC = JobSpec(batch=2, sync=SyncSpec(steps=5))  # 64 tokens of context, 4 segments: 1, 1, 1 and 2 steps
+SPEC = JobSpec(
+    batch=2, sync=SyncSpec(steps=5), audit=AuditSpec(segments=4)
+)  # 64 tokens of context, 4 segments: 1, 1, 1 and 2 steps
 
 
 def contribution(peer: PeerId) -> Contribution:

@@ -2,7 +2,7 @@
 
     after Committed    drawn(round): whose states are opened together with their payloads
     after Accepted     flags of the submission checks draw further ones
-    beside the rounds  see_through(round): run, reveal, judge; an accusation is confirmed by a second verifier
+    beside the rounds  see_through(round): run, reveal, judge; a second verifier confirms, a third decides
     before the next    the verdicts go into the log (train.rounds), the evidence of a false one onto the disk
 
 All of it can be asked again after a crash: draws follow from the log, openings lie with the peers, and verifiers give
@@ -178,11 +178,11 @@ class Audits:
     async def _one(self, case: Case, public: Held) -> list[SignedVerdict]:
         began = time.monotonic()
         order = self._order(case, public)
-        quorum, said = quorum_of(len(self._verifiers)), dict[PeerId, Said]()
+        hired, said = len(self._verifiers), dict[PeerId, Said]()
         while case.contribution.peer not in self._excluded:
             verdicts = [s.testimony.verdict.verdict for s in said.values()]
-            is_guess = len(said) < quorum and any(_is_unmatched(s, case) for s in said.values())
-            if verdicts and not is_guess and not needs_another(verdicts, quorum):
+            is_guess = len(said) < quorum_of(hired) and any(_is_unmatched(s, case) for s in said.values())
+            if verdicts and not is_guess and not needs_another(verdicts, hired):
                 break
             said.update([await self._next(case, order, said)])
         said = _confirmed(said, case)
@@ -367,7 +367,12 @@ def _is_unmatched(said: Said, case: Case) -> bool:
 
 
 def _confirmed(said: dict[PeerId, Said], case: Case) -> dict[PeerId, Said]:
-    """Without those who guessed, where another had exactly what was claimed: a guess earns nothing."""
+    """Without those who guessed, where another had exactly what was claimed: a guess earns nothing.
+
+    Where somebody accuses all count: a denial less, and the accusation would be open again.
+    """
+    if any(s.testimony.verdict.verdict.finding in DAMNING for s in said.values()):
+        return said
     matched = {v: s for v, s in said.items() if not _is_unmatched(s, case)}
     is_exact = any(s.testimony.verdict.verdict.finding is Finding.HOLDS for s in matched.values())
     return matched if is_exact else said

@@ -116,7 +116,7 @@ class NetworkSpec(Wire, frozen=True):
     """
 
     providers: int = 5
-    verifiers: int = 2
+    verifiers: int = 3
     hidden: int = 2
     port: int = 0
 

@@ -13,10 +13,9 @@ from itertools import groupby
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.rules.slash import EXCESS_FALSE
-from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, Verdict, is_verdict_signed
 from farflung.train.roundlog import Audited, Commitment, Contribution, excluded_by
-from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another
+from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another, panel_of
 from farflung.verify.report import Report, require
 from farflung.verify.sample import Drawn, beacon, draw
 
@@ -98,11 +97,12 @@ class Audits:
         self._report.verdicts += 1
 
     def _check_quorum(self, record: Audited) -> None:
-        quorum = quorum_of(len(self._verifiers))
+        hired = len(self._verifiers)
         verdicts = [signed.verdict for signed in record.verdicts]
         for node, about in groupby(verdicts, key=lambda verdict: verdict.node):
-            is_enough = not needs_another(list(about), quorum)
-            require(is_enough, "FF-VERI-043", f"too few verifiers accuse {node[:4].hex()}")
+            judges = list(about)
+            is_panel = len(judges) <= panel_of(hired) and not needs_another(judges, hired)
+            require(is_panel, "FF-VERI-043", f"too few or too many verifiers judge {node[:4].hex()}")
 
 
 def is_sound(verdict: Verdict) -> bool:

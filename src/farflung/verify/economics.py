@@ -1,12 +1,14 @@
 """Whether cheating pays, and the smallest audits and stakes with which it does not: exact arithmetic on fractions.
 
-    P(k) = q (1 - a)^v h(k),  h(k) = 1 - C(N - k, n) / C(N, n)      of being drawn where k of N segments are false
+    P(k) = q A h(k),  h(k) = 1 - C(N - k, n) / C(N, n)              of being drawn where k of N segments are false
+    A = (1 - a) P(at least v - 1 of the next v - 1 + s look)        of being found by those who look
     cheating in k segments does not pay iff  P(k) loss >= (k / N) C  with loss = min( p (R + S), R + w S )
 
-(research: incentives; there v = w = 1.) R pay and C cost of a round of honest work, S stake, q audit rate, n segments
-opened of N, a share of verifiers that are absent (lazy or in collusion), v verifiers that must agree, p chance that a
-false segment lies beyond what is punished, w share of the stake that silence costs. Who is drawn in a false segment
-takes the cheaper of two ways: to stay with the lie, or to show nothing.
+(research: incentives; there v = w = 1, s = 0.) R pay and C cost of a round of honest work, S stake, q audit rate, n
+segments opened of N, a share of verifiers that are absent (they say that a lie holds), v verifiers that must agree, s
+further ones that are asked where they contradict each other (judge.needs_another: if the first one finds nothing,
+nobody else is asked), p chance that a false segment lies beyond what is punished, w share of the stake that silence
+costs. Who is drawn in a false segment takes the cheaper of two ways: to stay with the lie, or to show nothing.
 
 Whole segments are false or true: a lie spread over parts of many segments saves less and is in more of them. h is
 concave in k, so P(k) / k falls and k = N binds; with n = 1, as farflung draws (`sample`), P(k) / k is the same for all
@@ -27,6 +29,7 @@ from farflung.core.errors import UsageError
 from farflung.job.spec import AuditSpec, JobSpec
 from farflung.ledger.rules.slash import PERMILLE
 from farflung.ledger.rules.verifiers import quorum_of
+from farflung.verify.judge import panel_of
 from farflung.verify.sample import ODDS, odds_of
 
 ONE: Final = Fraction(1)
@@ -49,16 +52,19 @@ class Draw(msgspec.Struct, frozen=True):
     absent: Fraction = Fraction(0)  # a, of verifiers
     seen: Fraction = ONE  # p
     voices: int = 1  # v
+    spare: int = 0  # s
 
     def __post_init__(self) -> None:
         shares = (self.rate, self.absent, self.seen)
-        counts = 1 <= self.sampled <= self.segments <= limits.PLANNED_SEGMENTS and self.voices >= 1
+        counts = 1 <= self.sampled <= self.segments <= limits.PLANNED_SEGMENTS
+        counts = counts and self.voices >= 1 and self.spare >= 0
         if not counts or not all(0 <= share <= 1 for share in shares):
             raise UsageError(
                 "FF-VERI-095",
                 "these are no audits",
                 cause=f"{self.sampled} of {self.segments} segments, rate {float(self.rate):g}, absent"
-                f" {float(self.absent):g}, seen {float(self.seen):g}, {self.voices} must agree",
+                f" {float(self.absent):g}, seen {float(self.seen):g}, {self.voices} must agree,"
+                f" {self.spare} to spare",
                 hint="1 of 4 segments, and shares from 0 to 1",
             )
 
@@ -99,7 +105,8 @@ class Margin(msgspec.Struct, frozen=True):
 def of_job(spec: JobSpec, absent: Fraction = Fraction(0), seen: Fraction = ONE) -> Draw:
     """A job's audits after probation, as `sample.draw` makes them and `judge.conclude` judges."""
     rate = rate_of(spec.audit) if spec.verifiers else Fraction(0)
-    return Draw(spec.segments, 1, rate, absent, seen, quorum_of(spec.verifiers))
+    voices = quorum_of(spec.verifiers)
+    return Draw(spec.segments, 1, rate, absent, seen, voices, panel_of(spec.verifiers) - voices)
 
 
 def rate_of(audit: AuditSpec) -> Fraction:
@@ -126,7 +133,16 @@ def caught(draw: Draw, cheated: int, way: Way = Way.LIE) -> Fraction:
 def _weight(draw: Draw, cheated: int, way: Way) -> Fraction:
     """P at a rate of 1."""
     seen = draw.seen if way is Way.LIE else ONE
-    return (1 - draw.absent) ** draw.voices * seen * opened(draw, cheated)
+    return agreed(draw, 1 - draw.absent) * seen * opened(draw, cheated)
+
+
+def agreed(draw: Draw, looks: Fraction) -> Fraction:
+    """A: the chance that a false segment is found by enough of those who are asked, each of whom looks with `looks`."""
+    others, needed = draw.voices - 1 + draw.spare, draw.voices - 1
+    chances = (
+        math.comb(others, k) * looks**k * (1 - looks) ** (others - k) for k in range(needed, others + 1)
+    )
+    return looks * sum(chances, Fraction(0))
 
 
 def margin(draw: Draw, money: Money, cheated: int, way: Way) -> Margin:

@@ -3,7 +3,7 @@
     excess e = distance / tolerance, of the worst tensor
     e <= 1        HOLDS      paid
     e <= 2        UNPAID     not paid, not punished: an honest machine of another class may lie there
-    e >  2        FALSE      slashed, if a second verifier agrees
+    e >  2        FALSE      slashed, if two of at most three verifiers agree
 
 A payload that the claimed end does not encode to, and an opening that does not fit what was committed, are exact
 matters and FALSE at any distance. Stated losses that the segment does not give are not worth a stake: UNPAID.
@@ -19,6 +19,7 @@ from farflung.core.ids import PeerId
 from farflung.core.layout import Layout
 from farflung.job.spec import Tolerance
 from farflung.ledger.rules.slash import EXCESS_EXACT, EXCESS_FALSE
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import DAMNING, Finding, Verdict
 from farflung.verify.tolerance import UNIT_BITS
 
@@ -26,6 +27,7 @@ Distances = Mapping[str, Iterable[float]]  # train.segments.distances: of each v
 
 WHOLE: Final = 1000  # thousandths: an excess of one tolerance
 EXCESS_CAP: Final = EXCESS_EXACT  # a million tolerances, or no distance at all
+PANEL: Final = 3  # verifiers of one contribution at most: of three that contradict each other two agree
 
 
 class Found(NamedTuple):
@@ -71,8 +73,8 @@ def finding_of(excess: int, *, encoding_ok: bool, statistics_ok: bool) -> Found:
 
 
 class Concluded(NamedTuple):
-    """What the verdicts on one contribution come to: whom of its verifiers one pays, and whom, having accused what
-    another found good, one does not pay for it and asks last from then on.
+    """What the verdicts on one contribution come to: whom of its verifiers one pays, and whom, being contradicted, one
+    does not pay for it and asks last from then on.
     """
 
     finding: Finding
@@ -85,26 +87,44 @@ class Concluded(NamedTuple):
         return self.finding in DAMNING
 
 
-def needs_another(verdicts: Sequence[Verdict], quorum: int) -> bool:
-    """Whether the next verifier of the order must be asked: an accusation that nobody has confirmed or denied."""
-    accusers = [v for v in verdicts if v.finding in DAMNING]
-    return len(accusers) == len(verdicts) < quorum
+def panel_of(hired: int) -> int:
+    """How many of a job's verifiers judge one contribution at most: the third, where there is one, decides."""
+    return max(1, min(PANEL, hired))
+
+
+def needs_another(verdicts: Sequence[Verdict], hired: int) -> bool:
+    """Whether the next verifier of the order must be asked, of `hired` that the job has.
+
+    An accusation is open until a quorum of the panel makes it alike, or denies it, or nobody is left to ask.
+    """
+    said = [v.finding for v in verdicts]
+    denials = sum(finding not in DAMNING for finding in said)
+    quorum = quorum_of(hired)
+    is_open = denials < len(said) and denials < quorum and _agreed(said, quorum) is None
+    return is_open and len(said) < panel_of(hired)
+
+
+def _agreed(said: Sequence[Finding], quorum: int) -> Finding | None:
+    return next((finding for finding in DAMNING if said.count(finding) >= max(1, quorum)), None)
 
 
 def conclude(verdicts: Sequence[Verdict], quorum: int) -> Concluded:
     """The verdicts on one contribution, in any order, at least one.
 
-    Whoever accuses and is contradicted by a verifier that finds the claim good is discredited, and the claim stands.
-    Accusations that too few confirm, or of different things, take the pay and nothing else. One verifier, one voice.
+    A quorum that accuses of one thing is believed, and who found false work good is discredited. Short of that, whoever
+    accuses what another finds good is discredited, and the claim stands, unless more accuse than do not. Accusations
+    that too few confirm, or of different things, take the pay and nothing else. One verifier, one voice.
     """
     said = {v.verifier: v.finding for v in verdicts}
     accusers = tuple(sorted(v for v, finding in said.items() if finding in DAMNING))
-    others = tuple(sorted(said.keys() - set(accusers)))
-    if any(said[v] is Finding.HOLDS for v in others):
-        return Concluded(Finding.HOLDS, others, accusers)
-    agreed = [f for f in DAMNING if list(said.values()).count(f) >= max(1, quorum)]
-    finding = agreed[0] if agreed and not others else Finding.UNPAID
-    return Concluded(finding, tuple(sorted(said)), ())
+    good = tuple(sorted(v for v, finding in said.items() if finding is Finding.HOLDS))
+    agreed, outvoted = _agreed(list(said.values()), quorum), tuple[PeerId, ...]()
+    finding = agreed if agreed is not None else Finding.UNPAID
+    if agreed is Finding.FALSE:  # what was shown to one may be withheld from others
+        outvoted = good
+    elif agreed is None and good and 2 * len(accusers) <= len(said):
+        finding, outvoted = Finding.HOLDS, accusers
+    return Concluded(finding, tuple(sorted(said.keys() - set(outvoted))), outvoted)
 
 
 def conclusions(verdicts: Iterable[Verdict], quorum: int) -> dict[PeerId, Concluded]:

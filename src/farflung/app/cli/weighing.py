@@ -128,6 +128,7 @@ def _say(stage: str, text: str) -> list[str]:
 def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
     draw, money, asked = found.draw, found.money, found.asked
     who = f"{draw.voices} verifiers must agree" if draw.voices > 1 else "one verifier's word counts"
+    who += "; where two contradict each other a third decides" if draw.spare else ""
     return [
         ("Job", f"{spec.name}: {spec.rounds} rounds; a provider's round is paid {_credits(money.pay)}"),
         (
@@ -154,7 +155,7 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
         (
             "Lazy",
             "a verifier that signs without looking loses no stake: there are no canaries yet. It loses its pay where"
-            " another verifier has the provider's result to the bit",
+            " another verifier has the provider's result to the bit, or two find false what it found good",
         ),
         ("Griefing", _griefing(found)),
         (
@@ -239,6 +240,7 @@ def _facts(spec: JobSpec, found: Weighed) -> dict[str, Any]:
         "rate": float(draw.rate),
         "probation": spec.audit.probation,
         "voices": draw.voices,
+        "spare": draw.spare,
         "pay": int(money.pay),
         "cost": float(asked.cost),
         "absent": float(asked.absent),

@@ -110,16 +110,23 @@ def _caught(draw: Draw, cheated: int, way: Way, draws: np.random.Generator) -> N
     """Rounds in which a cheater is punished: each step of an audit is drawn."""
     drawn = draws.random(ROUNDS) < float(draw.rate)
     opened = draws.hypergeometric(cheated, draw.segments - cheated, draw.sampled, ROUNDS) > 0
-    looked = (draws.random((ROUNDS, draw.voices)) >= float(draw.absent)).all(axis=1)
+    looked = _agreed(draw, draws.random((ROUNDS, draw.voices + draw.spare)) >= float(draw.absent))
     seen = draws.random(ROUNDS) < (float(draw.seen) if way is Way.LIE else 1.0)
     caught: NDArray[np.bool_] = drawn & opened & looked & seen
     return caught
 
 
 def _is_covered(draw: Draw, verifiers: int, draws: np.random.Generator) -> NDArray[np.bool_]:
-    """Rounds in which one certain verifier is among those that must agree: a single denial ends an accusation."""
-    covered: NDArray[np.bool_] = draws.random(ROUNDS) * max(1, verifiers) < draw.voices
-    return covered
+    """Rounds in which one certain verifier, of so many, is drawn where its denial ends an accusation."""
+    places = np.arange(draw.voices + draw.spare)
+    looks = (draws.random(ROUNDS) * max(1, verifiers)).astype(np.int64)[:, None] != places
+    return ~_agreed(draw, looks)
+
+
+def _agreed(draw: Draw, looks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rounds in which enough find what is false; `looks`: of each round, who of those that may be asked looks."""
+    found: NDArray[np.bool_] = looks[:, 0] & (looks[:, 1:].sum(axis=1) >= draw.voices - 1)
+    return found
 
 
 def _settled(draw: Draw, money: Money, seed: int) -> tuple[Settled, ...]:

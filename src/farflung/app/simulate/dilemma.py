@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from farflung.verify.economics import Draw, Money, is_checking_stable, opened
+from farflung.verify.economics import Draw, Money, agreed, is_checking_stable, opened
 
 BOUNTY: Final = 0.5  # of what a liar loses (ledger.rules.bounties)
 AGENTS: Final = 400  # that play each way in an epoch
@@ -77,7 +77,8 @@ def _workers(game: Game, checking: float, draws: np.random.Generator) -> float:
     """What honest workers earn above cheaters in a round. All that must agree are drawn from those who verify."""
     draw, money = game.draw, game.money
     drawn = draws.binomial(AGENTS, float(draw.rate))
-    looked = draws.binomial(drawn, (checking * (1 - float(draw.absent))) ** draw.voices)
+    looks = Fraction(checking) * (1 - draw.absent)
+    looked = draws.binomial(drawn, float(agreed(draw, looks)))
     caught = draws.binomial(looked, _hit(game))
     saved = float(money.cost) * game.cheated / draw.segments
     return float(caught) / AGENTS * float(money.pay + money.stake) - saved
