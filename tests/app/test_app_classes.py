@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,17 @@ from app_told import began
 from msgspec.structs import replace
 
 from farflung.app import modelcard, tracing
-from farflung.app.cli import looking
+from farflung.app.cli import looking, verifying
+from farflung.app.cli.main import main
+from farflung.app.explorer.checking import Checker
+from farflung.app.explorer.finding import Place
+from farflung.app.explorer.screens import screen as explored
+from farflung.app.explorer.sources import FileSource
 from farflung.app.folder import RunFolder
 from farflung.app.view import report
 from farflung.core import events
 from farflung.core.canon.program import Program
+from farflung.core.codec import encode
 from farflung.core.crypto import digest, local_key
 from farflung.core.events import AnyEvent, from_json, to_json
 from farflung.core.ids import ZERO_HASH
@@ -24,8 +32,13 @@ from farflung.job import proof
 from farflung.job.load import load
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import Terms
+from farflung.ledger.block import LOGICAL_MS, Genesis
+from farflung.ledger.chain import Chain
+from farflung.ledger.receipt_file import party_receipts, write_receipt_file
+from farflung.ledger.tx import JobCreate, make_tx, sign_tx
 from farflung.train import card
 from farflung.train.snapshot import PublicState
+from farflung.verify.report import Report
 from farflung.watch import text
 from farflung.watch.fold import Timeline, fold
 from farflung.watch.screen import View, screen
@@ -102,6 +115,57 @@ def test_the_report_says_it_at_the_plan_and_above_the_audits() -> None:
     page = report.render(told(PROVEN), "run", 0.0, is_owned=False)
     assert proof.PROVEN in page
     assert "outcome only" not in page
+
+
+def ledger_of(terms: Terms) -> Chain:
+    """A ledger that holds the job of these terms and nothing more."""
+    requester, notary = local_key(1, "r"), local_key(1, "notary")
+    chain = Chain(Genesis("classes", 0, ((requester.public, 9_000),), (notary.public,)), notary)
+    create = make_tx(chain.id, requester.public, 0, JobCreate(terms.id, 50, 5, 2, 9_000_000))
+    block, _ = chain.propose([sign_tx(requester, create)], chain.head.time + LOGICAL_MS)
+    chain.adopt(block)
+    return chain
+
+
+def shown(terms: Terms, known: Terms | None) -> str:
+    """The screen of a job by a source that has these terms beside the ledger."""
+    checker = Checker(FileSource("here", ledger_of(terms), terms=known), None)
+    return "\n".join(row.text for row in explored(checker, Place("jobs", terms.id.hex()), 200))
+
+
+def test_the_explorer_says_it_where_the_terms_are_at_hand_and_else_calls_nothing_proven() -> None:
+    assert f"outcome only: not proven ({WHY})" in shown(UNPROVEN, UNPROVEN)
+    assert proof.PROVEN in shown(PROVEN, PROVEN)
+    for other in (None, UNPROVEN):
+        assert "outcome only: not proven, as far as is known here" in shown(PROVEN, other)
+
+
+def test_a_receipt_says_it_where_the_terms_are_given_and_else_calls_nothing_proven(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chain, party = ledger_of(UNPROVEN), local_key(1, "r").public
+    file, own, other = (tmp_path / name for name in ("a.receipt", "own.bin", "other.bin"))
+    file.write_bytes(write_receipt_file(chain.genesis, party, party_receipts(chain, party)))
+    own.write_bytes(encode(UNPROVEN))
+    other.write_bytes(encode(PROVEN))
+
+    def said(*options: str) -> tuple[str, str]:
+        with contextlib.suppress(SystemExit):
+            main(["receipt", "verify", str(file), *options])
+        return capsys.readouterr()
+
+    assert f"Work     outcome only: not proven ({WHY})" in said("--terms", str(own))[0]
+    assert "Work     outcome only: not proven, as far as is known here" in said()[0]
+    facts = json.loads(said("--terms", str(own), "--json")[0])
+    assert facts["jobs"][0]["work"] == f"outcome only: not proven ({WHY})"
+    assert "FF-APP-346" in said("--terms", str(other))[1]
+    assert "FF-APP-345" in said("--terms", str(file))[1]
+
+
+def test_a_second_reading_says_it() -> None:
+    assert f"Result   the work is outcome only: not proven ({WHY[:20]}" in "\n".join(
+        verifying.words(Report(work=proof.label(UNPROVEN)))
+    )
 
 
 @pytest.mark.parametrize("terms", [UNPROVEN, PROVEN], ids=["outcome only", "proven"])

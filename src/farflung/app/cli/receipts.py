@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from farflung.app.classing import check_named, read_terms, work
 from farflung.core import limits
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
+from farflung.job.spec import Terms
 from farflung.ledger.light import check_age
 from farflung.ledger.receipt_file import (
     MAGIC,
@@ -59,20 +61,32 @@ def receipt() -> None:
     "--genesis", metavar="HASH", callback=hash_of, help="The ledger's genesis, known from elsewhere."
 )
 @click.option("--block", metavar="HASH", callback=hash_of, help="Its block, known from elsewhere.")
+@click.option(
+    "--terms",
+    "terms_file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The job's terms.bin, which says whether its work is proven.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def verify(file: Path, genesis: Hash | None, block: Hash | None, as_json: bool) -> None:
+def verify(
+    file: Path, genesis: Hash | None, block: Hash | None, terms_file: Path | None, as_json: bool
+) -> None:
     """Verify a receipt file offline and say what it proves: who did what, for how much, and what was lost."""
     held = read_receipt_file(_bytes_of(file))
     rows = check_receipt_file(held, genesis)
+    terms = read_terms(terms_file) if terms_file is not None else None
+    if terms is not None:
+        check_named(terms, (row.job for row in rows if isinstance(row, JobRow)))
     old = _old(held, block, time.time_ns() // 1_000_000)
     if as_json:
-        said = facts(held, rows, genesis) | {
+        said = facts(held, rows, genesis, terms) | {
             "block_given": block is not None,
             "genesis_too_old": old is not None,
         }
         sys.stdout.write(msgspec.json.encode(said).decode() + "\n")
         return
-    told = words(held, rows, is_known=genesis is not None or block is not None)
+    told = words(held, rows, is_known=genesis is not None or block is not None, terms=terms)
     if old is not None:
         told[-1:] = [f"Age      the genesis is too old to rest on alone: {old.cause}", *_RESTS]
     sys.stdout.write("\n".join(told) + "\n")
@@ -124,7 +138,9 @@ def _only(rows: tuple[Row, ...], kind: type[R]) -> dict[bytes, R]:
     }
 
 
-def facts(held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None) -> dict[str, Any]:
+def facts(
+    held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None, terms: Terms | None
+) -> dict[str, Any]:
     """What is proved, for programs. Money in micro-credits, time in ledger milliseconds."""
     header = held.receipts[0].header
     node = _only(rows, NodeRow).get(held.party)
@@ -141,7 +157,7 @@ def facts(held: ReceiptFile, rows: tuple[Row, ...], genesis: Hash | None) -> dic
         "time": header.time,
         "balance": _only(rows, AccountRow)[held.party].balance,
         "node": {"free": node.free, "locked": node.locked, "burnt": node.burnt} if node else None,
-        "jobs": [_job_facts(job, leases.get(key)) for key, job in _only(rows, JobRow).items()],
+        "jobs": [_job_facts(job, leases.get(key), terms) for key, job in _only(rows, JobRow).items()],
         "channels": [_channel_facts(row) for row in _only(rows, ChannelRow).values()],
     }
 
@@ -159,9 +175,10 @@ def _channel_facts(row: ChannelRow) -> dict[str, Any]:
     }
 
 
-def _job_facts(job: JobRow, lease: LeaseRow | None) -> dict[str, Any]:
+def _job_facts(job: JobRow, lease: LeaseRow | None, terms: Terms | None) -> dict[str, Any]:
     return {
         "job": job.job.hex(),
+        "work": work(job.job, terms),
         "requester": job.requester.hex(),
         "state": job.state.name.lower(),
         "rounds": job.round,
@@ -184,13 +201,15 @@ def _job_facts(job: JobRow, lease: LeaseRow | None) -> dict[str, Any]:
     }
 
 
-def words(held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool) -> list[str]:
+def words(
+    held: ReceiptFile, rows: tuple[Row, ...], *, is_known: bool, terms: Terms | None = None
+) -> list[str]:
     """What is proved, for people."""
     header = held.receipts[0].header
     leases = _only(rows, LeaseRow)
     lines = [f"Party    {held.party.hex()}"]
     for key, job in _only(rows, JobRow).items():
-        lines += _job_words(held, job, leases.get(key))
+        lines += _job_words(held, job, leases.get(key), terms)
     lines += [_channel_words(held, row) for row in _only(rows, ChannelRow).values()]
     node = _only(rows, NodeRow).get(held.party)
     if node:
@@ -223,9 +242,9 @@ def _channel_words(held: ReceiptFile, row: ChannelRow) -> str:
     )
 
 
-def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None) -> list[str]:
+def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None, terms: Terms | None) -> list[str]:
     ended = f"{job.state.name.lower()} after {job.round} of {job.rounds} rounds"
-    lines = [f"Job      {job.job.hex()}: {ended}"]
+    lines = [f"Job      {job.job.hex()}: {ended}", f"Work     {work(job.job, terms)}"]
     if job.requester == held.party:
         lines.append(
             f"Asked    for the work: paid {format_credits(job.paid)} credits, refunded"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from farflung.app.classing import work
 from farflung.app.explorer.checking import Checker
 from farflung.app.explorer.finding import Place
 from farflung.app.explorer.sources import pages
 from farflung.app.explorer.telling import moment, short, told
 from farflung.core.ids import ZERO_HASH
 from farflung.core.money import format_credits
+from farflung.job.proof import UNPROVEN
 from farflung.ledger.block import Header
 from farflung.ledger.inclusion import Inclusion
 from farflung.ledger.motions import ParamsRow
@@ -172,6 +174,7 @@ def _job(checker: Checker, name: str, columns: int) -> list[Row]:
         *block("State", [_state(job), plain(f"{job.round} of {many(job.rounds, 'round')}")], columns),
         *block("Asked", [plain(f"by {job.requester.hex()}")], columns),
         *block("Money", _money(job), columns),
+        *block("Work", [_work(checker, job)], columns),
     ]
     if job.output != ZERO_HASH:
         rows += block("Output", [plain(job.output.hex())], columns)
@@ -181,6 +184,12 @@ def _job(checker: Checker, name: str, columns: int) -> list[Row]:
     if job.state == JobState.EXPIRED:
         rows += block("Ended", [plain(f"by the clock, past its deadline {moment(job.deadline)}")], columns)
     return [*rows, *block("Proof", [_PROVED, plain(f"as of block {form['job']['height']}")], columns)]
+
+
+def _work(checker: Checker, job: JobRow) -> Span:
+    """The job's class, which its terms say and no row."""
+    words = work(job.job, checker.source.terms)
+    return Span(words, Style.CARE) if words.startswith(UNPROVEN) else plain(words)
 
 
 def _state(job: JobRow) -> Span:

@@ -20,6 +20,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from farflung.app import asking, folder
+from farflung.app.classing import read_terms
 from farflung.app.explorer import routes
 from farflung.app.explorer.answers import Form
 from farflung.app.explorer.exports import Growing, chain_of
@@ -29,6 +30,7 @@ from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError
 from farflung.core.ids import Hash
+from farflung.job.spec import Terms
 from farflung.ledger import queries
 from farflung.ledger.block import Genesis, read_block
 from farflung.ledger.chain import Chain
@@ -46,6 +48,7 @@ class Source(Protocol):
 
     name: str
     known: Hash | None
+    terms: Terms | None  # of a job that this ledger is about, where they are at hand
 
     def get(self, path: str) -> Form:
         """The answer; raises a FarflungError."""
@@ -55,9 +58,11 @@ class Source(Protocol):
 class FileSource:
     """A chain on this computer."""
 
-    def __init__(self, name: str, chain: Chain, known: Hash | None = None) -> None:
-        """`known`: the genesis hash that follows from a run's own folder."""
-        self.name, self.chain, self.known = name, chain, known
+    def __init__(
+        self, name: str, chain: Chain, known: Hash | None = None, terms: Terms | None = None
+    ) -> None:
+        """`known`: the genesis hash that follows from a run's own folder; `terms`: of the run's job."""
+        self.name, self.chain, self.known, self.terms = name, chain, known, terms
 
     def get(self, path: str) -> Form:
         """The answer that a validator with this chain gives."""
@@ -71,6 +76,7 @@ class WebSource:
     def __init__(self, url: str) -> None:
         self.name = url
         self.known: Hash | None = None
+        self.terms: Terms | None = None
         parts = urllib.parse.urlsplit(url)
         is_web = parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/")
         if not is_web or parts.query:
@@ -156,7 +162,15 @@ def open_file(named: str | None) -> FileSource:
         return FileSource(path.name, _load(path / CHAIN))
     run = folder.find(asking.runs_folder(), named)
     genesis = genesis_of(asking.resolve_again(run).spec, run.read_identity().validators)
-    return FileSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain)
+    return FileSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain, _terms_of(run))
+
+
+def _terms_of(run: folder.RunFolder) -> Terms | None:
+    """The terms of a run's job; None where they are not there yet, or damaged: a ledger is read without them."""
+    try:
+        return read_terms(run.terms_file)
+    except RunError:
+        return None
 
 
 def _load(path: Path, genesis: Genesis | None = None) -> Chain:
