@@ -1,10 +1,13 @@
-"""What a dispute costs: canonical arithmetic, the same bits on every machine, against torch's own kernels.
+"""What is found, what it costs, and what a dispute costs: canonical arithmetic against torch's own kernels.
 
     python bench/verify.py [--quick] [--cases PREFIX ...] [--out FILE]
 
 Seconds are the processor's (process_time), one thread on either side, so that a busy machine changes little; each pair
 is measured in turns, and the ratio of the medians is told. Canonical loops are compiled where numba is installed
 (compiling is a case of its own); the NumPy forms, which do without, are beside them.
+
+`detection` plays every way around the work, `honest` repeats honest segments in other environments (verify_detection),
+`share` is what audits cost (verify_share).
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from typing import Final
 import numpy as np
 import torch
 from reporting import Row, at_most, load, show, told
+from verify_detection import detection, honest
+from verify_share import share
 
 from farflung.compress.kernels import installed, use
 from farflung.core.canon.graph import Graph
@@ -148,6 +153,9 @@ CASES: Final[dict[str, Callable[[bool], Iterator[Row]]]] = {
     "matmul": matmul,
     "functions": functions,
     "step": step,
+    "detection": detection,
+    "honest": honest,
+    "share": share,
 }
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from cheat_play import SEEDS, SHORT, play
 from msgspec.structs import replace
+from segment_play import ADAMW, FALSE, HOLDS, OPTIMIZERS, SGD, UNPAID, stage
 
 from farflung.ledger.tx import Finding
+from farflung.train import profile
+from farflung.train.profile import Environment, environment
 
 ONCE = replace(SHORT, rounds=1)  # two threads on a busy core wait for each other most of the time
 measured: list[int] = []
@@ -41,3 +46,41 @@ def test_two_threads_do_give_other_bits_than_one() -> None:
     run = play(0, peers=2, threads=(1, 2), spec=ONCE)
     found = [*measured, *run.excesses.values()]
     assert 0 < max(found) < 500
+
+
+@pytest.mark.parametrize("kind", [Environment(1, False), Environment(2, False)], ids=str)
+def test_honest_segments_of_other_classes_hold(kind: Environment) -> None:
+    for seed, optimizer in enumerate(OPTIMIZERS):
+        one = stage(seed, optimizer)
+        with environment(kind):
+            assert one.judged(one.segment.honest().end).finding is HOLDS
+
+
+def test_honest_segments_whose_every_product_is_rounded_otherwise_hold() -> None:
+    for seed, optimizer in enumerate(OPTIMIZERS):
+        one = stage(seed, optimizer)
+        found = one.judged(one.segment.made(model=profile.Off(one.segment.job.model, 99)).end)
+        assert found.finding is HOLDS
+        assert found.excess > 0  # other bits
+
+
+def moved(seed: int, optimizer: object, name: str, share: float) -> Finding:
+    """The finding on an end whose tensor `name` is off by a share of what the segment changed in it."""
+    one = stage(seed, optimizer)
+    params = np.array(one.right.params)
+    place = {t.name: p for t, p in one.segment.job.model.layout.slices()}[name]
+    params[place] += np.float32(share) * (params[place] - one.segment.start[place])
+    return one.judged(dataclasses.replace(one.right, params=params)).finding
+
+
+def test_a_keys_bias_which_is_nothing_but_rounding_accuses_nobody() -> None:
+    """Adam makes full steps of it, so that honest machines differ by all of it (tensors of noise in the profile)."""
+    assert moved(1, ADAMW, "blocks.0.qkv.bias", 1.0) is HOLDS
+    assert moved(1, ADAMW, "blocks.0.up.bias", 1.0) is FALSE
+    assert moved(2, SGD, "blocks.0.qkv.bias", 1.0) is FALSE  # no noise there: it is looked at
+
+
+@pytest.mark.parametrize(("times", "finding"), [(0.9, HOLDS), (1.5, UNPAID), (2.5, FALSE)])
+def test_between_one_and_two_tolerances_nobody_is_punished(times: float, finding: Finding) -> None:
+    """2^-11 of a change is the floor, and the tolerance of this tensor."""
+    assert moved(2, SGD, "blocks.0.up.weight", times * 2.0**-11) is finding
