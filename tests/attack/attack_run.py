@@ -59,6 +59,7 @@ from farflung.train.roundlog import (
     payload_hash,
 )
 from farflung.train.snapshot import PublicState
+from farflung.train.trace import Trace
 from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Flags
 from farflung.verify.commitments import commit, nonce_of
 from farflung.verify.io.checker import Desk
@@ -218,15 +219,21 @@ class Hostile(Member):
 
     def promise(self, said: wire.Promise, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Promise:
         """A well-signed promise of any payload."""
-        trace = self.worker.trace_of(payload).root
-        made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight, trace)
-        return replace(said, commitment=made, tokens=weight)
+        trace = self.traced(payload, weight)
+        made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight, trace.root)
+        return replace(said, commitment=made, statistics=trace.statistics, path=trace.statistics_path)
+
+    def traced(self, payload: bytes, weight: int) -> Trace:
+        """What stands under such a promise."""
+        trace = self.worker.trace_of(payload)
+        return replace(trace, statistics=replace(trace.statistics, tokens=weight))
 
     def opened(self, shown: wire.Shown, payload: bytes, weight: int = SPEC.round_tokens) -> wire.Shown:
         """The opening of such a promise; the payload lies in this member's store."""
         manifest, nonce = self.put(payload), nonce_of(EVE, TERMS.id, ROUND)
-        trace = self.worker.trace_of(payload).root
-        told = Contribution(EVE.public, weight, payload_hash(payload), manifest.id, nonce, trace, "none")
+        trace = self.traced(payload, weight)
+        made = (payload_hash(payload), manifest.id, nonce, trace.root, "none", trace.statistics.stated)
+        told = Contribution(EVE.public, weight, *made)
         return wire.Shown(wire.Share(told, manifest, shown.share.replica))
 
 

@@ -43,6 +43,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Accepted, Committed, payload_hash
+from farflung.train.trace import Stated, Statistics
 from farflung.verify.commitments import commit, sign_root
 
 replace = msgspec.structs.replace
@@ -153,7 +154,12 @@ def long_commitment(size: int) -> Any:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"losses": (1e308, 1e308)}, {"losses": (2.0,) * 100_000}, {"seconds": -1.0}, {"seconds": 1e300}],
+    [
+        {"statistics": Statistics((1e308, 1e308), 0.1, 16)},
+        {"statistics": Statistics((2.0,) * 100_000, 0.1, 16)},
+        {"seconds": -1.0},
+        {"seconds": 1e300},
+    ],
 )
 def test_statistics_that_cannot_be(attacked: Any, changes: dict[str, Any]) -> None:
     attacked("FF-APP-060", train=lambda _eve, _order, said: replace(said, **changes))
@@ -178,6 +184,25 @@ def test_a_weight_that_is_not_earned_though_committed(attacked: Any, weight: int
         return eve.promise(said, payload["it"], weight)
 
     attacked("FF-APP-054", train=train, reveal=lambda eve, _, shown: eve.opened(shown, payload["it"], weight))
+
+
+def test_other_figures_in_the_log_than_those_that_were_committed(attacked: Any) -> None:
+    """They are integers in its opening, and stand under its trace: neither can be changed by itself."""
+    attacked("FF-APP-355", reveal=changed(stated=Stated(1, 1)))
+
+
+def test_other_statistics_than_those_that_were_committed(attacked: Any) -> None:
+    kinder: dict[str, Statistics] = {}
+
+    def train(_eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
+        kinder["it"] = replace(said.statistics, losses=tuple(x / 2 for x in said.statistics.losses))
+        return replace(said, statistics=kinder["it"])
+
+    def reveal(_eve: Hostile, _order: Any, shown: wire.Shown) -> wire.Shown:
+        told = replace(shown.share.contribution, stated=kinder["it"].stated)
+        return wire.Shown(replace(shown.share, contribution=told))
+
+    attacked("FF-APP-355", train=train, reveal=reveal)
 
 
 def changed(**fields: Any) -> Twist:

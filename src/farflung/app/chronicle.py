@@ -54,7 +54,7 @@ class Chronicle:
         """The round is over. Losses and training times are what the members state."""
         now = time.monotonic()
         said = [promises[c.peer] for c in accepted if c.peer in promises]
-        losses = [x for p in said for x in p.losses]
+        losses = [x for p in said for x in p.statistics.losses]
         self._journal.emit(
             RoundClosed(
                 round=closed.round,

@@ -33,6 +33,7 @@ from farflung.train import rounds
 from farflung.train.roundlog import Closed, Contribution, Finished, Member
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+from farflung.train.trace import Leaf, are_opened, statistics_index
 from farflung.verify.check import Check, Statement
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
@@ -273,7 +274,9 @@ class Coordinator:
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
         await self._exchange.bring(share, self._lines)
         promise = self._promises.get(peer)
-        said = Statement(promise.losses, promise.tokens) if promise is not None else self._unsaid(c)
+        if promise is not None and not _is_stated(promise, c, self._terms.spec.segments):
+            raise VerificationError("FF-APP-355", "a member states other figures than it has committed to")
+        said = _statement(promise)
         payload = self._archive.payload(c)
         await self._inspection.check(Check(round, self._public.root(self._terms.layout), c, said, payload))
         await self._lines.patiently(peer, lambda: self._audits.open(round, peer))
@@ -281,10 +284,6 @@ class Coordinator:
         self._arrivals.arrived(self._state, peer)
         self._chronicle.arrived(round, peer, "reveal")
         self.post(rounds.GotContribution(round, c))
-
-    def _unsaid(self, c: Contribution) -> Statement:
-        """What a coordinator that took over in the middle of a round did not hear: nothing is held against it."""
-        return Statement((0.0,) * self._terms.spec.steps_of(c.weight), c.weight)
 
     def _share(self, contribution: Contribution) -> wire.Share:
         known = self._shares.get(contribution.peer)
@@ -325,7 +324,7 @@ class Coordinator:
         for c in accepted:
             if c.peer not in self._shares or round != self._state.round:
                 payload = self._archive.payload(c)
-                await self._inspection.check(Check(round, root, c, self._unsaid(c), payload))
+                await self._inspection.check(Check(round, root, c, None, payload))
         return await self._inspection.conclude(round, tuple(c.peer for c in accepted))
 
     async def _see_through(self, round: int) -> None:
@@ -353,8 +352,22 @@ class Coordinator:
 
 def _is_possible(promise: wire.Promise, steps: int) -> bool:
     """Whether what a peer states about its round can be shown and averaged; that it is true nobody knows."""
-    are_losses = len(promise.losses) <= steps and all(abs(loss) < LOSS for loss in promise.losses)
+    said = promise.statistics
+    are_losses = len(said.losses) <= steps and all(abs(loss) < LOSS for loss in said.losses)
     return are_losses and 0 <= promise.seconds < SECONDS
+
+
+def _is_stated(promise: wire.Promise, c: Contribution, segments: int) -> bool:
+    """Whether what a member said before its opening stands under the trace that it committed to, and in the log."""
+    leaf = Leaf(statistics_index(segments), encode(promise.statistics), promise.path)
+    return c.stated == promise.statistics.stated and are_opened(c.trace, segments, [leaf])
+
+
+def _statement(promise: wire.Promise | None) -> Statement | None:
+    """None: a coordinator that took over in the middle of a round did not hear it, and holds nothing against it."""
+    if promise is None:
+        return None
+    return Statement(promise.statistics.losses, promise.statistics.tokens)
 
 
 def _outvoted(round: int, root: Hash) -> VerificationError:

@@ -23,9 +23,10 @@ from farflung.verify.io.checker import Checker
 MODULE: Final = "farflung.verify.io.checker"
 CPU_SECONDS: Final = 24 * 3600  # of one process; a payload that takes CHECK_SECONDS is refused long before
 CHECK_SECONDS: Final = 60.0
-# Bytes of memory for each parameter: decoded updates of a round's peers, and their products.
-FACTOR: Final = 64
 ROUNDS_KEPT: Final = 2  # whose payloads a new process is shown again: the open one, and one still under audit
+# Bytes of memory for each parameter: one payload on its way, and the decoded updates of each peer.
+PAYLOAD_FACTOR: Final = 64
+PEER_FACTOR: Final = 4 * ROUNDS_KEPT
 
 AnswerT = TypeVar("AnswerT")
 
@@ -109,7 +110,8 @@ class Inspection:
 
     async def _start(self) -> Checker:
         self._end()
-        bounds = Limits(data=GIB + FACTOR * self._terms.layout.size, cpu_seconds=CPU_SECONDS)
+        factor = PAYLOAD_FACTOR + PEER_FACTOR * self._terms.spec.network.providers
+        bounds = Limits(data=GIB + factor * self._terms.layout.size, cpu_seconds=CPU_SECONDS)
         command = (*PYTHON, "-m", MODULE)
         scratch, log = self._folder / "checker", self._folder / "checker.log"
         self._process = start_worker(scratch, log, bounds, command=command)

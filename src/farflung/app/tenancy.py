@@ -215,7 +215,7 @@ class Tenancy:
         assert result is not None
         trace, said = result.trace, result.trace.statistics
         commitment = commit(self._key, self.job, request.round, trace.payload, said.tokens, trace.root)
-        return Promise(commitment, was_stored, said.losses, said.tokens, result.seconds)
+        return Promise(commitment, was_stored, said, trace.statistics_path, result.seconds)
 
     def _assign(self, request: TrainRound) -> int:
         """Steps of the own round. Raises VerificationError FF-APP-196: more, or less, than a member can be assigned."""
@@ -275,9 +275,9 @@ class Tenancy:
                 REPLICA_AWAY, "the replica did not take the payload", cause=str(error)[:200]
             ) from error
         nonce = nonce_of(self._key, self._terms.id, request.round)
-        trace, tokens = result.trace, result.trace.statistics.tokens
-        payload, held = trace.payload, result.manifest.id
-        shown = Contribution(self._key.public, tokens, payload, held, nonce, trace.root, self.sandbox)
+        trace, said = result.trace, result.trace.statistics
+        made = (said.tokens, trace.payload, manifest.id, nonce, trace.root, self.sandbox, said.stated)
+        shown = Contribution(self._key.public, *made)
         moved = Moved(manifest.size, time.monotonic() - began)
         return Shown(Share(shown, manifest, replica), moved)
 

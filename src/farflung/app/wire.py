@@ -46,7 +46,7 @@ from farflung.net.endpoints import DIRECT, Place
 from farflung.net.groups import SignedRoster
 from farflung.store.objects import Manifest
 from farflung.train.roundlog import Commitment, Contribution, Member
-from farflung.train.trace import Leaf
+from farflung.train.trace import Leaf, Statistics
 from farflung.verify.blind import Blind
 
 PROPOSE = "lease.propose"
@@ -164,12 +164,15 @@ class DropRound(Wire, frozen=True):
 
 
 class Promise(Wire, frozen=True):
-    """A commitment, and the round's statistics as the provider states them."""
+    """A commitment, and the round's statistics as the provider states them, with their path to the trace's root.
+
+    `seconds` are no statistics: they are measured, and stand nowhere else.
+    """
 
     commitment: Commitment
     was_stored: bool
-    losses: tuple[float, ...]
-    tokens: int
+    statistics: Statistics
+    path: tuple[Hash, ...]
     seconds: float
 
 

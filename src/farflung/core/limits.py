@@ -34,6 +34,7 @@ TENSOR_DIMENSIONS: Final = 8
 ELEMENTS: Final = 1 << 36  # scalars in one model
 PAYLOAD_BYTES: Final = 8 << 30
 
+STATED: Final = 1 << 50  # of a loss or a gradient norm, in units of 2^-20: more than 10^9
 SANDBOX_CHARACTERS: Final = 32  # of the name of a sandbox tier
 
 # Audits

@@ -15,6 +15,7 @@ from farflung.core.crypto import NS_LOG, NS_PAYLOAD, SigningKey, digest, is_sign
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.ledger.tx import DAMNING, SignedVerdict
+from farflung.train.trace import Stated
 
 
 class Opened(Wire, frozen=True, tag="opened"):
@@ -60,7 +61,8 @@ class Committed(Wire, frozen=True, tag="committed"):
 class Contribution(Wire, frozen=True):
     """One revealed payload: content hash, the stored object that holds it, and what it weighs in the merge.
 
-    `trace` is the Merkle root over how it was made (train.trace); `sandbox` names the tier in which it was made.
+    `trace` is the Merkle root over how it was made (train.trace), and `stated` sums up the statistics under it, which
+    the coordinator saw; `sandbox` names the tier in which it was made.
     """
 
     peer: PeerId
@@ -70,6 +72,7 @@ class Contribution(Wire, frozen=True):
     nonce: Hash
     trace: Hash
     sandbox: str
+    stated: Stated = Stated()
 
 
 class Accepted(Wire, frozen=True, tag="accepted"):

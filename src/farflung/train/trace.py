@@ -18,15 +18,17 @@ steps, ZERO_HASH. A round in which a peer made nothing leaves its chain where it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
-from farflung.core import merkle
+from farflung.core import limits, merkle
 from farflung.core.claims import Border, leaf_count
 from farflung.core.codec import Wire, encode
 from farflung.core.ids import Hash
 
 PARAMS: Final = "params"
+STATED_BITS: Final = 20  # of the fraction
 
 
 class Statistics(Wire, frozen=True):
@@ -35,6 +37,25 @@ class Statistics(Wire, frozen=True):
     losses: tuple[float, ...]
     grad_norm: float
     tokens: int
+
+    @property
+    def stated(self) -> Stated:
+        """What of it stands in the log, whatever the numbers are."""
+        each = [_units(loss) for loss in self.losses]
+        return Stated(sum(each) // max(1, len(each)), _units(self.grad_norm))
+
+
+class Stated(Wire, frozen=True):
+    """A peer's statistics in the log: mean loss of its steps and largest gradient norm, in units of 2^-20."""
+
+    loss: int = 0
+    norm: int = 0
+
+
+def _units(value: float) -> int:
+    """Half to even; what is no number, or beyond the limit, is the limit."""
+    scaled = value * (1 << STATED_BITS)
+    return round(scaled) if math.isfinite(scaled) and abs(scaled) < limits.STATED else limits.STATED
 
 
 class Trace(Wire, frozen=True):
@@ -53,6 +74,11 @@ class Trace(Wire, frozen=True):
     def root(self) -> Hash:
         """What is committed."""
         return merkle.root(self.leaves)
+
+    @property
+    def statistics_path(self) -> tuple[Hash, ...]:
+        """From the statistics to the root: what a peer says of its round is held against what it committed to."""
+        return merkle.prove(self.leaves, statistics_index(len(self.borders) - 1))
 
     def opened(self, *indices: int) -> tuple[Leaf, ...]:
         """These leaves with their paths."""

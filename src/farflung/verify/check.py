@@ -8,25 +8,25 @@ In the order of their cost, all before anything is merged, in a process of their
     zero         an update that changes nothing                                        flag
     norm         of the update, or of one large tensor, beyond [1/5, 5] of the median  flag
     duplicate    cosine > 0.99 with another's update, or the same elements chosen      flag
+    statistics   a stated loss or gradient norm far from the others' (verify.transcript)  flag
 
 A fault is exact: the payload is refused. A flag is a suspicion: the contribution is merged and surely audited.
-Flags are integers' work on accepted payloads alone, so a second reader finds the same ones on any machine. Losses
-are not logged, and so flag nobody.
+Flags are integers' work on accepted payloads and logged figures alone, so a second reader finds the same ones on any
+machine.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
-import numpy as np
-
-from farflung.compress.clipping import sum_of_squares
+from farflung.compress.clipping import BLOCK, sum_of_squares
 from farflung.compress.merge import Part
 from farflung.compress.payload import About
 from farflung.core import limits
-from farflung.core.canon.steps import Int64, to_fixed
+from farflung.core.canon.steps import to_fixed
 from farflung.core.codec import Wire
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash, PeerId
@@ -34,18 +34,18 @@ from farflung.core.layout import Float32, Layout
 from farflung.job.spec import JobSpec
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.train.sync import Sync
+from farflung.train.trace import Stated
+from farflung.verify.likeness import duplicates
+from farflung.verify.transcript import odd
 
 ZERO: Final = "zero"
 NORM: Final = "norm"
 DUPLICATE: Final = "duplicate"
+STATISTICS: Final = "statistics"
 
 NORM_RATIO: Final = 5
 NORM_PEERS: Final = 3  # fewer have no median worth the name
 NORM_ELEMENTS: Final = 1024  # of a smaller tensor, top-k may by chance send nothing at all
-COSINE: Final = (99, 100)
-SOUGHT: Final = 0.98  # a cosine above which a pair is judged exactly
-_LIMB: Final = 32
-_BLOCK: Final = 1 << 20
 
 
 class CheckerSetup(Wire, frozen=True, tag="setup"):
@@ -60,19 +60,19 @@ class CheckerSetup(Wire, frozen=True, tag="setup"):
 
 
 class Statement(Wire, frozen=True):
-    """What a peer said of its training when it committed."""
+    """What a peer said of its training when it committed; it stands under its trace (train.trace.Statistics)."""
 
     losses: tuple[float, ...]
     tokens: int
 
 
 class Check(Wire, frozen=True, tag="check"):
-    """One revealed payload. `root`: of the public state before `round`."""
+    """One revealed payload. `root`: of the public state before `round`. `statement`: None when nobody has heard it."""
 
     round: int
     root: Hash
     contribution: Contribution
-    statement: Statement
+    statement: Statement | None
     payload: bytes
 
 
@@ -118,17 +118,17 @@ def _envelope(sync: Sync, check: Check, weight: int) -> None:
     if not 0 <= check.round < limits.ROUNDS:
         raise _fault("FF-VERI-060", "it is of no round", f"round {check.round}")
     spec = sync.spec
-    if not (spec.is_weight(c.weight) and c.weight <= weight) or said.tokens != c.weight:
+    tokens = c.weight if said is None else said.tokens
+    if not (spec.is_weight(c.weight) and c.weight <= weight) or tokens != c.weight:
         raise _fault(
             "FF-VERI-061",
             "it weighs what it cannot",
-            f"weight {c.weight}, {said.tokens} tokens stated; at most {weight}",
+            f"weight {c.weight}, {tokens} tokens stated; at most {weight}",
         )
     if payload_hash(check.payload) != c.payload:
         raise _fault("FF-VERI-062", "it is not the committed payload", f"{len(check.payload)} bytes")
     steps = spec.steps_of(c.weight)
-    is_whole = len(said.losses) == steps and all(map(math.isfinite, said.losses))
-    if not is_whole:
+    if said is not None and not (len(said.losses) == steps and all(map(math.isfinite, said.losses))):
         raise _fault(
             "FF-VERI-063",
             "its statistics are impossible",
@@ -142,28 +142,43 @@ def _fault(code: str, what: str, cause: str) -> ProtocolError:
     )
 
 
-def flags(layout: Layout, parts: Sequence[Part], *, is_chosen: bool = True) -> dict[PeerId, str]:
+def flags(
+    layout: Layout,
+    parts: Sequence[Part],
+    *,
+    is_chosen: bool = True,
+    stated: Mapping[PeerId, Stated] = MappingProxyType({}),
+) -> dict[PeerId, str]:
     """Suspicious contributions among the accepted ones of a round, in any order; one reason each.
 
     `is_chosen`: what is not zero was chosen by its maker (top-k), and does not follow from the layout alone (low rank).
+    `stated`: what their makers state of them.
     """
     ordered = sorted(parts, key=lambda part: bytes(part.peer))
-    fixed = [to_fixed(part.values) for part in ordered]
-    squares = [tensor_squares(layout, values) for values in fixed]
+    values = [part.values for part in ordered]
+    squares = [tensor_squares(layout, each) for each in values]
     found: dict[PeerId, str] = {}
     for reason, places in (
         (ZERO, [i for i, square in enumerate(squares) if not sum(square)]),
-        (DUPLICATE, _duplicates(fixed, [sum(square) for square in squares], is_chosen)),
+        (DUPLICATE, duplicates(values, [sum(square) for square in squares], is_chosen=is_chosen)),
         (NORM, _odd_norms(layout, squares)),
     ):
         for place in places:
             found.setdefault(ordered[place].peer, reason)
+    for peer in odd(stated):
+        found.setdefault(peer, STATISTICS)
     return dict(sorted(found.items()))
 
 
-def tensor_squares(layout: Layout, fixed: Int64) -> tuple[int, ...]:
-    """Exact sums of squares, tensor by tensor."""
-    return tuple(sum_of_squares(fixed[place]) for _, place in layout.slices())
+def tensor_squares(layout: Layout, values: Float32) -> tuple[int, ...]:
+    """Exact sums of squares in fixed point, tensor by tensor."""
+    return tuple(_square(values[place]) for _, place in layout.slices())
+
+
+def _square(values: Float32) -> int:
+    return sum(
+        sum_of_squares(to_fixed(values[start : start + BLOCK])) for start in range(0, values.size, BLOCK)
+    )
 
 
 def norms(squares: Sequence[int]) -> tuple[int, ...]:
@@ -184,34 +199,3 @@ def _odd_norms(layout: Layout, squares: Sequence[tuple[int, ...]]) -> list[int]:
         far = NORM_RATIO**2
         odd |= {i for i, square in enumerate(column) if square > far * median or square * far < median}
     return sorted(odd)
-
-
-def _duplicates(fixed: Sequence[Int64], squares: Sequence[int], is_chosen: bool) -> list[int]:
-    """Both of each pair: sought in floating point, with a margin that no rounding fills, and judged exactly."""
-    found: set[int] = set()
-    chosen = [np.flatnonzero(values) for values in fixed]
-    wide = [values.astype(np.float64) for values in fixed]
-    for i in range(len(fixed)):
-        for j in range(i):
-            is_sparse = is_chosen and 0 < 2 * chosen[i].size <= fixed[i].size
-            is_same = is_sparse and np.array_equal(chosen[i], chosen[j])
-            is_near = float(wide[i] @ wide[j]) > SOUGHT * math.sqrt(squares[i]) * math.sqrt(squares[j])
-            if is_same or (is_near and _is_parallel(fixed[i], fixed[j], squares[i], squares[j])):
-                found |= {i, j}
-    return sorted(found)
-
-
-def _is_parallel(left: Int64, right: Int64, left_square: int, right_square: int) -> bool:
-    """Of two updates whose product is above zero."""
-    product = _dot(left, right)
-    part, whole = COSINE
-    return product**2 * whole**2 > part**2 * left_square * right_square
-
-
-def _dot(left: Int64, right: Int64) -> int:
-    """Exact: each product is at most 2^60 and is summed in two limbs of 32 bits, block by block."""
-    total = 0
-    for start in range(0, left.size, _BLOCK):
-        product = left[start : start + _BLOCK] * right[start : start + _BLOCK]
-        total += (int((product >> _LIMB).sum()) << _LIMB) + int((product & ((1 << _LIMB) - 1)).sum())
-    return total

@@ -175,7 +175,8 @@ class Walk:
         values = [sync.decode(sync.about(state, layout, p.peer), layout, p.payload) for p in parts]
         spread = [sync.spread(state.round, layout, v) for v in values]
         found = [Part(p.peer, p.weight, v) for p, v in zip(parts, spread, strict=True)]
-        return flags(layout, found, is_chosen=sync.spec.sync.codec == "topk")
+        stated = {c.peer: c.stated for c in self._accepted}
+        return flags(layout, found, is_chosen=sync.spec.sync.codec == "topk", stated=stated)
 
     def _part(self, c: Contribution) -> messages.Part:
         payload = self._exported.payload(c.payload)

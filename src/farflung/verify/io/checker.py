@@ -16,12 +16,12 @@ from typing import Any, cast
 from farflung.compress import kernels
 from farflung.compress.merge import Part
 from farflung.core import limits
-from farflung.core.canon.steps import to_fixed
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.core.ids import PeerId
 from farflung.train.io.worker import HEAD_BYTES, Channel
 from farflung.train.sync import Sync
+from farflung.train.trace import Stated
 from farflung.verify import check as rules
 from farflung.verify.check import Check, Checked, CheckerSetup, Conclude, Flags, Reply, Request
 
@@ -31,7 +31,7 @@ class Desk:
 
     def __init__(self) -> None:
         self._setup: CheckerSetup | None = None
-        self._seen: dict[int, dict[PeerId, Part]] = {}
+        self._seen: dict[int, dict[PeerId, tuple[Part, Stated]]] = {}
 
     def handle(self, request: Request) -> Reply:
         """Answers one request. Raises RunError FF-VERI-064 when nothing was set up."""
@@ -44,18 +44,21 @@ class Desk:
         if isinstance(request, Check):
             return self._check(self._setup, request)
         seen = self._seen.pop(request.round, {})
-        parts = [seen[peer] for peer in request.peers if peer in seen]
+        parts = [seen[peer][0] for peer in request.peers if peer in seen]
+        stated = {peer: seen[peer][1] for peer in request.peers if peer in seen}
         is_chosen = self._setup.spec.sync.codec == "topk"
-        return Flags(tuple(rules.flags(self._setup.layout, parts, is_chosen=is_chosen).items()))
+        found = rules.flags(self._setup.layout, parts, is_chosen=is_chosen, stated=stated)
+        return Flags(tuple(found.items()))
 
     def _check(self, setup: CheckerSetup, request: Check) -> Checked:
         try:
             values = rules.decoded(Sync.of(setup.spec), setup.layout, request, setup.weight)
         except ProtocolError as error:
             return Checked(error.code, f"{error.message} ({error.cause})"[:500], ())
-        peer = request.contribution.peer
-        self._seen.setdefault(request.round, {})[peer] = Part(peer, request.contribution.weight, values)
-        squares = rules.tensor_squares(setup.layout, to_fixed(values))
+        c = request.contribution
+        part = Part(c.peer, c.weight, values)
+        self._seen.setdefault(request.round, {})[c.peer] = (part, c.stated)
+        squares = rules.tensor_squares(setup.layout, values)
         return Checked("", "", rules.norms(squares))
 
 
