@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from reporting import Row, at_most, load, show, told
 from verify_detection import detection, honest
+from verify_dispute import dispute
 from verify_share import share
 
 from farflung.compress.kernels import installed, use
@@ -156,6 +157,7 @@ CASES: Final[dict[str, Callable[[bool], Iterator[Row]]]] = {
     "detection": detection,
     "honest": honest,
     "share": share,
+    "dispute": dispute,
 }
 
 

@@ -58,6 +58,7 @@ GRAPH_FOLD: Final = (
 )
 
 EXECUTION_LEAVES: Final = 1 << 32  # tiles of one segment's execution: eight levels of a 16-ary tree
+TILE_BYTES: Final = 32 * KIB  # 64 x 64 whole numbers
 EXHIBIT_BYTES: Final = (
     240 * KIB
 )  # what the referee is given: the rest of TX_BYTES is the transaction around it

@@ -170,16 +170,12 @@ def tile_at(program: Program, index: int, entry: Entry, place: Place) -> int:
 
 
 def listed(graph: Graph, sources: Mapping[str, Source]) -> tuple[Entry, ...]:
-    """The entries of a checked graph, whose inputs `sources` tells by name. Raises KeyError for one that is missing.
-
-    The judging graph has inputs `start/section/tensor` and `claimed/section/tensor`: entries leave out the first word.
-    """
+    """The entries of a checked graph, whose inputs `sources` tells by name. Raises KeyError for one that is missing."""
     made: list[Entry] = []
     first = 0
     for each in graph.inputs:
         op, attrs = sources[each.name]
-        name = each.name.removeprefix(f"{op}/")
-        made.append(Entry(op, (), each.kind, each.shape, attrs, name, first))
+        made.append(Entry(op, (), each.kind, each.shape, attrs, each.name, first))
         first += tile_count(each.shape)
     for node in graph.nodes:
         made.append(Entry(node.op, node.args, node.kind, node.shape, node.attrs, "", first))

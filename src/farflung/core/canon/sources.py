@@ -1,7 +1,7 @@
 """Where the truth of an input lies: the roots over what an execution reads, and one element opened from them.
 
     state, buffers   Merkle root over encode((section, tensor root)); a tensor root as in core.layout, over chunks of
-                     ROOT_CHUNK elements of canonical bytes. ZERO_HASH: every element is zero
+                     ROOT_CHUNK elements, little-endian. ZERO_HASH: every element is zero
     tokens           Merkle root over chunks of ROOT_CHUNK tokens, 4 bytes each, little-endian
     tables           Merkle root over rows of float32, little-endian
 
@@ -46,6 +46,11 @@ def _cut(data: bytes, item: int) -> list[bytes]:
     return [data[at : at + ROOT_CHUNK * item] for at in range(0, len(data), ROOT_CHUNK * item)]
 
 
+def _bytes(array: Array) -> bytes:
+    """As they stand under core.layout's roots: row-major, little-endian, a NaN with the bits that its owner gave it."""
+    return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
 def _names(name: str) -> tuple[str, str]:
     """`section/tensor` → both."""
     section, _, tensor = name.partition("/")
@@ -66,7 +71,7 @@ def _tensors(arrays: Mapping[str, Array]) -> list[bytes]:
     """The leaves of a state's tree, by `section/tensor`, in the mapping's order."""
     made = []
     for name, array in arrays.items():
-        chunks = merkle.root([_chunk_hash(c) for c in _cut(canonical_bytes(array), array.itemsize)])
+        chunks = merkle.root([_chunk_hash(chunk) for chunk in _cut(_bytes(array), array.itemsize)])
         made.append(_tensor_root(name, array.shape, chunks))
     return made
 
@@ -83,7 +88,7 @@ def open_tensor(arrays: Mapping[str, Array], name: str, place: int) -> tuple[Pie
     layout's order (core.layout.state_root); buffers sorted by name.
     """
     array = arrays[name]
-    chunks = _cut(canonical_bytes(array), array.itemsize)
+    chunks = _cut(_bytes(array), array.itemsize)
     at = place // ROOT_CHUNK
     return (
         _of([_chunk_hash(chunk) for chunk in chunks], at, chunks[at]),

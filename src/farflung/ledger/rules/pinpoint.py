@@ -30,7 +30,7 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from farflung.core import merkle
+from farflung.core import limits, merkle
 from farflung.core.canon import program as programs
 from farflung.core.canon import referee, tree
 from farflung.core.canon.program import Program, Run
@@ -205,7 +205,7 @@ def _deeper(game: PinpointRow) -> PinpointRow:
 def show(draft: Draft, sender: PeerId, op: Show) -> None:
     """A side's tile, for all to read. Codes: FF-LEDG-346 to -349, -353 not the tile that was committed to."""
     game, side = _turn(draft, sender, op.job, op.node, Stage.SHOW, (0, op.leaf))
-    if tree.leaf_hash(op.leaf, op.data) != game.nodes[side]:
+    if len(op.data) > limits.TILE_BYTES or tree.leaf_hash(op.leaf, op.data) != game.nodes[side]:
         raise PolicyError("FF-LEDG-353", f"this is not the sender's tile at leaf {op.leaf}")
     game = replace(game, shown=_put(game.shown, side, True))
     if all(game.shown):

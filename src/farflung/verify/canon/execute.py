@@ -6,6 +6,7 @@ is dropped after its last use, so that a step needs what is alive at once, not a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -18,6 +19,8 @@ from farflung.core.errors import RunError, UsageError
 from farflung.verify.canon import kernels
 
 Seen = Callable[[int, Array], None]
+
+WORK: Final = 8  # times a result's own bytes: what NumPy's forms of exp, log, erf and tanh need meanwhile
 
 
 def execute(graph: Graph, inputs: Mapping[str, Array], seen: Seen | None = None) -> dict[str, Array]:
@@ -45,6 +48,23 @@ def execute(graph: Graph, inputs: Mapping[str, Array], seen: Seen | None = None)
                 if uses[each] <= number:
                     del values[each]
     return {output.name: values[output.value] for output in graph.outputs}
+
+
+def peak(graph: Graph) -> int:
+    """Bytes that `execute` holds at most, inputs included: what is alive at once, and a function's work in binary64.
+
+    A bound that is computed from shapes alone, before anything is allocated; torch and Python themselves come on top.
+    """
+    values = [graph.value(number) for number in range(len(graph.inputs) + len(graph.nodes))]
+    sizes = [math.prod(each.shape) * DTYPES[each.kind].itemsize for each in values]
+    uses, held, most = last_uses(graph), sum(sizes[: len(graph.inputs)]), 0
+    dying: dict[int, int] = {}
+    for number, size in enumerate(sizes):
+        held += size if number >= len(graph.inputs) else 0
+        dying[uses[number]] = dying.get(uses[number], 0) + size
+        most = max(most, held + WORK * size)
+        held -= dying.pop(number, 0)
+    return most
 
 
 def last_uses(graph: Graph) -> list[int]:

@@ -1,0 +1,271 @@
+"""Whole games about a traced GPT's steps, played by the players through the ledger's own law: who is right wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dispute_match as d
+import numpy as np
+import pytest
+from dispute_match import Liar, Match, border, cheat, honest, judged, segment
+from ledger_game import FRIEND, A, B
+
+from farflung.core import limits
+from farflung.core.canon import program as programs
+from farflung.core.canon.tree import Tree, leaf_hash
+from farflung.core.codec import encode
+from farflung.ledger.disputes import DisputeState
+from farflung.ledger.pinpoint import Descend, FirstMove, OpenVerdict, Referee, Show, Stage
+from farflung.verify.canon.exhibits import _found
+from farflung.verify.dispute import Role, is_won, next_move
+
+ACCUSED, CHALLENGER, BYSTANDER = Role.ACCUSED, Role.CHALLENGER, Role.BYSTANDER
+FAIR, FALSE = segment(), segment(cheat())  # honest work, and a step left out
+LEAVES = d.parts().program.leaves
+LAST = 2 * LEAVES + d.parts().program.closing - 1
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60)]
+
+
+def slandered(liar: Liar) -> Match:
+    """Honest work, accused with a wrong tree."""
+    return Match(honest(FAIR, ACCUSED), liar.player(CHALLENGER), border(2)).begun()
+
+
+def denied(liar: Liar) -> Match:
+    """A cheat, defended with a wrong tree."""
+    return Match(liar.player(ACCUSED), honest(FALSE, CHALLENGER), cheat()).begun()
+
+
+def off_by_one(step: int, number: int, place: int) -> d.Spoil:
+    """One element of one value is the next float, and all that follows is computed from it."""
+
+    def spoil(at: int, value: int, made: np.ndarray) -> None:
+        if (at, value) == (step, number):
+            flat = made.reshape(-1)
+            flat[place % flat.size] = np.nextafter(flat[place % flat.size], np.float32(np.inf))
+
+    return spoil
+
+
+def floats() -> list[int]:
+    """Values of the step graph that are computed and float32."""
+    entries = d.parts().entries[: d.parts().program.values]
+    return [n for n, each in enumerate(entries) if each.args and each.kind == "f32" and each.op != "move"]
+
+
+def test_honest_work_is_not_guilty_and_a_step_left_out_is():
+    assert is_won(ACCUSED, honest(FAIR, ACCUSED).played)
+    assert not is_won(CHALLENGER, honest(FAIR, CHALLENGER).played)
+    assert is_won(CHALLENGER, honest(FALSE, CHALLENGER).played)
+    assert not is_won(ACCUSED, honest(FALSE, ACCUSED).played)
+
+
+# Through the law
+
+
+@pytest.mark.parametrize("leaf", [0, LEAVES + 7, 2 * LEAVES + 900, LAST])
+def test_a_slander_with_one_wrong_leaf_costs_its_author(leaf: int):
+    """The error is absorbed: no other leaf shows it."""
+    game = slandered(Liar(FAIR, leaf)).over()
+    assert game.about.state == DisputeState.OVERTURNED
+    assert game.row.first == leaf
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_cheat_that_computes_on_from_one_wrong_element_is_found_out(step: int):
+    number = floats()[2]
+    liar = Liar(FALSE, spoil=off_by_one(step, number, 3))
+    assert sum(a != b for a, b in zip(liar.tiles, d._tiles(FALSE), strict=True)) > 100
+    game = denied(liar).over()
+    assert game.about.state == DisputeState.UPHELD
+    entry = d.parts().entries[number]
+    assert game.row.first - step * LEAVES in range(entry.first, entry.first + 4)
+
+
+def test_an_accused_that_claims_another_input_is_found_out():
+    other = d.segment_of(
+        d.parts(), d.job().model.layout, d.job().start, d.SEAT, programs.Run(2, 2), border(2), cheat()
+    )
+    game = denied(Liar(other)).over()
+    assert game.about.state == DisputeState.UPHELD
+    assert _found(d.parts(), FALSE, game.row.first)[2].op in programs.SOURCES
+
+
+def test_two_liars_both_lose():
+    game = Match(Liar(FALSE, 9).player(ACCUSED), Liar(FALSE, 9, bit=2).player(CHALLENGER), cheat()).begun()
+    game.sides = game.sides[0], game.sides[1]._replace(prove=honest(FALSE, CHALLENGER).prove)
+    assert game.over().about.state == DisputeState.FORFEIT
+
+
+def test_an_accused_whose_rival_has_the_same_tree_opens_the_verdict():
+    forced = honest(FAIR, CHALLENGER)
+    forced = forced._replace(played=forced.played._replace(is_guilty=True))  # plays on, although it foresees
+    game = Match(honest(FAIR, ACCUSED), forced._replace(tile=lambda _: b""), border(2)).begun()
+    assert game.over().about.state == DisputeState.OVERTURNED
+
+
+def test_a_challenger_with_a_bond_wins_against_a_cheat_that_admits_the_tree():
+    rival = honest(FALSE, CHALLENGER)
+    confessed = honest(FALSE, ACCUSED)
+    confessed = confessed._replace(played=confessed.played._replace(is_guilty=False))
+    game = Match(confessed, rival, cheat()).challenged(FRIEND)
+    assert game.over().about.state == DisputeState.UPHELD
+
+
+@pytest.mark.parametrize("stage", [Stage.FIRST, Stage.DESCEND, Stage.SHOW])
+def test_who_is_right_wins_against_silence_at_every_stage(stage: Stage):
+    for game, side, ends in (
+        (slandered(Liar(FAIR, 40)), 1, DisputeState.OVERTURNED),
+        (denied(Liar(FALSE, 40)), 0, DisputeState.UPHELD),
+    ):
+        game.silent = {stage: side}
+        assert game.over().about.state == ends
+
+
+def test_whoever_likes_brings_the_proof_when_players_are_silent():
+    game = slandered(Liar(FAIR, 40))
+    game.silent = {Stage.REFEREE: 0}
+    while game.row.stage != Stage.REFEREE:
+        assert game.moves()
+    watcher = honest(FAIR, BYSTANDER)
+    assert next_move(watcher, game.row) is None  # it has not read the tiles yet
+    op = next_move(watcher, game.row, tuple(game.shown))
+    assert isinstance(op, Referee)
+    game.must(FRIEND, op)
+    assert game.about.state == DisputeState.OVERTURNED
+
+
+def test_a_liar_that_refuses_to_prove_cannot_stop_the_honest_side():
+    game = slandered(Liar(FAIR, LEAVES + 3))
+    game.silent = {Stage.REFEREE: 1}
+    assert game.over().about.state == DisputeState.OVERTURNED
+
+
+def test_nobody_begins_what_it_would_lose():
+    guilty, slanderer = honest(FALSE, ACCUSED), honest(FAIR, CHALLENGER)
+    row = Match(guilty, honest(FALSE, CHALLENGER), cheat()).begun().row
+    assert next_move(guilty, row) is None
+    assert next_move(slanderer, row) is None
+    assert isinstance(next_move(honest(FALSE, CHALLENGER), row), FirstMove)
+    game = Match(guilty, honest(FALSE, CHALLENGER), cheat()).begun().over()
+    assert game.about.state == DisputeState.UPHELD
+    assert game.balance(A) == Match(guilty, guilty, cheat()).balance(A)  # its bond was never put up
+
+
+def test_a_player_that_starts_anew_at_any_stage_goes_on():
+    """The row is all it needs: no move depends on what was said by an earlier process."""
+    game = slandered(Liar(FAIR, 40))
+    while game.row.stage != Stage.CLOSED:
+        game.sides = honest(FAIR, ACCUSED)._replace(borders=game.borders()), game.sides[1]
+        assert game.moves()
+    assert game.about.state == DisputeState.OVERTURNED
+
+
+def test_a_player_says_nothing_twice():
+    game = slandered(Liar(FAIR, 40))
+    while game.row.stage != Stage.CLOSED:
+        stage, op = game.row.stage, next_move(game.sides[0], game.row, tuple(game.shown))
+        assert op is not None
+        if stage in (Stage.FIRST, Stage.DESCEND, Stage.SHOW):
+            game.must(A, op)
+            assert next_move(game.sides[0], game.row) is None
+            if stage == Stage.SHOW:
+                game.shown[0] = op.data
+            theirs = next_move(game.sides[1], game.row)
+            game.must(B, theirs)
+            if stage == Stage.SHOW:
+                game.shown[1] = theirs.data
+        else:
+            game.must(A, op)
+
+
+def test_a_game_takes_few_blocks_and_few_bytes():
+    game = denied(Liar(FALSE, 2 * LEAVES - 1))
+    before = game.state.height
+    game.over()
+    messages = [op for op in game.spent if not isinstance(op, Referee)]
+    (proof,) = [op for op in game.spent if isinstance(op, Referee)][:1]
+    assert game.state.height - before <= 8
+    assert sum(len(encode(op)) for op in messages if not hasattr(op, "data")) < 8 << 10
+    assert len(encode(proof)) < 240 << 10
+
+
+# Every kind of leaf, before the referee alone
+
+
+@pytest.mark.parametrize("seed", [*range(4), *SLOW])
+def test_one_unit_in_the_last_place_of_any_leaf_is_ruled_rightly(seed: int):
+    leaf = int(np.random.default_rng(seed).integers(0, LAST + 1))
+    assert judged(FAIR, honest(FAIR, ACCUSED), Liar(FAIR, leaf), border(2)) == (True, False)
+
+
+def test_every_kind_of_input_is_ruled_rightly():
+    entries = d.parts().entries
+    values = d.parts().program.values
+    kinds: dict[tuple[str, bool], int] = {}
+    for index, entry in enumerate(entries):
+        for base in (0, LEAVES) if index < values else (2 * LEAVES,):
+            if entry.op in programs.SOURCES:
+                kinds.setdefault((entry.op, base == LEAVES), base + entry.first)
+    assert {op for op, _ in kinds} == set(programs.SOURCES) - {programs.BUFFER}
+    for leaf in kinds.values():
+        assert judged(FAIR, honest(FAIR, ACCUSED), Liar(FAIR, leaf), border(2)) == (True, False)
+
+
+def test_a_fresh_optimizer_is_proved_to_be_zero():
+    first = segment(border(1), index=0)
+    entries = d.parts().entries[: d.parts().program.values]
+    (leaf,) = [each.first for each in entries if each.name == "square/head.bias"] or [
+        next(each.first for each in entries if each.name.startswith("square/"))
+    ]
+    assert judged(first, honest(first, ACCUSED), Liar(first, leaf), border(1), 0) == (True, False)
+
+
+def test_a_tile_too_long_to_be_shown_does_not_save_its_author():
+    """It fits into a transaction by itself; with the other tile and all that the element needs it would not."""
+    liar = Liar(FAIR, 40)
+    liar.tiles[40] = bytes(limits.EXHIBIT_BYTES - 1000)
+    liar.played = liar.played._replace(tree=Tree(leaf_hash(n, each) for n, each in enumerate(liar.tiles)))
+    assert slandered(liar).over().about.state == DisputeState.OVERTURNED
+
+
+def test_a_claim_of_odd_bits_of_nan_is_proved_as_it_was_committed_to():
+    claimed = replace(border(2), params=border(2).params.copy())
+    claimed.params[100] = np.array(0x7FC12345, np.uint32).view(np.float32)
+    about = segment(claimed)
+    name = next(t.name for t, at in d.job().model.layout.slices() if at.start <= 100 < at.stop)
+    entries = d.parts().entries[d.parts().program.values :]
+    leaf = next(2 * LEAVES + each.first for each in entries if each.name == f"claimed/params/{name}")
+    right = honest(about, CHALLENGER)
+    assert is_won(CHALLENGER, right.played)
+    assert judged(about, right, Liar(about, leaf), claimed) == (True, False)
+
+
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_opponent_that_moves_whenever_it_likes_gains_nothing(seed: int):
+    """Before or behind the other side, at once or near the deadline, or never again; with junk in between."""
+    draw = np.random.default_rng(seed)
+    for game, side, ends in (
+        (slandered(Liar(FAIR, int(draw.integers(LAST + 1)))), 1, DisputeState.OVERTURNED),
+        (denied(Liar(FALSE, int(draw.integers(LAST)))), 0, DisputeState.UPHELD),
+    ):
+        while game.row.stage != Stage.CLOSED:
+            opponent = (A, B)[side]
+            if draw.random() < 0.5:
+                game.send(game.sign(opponent, *_junk(game, draw)), after=int(draw.integers(1, 900)))
+            game.silent = {game.row.stage: side} if draw.random() < 0.4 else {}
+            if not game.moves():
+                game.send(after=int(draw.integers(1, 5_000)))
+        assert game.about.state == ends
+
+
+def _junk(game: Match, draw: np.random.Generator) -> list[object]:
+    named, some = (game.job_id, A.public), tuple(bytes([n]) * 32 for n in range(int(draw.integers(1, 17))))
+    row = game.row
+    return [
+        [FirstMove(*named, 0, (), some)],
+        [Descend(*named, row.level, row.first, some)],
+        [Show(*named, row.first, bytes(64))],
+        [OpenVerdict(*named, bool(draw.integers(2)), ())],
+        [Referee(*named, b"\x95")],
+    ][int(draw.integers(5))]
