@@ -65,7 +65,7 @@ def dispute(quick: bool) -> Iterator[Row]:
         segments.border(built.layout, spec.optimizer, at, state, ZERO_HASH)
         for at, state in ((0, start), (1, end))
     )
-    yield from shown(parts, about, played.tree, tuple(borders), 4 if quick else 16)
+    yield from shown(parts, about, played.tree, tuple(borders), 4 if quick else 8)
 
 
 def said(tree: Tree) -> int:
