@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -240,14 +240,14 @@ class Hostile(Member):
 class Run:
     """A coordinator with two honest members and a hostile one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, verifiers: Sequence[SigningKey] = VERIFIERS) -> None:
         self.home = Party(REQUESTER, folder / "home")
         self.outlook = Outlook()
         self.fanning = Fanning(Alone(credential_of(REQUESTER), Counter()), self.home.shelf, self.home.disk)
         self.honest = [Member(key, folder / str(i)) for i, key in enumerate(HONEST)]
         self.eve = Hostile(EVE, folder / "eve")
         self.members: list[Member] = [*self.honest, self.eve]
-        self.judges = [Judge(key, folder / f"judge-{i}") for i, key in enumerate(VERIFIERS)]
+        self.judges = [Judge(key, folder / f"judge-{i}") for i, key in enumerate(verifiers)]
         self.evidence = folder / "evidence"
         self.rehired: list[PeerId] = []
         self.out: list[tuple[PeerId, bool]] = []

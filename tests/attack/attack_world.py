@@ -40,7 +40,8 @@ from farflung.train.trace import Statistics, Trace
 
 REQUESTER, STRANGER = local_key(9, "requester"), local_key(9, "stranger")
 MEMBERS = [local_key(9, "provider", i) for i in range(3)]
-VERIFIERS = [local_key(9, "verifier", i) for i in range(2)]
+COURT = [local_key(9, "verifier", i) for i in range(3)]
+VERIFIERS = COURT[:2]
 JOB_KEY = b"\x07" * 32
 DATA = b"what the job learns from " * 10
 
@@ -279,7 +280,7 @@ def start_order(
     wrapped = wrap(lease_key or LeaseKey().public, TERMS.id, JOB_KEY)
     dataset, module, graph = home.put(DATA), home.put(b""), home.put(GRAPH)
     packed = home.put(snapshot.pack(state, LAYOUT))
-    verifiers = tuple(key.public for key in VERIFIERS)
+    verifiers = tuple(key.public for key in COURT)
     supplies = (dataset, module, graph, packed, state.round, ())
     return wire.Start(TERMS.id, wrapped, member, members, verifiers, *supplies)
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from attack_run import CHAIN, EVE, HONEST, ORDERS, PATIENCE, ROUND, Hostile, Judge, Run, Twist, ledger_of
-from attack_world import SEGMENTS, SPEC, STRANGER, TERMS, VERIFIERS, hostile_bodies, hostile_values, within
+from attack_world import (
+    COURT,
+    SEGMENTS,
+    SPEC,
+    STRANGER,
+    TERMS,
+    VERIFIERS,
+    hostile_bodies,
+    hostile_values,
+    within,
+)
 
 from farflung.app import auditing, audits, owing, wire
 from farflung.app import lines as role
@@ -19,7 +29,7 @@ from farflung.app.recording import Recorder
 from farflung.core import limits
 from farflung.core.claims import Border
 from farflung.core.codec import decode, encode
-from farflung.core.crypto import digest
+from farflung.core.crypto import SigningKey, digest
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, VerificationError
 from farflung.core.events import Caught
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
@@ -55,9 +65,9 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]
     monkeypatch.setattr(audits, "GIVE_UP_SECONDS", 10.0)
     monkeypatch.setattr(owing, "patiently", _a_few_times)
 
-    def run(prepare: Callable[[Run], None]) -> Run:
+    def run(prepare: Callable[[Run], None], verifiers: Sequence[SigningKey] = VERIFIERS) -> Run:
         async def test() -> None:
-            made.append(Run(tmp_path))
+            made.append(Run(tmp_path, verifiers))
             prepare(made[0])
             await made[0].go()
             made[0].check_honest()
@@ -316,19 +326,19 @@ def test_evidence_is_written_as_its_reader_takes_it(scene: Any) -> None:
     assert [leaf.index for leaf in found.leaves] == [order.segment]
 
 
+def does_other_work(run: Run) -> None:
+    train = run.eve.worker._trained
+
+    def lazy(round: int) -> Any:
+        run.eve.worker.member = 7 if round == ROUND else 2
+        return train(round)
+
+    run.eve.worker._trained = lazy  # type: ignore[method-assign]
+
+
 def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> None:
     """It trains on somebody else's data, and is honest about what came out."""
-
-    def prepare(run: Run) -> None:
-        train = run.eve.worker._trained
-
-        def lazy(round: int) -> Any:
-            run.eve.worker.member = 7 if round == ROUND else 2
-            return train(round)
-
-        run.eve.worker._trained = lazy  # type: ignore[method-assign]
-
-    run = scene(prepare)
+    run = scene(does_other_work)
     caught(run, Finding.FALSE)
     assert run.concluded[ROUND, EVE.public.hex()].excess > 2
 
@@ -537,6 +547,94 @@ def test_a_verifier_that_guesses_that_work_holds_earns_nothing(scene: Any) -> No
     assert verdicts(run) == [(other_than(liar), Finding.HOLDS)]
     honest = {v.verdict.node for v in run.audited[ROUND].verdicts}
     assert honest == {key.public for key in (EVE, *HONEST)}
+
+
+# Three verifiers
+
+
+def outvoted(run: Run, liar: PeerId, said: Finding, finding: Finding) -> None:
+    """Two of three say the same of the hostile member's round; the third is not paid for it, and asked last."""
+    found = dict(verdicts(run))
+    assert found.pop(liar) is said
+    assert set(found.values()) == {finding}
+    assert len(found) == 2
+    assert run.audits._discredited == {liar}
+    tally = Tally(SPEC, len(COURT))
+    earned = [tally.add(run.log.accepted[r.round], r) for r in run.audited]
+    assert tally.discredited == {liar}
+    others = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node != EVE.public]
+    due = SPEC.round_tokens // SEGMENTS * sum(v.verifier == liar for v in others)
+    assert earned[ROUND].get(liar, 0) == due
+    assert (EVE.public in earned[ROUND]) is (finding is Finding.HOLDS)
+
+
+def test_a_lazy_verifier_that_guesses_that_false_work_holds_is_outvoted_by_two_that_look(scene: Any) -> None:
+    firsts: list[First] = []
+
+    def prepare(run: Run) -> None:
+        does_other_work(run)
+        firsts.append(First(run, wire.AUDIT, guessed))
+        for judge in run.judges:
+            judge.twists[wire.JUDGE] = lambda judge, order, said: (
+                good_anyway(judge, order, said) if judge.key.public == firsts[0].liar else said
+            )
+
+    run = scene(prepare, COURT)
+    liar = firsts[0].liar
+    assert liar is not None
+    assert run.out == [DAMNED]
+    outvoted(run, liar, Finding.HOLDS, Finding.FALSE)
+    assert evidence_fault(evidence(run), SPEC) == ""
+
+
+class Second:
+    """Bends what the second verifier says that judges the hostile member's work, and no other's."""
+
+    def __init__(self, run: Run, bend: Callable[[Judge, Any, Any], Any]) -> None:
+        self.asked: list[PeerId] = []
+        self._bend = bend
+        for judge in run.judges:
+            judge.twists[wire.JUDGE] = self.twist
+
+    def twist(self, judge: Judge, order: Any, said: Any) -> Any:
+        self.asked += [judge.key.public] if judge.key.public not in self.asked else []
+        return self._bend(judge, order, said) if self.asked[1:2] == [judge.key.public] else said
+
+
+def test_a_colluding_verifier_that_denies_a_true_accusation_saves_nobody_where_there_is_a_third(
+    scene: Any,
+) -> None:
+    seconds: list[Second] = []
+
+    def prepare(run: Run) -> None:
+        does_other_work(run)
+        seconds.append(Second(run, judged(finding=Finding.HOLDS, excess=0)))
+
+    run = scene(prepare, COURT)
+    assert len(seconds[0].asked) == 3
+    assert run.out == [DAMNED]
+    assert evidence_fault(evidence(run), SPEC) == ""
+    outvoted(run, seconds[0].asked[1], Finding.HOLDS, Finding.FALSE)
+
+
+def test_a_colluding_verifier_of_two_that_denies_it_saves_its_friend(scene: Any) -> None:
+    """Why a job has three by default."""
+
+    def prepare(run: Run) -> None:
+        does_other_work(run)
+        Second(run, judged(finding=Finding.HOLDS, excess=0))
+
+    stands(scene(prepare))
+
+
+def test_a_lone_false_accusation_is_denied_by_two_of_three(scene: Any) -> None:
+    firsts: list[First] = []
+    run = scene(
+        lambda run: firsts.append(First(run, wire.JUDGE, judged(finding=Finding.FALSE, excess=10**6))), COURT
+    )
+    assert firsts[0].liar is not None
+    stands(run)
+    outvoted(run, firsts[0].liar, Finding.FALSE, Finding.HOLDS)
 
 
 def test_a_verifier_whose_result_is_too_large_to_be_kept_is_passed_over(scene: Any) -> None:

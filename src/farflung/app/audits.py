@@ -305,7 +305,8 @@ class Audits:
         found = conclude(verdicts, quorum_of(len(self._verifiers)))
         self._discredited.update(found.discredited)
         if found.is_guilty:
-            self._keep(case, order, said)
+            alike = [s for s in said if s.testimony.verdict.verdict.finding is found.finding]
+            self._keep(case, order, alike)
         peer = case.contribution.peer
         self._journal.emit(
             AuditConcluded(

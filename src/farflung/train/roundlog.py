@@ -7,6 +7,7 @@ gives the coordinator's state back, and with the payloads gives every bit of pub
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from farflung.core import limits, merkle
@@ -136,10 +137,10 @@ def accepted_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution
 
 
 def excluded_by(audited: Audited) -> frozenset[PeerId]:
-    """Nodes of which every verdict says that they lied or withheld: they take part no more."""
-    bad = {v.verdict.node for v in audited.verdicts if v.verdict.finding in DAMNING}
-    stand = {v.verdict.node for v in audited.verdicts if v.verdict.finding not in DAMNING}
-    return frozenset(bad - stand)
+    """Nodes of which most verdicts say that they lied or withheld: they take part no more."""
+    said = Counter(v.verdict.node for v in audited.verdicts)
+    bad = Counter(v.verdict.node for v in audited.verdicts if v.verdict.finding in DAMNING)
+    return frozenset(node for node, accusers in bad.items() if 2 * accusers > said[node])
 
 
 def _signed_parts(sequence: int, previous: bytes, record: Record) -> tuple[bytes, ...]:
