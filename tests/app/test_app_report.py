@@ -317,8 +317,11 @@ def hostile() -> list[AnyEvent]:
         seconds=1.0,
     )
     gone = events.Left(at=1.0, peer=HOSTILE, reason=HOSTILE)
+    stands = events.StandsOn(
+        run=HOSTILE, jobs=(HOSTILE,), root=HOSTILE, rounds=1, merges=1, signatures=1, seconds=1.0
+    )
     row = events.Compared(quantity=HOSTILE, unit=HOSTILE, planned=1.0, measured=2.0)
-    return [*(spoil(event) for event in said), sandbox, differs, strange, gone, row, failure]
+    return [*(spoil(event) for event in said), sandbox, differs, strange, gone, row, stands, failure]
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -34,6 +34,8 @@ def test_a_run_goes_on_from_the_weights_of_a_finished_one(tiny: tuple[Farflung, 
     assert (said["run"], said["rounds"], said["merges"]) == (parent.result["run"], 3, 3)
     assert child.result["loss_start"] == parent.result["loss"]
     model = (Path(_out(command)) / "model.safetensors").read_bytes()
+    shown = command("status", _out(command), "--json").events[0]["runs"][0]
+    assert shown["stands_on"] == list(said["jobs"])
     assert card.read(model)[0].lineage == tuple(said["jobs"])
 
 

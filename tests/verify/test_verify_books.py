@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from verify_story import (
+    VERIFIERS,
     ESCROW,
     HOUR,
     LAYOUT,
@@ -29,10 +30,11 @@ from verify_story import (
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_OUTPUT, SigningKey, digest
 from farflung.core.errors import VerificationError
-from farflung.core.ids import ZERO_HASH
+from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.ledger import tx
 from farflung.ledger.block import Block, Header, vote_for
 from farflung.ledger.chain import Chain
+from farflung.ledger.receipt_file import party_receipts, write_receipt_file
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.rows import JobRow, JobState, LeaseRow
 from farflung.ledger.rules import settle
@@ -375,3 +377,31 @@ def test_a_model_file_under_another_name_is_the_same_file() -> None:
     job = story.chain.state.rows(JobRow)[0]
     assert job.output == digest(NS_OUTPUT, story.model)
     assert sum(t.size for t in safetensors.numpy.load(story.model).values()) == LAYOUT.size
+
+
+def kept(chain: Chain, party: PeerId) -> bytes:
+    """What a party keeps of a chain as its proof."""
+    return write_receipt_file(chain.genesis, party, party_receipts(chain, party))
+
+
+def test_what_each_party_keeps_is_read_and_held_against_the_blocks() -> None:
+    story = Story(done=1)
+    files = tuple(kept(story.chain, key.public) for key in (REQUESTER, *PEERS, *VERIFIERS))
+    assert verify_run(replace(story.export(), receipt_files=files)).receipt_files == 6
+
+
+def test_a_receipt_file_of_a_fork_is_refused() -> None:
+    """Genuine in itself: the validator certified two last blocks, and gave one party the other one."""
+    story = Story(done=1)
+    file = kept(forked(story.chain), PEERS[0].public)
+    with pytest.raises(VerificationError, match="FF-VERI-030"):
+        verify_run(replace(story.export(), receipt_files=(file,)))
+
+
+@pytest.mark.parametrize(("place", "code"), [(-1, "FF-LEDG"), (0, "FF-LEDG-077")])
+def test_a_receipt_file_that_was_altered_is_refused(place: int, code: str) -> None:
+    story = Story(done=1)
+    file = bytearray(kept(story.chain, PEERS[0].public))
+    file[place] ^= 1
+    with pytest.raises(VerificationError, match=code):
+        verify_run(replace(story.export(), receipt_files=(bytes(file),)))

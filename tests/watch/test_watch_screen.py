@@ -347,3 +347,16 @@ def test_a_committee_of_several_is_told_and_one_that_was_killed_on_purpose_is_no
     assert "4 validators hold one chain of 57 blocks; one has 55 of them so far" in shown(
         told(PLANNED, *up, killed, agreed)
     )
+
+
+def test_lines_say_which_run_a_run_starts_from_and_how_far_the_chain_goes() -> None:
+    jobs = ("ab" * 32, "cd" * 32, "ef" * 32)
+    event = events.StandsOn(
+        run="runs/0", jobs=jobs, root="01" * 32, rounds=3, merges=3, signatures=16, seconds=2.0
+    )
+    said = " ".join(lines(event, told(BEGAN, event)))
+    assert "starts from run runs/0, proved in 2.0 s" in said
+    assert "3 merges recomputed, 16 signatures checked" in said
+    assert "it stands on 2 runs itself" in said
+    alone = msgspec.structs.replace(event, jobs=jobs[:1])
+    assert "itself" not in " ".join(lines(alone, told(BEGAN, alone)))

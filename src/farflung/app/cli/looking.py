@@ -21,6 +21,7 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.watch import classes
 from farflung.watch.fold import Timeline
+from farflung.watch.words import clean
 
 _RUN = click.argument("name", metavar="[RUN]", required=False, shell_complete=run_names)
 _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -96,6 +97,7 @@ def _more(run: RunFolder, timeline: Timeline, row: dict[str, Any]) -> dict[str, 
         "model": f"{model.module if model.kind == 'module' else 'gpt, ' + sizes.strip(', ')}, context {model.context}",
         "class": classes.fact(timeline),
         "parameters": timeline.plan.parameters if timeline.plan else None,
+        "stands_on": list(timeline.stands_on.jobs) if timeline.stands_on else [],
         "model_hash": result.model_hash if result else None,
         "ledger_root": result.ledger_root if result else None,
         "error": f"{failed.code}: {failed.message}" if failed and not result else None,
@@ -110,6 +112,7 @@ def _details(facts: dict[str, Any]) -> list[str]:
         f"Folder   {facts['folder']}",
         f"Model    {facts['model']}" + (f"; {format_count(count)} parameters" if count else ""),
         *([f"Work     {facts['class']}"] if facts["class"] else []),
+        *(f"Stands   on job {clean(job, 64)}" for job in facts["stands_on"]),
         f"Round    {facts['round']} of {facts['rounds']}",
     ]
     if facts["loss"] is not None:
