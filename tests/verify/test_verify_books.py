@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from verify_story import (
-    VERIFIERS,
     ESCROW,
     HOUR,
     LAYOUT,
@@ -23,6 +22,7 @@ from verify_story import (
     SPEC,
     STRANGER,
     VALIDATOR,
+    VERIFIERS,
     Story,
     replace,
 )

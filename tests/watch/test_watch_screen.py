@@ -355,7 +355,7 @@ def test_lines_say_which_run_a_run_starts_from_and_how_far_the_chain_goes() -> N
         run="runs/0", jobs=jobs, root="01" * 32, rounds=3, merges=3, signatures=16, seconds=2.0
     )
     said = " ".join(lines(event, told(BEGAN, event)))
-    assert "starts from run runs/0, proved in 2.0 s" in said
+    assert "starts from run runs/0, proved in 2.00 s" in said
     assert "3 merges recomputed, 16 signatures checked" in said
     assert "it stands on 2 runs itself" in said
     alone = msgspec.structs.replace(event, jobs=jobs[:1])
