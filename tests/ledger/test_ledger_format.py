@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from ledger_game import HONEST, TINY, Game, flipped
 from ledger_history import audited_batches, disputed_batches, governed_batches, history, rotated
-from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, World, genesis
+from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, STRANGER, World, genesis
 
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.ledger import queries as q
 from farflung.ledger import searches, tx
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.pinpoint import Stage
 from farflung.ledger.results import AlreadyApplied, Applied, Failed, Rejected
 from farflung.ledger.tallies import JobAttest
 
@@ -41,6 +43,17 @@ def test_a_known_history_of_a_dispute_and_a_voucher_ends_in_a_known_block():
 def test_a_known_history_of_validators_and_motions_ends_in_a_known_block():
     chain = history(governed_batches())
     assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("eeb18bfa24d30162", "fd5d5779ff1c8bee")
+
+
+def test_a_known_game_leaves_known_rows():
+    game = Game(TINY.player(flipped(20)), HONEST).begun()
+    ops = [game.opening(), game.challenge(), game.verdict_leaf()]
+    while game.row.stage != Stage.REFEREE:
+        ops += [game.move(0), game.move(1)]
+        game.step()
+    ops.append(game.exhibit())
+    game.must(STRANGER, ops[-1])
+    assert (game.state.root.hex()[:16], named(tuple(ops))) == ("cf0e60057c14aaf8", "119bad75e557c142")
 
 
 def test_wire_structs_have_known_bytes():

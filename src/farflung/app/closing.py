@@ -25,6 +25,7 @@ from farflung.core.events import ChainsCompared, RelayPaid, Warned
 from farflung.core.ids import Hash
 from farflung.job.spec import Terms
 from farflung.ledger.block import worked_state
+from farflung.ledger.pinpoint import PinpointRow
 from farflung.ledger.receipt_file import write_receipt_file
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, channel_key, lease_key
@@ -197,9 +198,11 @@ async def _total_money(ledger: LedgerClient, network: LocalNetwork) -> int:
 
 
 async def _disputed(ledger: LedgerClient, network: LocalNetwork, terms: Terms) -> int:
-    """What disputes that are not decided hold: their own money, and the stakes of their accusers."""
+    """What disputes that are not decided hold: their own money, their games', and the stakes of their accusers."""
     rows = [await dispute_of(ledger, terms.id, node) for node in network.keys.nodes]
     pending = [row for row in rows if row is not None and row.is_pending]
     accusers = sorted({accuser for row in pending for accuser in row.accusers})
     stakes = [await ledger.node(accuser) for accuser in accusers]
-    return sum(row.money for row in pending) + sum(row.free + row.locked for row in stakes if row is not None)
+    games = [await ledger.row(PinpointRow, row.key) for row in pending]
+    held = sum(row.money for row in (*pending, *games) if row is not None)
+    return held + sum(row.free + row.locked for row in stakes if row is not None)

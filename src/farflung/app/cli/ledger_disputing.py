@@ -27,7 +27,15 @@ from farflung.core.crypto import NS_EVIDENCE, SigningKey, digest
 from farflung.core.errors import ProtocolError, UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
 from farflung.core.money import format_credits
-from farflung.ledger.disputes import BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
+from farflung.ledger.disputes import (
+    TIMED,
+    BallotRow,
+    DisputeAnswer,
+    DisputeRow,
+    DisputeState,
+    JuryVote,
+    ballot_key,
+)
 from farflung.ledger.motions import ParamsRow
 from farflung.ledger.seats import ValidatorRow, count_key
 from farflung.ledger.tx import JobSlash
@@ -36,6 +44,7 @@ from farflung.verify.evidence import Evidence, claim_of, evidence_hash
 _VERDICTS: Final = {"guilty": True, "innocent": False}
 _NEXT: Final = {
     DisputeState.OPEN: "the accused: farflung ledger dispute answer CONFIG {job} FILE --owner FILE",
+    DisputeState.PLAYED: "nothing: no jury is asked, both sides play it down to one tile",
     DisputeState.ANSWERED: "jurors: farflung ledger dispute vote CONFIG {job} {node} guilty --owner FILE",
 }
 _JOB = click.argument("job")
@@ -125,7 +134,7 @@ async def _ballot(client: LedgerClient, row: DisputeRow, juror: PeerId) -> bool 
 
 def _told(seen: _Seen) -> tuple[dict[str, Any], list[str]]:
     row, guilty = seen.row, sum(seen.ballots)
-    left = max(0, row.deadline - seen.now) if row.is_pending else 0
+    left = max(0, row.deadline - seen.now) if row.state in TIMED else 0
     facts = {
         "job": row.job.hex(),
         "node": row.node.hex(),
