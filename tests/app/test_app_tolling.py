@@ -129,7 +129,7 @@ def test_a_relay_earns_what_it_carried_and_the_payer_gets_the_rest(tmp_path: Pat
             assert any(
                 f"{verb} {format_credits(row.paid)}" in line for line in words(file, rows, is_known=True)
             )
-            (told,) = facts(file, rows, GENESIS.chain)["channels"]
+            (told,) = facts(file, rows, GENESIS.chain, None)["channels"]
             assert (told["carried"], told["paid"], told["held"]) == (row.carried, row.paid, 0)
 
     run(tmp_path, test)

@@ -82,6 +82,9 @@ def test_the_settings_beside_a_fetched_model_name_files_and_no_folders(tmp_path:
     assert run.resolved_file.name == RESOLVED
     said = json.loads(handed.settings(run))
     assert said == {"spec": {"model": {"module": "m.py:build"}, "data": {"path": "x.txt"}}}
+    own["spec"]["model"]["start"] = "/home/bob/runs/base"
+    run.resolved_file.write_text(json.dumps(own))
+    assert json.loads(handed.settings(run))["spec"]["model"] == {"module": "m.py:build", "start": "base"}
     for bad in ("[]", "{}", "{", '{"spec":' * 5000, '{"spec":{"model":{"module":7},"data":{}}}'):
         run.resolved_file.write_text(bad)
         with pytest.raises(RunError, match="FF-APP-161"):

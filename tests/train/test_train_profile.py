@@ -166,3 +166,8 @@ def test_a_model_that_does_not_bear_a_shortcut_is_profiled_without_it(user_job, 
         return loss"""
     _, found = measured(engine, *user_job(lines))
     assert [each.name for each in found.shortcuts] == ["skip-one", "drop-row", "fp8"]
+
+
+def test_fewer_bits_of_products_are_no_way_around_a_model_that_has_none(engine, user_job):
+    _, found = measured(engine, *user_job("        return loss\n"))
+    assert [each.name for each in found.shortcuts] == ["skip-one", "drop-row", "fp8"]

@@ -141,7 +141,8 @@ def settings(run: RunFolder) -> bytes:
         file, colon, function = model["module"].rpartition(":")
         model["module"] = f"{PurePath(file).name}{colon}{function}"
         data["path"] = PurePath(data["path"]).name
-        model["start"] = PurePath(model.get("start", "")).name
+        if model.get("start"):
+            model["start"] = PurePath(model["start"]).name
         return msgspec.json.format(msgspec.json.encode(said), indent=2)
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise _unreadable(run.resolved_file, f"it is damaged: {error}"[:200]) from error

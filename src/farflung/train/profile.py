@@ -20,8 +20,8 @@ it); only `eps` damps it, and less so the longer a run goes on: for the default 
 round 0 to 2e-2 in round 5. Hence all is measured with EPS in its place: such a tensor then lies as far apart at the
 start (about 0.5) as it ever will, and the others keep their distances.
 
-In the middle stretch the shortcuts that lie nearest to honest work, of those that save something (MEASURED), are played
-against base as well: verify.margin refuses a job whose tolerances would let one of them through.
+In the middle stretch the least that can be left out of each kind (MEASURED) is played against base as well:
+verify.margin refuses a job whose tolerances would let one of them through.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ CLASSES: Final = {
 }
 
 
-# Played on two small models and the default job, nothing else that saves any compute came as near (decision 047).
-MEASURED: Final = ("skip-one", "drop-row", "bf16", "fp8")
+# A step, a row, or bits of each number less: of what saves any compute, what is smallest in its kind (decision 047).
+NARROW: Final = "bf16"
+MEASURED: Final = ("skip-one", "drop-row", NARROW, "fp8")
 
 
 class Profile(NamedTuple):
@@ -131,6 +132,8 @@ def _spared(segment: Segment, right: BorderState) -> tuple[messages.Spared, ...]
             continue
         share = len(segment.steps) / longest if shortcut.is_once else 1.0
         rows = apart(segment, right, claimed)
+        if name == NARROW and not any(d for _, row in rows for d in row):
+            continue  # no product in the model: there was nothing to save
         distances = tuple((vector, tuple(d * share for d in row)) for vector, row in rows)
         found.append(messages.Spared(name, shortcut.about, saved, distances))
     return tuple(found)
