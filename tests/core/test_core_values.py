@@ -241,7 +241,7 @@ def test_errors_show_code_cause_and_next_step_and_end_with_their_own_status() ->
 
 
 def _example(kind: type[Any]) -> Any:
-    by_type = {"int": 3, "float": 1.25, "str": "x", "BytesBy": events.BytesBy(1, 2, 3, 4)}
+    by_type = {"int": 3, "float": 1.25, "str": "x", "bool": True, "BytesBy": events.BytesBy(1, 2, 3, 4)}
     values = {}
     for field in msgspec.structs.fields(kind):
         name = getattr(field.type, "__name__", str(field.type))
