@@ -38,7 +38,8 @@ from farflung.train import local, model, order
 from farflung.train.inner import VECTORS
 from farflung.verify.canon import kernels
 from farflung.verify.canon.execute import execute
-from farflung.verify.canon.trace import buffers, scalars, traced
+from farflung.verify.canon.scalars import scalars
+from farflung.verify.canon.trace import buffers, traced
 
 Run = Callable[[], object]
 

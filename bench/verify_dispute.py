@@ -21,11 +21,12 @@ from farflung.ledger.pinpoint import Descend, FirstMove, OpenedBorder
 from farflung.train import local, model, segments
 from farflung.train.inner import VECTORS
 from farflung.train.segments import BorderState
+from farflung.train.trace import PARAMS
 from farflung.verify.canon import playing
 from farflung.verify.canon.exhibits import exhibit, leaf_tile
 from farflung.verify.canon.playing import Segment
 from farflung.verify.canon.programs import Parts, assemble
-from farflung.verify.canon.trace import PARAMS, buffers, traced
+from farflung.verify.canon.trace import buffers, traced
 from farflung.verify.tolerance import limit_of
 
 NOBODY, NOTHING = PeerId(bytes(32)), Hash(bytes(32))

@@ -14,7 +14,7 @@ from farflung.job.spec import JobSpec, ModelSpec, OptimizerSpec, ScheduleSpec
 from farflung.train import local, optim
 from farflung.train import model as models
 from farflung.train.inner import VECTORS
-from farflung.verify.canon import trace
+from farflung.verify.canon import scalars, trace
 from farflung.verify.canon.execute import execute
 
 VOCABULARY, CONTEXT, WIDTH = 24, 8, 16
@@ -49,7 +49,7 @@ def agrees(model, spec, graph, noisy=()):
     for number, done in enumerate(STEPS, 1):
         x, y = generator.integers(0, VOCABULARY, (2, spec.batch, CONTEXT))
         inputs = state_of(model, spec, optimizer) | trace.buffers(model) | {"x": x, "y": y}
-        inputs |= trace.scalars(spec, done, number)
+        inputs |= scalars.scalars(spec, done, number)
         found = dict(execute(graph, {each.name: inputs[each.name] for each in graph.inputs}))
         loss, norm, optimizer = local._step(model, spec, local.tensors((x, y)), optimizer, done)
         assert float(found.pop("loss")) == pytest.approx(loss, rel=1e-5)
@@ -171,19 +171,19 @@ def test_a_model_traced_twice_gives_one_graph():
 
 def test_rates_are_inputs_and_only_those_that_the_optimizer_reads():
     spec = spec_of("adamw")
-    first, later = trace.scalars(spec, 0, 1), trace.scalars(spec, 7, 8)
+    first, later = scalars.scalars(spec, 0, 1), scalars.scalars(spec, 7, 8)
     assert list(first) == list(later) == ["lr", "decay", "bias", "scale"]
     assert all(first[name] != later[name] for name in first)
     assert first["lr"] * first["bias"] == pytest.approx(1e-2 / 3 / (1 - 0.9))
-    assert trace.scalars(spec_of("sgd"), 0, 1).keys() == {"lr", "decay"}
-    assert trace.scalars(spec_of("gradient"), 0, 1) == {}
+    assert scalars.scalars(spec_of("sgd"), 0, 1).keys() == {"lr", "decay"}
+    assert scalars.scalars(spec_of("gradient"), 0, 1) == {}
 
 
 def test_rates_of_the_run_and_of_the_optimizer_are_told_apart():
     spec = spec_of("adamw")
-    assert trace.scalars(spec, 7, 2) == trace.by_step(spec, 7) | trace.by_count(spec, 2)
-    assert trace.by_step(spec, 7) != trace.by_step(spec, 8)
-    assert trace.by_count(spec, 7) != trace.by_count(spec, 8)
+    assert scalars.scalars(spec, 7, 2) == scalars.by_step(spec, 7) | scalars.by_count(spec, 2)
+    assert scalars.by_step(spec, 7) != scalars.by_step(spec, 8)
+    assert scalars.by_count(spec, 7) != scalars.by_count(spec, 8)
 
 
 @pytest.mark.slow

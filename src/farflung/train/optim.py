@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from farflung.core.canon.steps import power
 from farflung.job.spec import OptimizerSpec
 from farflung.train.inner import VECTORS
+from farflung.train.rates import Rates, rates
 from farflung.train.sync import SCALE
 
 # From Jordan et al. 2024: singular values from 0.01 on come near 1 in five steps.
@@ -35,25 +35,6 @@ class Terrain(NamedTuple):
 
     decay: Tensor
     matrices: tuple[tuple[slice, tuple[int, int]], ...] = ()
-
-
-class Rates(NamedTuple):
-    """What of a step depends on its number: all that an optimizer sees of `lr` and of the steps done before.
-
-    `decay` is lr times the weight decay; `rate` and `scale` are lr and the square mean's root with AdamW's bias
-    corrections (Kingma & Ba 2015, section 2, last paragraph).
-    """
-
-    lr: float | Tensor
-    decay: float | Tensor
-    rate: float | Tensor
-    scale: float | Tensor
-
-
-def rates(spec: OptimizerSpec, lr: float, done: int) -> Rates:
-    """The rates of a peer's own step `done`, from 1: the same numbers on every machine (powers by squaring)."""
-    rate, scale = lr / (1.0 - power(spec.beta1, done)), math.sqrt(1.0 - power(spec.beta2, done))
-    return Rates(lr, lr * spec.weight_decay, rate, scale)
 
 
 class OptimState(NamedTuple):

@@ -23,10 +23,11 @@ from farflung.core.ids import Hash
 from farflung.core.layout import Float32, Layout
 from farflung.train import inner, order
 from farflung.train.segments import BorderState, begin
+from farflung.train.trace import PARAMS
 from farflung.verify.canon.execute import Seen, execute, peak
 from farflung.verify.canon.judging import GUILTY
 from farflung.verify.canon.programs import Parts
-from farflung.verify.canon.trace import BY_COUNT, BY_STEP, PARAMS
+from farflung.verify.canon.scalars import BY_COUNT, BY_STEP
 
 State = Mapping[str, Array]  # by `section/tensor`
 

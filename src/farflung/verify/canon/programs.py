@@ -26,8 +26,9 @@ from farflung.core.layout import Float32, Layout
 from farflung.job.spec import JobSpec, Tolerance
 from farflung.train.inner import VECTORS
 from farflung.train.order import Tokens
+from farflung.train.trace import PARAMS
 from farflung.verify.canon.judging import judging
-from farflung.verify.canon.trace import BUFFERS, BY_COUNT, BY_STEP, PARAMS, by_count, by_step
+from farflung.verify.canon.scalars import BUFFERS, BY_COUNT, BY_STEP, by_count, by_step
 
 SAID: Final = ("loss", "grad_norm")  # outputs beside the state
 

@@ -16,8 +16,6 @@ on the step of the run as well as on the optimizer's own count is multiplied in 
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 import torch
 from torch import Tensor, fx
@@ -28,21 +26,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from farflung.core.canon.graph import Graph, check
 from farflung.core.errors import FarflungError, SpecError
-from farflung.core.layout import Float32
 from farflung.job.spec import JobSpec, OptimizerSpec
 from farflung.train import optim
 from farflung.train.inner import VECTORS
 from farflung.train.local import clip_limit
 from farflung.train.model import Model
-from farflung.train.optim import Rates
-from farflung.train.schedule import learning_rate
+from farflung.train.rates import Rates
+from farflung.train.trace import PARAMS
 from farflung.verify.canon.lower import lowered
-
-PARAMS: Final = "params"
-BUFFERS: Final = "buffers"
-# What each optimizer reads: by the step of the run, and by the number of its own step, in the order of inputs.
-BY_STEP: Final = {name: () if name == "gradient" else ("lr", "decay") for name in VECTORS}
-BY_COUNT: Final = {name: ("bias", "scale") if name in ("adamw", "muon") else () for name in VECTORS}
+from farflung.verify.canon.scalars import BUFFERS, BY_COUNT, BY_STEP
 
 
 def traced(model: Model, spec: JobSpec) -> Graph:
@@ -56,26 +48,6 @@ def traced(model: Model, spec: JobSpec) -> Graph:
     graph = lowered(module, step.inputs, step.outputs, f"{BUFFERS}/")
     check(graph)
     return graph
-
-
-def by_step(spec: JobSpec, done: int) -> dict[str, Float32]:
-    """The scalars of step `done` of the run, from 0: the learning rate, and that times the weight decay."""
-    lr = learning_rate(done, spec.steps, spec.optimizer.lr, spec.schedule)
-    at = optim.rates(spec.optimizer, lr, 1)
-    both = {"lr": lr, "decay": at.decay}
-    return {name: np.asarray(both[name], np.float32) for name in BY_STEP[spec.optimizer.name]}
-
-
-def by_count(spec: JobSpec, number: int) -> dict[str, Float32]:
-    """The scalars of the optimizer's own step `number`, from 1: AdamW's corrections of the mean and of the root."""
-    at = optim.rates(spec.optimizer, 1.0, number)
-    both = {"bias": at.rate, "scale": at.scale}
-    return {name: np.asarray(both[name], np.float32) for name in BY_COUNT[spec.optimizer.name]}
-
-
-def scalars(spec: JobSpec, done: int, number: int) -> dict[str, Float32]:
-    """All scalar inputs of step `done` of the run (from 0), the optimizer's own step `number` (from 1)."""
-    return by_step(spec, done) | by_count(spec, number)
 
 
 def buffers(model: Model) -> dict[str, np.ndarray]:
