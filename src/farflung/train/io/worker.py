@@ -23,6 +23,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
 from farflung.train import messages
+from farflung.train.io.loading import uncollected
 
 HEAD_BYTES = 8
 Wait = Callable[[int, int], None]
@@ -109,7 +110,8 @@ def broken(error: Exception) -> messages.Broken:
 
 def serve(channel: Channel) -> None:
     """Answers requests in order until the agent is gone."""
-    from farflung.train.engine import Engine  # torch takes seconds to load: only here
+    with uncollected():
+        from farflung.train.engine import Engine  # torch takes seconds to load: only here
 
     engine = Engine(time.perf_counter, lambda: _go_on(channel))
     while True:

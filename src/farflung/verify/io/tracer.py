@@ -18,6 +18,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.job.spec import JobSpec
+from farflung.train.io.loading import uncollected
 from farflung.train.io.worker import HEAD_BYTES, Channel, broken
 from farflung.train.messages import Broken
 
@@ -112,7 +113,9 @@ def main() -> int:
     channel = Channel(descriptor, descriptor)
     try:
         if (raw := channel.read()) is not None:
-            channel.write(encode(answer(decode(raw, TraceStep, limits.PIPE_BYTES))))
+            with uncollected():  # torch loads what its tracing needs when that begins
+                reply = answer(decode(raw, TraceStep, limits.PIPE_BYTES))
+            channel.write(encode(reply))
     except (BrokenPipeError, ConnectionResetError):
         return 0
     except FarflungError as error:
