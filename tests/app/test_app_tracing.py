@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -12,67 +14,103 @@ from farflung.app import tracing
 from farflung.app.folder import RunFolder
 from farflung.core.canon.graph import Graph, Input, Node, Output
 from farflung.core.canon.program import Program
-from farflung.core.codec import encode
-from farflung.core.crypto import NS_GRAPH, digest, local_key
-from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
+from farflung.core.codec import decode, encode
+from farflung.core.crypto import NS_OBJECT, digest, local_key
+from farflung.core.errors import FarflungError, ProtocolError, RunError, SpecError, VerificationError
 from farflung.core.ids import ZERO_HASH
-from farflung.core.layout import Layout
+from farflung.job import dataset
+from farflung.job.dataset import Dataset
 from farflung.job.load import load
-from farflung.job.spec import JobSpec, Terms
+from farflung.job.spec import JobSpec, Terms, Tolerance
+from farflung.train import model
+from farflung.train.inner import VECTORS
+from farflung.train.model import Model
+from farflung.verify.canon import shipping, trace
+from farflung.verify.canon.programs import assemble
+from farflung.verify.canon.shipping import Shipped, shipped
 from farflung.verify.io.tracer import TraceStep
 
-GRAPH = encode(Graph((Input("x", "f32", ()),), (Node("neg", (0,), "f32", (), ()),), (Output("y", 1),)))
-UNSOUND = encode(Graph((Input("x", "f32", ()),), (Node("neg", (9,), "f32", (), ()),), (Output("y", 1),)))
+SPEC = load("[model]\nlayers = 1\nwidth = 8\nheads = 1\ncontext = 4\nvocabulary = 16\n", preset="tiny").spec
+TOKENS = (np.arange(600, dtype=np.uint16) ** 2 % 13).astype(np.uint8)
+DATA = dataset.pack(Dataset(TOKENS, TOKENS[:100]))
+OTHER = encode(
+    Shipped(
+        encode(Graph((Input("x", "f32", ()),), (Node("neg", (0,), "f32", (), ()),), (Output("y", 1),))), ()
+    )
+)
+UNSOUND = encode(
+    Shipped(
+        encode(Graph((Input("x", "f32", ()),), (Node("neg", (9,), "f32", (), ()),), (Output("y", 1),))), ()
+    )
+)
 SORTS = VerificationError(
     "FF-VERI-080", "aten.sort.default cannot be checked", cause="it has no canonical form (model.py, line 17)"
 )
-TERMS = Terms(
-    JobSpec(),
-    ZERO_HASH,
-    ZERO_HASH,
-    Layout.of({"w": (4,)}),
-    local_key(1, "r").public,
-    ZERO_HASH,
-    program=Program(graph=digest(NS_GRAPH, GRAPH)),
-    unproven="",
-)
+Made = Shipped | FarflungError
 
 
-def found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bytes | FarflungError, **flags: str
-) -> tracing.Found:
+@functools.cache
+def built() -> Model:
+    return model.build(SPEC, b"")
+
+
+@functools.cache
+def step() -> Shipped:
+    return shipped(trace.traced(built(), SPEC), trace.buffers(built()))
+
+
+def tolerance() -> Tolerance:
+    row = (1 << 19,) * len(built().layout.tensors)
+    return Tolerance(tuple((name, row) for name in ("params", *VECTORS[SPEC.optimizer.name])))
+
+
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: str) -> tracing.Found:
     """The class of a job whose tracer gives or raises `made`."""
 
-    async def traced(_: RunFolder, request: TraceStep) -> bytes:
+    async def traced(_: RunFolder, request: TraceStep) -> Shipped:
         assert isinstance(request.spec, JobSpec)
         if isinstance(made, FarflungError):
             raise made
         return made
 
     monkeypatch.setattr(tracing, "_traced", traced)
-    spec = load(None, flags={key.replace("__", "."): value for key, value in flags.items()}).spec
-    return asyncio.run(tracing.classify(RunFolder(tmp_path), spec, b""))
+    keys = {"model.layers": "1", "model.width": "8", "model.heads": "1", "model.context": "4"}
+    keys |= {"model.vocabulary": "16"} | {key.replace("__", "."): value for key, value in flags.items()}
+    spec = load(None, preset="tiny", flags=keys).spec
+    folder = RunFolder(tmp_path)
+    traced_ = asyncio.run(tracing.trace(folder, spec, b""))
+    return tracing.classify(folder, spec, built().layout, tolerance(), DATA, traced_)
+
+
+def terms() -> Terms:
+    """Of the job that `step` is the step of."""
+    graph, constants = shipping.read(encode(step()))
+    layout = built().layout
+    program = assemble(SPEC, layout, tolerance(), graph, constants, TOKENS).program
+    parties = digest(NS_OBJECT, DATA), ZERO_HASH, layout, local_key(1, "r").public, ZERO_HASH, tolerance()
+    return Terms(SPEC, *parties, program=program, unproven="")
 
 
 def test_a_traced_model_is_proven_and_its_graph_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert found(tmp_path, monkeypatch, GRAPH) == (Program(graph=digest(NS_GRAPH, GRAPH)), "")
-    assert tracing.graph_bytes(RunFolder(tmp_path)) == GRAPH
+    assert found(tmp_path, monkeypatch, step()) == (terms().program, "")
+    assert tracing.graph_bytes(RunFolder(tmp_path)) == encode(step())
 
 
 @pytest.mark.parametrize(
     ("made", "why"),
     [
         (SORTS, "aten.sort.default cannot be checked: it has no canonical form (model.py, line 17)"),
-        (UNSOUND, "wrong arguments of value 1 (neg)"),
-        (b"no graph", "message is not of the expected type"),
+        (decode(UNSOUND, Shipped, len(UNSOUND)), "wrong arguments of value 1 (neg)"),
+        (decode(OTHER, Shipped, len(OTHER)), "the graph is no step of this job"),
+        (Shipped(b"no graph", ()), "message is not of the expected type"),
         (RunError("FF-VERI-110", "the tracer process is gone", cause="it ended"), "is gone: it ended"),
     ],
-    ids=["no form", "a graph against the rules", "no graph", "a dead tracer"],
+    ids=["no form", "a graph against the rules", "another step", "no graph", "a dead tracer"],
 )
 def test_a_model_without_a_sound_graph_is_outcome_only_and_the_reason_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: bytes | FarflungError, why: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, why: str
 ) -> None:
     program, unproven = found(tmp_path, monkeypatch, made)
     assert program == Program()
@@ -88,9 +126,11 @@ def test_a_long_reason_is_cut_to_what_terms_hold(tmp_path: Path, monkeypatch: py
 def test_nothing_is_traced_where_nothing_would_be_proven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = found(tmp_path, monkeypatch, GRAPH, audit__proof="outcome")
+    asked = found(tmp_path, monkeypatch, step(), audit__proof="outcome")
     assert asked == (Program(), "the job asks for no more")
-    unaudited = found(tmp_path, monkeypatch, GRAPH, audit__rate="0", audit__probation="0")
+    hidden = found(tmp_path, monkeypatch, step(), sync__method="dgc")
+    assert hidden == (Program(), "sync.method = dgc masks the momentum by what is unsent")
+    unaudited = found(tmp_path, monkeypatch, step(), audit__rate="0", audit__probation="0")
     assert unaudited == (Program(), "none of its work is audited")
 
 
@@ -111,36 +151,41 @@ def test_what_is_not_proven_may_not_cost_more_than_that(
         found(tmp_path, monkeypatch, SORTS, unit_price="0.000011", budget="50")
     assert "model.py, line 17" in refused.value.cause
     assert "outcome only: not proven" in refused.value.message
-    assert found(tmp_path, monkeypatch, GRAPH, unit_price="0.000011", budget="50").unproven == ""
+    assert found(tmp_path, monkeypatch, step(), unit_price="0.000011", budget="50").unproven == ""
 
 
 def test_a_node_takes_the_graph_that_the_terms_name_and_no_other() -> None:
-    tracing.check_shipped(TERMS, GRAPH)
+    made = tracing.parts(terms(), DATA, encode(step()))
+    assert made is not None
+    assert made.program == terms().program
     with pytest.raises(VerificationError, match="FF-APP-343"):
-        tracing.check_shipped(TERMS, GRAPH + b"\0")
-    with pytest.raises(VerificationError, match="FF-APP-343"):
-        tracing.check_shipped(TERMS, b"")
-    named = replace(TERMS, program=Program(graph=digest(NS_GRAPH, UNSOUND)))
+        tracing.parts(terms(), DATA, OTHER)
     with pytest.raises(ProtocolError, match="FF-CORE-064"):
-        tracing.check_shipped(named, UNSOUND)
+        tracing.parts(terms(), DATA, UNSOUND)
+    with pytest.raises(ProtocolError):
+        tracing.parts(terms(), DATA, b"")
+
+
+def test_a_node_takes_no_program_that_its_own_parts_do_not_make() -> None:
+    other = dataset.pack(Dataset(TOKENS[::-1].copy(), TOKENS[:100]))
+    with pytest.raises(SpecError, match="FF-VERI-102"):
+        tracing.parts(terms(), other, encode(step()))
 
 
 def test_a_job_that_names_no_graph_ships_none() -> None:
-    tracing.check_shipped(replace(TERMS, program=Program(), unproven="no form"), b"")
+    assert tracing.parts(replace(terms(), program=Program(), unproven="no form"), DATA, b"") is None
 
 
 def test_the_class_is_told_as_an_event() -> None:
-    told = tracing.told(TERMS)
-    assert (told.is_proven, told.graph, told.reason) == (True, digest(NS_GRAPH, GRAPH).hex(), "")
-    told = tracing.told(replace(TERMS, program=Program(), unproven="no form"))
+    told = tracing.told(terms())
+    assert (told.is_proven, told.graph, told.reason) == (True, terms().program.graph.hex(), "")
+    told = tracing.told(replace(terms(), program=Program(), unproven="no form"))
     assert (told.is_proven, told.graph, told.reason) == (False, "", "no form")
 
 
 @pytest.mark.slow
 @pytest.mark.tree
 def test_the_tracer_is_a_process_of_its_own_in_the_sandbox_of_workers(tmp_path: Path) -> None:
-    spec = load(None, preset="tiny").spec
-    program, unproven = asyncio.run(tracing.classify(RunFolder(tmp_path), spec, b""))
-    assert unproven == ""
-    assert digest(NS_GRAPH, (tmp_path / "graph.bin").read_bytes()) == program.graph
+    traced = asyncio.run(tracing.trace(RunFolder(tmp_path), SPEC, b""))
+    assert traced == (encode(step()), "")
     assert (tmp_path / "tracer.log").read_bytes() == b""

@@ -67,10 +67,10 @@ ORDERS = (
 class Process:
     """In the place of a worker process: a task at the far end of the real socket."""
 
-    def __init__(self, key: SigningKey) -> None:
+    def __init__(self, key: SigningKey, worker: Worker | None = None) -> None:
         self.socket, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
-        self.pid, self.worker, self.is_stuck = 0, Worker(key), False
+        self.pid, self.worker, self.is_stuck = 0, worker or Worker(key), False
         self.tier = Tier("none", ())
         self._task = asyncio.create_task(self._serve())
 

@@ -14,10 +14,8 @@ import numpy as np
 
 from farflung.app import objects, wire
 from farflung.app.wrapping import LeaseKey, wrap
-from farflung.core.canon.graph import Graph, Input, Node, Output
-from farflung.core.canon.program import Program
 from farflung.core.codec import encode
-from farflung.core.crypto import NS_GRAPH, NS_OBJECT, SigningKey, digest, local_key
+from farflung.core.crypto import NS_OBJECT, SigningKey, digest, local_key
 from farflung.core.errors import FarflungError, RunError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.layout import Float32, Layout
@@ -70,9 +68,6 @@ def initial() -> PublicState:
     return SYNCED.initial(np.linspace(-1, 1, LAYOUT.size, dtype=np.float32))
 
 
-GRAPH = encode(
-    Graph((Input("x", "f32", ()),), (Node("neg", (0,), "f32", (), ()),), (Output("y", 1),))
-)  # of no model: nobody here looks further than to its rules
 TERMS = Terms(
     SPEC,
     digest(NS_OBJECT, DATA),
@@ -82,8 +77,6 @@ TERMS = Terms(
     initial().root(LAYOUT),
     Tolerance(_LIMITS),
     stake=500,
-    program=Program(graph=digest(NS_GRAPH, GRAPH)),
-    unproven="",
 )
 
 
@@ -278,7 +271,7 @@ def start_order(
 ) -> wire.Start:
     """What an honest requester says to one member; everything that it names lies in `home`'s store."""
     wrapped = wrap(lease_key or LeaseKey().public, TERMS.id, JOB_KEY)
-    dataset, module, graph = home.put(DATA), home.put(b""), home.put(GRAPH)
+    dataset, module, graph = home.put(DATA), home.put(b""), home.put(b"")
     packed = home.put(snapshot.pack(state, LAYOUT))
     verifiers = tuple(key.public for key in COURT)
     supplies = (dataset, module, graph, packed, state.round, ())

@@ -3,28 +3,96 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from attack_lease import FACTS, ME, PROPOSAL, Process, Scene
-from attack_world import GRAPH, JOB_KEY, TERMS
+from attack_world import JOB_KEY, LAYOUT, SPEC, SYNCED, TERMS, Worker
 from msgspec.structs import replace
 
-from farflung.app import lender, wire
+from farflung.app import lender, wire, workplace
 from farflung.app.wrapping import wrap
 from farflung.core import limits
 from farflung.core.canon import graph
 from farflung.core.canon.graph import Graph, Input, Node, Output
 from farflung.core.canon.program import Program
 from farflung.core.codec import encode
-from farflung.core.crypto import NS_GRAPH, digest
+from farflung.core.crypto import NS_GRAPH, NS_OBJECT, digest
 from farflung.core.errors import ProtocolError
+from farflung.core.ids import ZERO_HASH
+from farflung.job import dataset
+from farflung.job.dataset import Dataset
+from farflung.job.spec import Terms, Tolerance
 from farflung.ledger.tx import Role
+from farflung.train import local, messages, model, segments, snapshot
+from farflung.train.inner import VECTORS
+from farflung.train.model import Model
+from farflung.train.segments import BorderState
+from farflung.verify.canon import trace
+from farflung.verify.canon.programs import assemble
+from farflung.verify.canon.shipping import Shipped
 
-OTHER = encode(Graph((Input("x", "f32", ()),), (Node("abs", (0,), "f32", (), ()),), (Output("y", 1),)))
-BACKWARDS = encode(Graph((Input("x", "f32", ()),), (Node("neg", (1,), "f32", (), ()),), (Output("y", 1),)))
+TOKENS = (np.arange(2000, dtype=np.uint16) ** 2 % 7).astype(np.uint8)
+PACKED = dataset.pack(Dataset(TOKENS, TOKENS[:100]))
+RULES = Graph((Input("x", "f32", ()),), (Node("abs", (0,), "f32", (), ()),), (Output("y", 1),))
+BACKWARDS = Graph((Input("x", "f32", ()),), (Node("neg", (1,), "f32", (), ()),), (Output("y", 1),))
+LIMIT = 1 << 19  # in 2^-30 of a tensor's change
+
+
+@functools.cache
+def built() -> Model:
+    return model.build(SPEC, b"")
+
+
+@functools.cache
+def step() -> Graph:
+    """The job's own."""
+    return trace.traced(built(), SPEC)
+
+
+def swapped(op: str, other: str) -> Graph:
+    """A valid graph of the same inputs and outputs, in which one operation is another."""
+    nodes = list(step().nodes)
+    at = max(n for n, node in enumerate(nodes) if node.op == op and len(node.args) == 2)
+    nodes[at] = replace(nodes[at], op=other)
+    return Graph(step().inputs, tuple(nodes), step().outputs)
+
+
+def tolerance() -> Tolerance:
+    """The gradient of the key's bias is rounding noise."""
+    row = tuple(0 if t.name.endswith("qkv.bias") else LIMIT for t in LAYOUT.tensors)
+    return Tolerance(tuple((name, row) for name in ("params", *VECTORS[SPEC.optimizer.name])))
+
+
+def shipped(graph: Graph) -> bytes:
+    return encode(Shipped(encode(graph), ()))
+
+
+def named(graph: Graph) -> Terms:
+    """Terms of a job that states this graph as its step, and all that follows from it."""
+    program = assemble(SPEC, LAYOUT, tolerance(), graph, {}, TOKENS).program
+    made = replace(TERMS, dataset=digest(NS_OBJECT, PACKED), tolerance=tolerance())
+    return replace(made, program=program, unproven="")
+
+
+class Trainer(Worker):
+    """One that trains what a verifier asks for as torch does."""
+
+    def answer(self, message: messages.Request) -> messages.Reply:
+        if not isinstance(message, messages.Rerun):
+            return super().answer(message)
+        self.asked.append("Rerun")
+        public = snapshot.unpack(message.snapshot, LAYOUT)
+        start = segments.unpack(message.start, SPEC.optimizer, LAYOUT, public.round)
+        begin = BorderState(public.round, start.step, public.params, start.vectors)
+        batches = local.batches(TOKENS, SPEC, public.round, message.member)
+        leg = local.leg(built(), SPEC, begin, batches, message.member, range(1), lambda: None)
+        border = segments.border(LAYOUT, SPEC.optimizer, 1, leg.end, ZERO_HASH)
+        return messages.Reran(border, segments.pack(leg.end, SPEC.optimizer, LAYOUT), leg.losses, 0.01)
 
 
 def bomb() -> bytes:
@@ -34,29 +102,28 @@ def bomb() -> bytes:
     return b"\x93\x90\xdd" + count.to_bytes(4, "big") + node * count + b"\x90"
 
 
-def named(data: bytes) -> Any:
-    """Terms that name this graph, whatever it is."""
-    return replace(TERMS, program=Program(graph=digest(NS_GRAPH, data)))
-
-
 @pytest.fixture
 def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What a start is answered that ships `data` under `terms`, and what the worker was then asked."""
     monkeypatch.setattr(lender, "capabilities", lambda *_: FACTS)
     monkeypatch.setattr(lender, "report", lambda *_args, **_facts: None)
-    monkeypatch.setattr(lender, "start_worker", lambda *_: Process(ME))
+    monkeypatch.setattr(lender, "start_worker", lambda *_: Process(ME, Trainer(ME)))
 
-    def run(data: bytes, terms: Any = TERMS, role: Role = Role.TRAIN) -> tuple[str, list[str]]:
+    def run(data: bytes, terms: Terms, role: Role = Role.TRAIN) -> tuple[str, list[str]]:
         async def attack() -> tuple[str, list[str]]:
             async with Scene(tmp_path, role=role).open() as scene:
-                proposal = replace(PROPOSAL, terms=terms, role=role)
+                proposal = replace(PROPOSAL, terms=terms, role=role, dataset_bytes=len(PACKED))
                 assert await scene.order(wire.PROPOSE, proposal) == "ok"
-                start = replace(scene.start, job=terms.id, graph=scene.home.put(data))
+                put = scene.home.put
+                state = put(snapshot.pack(SYNCED.initial(model.initial(SPEC, built())), LAYOUT))
+                start = replace(
+                    scene.start, job=terms.id, graph=put(data), dataset=put(PACKED), snapshot=state
+                )
                 wrapped = wrap(scene.provider._lease_key.public, terms.id, JOB_KEY)
                 code = await scene.order(wire.START, replace(start, wrapped_key=wrapped))
                 return code, scene.process.worker.asked
 
-        return asyncio.run(asyncio.wait_for(attack(), 20))
+        return asyncio.run(asyncio.wait_for(attack(), 60))
 
     return run
 
@@ -65,31 +132,58 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_graph_that_is_not_the_named_one_is_refused_before_the_worker_sees_the_job(
     served: Any, role: Role
 ) -> None:
-    assert served(OTHER, role=role) == ("FF-APP-343", [])
+    assert served(shipped(swapped("sub", "add")), named(step()), role) == ("FF-APP-343", [])
 
 
 def test_a_job_that_is_proven_ships_its_graph(served: Any) -> None:
-    assert served(b"") == ("FF-APP-343", [])
+    assert served(b"", named(step())) == ("FF-CORE-021", [])
 
 
 def test_the_graph_that_is_named_lets_the_work_begin(served: Any) -> None:
-    code, asked = served(GRAPH)
+    code, asked = served(shipped(step()), named(step()))
     assert code == "ok"
-    assert "Setup" in asked
+    assert asked[:3] == ["Setup", "Rerun", "Rerun"]
+
+
+@pytest.mark.parametrize(("op", "other"), [("sub", "add"), ("div", "mul"), ("mul", "add")])
+def test_a_graph_that_is_another_step_is_refused_by_who_would_train(served: Any, op: str, other: str) -> None:
+    """The terms name it, so whoever trained honestly would be found guilty by it."""
+    graph = swapped(op, other)
+    code, asked = served(shipped(graph), named(graph))
+    assert (code, asked) == ("FF-VERI-104", ["Setup", "Rerun", "Rerun"])
+
+
+@pytest.mark.parametrize("lie", [{"leaves": 5}, {"seed": 5}, {"tokens": ZERO_HASH}, {"judge": ZERO_HASH}])
+def test_a_program_that_its_parts_do_not_make_is_refused(served: Any, lie: dict[str, Any]) -> None:
+    terms = named(step())
+    stated = replace(terms, program=replace(terms.program, **lie))
+    assert served(shipped(step()), stated) == ("FF-VERI-102", [])
 
 
 def test_a_named_graph_that_breaks_a_rule_is_refused(served: Any) -> None:
-    assert served(BACKWARDS, named(BACKWARDS)) == ("FF-CORE-064", [])
+    terms = named(step())
+    stated = replace(terms, program=replace(terms.program, graph=digest(NS_GRAPH, encode(BACKWARDS))))
+    assert served(shipped(BACKWARDS), stated) == ("FF-CORE-064", [])
+    stated = replace(terms, program=replace(terms.program, graph=digest(NS_GRAPH, encode(RULES))))
+    assert served(shipped(RULES), stated) == ("FF-VERI-101", [])
+
+
+def test_constants_that_the_graph_does_not_read_are_refused(served: Any) -> None:
+    assert served(encode(Shipped(encode(step()), (bytes(4),))), named(step())) == ("FF-VERI-116", [])
 
 
 def test_a_graph_beyond_its_bound_is_not_fetched(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "GRAPH_BYTES", len(GRAPH) - 1)
-    assert served(GRAPH) == ("FF-APP-058", [])
+    data = shipped(step())
+    monkeypatch.setattr(workplace, "SHIPPED_BYTES", len(data) - 1)
+    assert served(data, named(step())) == ("FF-APP-058", [])
 
 
 def test_a_job_that_is_outcome_only_ships_no_graph(served: Any) -> None:
-    unproven = replace(TERMS, program=Program(), unproven="no form")
-    assert served(GRAPH, unproven) == ("FF-APP-058", [])
+    terms = named(step())
+    assert served(shipped(step()), replace(terms, program=Program(), unproven="no form")) == (
+        "FF-APP-058",
+        [],
+    )
 
 
 def test_a_bomb_of_nodes_is_counted_before_anything_is_made_of_it() -> None:
@@ -116,9 +210,9 @@ def test_a_head_that_promises_what_does_not_come_is_no_graph(head: bytes) -> Non
 @pytest.mark.parametrize(
     "lie",
     [
-        {"terms": replace(TERMS, program=Program())},
-        {"terms": replace(TERMS, unproven="but it is")},
-        {"terms": replace(TERMS, program=replace(TERMS.program, seed=5))},
+        {"terms": replace(TERMS, unproven="")},
+        {"terms": replace(named(step()), unproven="but it is")},
+        {"terms": replace(TERMS, program=replace(named(step()).program, leaves=0), unproven="")},
         {"terms": replace(TERMS, program=Program(), unproven="x" * (limits.REASON_LENGTH + 1))},
         {"terms": replace(TERMS, program=Program(), unproven="no form"), "unit_price": 11},
         {"stake": 499},
@@ -127,7 +221,7 @@ def test_a_head_that_promises_what_does_not_come_is_no_graph(head: bytes) -> Non
     ids=[
         "no graph",
         "proven and not",
-        "more than a graph",
+        "no leaves",
         "a long story",
         "dear",
         "less stake",

@@ -21,6 +21,10 @@ from farflung.job.load import build, load
 from farflung.job.spec import JobSpec, Terms, Tolerance
 
 GRAPH = digest("test/graph")
+PROGRAM = Program(
+    graph=GRAPH, values=3, judged=2, leaves=4, closing=2, rows=8, context=64, places=9, round_steps=20, segments=5,
+    step_tokens=512,
+)  # fmt: skip
 TERMS = Terms(
     JobSpec(),
     digest("test/data"),
@@ -29,7 +33,7 @@ TERMS = Terms(
     PeerId(bytes(32)),
     digest("test/root"),
     stake=7,
-    program=Program(graph=GRAPH),
+    program=PROGRAM,
     unproven="",
 )
 OTHER = Hash(bytes(range(32)))
@@ -46,7 +50,7 @@ FIXED: dict[str, dict[str, Any]] = {
     "learning rate": {"optimizer.lr": 0.02},
     "initial weights": {"initial_root": OTHER},
     "dtype class": {"dtype": "float16"},
-    "graph id": {"program": Program(graph=OTHER)},
+    "graph id": {"program": replace(PROGRAM, graph=OTHER)},
     "segment length, by steps": {"sync.steps": 21},
     "segment length, by segments": {"audit.segments": 3},
     "audit rate": {"audit.rate": 0.5},
@@ -89,7 +93,7 @@ def test_every_key_of_a_job_and_every_field_of_its_terms_is_under_its_id() -> No
 
 def test_two_hashes_open_a_job_id_to_its_program_and_to_no_other() -> None:
     assert job_id(TERMS.rest, TERMS.program) == TERMS.id
-    again = replace(TERMS, program=Program(graph=OTHER))
+    again = replace(TERMS, program=replace(PROGRAM, graph=OTHER))
     assert again.rest == TERMS.rest
     assert again.id != TERMS.id
     assert job_id(TERMS.rest, Program()) != TERMS.id
@@ -111,8 +115,12 @@ def test_terms_of_a_dtype_that_nobody_computes_in_are_no_terms() -> None:
         ({"program": Program()}, 1, "says in a few words why"),
         ({"unproven": "no form"}, 1, "says in a few words why"),
         ({"program": Program(), "unproven": "x" * 301}, 1, "says in a few words why"),
-        ({"program": Program(graph=GRAPH, seed=5)}, 1, "more than which graph"),
-        ({"program": Program(seed=5), "unproven": "no form"}, 1, "more than which graph"),
+        ({"program": Program(graph=GRAPH)}, 1, "out of bounds"),
+        ({"program": replace(PROGRAM, leaves=0)}, 1, "out of bounds"),
+        ({"program": Program(seed=5), "unproven": "no form"}, 1, "out of bounds"),
+        ({"sync.method": "dgc"}, 1, "although sync.method = dgc"),
+        ({"sync.fragments": 2}, 1, "although sync.fragments over 1"),
+        ({"sync.delay": 1}, 1, "although sync.delay"),
         ({"audit.proof": "outcome"}, 1, "although the job asks for no more"),
         ({"audit.rate": 0.0, "audit.probation": 0}, 1, "although none of its work is audited"),
         ({"audit.proof": "proven", "program": Program(), "unproven": "no form"}, 1, "asks to be proven"),

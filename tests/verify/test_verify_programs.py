@@ -18,11 +18,12 @@ from farflung.job.cheats import KINDS
 from farflung.job.spec import SyncSpec
 from farflung.train import local, segments, shortcuts
 from farflung.train.profile import CLASSES, Off, environment
+from farflung.train.segments import BorderState
 from farflung.train.shortcuts import SHORTCUTS
 from farflung.verify.canon import playing, trace
 from farflung.verify.canon.execute import execute, peak
 from farflung.verify.canon.programs import Parts, assemble, check_program
-from farflung.verify.canon.trial import check_graph
+from farflung.verify.canon.trial import check_step
 
 
 def parts(**change: object) -> Parts:
@@ -103,16 +104,29 @@ def test_a_job_whose_steps_start_from_what_nobody_committed_to_has_no_program(sy
 # Tried before work begins
 
 
-def test_the_jobs_own_graph_is_the_step_that_it_trains():
+def tried(**change: object) -> None:
+    """The second step of a round, natively and by the graph."""
+    job, round = d.job(), 3
+    begin = BorderState(round, 0, job.start)
+    first = native(begin)
+    second = BorderState(round, first.step, None, first.vectors)
+    ends = second, native(changed(second, params=job.start))
+    check_step(parts(**change), job.model.layout, d.tolerance(), job.start, 2, ends)
+
+
+def native(begin: BorderState) -> BorderState:
     job = d.job()
-    check_graph(job.model, d.parts(), d.tolerance(), job.start, member=2)
+    return local.leg(job.model, d.SPEC, begin, job.batches(begin.round, 2), 2, range(1), lambda: None).end
+
+
+def test_the_jobs_own_graph_is_the_step_that_it_trains():
+    tried()
 
 
 @pytest.mark.parametrize(("op", "other"), [("sub", "add"), ("div", "mul"), ("mul", "add")])
 def test_a_swapped_graph_is_refused_before_work_begins(op: str, other: str):
-    job = d.job()
     with pytest.raises(SpecError, match="FF-VERI-104"):
-        check_graph(job.model, parts(graph=swapped(op, other)), d.tolerance(), job.start, member=2)
+        tried(graph=swapped(op, other))
 
 
 # Memory

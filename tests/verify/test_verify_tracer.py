@@ -16,8 +16,9 @@ from farflung.job.load import load
 from farflung.train.io.worker import HEAD_BYTES
 from farflung.train.messages import Broken
 from farflung.verify.canon import trace
+from farflung.verify.canon.shipping import Shipped
 from farflung.verify.io import tracer
-from farflung.verify.io.tracer import REPLY_BYTES, StepTraced, Tracer, TraceStep
+from farflung.verify.io.tracer import REPLY_BYTES, Tracer, TraceStep
 
 SPEC = load(None, preset="tiny").spec
 SORTS = b"""
@@ -46,7 +47,7 @@ def own_model() -> TraceStep:
     return TraceStep(load(job, preset="tiny").spec, SORTS)
 
 
-def said(reply: bytes) -> bytes:
+def said(reply: bytes) -> Shipped:
     """What a tracer gets that is answered with `reply`, framed by hand."""
 
     async def ask() -> bytes:
@@ -65,7 +66,7 @@ def framed(data: bytes) -> bytes:
 
 def test_the_built_in_model_has_a_graph_that_the_rules_accept() -> None:
     reply = tracer.answer(TraceStep(SPEC, b""))
-    assert isinstance(reply, StepTraced)
+    assert isinstance(reply, Shipped)
     names = {each.name for each in graph.read(reply.graph).inputs}
     assert {"x", "y", "params/embed.weight"} <= names
 
@@ -81,7 +82,7 @@ def test_a_model_outside_the_whitelist_is_refused_with_the_operation_and_its_lin
 def test_a_graph_over_its_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     small = Graph((Input("x", "f32", ()),), (Node("neg", (0,), "f32", (), ()),), (Output("y", 1),))
     monkeypatch.setattr(trace, "traced", lambda *_: small)
-    assert tracer.answer(TraceStep(SPEC, b"")) == StepTraced(encode(small))
+    assert tracer.answer(TraceStep(SPEC, b"")) == Shipped(encode(small), ())
     monkeypatch.setattr(limits, "GRAPH_BYTES", len(encode(small)) - 1)
     reply = tracer.answer(TraceStep(SPEC, b""))
     assert isinstance(reply, Broken)
@@ -89,7 +90,7 @@ def test_a_graph_over_its_bound_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_answer_is_a_graph_or_the_tracers_own_refusal() -> None:
-    assert said(framed(encode(StepTraced(b"graph")))) == b"graph"
+    assert said(framed(encode(Shipped(b"graph", (b"",))))) == Shipped(b"graph", (b"",))
     broken = Broken("FF-VERI-080", "aten.sort cannot be checked", "no form (model.py, line 17)", "")
     with pytest.raises(VerificationError, match="FF-VERI-080") as refused:
         said(framed(encode(broken)))
@@ -103,7 +104,7 @@ def test_the_answer_is_a_graph_or_the_tracers_own_refusal() -> None:
         (REPLY_BYTES + 1).to_bytes(HEAD_BYTES, "little"),
         (1 << 63).to_bytes(HEAD_BYTES, "little"),
         framed(b"\x93no message"),
-        framed(encode(StepTraced(b"graph")))[:-1],
+        framed(encode(Shipped(b"graph", (b"",))))[:-1],
     ],
     ids=["it ended", "too long", "2^63", "no message", "cut"],
 )

@@ -77,12 +77,13 @@ class AuditTenancy:
         dataset_bytes: int,
     ) -> None:
         self._key, self._chain, self._terms, self._disk = key, chain, terms, disk
-        self._workplace = Workplace(key.public, terms, disk, dial, dataset_bytes)
+        self._workplace = Workplace(key, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, 0)  # nobody leaves anything with a verifier
         self._requester = key.public
         self._held: dict[Place, Held] = {}
         self._fetched: set[Hash] = set()
         self._debts = Debts(key.public, dial)
+        self._is_tried = False  # the job's graph, before the first verdict
         self.members: frozenset[PeerId] = frozenset()
         self.sandbox = ""
         self.turn = asyncio.Lock()
@@ -145,6 +146,9 @@ class AuditTenancy:
         public = snapshot.check(
             snapshot.unpack(packed, self._terms.layout), self._terms.layout, asked.round, asked.root
         )
+        if not self._is_tried:
+            await self._workplace.try_graph(await self._workplace.parts(), packed, asked.member)
+            self._is_tried = True
         params = segments.params_root(self._terms.layout, public.params)
         place = opening.Place(self._terms.spec, asked.round, asked.segment, asked.contribution, params)
         run = None

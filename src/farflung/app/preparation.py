@@ -78,17 +78,18 @@ async def prepare(folder: RunFolder, worker: Worker, network: LocalNetwork, jour
     if terms is not None:
         _tell_class(journal, terms)
         return Prepared(terms, ready)
-    classifying = asyncio.create_task(tracing.classify(folder, spec, module))
+    tracer = asyncio.create_task(tracing.trace(folder, spec, module))
     try:
         state = await ask(worker, messages.Initialize(), messages.State)
         layout = Layout.of(dict(state.shapes))
         initial, root, lineage = _first(folder, spec, state, layout)
         write_atomic(folder.initial_file, initial, "run.initial")
         tolerance = await _profile(worker, initial, layout) if spec.is_audited else Tolerance()
-        program, unproven = await classifying
+        made = (folder, spec, layout, tolerance, data, await tracer)
+        program, unproven = await asyncio.to_thread(tracing.classify, *made)
     finally:
-        classifying.cancel()
-        await asyncio.gather(classifying, return_exceptions=True)
+        tracer.cancel()
+        await asyncio.gather(tracer, return_exceptions=True)
     terms = Terms(
         spec,
         digest(NS_OBJECT, data),
@@ -163,7 +164,7 @@ def _check_inputs(folder: RunFolder, terms: Terms, data: bytes, module: bytes) -
     if _module_hash(module) != terms.module:
         raise _damaged(folder.module_file, "its hash is not the one in the run's terms")
     try:
-        tracing.check_shipped(terms, tracing.graph_bytes(folder))
+        tracing.parts(terms, data, tracing.graph_bytes(folder))
     except FarflungError as error:
         raise _damaged(folder.graph_file, error.message) from error
     try:

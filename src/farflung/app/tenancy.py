@@ -87,7 +87,7 @@ class Tenancy:
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
         self.sandbox, self._cheat = sandbox, cheat
         self._payload_bytes = Sync.of(terms.spec).bound(terms.layout)
-        self._workplace = Workplace(key.public, terms, disk, dial, dataset_bytes)
+        self._workplace = Workplace(key, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, self._payload_bytes)
         self.fanning = Fanning(station or Alone(credential_of(key), Counter()), self.shelf, disk)
         self._openings = self._openings_under(b"")  # none, until the start
@@ -124,8 +124,9 @@ class Tenancy:
         self._keep(derive(NS_OBJECT_KEY, job_key, b"vault", self._key.public))
         self._openings = self._openings_under(job_key)
         self._round = self._merged = self._result = None
-        await self._workplace.enter(start, job_key, worker, requester, self._cheat)
+        parts = await self._workplace.enter(start, job_key, worker, requester, self._cheat)
         snapshot = await self._workplace.bring(start.snapshot, (requester,), Kind.JOIN)
+        await self._workplace.try_graph(parts, snapshot, start.member)
         self._dropped = -1
         kept, warning = self._private.recover(target, self._disk)
         self._result = kept.result if kept and kept.result and kept.result.round == target else None

@@ -1,4 +1,8 @@
-"""The class of a job, found at its submission: its model is traced in a process of its own, beside the profile."""
+"""The class of a job, found at its submission.
+
+Its model is traced in a process of its own, beside the profile; with the profile's tolerances its program is put
+together. Every node does that again with what it is sent.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,21 @@ from typing import Final, NamedTuple
 
 from farflung.app.folder import RunFolder
 from farflung.core import limits
-from farflung.core.canon import graph
+from farflung.core.canon.graph import graph_id
 from farflung.core.canon.program import Program
-from farflung.core.crypto import NS_GRAPH, digest
+from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError, RunError, SpecError, VerificationError
 from farflung.core.events import Classed
 from farflung.core.io.durable import write_atomic
+from farflung.core.layout import Layout
 from farflung.core.money import format_credits, parse_credits
 from farflung.host.io.process import PYTHON, start_worker
 from farflung.host.limits import Limits
-from farflung.job import proof
-from farflung.job.spec import JobSpec, Terms
+from farflung.job import dataset, proof
+from farflung.job.spec import JobSpec, Terms, Tolerance
+from farflung.verify.canon import shipping
+from farflung.verify.canon.programs import Parts, assemble, check_program
+from farflung.verify.canon.shipping import Shipped
 from farflung.verify.io.tracer import Tracer, TraceStep
 
 MODULE: Final = "farflung.verify.io.tracer"
@@ -25,28 +33,50 @@ CPU_SECONDS: Final = 600  # of one trace: some two for a GPT of 4 layers
 SECONDS: Final = 1200.0  # the same on a busy machine, and for a model that sleeps
 
 
+class Traced(NamedTuple):
+    """What a model's trace gave: `verify.canon.shipping.Shipped` encoded, or why there is none."""
+
+    shipped: bytes
+    why: str
+
+
 class Found(NamedTuple):
-    """What a submission says of its class: the program that names the graph, or why there is none."""
+    """What a submission says of its class: the program of its work, or why there is none."""
 
     program: Program
     unproven: str
 
 
-async def classify(folder: RunFolder, spec: JobSpec, module: bytes) -> Found:
-    """Traces the model where that decides the job's class, and keeps the graph in the run's folder.
+async def trace(folder: RunFolder, spec: JobSpec, module: bytes) -> Traced:
+    """Traces the model where that decides the job's class. Raises what `classify` does of a model without a graph."""
+    if why := proof.known(spec):
+        return Traced(b"", why)
+    try:
+        data = encode(await _traced(folder, TraceStep(spec, module)))
+        await asyncio.to_thread(shipping.read, data)
+    except FarflungError as error:
+        return Traced(b"", _unproven(spec, error))
+    return Traced(data, "")
+
+
+def classify(
+    folder: RunFolder, spec: JobSpec, layout: Layout, tolerance: Tolerance, data: bytes, traced: Traced
+) -> Found:
+    """The job's program, put together from its parts, of which `data` is the packed data set; what is shipped is kept
+    in the run's folder.
 
     Raises SpecError FF-APP-341 (asked to be proven, and the model is outside the whitelist: the operation and the
     model's line are named), PolicyError FF-APP-342 (outcome only, and dearer than that may be).
     """
-    if why := proof.known(spec):
-        return Found(Program(), why[: limits.REASON_LENGTH])
+    if traced.why:
+        return Found(Program(), traced.why[: limits.REASON_LENGTH])
     try:
-        data = await _traced(folder, TraceStep(spec, module))
-        await asyncio.to_thread(graph.read, data)
+        parts = shipping.read(traced.shipped)
+        program = assemble(spec, layout, tolerance, *parts, dataset.unpack(data).train).program
     except FarflungError as error:
-        return _unproven(spec, error)
-    write_atomic(folder.graph_file, data, "run.graph")
-    return Found(Program(graph=digest(NS_GRAPH, data)), "")
+        return Found(Program(), _unproven(spec, error)[: limits.REASON_LENGTH])
+    write_atomic(folder.graph_file, traced.shipped, "run.graph")
+    return Found(program, "")
 
 
 def told(terms: Terms) -> Classed:
@@ -56,28 +86,34 @@ def told(terms: Terms) -> Classed:
 
 
 def graph_bytes(folder: RunFolder) -> bytes:
-    """The graph that the run's terms name, or nothing."""
+    """What is shipped of the model beside its module, or nothing."""
     return folder.graph_file.read_bytes() if folder.graph_file.exists() else b""
 
 
-def check_shipped(terms: Terms, data: bytes) -> None:
-    """What a node was sent as the job's graph is the one that its terms name, and a sound one.
+def parts(terms: Terms, data: bytes, shipped: bytes) -> Parts | None:
+    """The job's program with all that it stands for, as this node makes it of the packed data set and of what it was
+    sent; None: the job has none.
 
-    Raises VerificationError FF-APP-343 (another one), ProtocolError of core.canon.graph.read (no graph).
+    Raises VerificationError FF-APP-343 (another graph than the terms name), ProtocolError of shipping.read, SpecError
+    FF-VERI-100 to -102 (the terms state another program than their parts make).
     """
     if not terms.is_proven:
-        return
-    if digest(NS_GRAPH, data) != terms.program.graph:
+        return None
+    graph, constants = shipping.read(shipped)
+    if graph_id(graph) != terms.program.graph:
         raise VerificationError(
             "FF-APP-343",
             "the graph is not the one that the job's terms name",
-            cause=f"its hash is {digest(NS_GRAPH, data)[:4].hex()}, the terms say {terms.program.graph[:4].hex()}",
+            cause=f"its hash is {graph_id(graph)[:4].hex()}, the terms say {terms.program.graph[:4].hex()}",
             hint="take no part: a dispute over this job could not be played",
         )
-    graph.read(data)
+    tokens = dataset.unpack(data).train
+    made = assemble(terms.spec, terms.layout, terms.tolerance, graph, constants, tokens)
+    check_program(terms.program, made)
+    return made
 
 
-async def _traced(folder: RunFolder, request: TraceStep) -> bytes:
+async def _traced(folder: RunFolder, request: TraceStep) -> Shipped:
     """The tracer's answer; its process is gone when this returns."""
     bounds = Limits(cpu_seconds=CPU_SECONDS)
     scratch, log = folder.root / "tracer", folder.root / "tracer.log"
@@ -91,8 +127,8 @@ async def _traced(folder: RunFolder, request: TraceStep) -> bytes:
         process.terminate()
 
 
-def _unproven(spec: JobSpec, error: FarflungError) -> Found:
-    """The job without a graph, if it may be."""
+def _unproven(spec: JobSpec, error: FarflungError) -> str:
+    """Why the job has no program, if it may be without."""
     why = f"{error.message}: {error.cause}" if error.cause else error.message
     if spec.audit.proof == "proven":
         raise SpecError(
@@ -109,4 +145,4 @@ def _unproven(spec: JobSpec, error: FarflungError) -> Found:
             cause=why,
             hint=f'set unit_price = "{most}", or change the model',
         ) from error
-    return Found(Program(), why[: limits.REASON_LENGTH])
+    return why

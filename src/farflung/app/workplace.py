@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from farflung.app import objects
-from farflung.app.tracing import check_shipped
+from farflung.app import objects, tracing
 from farflung.app.wire import Start
 from farflung.app.wrapping import KEY_BYTES
 from farflung.core import limits
+from farflung.core.crypto import NS_TRIAL, SigningKey
 from farflung.core.errors import RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.job.cheats import HONEST
@@ -18,7 +19,12 @@ from farflung.job.spec import Terms
 from farflung.net.messages import Kind
 from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest, open_object
-from farflung.train import messages
+from farflung.train import messages, segments, snapshot
+from farflung.train.segments import BorderState
+from farflung.train.snapshot import PublicState
+from farflung.verify.canon import trial
+from farflung.verify.canon.programs import Parts
+from farflung.verify.canon.shipping import SHIPPED_BYTES
 
 ReplyT = TypeVar("ReplyT", bound=messages.Reply)
 
@@ -46,10 +52,14 @@ async def ask(worker: Worker, message: messages.Request, kind: type[ReplyT]) -> 
 class Workplace:
     """One job's on one node. `job_key` and `worker` are there once the lease has started."""
 
-    def __init__(self, me: PeerId, terms: Terms, disk: Disk, dial: objects.Dial, dataset_bytes: int) -> None:
+    def __init__(
+        self, key: SigningKey, terms: Terms, disk: Disk, dial: objects.Dial, dataset_bytes: int
+    ) -> None:
         """`dataset_bytes`: what the proposal said of the data set's size."""
-        self._me, self._terms, self._disk, self._dial = me, terms, disk, dial
+        self._me, self._draw = key.public, key.secret(NS_TRIAL, terms.id)
+        self._terms, self._disk, self._dial = terms, disk, dial
         self._dataset_bytes = dataset_bytes
+        self._lists: tuple[Manifest, ...] = ()  # of data set and graph, once they are here
         self.job_key = b""
         self.worker: Worker | None = None
 
@@ -67,7 +77,7 @@ class Workplace:
             "the data set": start.dataset.content != self._terms.dataset
             or start.dataset.size > self._dataset_bytes,
             "the module": not self._is_module(start.module),
-            "the graph": start.graph.size > (limits.GRAPH_BYTES if self._terms.is_proven else 0),
+            "the graph": start.graph.size > (SHIPPED_BYTES if self._terms.is_proven else 0),
             **further,
         }
         for what, is_wrong in faults.items():
@@ -83,18 +93,49 @@ class Workplace:
 
     async def enter(
         self, start: Start, job_key: bytes, worker: Worker, requester: PeerId, cheat: str = HONEST
-    ) -> None:
-        """Brings data, module and graph here, checks the graph, and sets the worker up; until that is done it does not
-        count as set up. Raises VerificationError FF-APP-343 and what core.canon.graph.read raises.
+    ) -> Parts | None:
+        """Brings data, module and graph here, checks the job's program, and sets the worker up; until that is done it
+        does not count as set up. Returns the program with its parts; raises what tracing.parts raises.
         """
         self.job_key, self.worker = job_key, None
         dataset = await self.bring(start.dataset, (requester,), Kind.JOIN)
         module = await self.bring(start.module, (requester,), Kind.JOIN)
         graph = await self.bring(start.graph, (requester,), Kind.JOIN)
-        await asyncio.to_thread(check_shipped, self._terms, graph)
+        self._lists = start.dataset, start.graph
+        parts = await asyncio.to_thread(tracing.parts, self._terms, dataset, graph)
         setup = messages.Setup(self._terms.spec, dataset, module, start.member, self._me, cheat=cheat)
         await ask(worker, setup, messages.Ready)
         self.worker = worker
+        return parts
+
+    async def parts(self) -> Parts | None:
+        """The job's program with its parts, made again of what lies on this disk; None: the job has none."""
+        if not self._lists:
+            return None
+        data, graph = [await self.bring(each, (), Kind.JOIN) for each in self._lists]
+        return await asyncio.to_thread(tracing.parts, self._terms, data, graph)
+
+    async def try_graph(self, parts: Parts | None, packed: bytes, member: int) -> None:
+        """One step of a round that is this node's secret, natively and by the job's graph, from a public state.
+
+        `member`: whose batches. Raises SpecError FF-VERI-104 (the graph is another step), and what the worker raises of
+        training that fails.
+        """
+        if parts is None:
+            return
+        terms, spec = self._terms, self._terms.spec
+        held = snapshot.unpack(packed, terms.layout)
+        public = PublicState(int.from_bytes(self._draw, "little") % spec.rounds, held.params, held.vectors)
+        data = snapshot.pack(public, terms.layout)
+        ends = [BorderState(public.round, 0)]
+        for _ in range(2):  # the second step has what the optimizer made of the first
+            start = segments.pack(replace(ends[-1], params=None), spec.optimizer, terms.layout)
+            # So many steps as segments: the first segment is one step.
+            reran = await self.ask(messages.Rerun(data, member, 0, start, spec.segments), messages.Reran)
+            ends.append(segments.unpack(reran.end, spec.optimizer, terms.layout, public.round))
+        begin = replace(ends[1], params=None)
+        about = parts, terms.layout, terms.tolerance, public.params, member, (begin, ends[2])
+        await asyncio.to_thread(trial.check_step, *about)
 
     async def bring(self, manifest: Manifest, sources: tuple[PeerId, ...], kind: Kind) -> bytes:
         """An object of the job, from the first source that has it; it stays in the node's store."""

@@ -49,6 +49,7 @@ PLANNED_SEGMENTS: Final = (
 
 # Canonical graphs
 GRAPH_BYTES: Final = 16 * MIB
+CONSTANTS_BYTES: Final = 16 * MIB  # a module's own, shipped with its graph
 GRAPH_INPUTS: Final = 1 << 17
 GRAPH_NODES: Final = 1 << 17
 GRAPH_OUTPUTS: Final = 1 << 17

@@ -265,8 +265,8 @@ class Terms(Wire, frozen=True):
     lineage: tuple[Ancestor, ...] = ()  # what it stands on, nearest first: each stands on the ones behind it
     dtype: Literal["float32"] = "float32"  # of weights and arithmetic: one class so far, and it is said
     stake: int = 0  # micro-credits that each provider and each verifier of the job puts up
-    program: Program = Program()  # whose graph is of one step; Program(): outcome only
-    unproven: str = "no step was traced"  # why there is no graph, for people; "" where there is one
+    program: Program = Program()  # of its canonical execution; Program(): outcome only
+    unproven: str = "no step was traced"  # why there is no program, for people; "" where there is one
 
     @property
     def is_proven(self) -> bool:

@@ -2,7 +2,7 @@
 
 All but the traced graph and the module's buffers follows from the terms and the data set, so that only the graph has
 to be shipped. Whoever takes part assembles the program anew and compares (`check_program`), and tries the graph against
-the step that it will train (`agrees`): a submitter who swaps either is refused before work begins.
+the step that it will train (`trial`): a submitter who swaps either is refused before work begins.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from farflung.core.canon.tiles import tile_count
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError, SpecError
 from farflung.core.layout import Float32, Layout
+from farflung.job.proof import hidden_start
 from farflung.job.spec import JobSpec, Tolerance
 from farflung.train.inner import VECTORS
 from farflung.train.order import Tokens
@@ -108,13 +109,8 @@ def check_program(stated: Program, parts: Parts) -> None:
 
 def _check_job(spec: JobSpec) -> None:
     """What a step does must follow from the border's weights and vectors alone."""
-    odd = {
-        "sync.method = dgc masks the momentum by what is unsent": spec.sync.method == "dgc",
-        "sync.fragments over 1 starts from weights that nobody committed to": spec.sync.fragments > 1,
-        "sync.delay starts from weights that nobody committed to": spec.sync.delay > 0,
-    }
-    if any(odd.values()):
-        raise _no_program("; ".join(cause for cause, is_so in odd.items() if is_so))
+    if why := hidden_start(spec):
+        raise _no_program(why)
 
 
 def _check_size(program: Program) -> None:

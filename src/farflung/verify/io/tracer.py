@@ -21,8 +21,9 @@ from farflung.job.spec import JobSpec
 from farflung.train.io.loading import uncollected
 from farflung.train.io.worker import HEAD_BYTES, Channel, broken
 from farflung.train.messages import Broken
+from farflung.verify.canon.shipping import SHIPPED_BYTES, Shipped, shipped
 
-REPLY_BYTES = limits.GRAPH_BYTES + 64 * limits.KIB
+REPLY_BYTES = SHIPPED_BYTES + 64 * limits.KIB
 
 
 class TraceStep(Wire, frozen=True, tag="trace-step"):
@@ -32,12 +33,6 @@ class TraceStep(Wire, frozen=True, tag="trace-step"):
     module: bytes
 
 
-class StepTraced(Wire, frozen=True, tag="step-traced"):
-    """Canonical bytes of core.canon.graph, which whoever gets them checks."""
-
-    graph: bytes
-
-
 class Tracer:
     """The submitter's end of the socket, which it owns: one request."""
 
@@ -45,8 +40,8 @@ class Tracer:
         connection.setblocking(False)
         self._connection = connection
 
-    async def trace(self, request: TraceStep) -> bytes:
-        """The graph's bytes, at most limits.GRAPH_BYTES of them, not looked into.
+    async def trace(self, request: TraceStep) -> Shipped:
+        """The graph's bytes and constants, not looked into.
 
         Raises VerificationError with the tracer's own code when the model has no canonical graph, RunError FF-VERI-110
         when the process is gone or answers something else.
@@ -62,9 +57,9 @@ class Tracer:
             ) from None
         if isinstance(reply, Broken):
             raise VerificationError(reply.code, reply.message, cause=reply.cause, hint=reply.hint)
-        return reply.graph
+        return reply
 
-    async def _exchange(self, data: bytes) -> StepTraced | Broken:
+    async def _exchange(self, data: bytes) -> Shipped | Broken:
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
         await loop.sock_sendall(self._connection, data)
@@ -72,7 +67,7 @@ class Tracer:
         if size > REPLY_BYTES:
             raise EOFError(f"it answers with {size} bytes")
         raw = await self._exactly(size)
-        return cast(StepTraced | Broken, decode(raw, cast(type[Any], StepTraced | Broken), REPLY_BYTES))
+        return cast(Shipped | Broken, decode(raw, cast(type[Any], Shipped | Broken), REPLY_BYTES))
 
     async def _exactly(self, size: int) -> bytes:
         loop = asyncio.get_running_loop()
@@ -85,21 +80,24 @@ class Tracer:
         return bytes(data)
 
 
-def answer(request: TraceStep) -> StepTraced | Broken:
-    """The graph of one step, or why there is none. Loads torch."""
+def answer(request: TraceStep) -> Shipped | Broken:
+    """The graph of one step with its constants, or why there is none. Loads torch."""
     from farflung.train import model  # torch takes seconds to load: only here
-    from farflung.verify.canon.trace import traced
+    from farflung.verify.canon.trace import buffers, traced
 
     try:
-        graph = encode(traced(model.build(request.spec, request.module), request.spec))
-        if len(graph) > limits.GRAPH_BYTES:
+        built = model.build(request.spec, request.module)
+        found = shipped(traced(built, request.spec), buffers(built))
+        constants = sum(map(len, found.constants))
+        if len(found.graph) > limits.GRAPH_BYTES or constants > limits.CONSTANTS_BYTES:
             raise VerificationError(
                 "FF-VERI-111",
                 "the graph of one step is too large",
-                cause=f"{len(graph)} bytes, and the limit is {limits.GRAPH_BYTES}",
+                cause=f"{len(found.graph)} bytes and {constants} of constants, and the limits are "
+                f"{limits.GRAPH_BYTES} and {limits.CONSTANTS_BYTES}",
                 hint="make the model smaller, or run the job as outcome only",
             )
-        return StepTraced(graph)
+        return found
     except FarflungError as error:
         return broken(error)
 
