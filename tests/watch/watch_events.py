@@ -36,6 +36,8 @@ def _value(kind: object) -> st.SearchStrategy[object]:
         return st.lists(st.sampled_from(PEERS) | TEXT, max_size=6).map(tuple)
     if kind == float | None:
         return st.none() | REAL
+    if kind == tuple[int, ...]:
+        return st.lists(st.integers(0, 1 << 20), max_size=4).map(tuple)
     raise TypeError(f"no strategy for {kind}")
 
 

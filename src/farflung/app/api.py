@@ -230,6 +230,7 @@ def run(
     callbacks: Sequence[Callback | Watch] = (),
     out: str | Path | None = None,
     cheat: str | None = None,
+    dispute: bool = False,
     baseline: bool | None = None,
     relay_price: int | None = None,
     relay_most: int | None = None,
@@ -244,6 +245,8 @@ def run(
     out: the run's folder; None: a new one below `runs`, or below FARFLUNG_RUNS.
     cheat: what one drawn provider does instead of its work, "none" for nobody. None: it skips its work when nothing
         but the preset "local" is asked for, and nobody cheats otherwise.
+    dispute: whether who is found guilty contests it, on a ledger where a dispute is played down to one element; then
+        the drawn provider cheats, whatever else is asked for.
     baseline: whether one machine trains on the same tokens, to compare with. None: as for `cheat`.
     relay_price: micro-credits that relays are paid for a GiB; 0: nothing; None: a small price.
     relay_most: micro-credits that all relays together may cost; None: what the plan puts aside.
@@ -254,7 +257,14 @@ def run(
     Raises farflung.core.errors.FarflungError with a code, a cause and a hint.
     """
     resolved, identity = _resolved(
-        spec, preset, set, cheat=cheat, baseline=baseline, relay_price=relay_price, relay_most=relay_most
+        spec,
+        preset,
+        set,
+        cheat=cheat,
+        baseline=baseline,
+        relay_price=relay_price,
+        relay_most=relay_most,
+        disputes=dispute,
     )
     root = asking.new_root(Path(out) if out is not None else None, resolved.spec.name)
     hooks = Callbacks(root, callbacks)
@@ -314,6 +324,7 @@ def _resolved(
     baseline: bool | None = None,
     relay_price: int | None = None,
     relay_most: int | None = None,
+    disputes: bool = False,
 ) -> tuple[Resolved, Identity]:
     flags = {
         key: str(value).lower() if isinstance(value, bool) else str(value)
@@ -321,6 +332,5 @@ def _resolved(
     }
     is_path = isinstance(spec, str) and spec.endswith(".toml") and "\n" not in spec
     job = Path(spec) if isinstance(spec, str) and is_path else spec
-    return asking.resolve(
-        job, preset, flags, cheat=cheat, baseline=baseline, relay_price=relay_price, relay_most=relay_most
-    )
+    paid = relay_price, relay_most
+    return asking.resolve(job, preset, flags, None, cheat, baseline, *paid, disputes=disputes)

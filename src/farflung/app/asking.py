@@ -69,15 +69,18 @@ def resolve(
     baseline: bool | None = None,
     relay_price: int | None = None,
     relay_most: int | None = None,
+    disputes: bool = False,
 ) -> tuple[Resolved, Identity]:
     """The resolved configuration and the identity of a new run, from a job file's path or its text.
 
-    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243, -247 (relays' pay). Relative paths in the
-    job start from the file's folder, else from `base`. `cheat` names what one of the providers does instead of its work
-    (job.cheats); None: it skips its work in the run that shows what audits are for, and nobody cheats in a run of your
-    own. `baseline`: whether one machine is trained on the same tokens to compare with; None: only in that first run.
+    Raises SpecError FF-JOB-0xx, UsageError FF-APP-019 (no such cheat), -243, -247 (relays' pay), -387 (no dispute).
+    Relative paths in the job start from the file's folder, else from `base`. `cheat` names what one of the providers
+    does instead of its work (job.cheats); None: it skips its work in the run that shows what audits are for, and nobody
+    cheats in a run of your own. `baseline`: whether one machine is trained on the same tokens to compare with; None:
+    only in that first run.
     `relay_price`: micro-credits a GiB for relays; None: fares.PRICE, or 0 for more nodes than a pass can name.
-    `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside.
+    `relay_most`: micro-credits that relays may cost together; None: what the plan puts aside. `disputes`: who is found
+    guilty contests it; then somebody cheats, unless `cheat` names nobody.
     """
     text = read_job(job) if isinstance(job, Path) else job
     name = job.name if isinstance(job, Path) else "the given text"
@@ -87,7 +90,7 @@ def resolve(
     whole = "\n".join(show.lines(resolved)) + "\n"
     is_shown = job is None and preset == SHOWN
     if cheat is None:
-        cheat = cheats.DEFAULT if is_shown and resolved.spec.is_audited else cheats.HONEST
+        cheat = cheats.DEFAULT if (is_shown or disputes) and resolved.spec.is_audited else cheats.HONEST
     elif cheat not in cheats.KINDS:
         raise UsageError(
             "FF-APP-019",
@@ -95,10 +98,25 @@ def resolve(
             cause=f"there are {', '.join(cheats.KINDS)}",
             hint=f"farflung run --cheat {cheats.DEFAULT}",
         )
+    if disputes:
+        _must_be_caught(resolved.spec, cheat)
     compares = is_shown if baseline is None else baseline
     fare = _fare(resolved.spec, relay_price)
     begun = (folders.FORMAT, time.time(), whole, str(start.resolve()))
-    return resolved, Identity(*begun, cheat, compares, relay_price=fare, relay_most=_most(relay_most))
+    most = _most(relay_most)
+    return resolved, Identity(*begun, cheat, compares, relay_price=fare, relay_most=most, disputes=disputes)
+
+
+def _must_be_caught(spec: JobSpec, cheat: str) -> None:
+    """A dispute begins with a verdict. Raises UsageError FF-APP-387."""
+    if cheat != cheats.HONEST and spec.is_audited:
+        return
+    raise UsageError(
+        "FF-APP-387",
+        "there is nothing to dispute in this run",
+        cause="nobody cheats in it" if spec.is_audited else "its job has no audits, so nobody is accused",
+        hint=f"--dispute --cheat {cheats.DEFAULT}, with audit.rate or audit.probation above 0",
+    )
 
 
 def _fare(spec: JobSpec, asked: int | None) -> int:

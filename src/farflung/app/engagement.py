@@ -23,6 +23,7 @@ from farflung.app.failing import as_failure, is_lost_line
 from farflung.app.fanning import Fanning
 from farflung.app.fares import Fare, Fares
 from farflung.app.folder import RunFolder
+from farflung.app.following import Disputes
 from farflung.app.hiring import (
     Asks,
     Budget,
@@ -182,8 +183,15 @@ class Requester:
         await self._fund(ledger, budget)
         self._ledger, self._budget = ledger, self._with_audits(budget)
         self._crew.hire(ledger, self._budget)
-        finished, public = await self._to_end(directory)
-        await (await self._recorder()).catch_up()
+        self._disputes = Disputes(ledger, self._terms.id, self._journal)
+        following = asyncio.create_task(self._disputes.run())
+        try:
+            finished, public = await self._to_end(directory)
+            await (await self._recorder()).catch_up()
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        await self._disputes.over()
         return await self._settle(ledger, finished, public)
 
     async def _to_end(self, directory: Connection) -> tuple[Finished, PublicState]:
@@ -224,7 +232,7 @@ class Requester:
             verifiers = sum(lease.role is Role.AUDIT for lease in leases)
             evidence = self._folder.evidence
             kept = (self._ledger, self._terms, self.log, evidence, verifiers, self._journal)
-            self._recording = Recorder(*kept, self._vouching.hand)
+            self._recording = Recorder(*kept, self._vouching.hand, self._disputes.follow)
         return self._recording
 
     async def _fund(self, ledger: LedgerClient, budget: Budget) -> None:

@@ -34,6 +34,7 @@ class Identity(msgspec.Struct, frozen=True):
     relay_price: int = 0  # micro-credits a GiB that a relay is paid; 0: nothing (app.fares)
     validators: int = 1  # of its ledger, 1 to app.housing.MOST_VALIDATORS
     relay_most: int = 0  # micro-credits that all relays may cost; 0: what the plan puts aside
+    disputes: bool = False  # whether its ledger has disputes, and who cheats contests
 
 
 class RunFolder:

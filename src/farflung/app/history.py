@@ -17,7 +17,8 @@ from farflung.job.spec import JobSpec
 from farflung.watch.fold import Timeline
 
 # One seed gives these, whatever the machine was busy with.
-SAME: Final = ("model_hash", "ledger_root", "loss", "paid")
+LEDGER: Final = "ledger_root"
+SAME: Final = ("model_hash", LEDGER, "loss", "paid")
 
 
 def began(folder: RunFolder, spec: JobSpec) -> events.Began:
@@ -40,9 +41,14 @@ def repeated(folder: RunFolder, timeline: Timeline, result: events.Result) -> ev
     """
     for earlier, past in _alike(folder, timeline):
         if past.rounds == result.rounds:
-            differs = tuple(name for name in SAME if getattr(past, name) != getattr(result, name))
+            differs = tuple(name for name in _same(folder) if getattr(past, name) != getattr(result, name))
             return events.Repeated(run=earlier.name, differs=differs)
     return None
+
+
+def _same(folder: RunFolder) -> tuple[str, ...]:
+    """In a dispute its players move when they can, and who waits makes blocks: no seed tells that ledger."""
+    return tuple(name for name in SAME if name != LEDGER or not folder.read_identity().disputes)
 
 
 def _alike(folder: RunFolder, timeline: Timeline) -> Iterator[tuple[RunFolder, events.Result]]:
@@ -62,10 +68,11 @@ def _alike(folder: RunFolder, timeline: Timeline) -> Iterator[tuple[RunFolder, e
             yield earlier, past.result
 
 
-def _money(identity: Identity) -> tuple[str, int, int, bool, int, int]:
+def _money(identity: Identity) -> tuple[str, int, int, bool, int, int, bool]:
     price, most = identity.relay_price, identity.relay_most
     relays = identity.relays if price else 0
-    return identity.cheat, price, most, bool(price) and identity.lab, relays, identity.validators
+    paid = price, most, bool(price) and identity.lab, relays
+    return identity.cheat, *paid, identity.validators, identity.disputes
 
 
 def _versions(timeline: Timeline) -> tuple[str, str, str] | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from farflung.app.folder import RunFolder
 from farflung.core.events import AnyEvent
-from farflung.watch.fold import Timeline, fold
+from farflung.watch.fold import Timeline, fold, is_told
 from farflung.watch.io import eventlog
 from farflung.watch.io.eventlog import EventLog
 
@@ -37,7 +37,9 @@ class Journal:
             self.timeline = fold(self.timeline, event)
 
     def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
-        """Stamps, stores and shows one event. A clock that jumps back cannot make time run backwards."""
+        """Stamps, stores and shows one event, unless it was told. A clock that jumps back does not move time back."""
+        if is_told(self.timeline, event):
+            return
         at = max(time.time() - self._created, self.timeline.at)
         event = msgspec.structs.replace(event, at=round(at, 3))
         self._log.append(event, durable=durable)

@@ -293,10 +293,10 @@ class LedgerClient:
         """A payer's channel with a relay, open or not; None where there never was one."""
         return await self.row(ChannelRow, channel_key(payer, relay))
 
-    async def blocks(self) -> list[Block]:
-        """All blocks since genesis."""
+    async def blocks(self, first: int = 1) -> list[Block]:
+        """All blocks from height `first` on; since genesis, unless another one is named."""
         found: list[Block] = []
-        while page := (await self._ask(queries.AskBlocks(len(found) + 1), queries.BlocksAre)).blocks:
+        while page := (await self._ask(queries.AskBlocks(first + len(found)), queries.BlocksAre)).blocks:
             found += page
         return found
 

@@ -21,7 +21,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.money import MICRO, Credits, parse_credits, times
 from farflung.job.cheats import HONEST
 from farflung.job.spec import JobSpec
-from farflung.ledger.block import Genesis
+from farflung.ledger.block import LOGICAL_MS, Genesis
 from farflung.ledger.params import DAY_MS, HOUR_MS, Params
 from farflung.net import endpoints as net
 from farflung.net.certificates import Credential, certify
@@ -30,6 +30,10 @@ from farflung.net.io.listening import LOOPBACK
 FEE = Credits(10)  # micro-credits a transaction
 # A provider stakes the price of this many rounds: more than it could save by cheating in one.
 STAKE_ROUNDS = 20
+# Who contests puts up the price of this many: about what executing a segment canonically costs both sides.
+BOND_ROUNDS = 10
+# A side of a dispute has so many blocks for a move: who computes it on a busy computer is in time, who is silent loses.
+DISPUTE_BLOCKS = 240
 POCKET = MICRO  # credits for fees, beyond budget or stake
 DELTA_MS = 500  # by which validators of one computer hear each other, however busy it is
 JOB_MS = 30 * DAY_MS
@@ -47,15 +51,26 @@ def cheater_of(spec: JobSpec) -> int:
     return int.from_bytes(drawn, "little") % spec.network.providers
 
 
-def genesis_of(spec: JobSpec, validators: int = 1) -> Genesis:
-    """The genesis of a job's local ledger: it follows from the job and the number of validators."""
+def bond_of(spec: JobSpec) -> Credits:
+    """What who contests puts up at least, where there are disputes."""
+    return times(parse_credits(spec.unit_price), BOND_ROUNDS * spec.round_tokens)
+
+
+def genesis_of(spec: JobSpec, validators: int = 1, *, disputes: bool = False) -> Genesis:
+    """The genesis of a job's local ledger: it follows from the job, the number of validators, and whether whoever is
+    accused may contest.
+    """
     keys, pocket, stake = Keys(spec, MOST_RELAYS, validators), POCKET, stake_of(spec)
+    if disputes:
+        pocket = Credits(pocket + bond_of(spec))
     accounts = [(keys.requester.public, parse_credits(spec.budget) + pocket + fares.FUNDS)]
     accounts += [(key.public, stake + pocket) for key in (*keys.providers, *keys.verifiers)]
     accounts += [(key.public, pocket) for key in keys.relays]
     law = Params(fee_min=FEE)
     if validators > 1:  # without work there are no blocks: what the run proves at its end is of one of them
         law = replace(law, delta_ms=DELTA_MS, idle_ms=HOUR_MS)
+    if disputes:
+        law = replace(law, dispute_ms=DISPUTE_BLOCKS * LOGICAL_MS, bond_min=bond_of(spec))
     seats = tuple(key.public for key in keys.validators)
     return Genesis(f"local-{spec.seed}", 0, tuple(accounts), seats, law)
 
@@ -68,7 +83,13 @@ def machine_of(account: SigningKey) -> Credential:
 
 def chain_of(run: RunFolder, spec: JobSpec) -> Hash:
     """The chain of a run's local ledger."""
-    return genesis_of(spec, run.read_identity().validators).chain
+    return genesis_in(run, spec).chain
+
+
+def genesis_in(run: RunFolder, spec: JobSpec) -> Genesis:
+    """The genesis of a run's local ledger."""
+    identity = run.read_identity()
+    return genesis_of(spec, identity.validators, disputes=identity.disputes)
 
 
 class Keys:
@@ -124,14 +145,17 @@ class LocalNetwork:
         relays: int = 1,
         relay_price: int = 0,
         validators: int = 1,
+        *,
+        disputes: bool = False,
     ) -> None:
         """`housing`: where its processes are; None: on loopback. `relays`: how many, if anybody needs one.
 
         `relay_price`: micro-credits that each of them is paid for a GiB; 0: nothing. `validators`: of the ledger.
+        `disputes`: whether its law has them; then the cheater contests.
         """
         self.housing = housing or Loopback()
         self.spec, self.keys = spec, Keys(spec, relays, validators)
-        self.genesis = genesis_of(spec, validators)
+        self.genesis, self._disputes = genesis_of(spec, validators, disputes=disputes), disputes
         self.unit_price, self.stake = parse_credits(spec.unit_price), stake_of(spec)
         self._cheat, self._relay_price = cheat, relay_price
 
@@ -203,10 +227,12 @@ class LocalNetwork:
 
     def provider(self, index: int, folder: str, ledger: Place, relays: Sequence[Place], flops: int) -> Report:
         """A provider's configuration: the first ones are reached at relays only, and one may cheat."""
+        is_cheater = self._cheat != HONEST and index == cheater_of(self.spec)
         return {
             **self.node(f"provider-{index}", self.keys.providers[index], folder, ledger, flops),
             "relays": [relay.config for relay in relays] if index < self.reached.hidden else [],
-            "cheat": self._cheat if index == cheater_of(self.spec) else HONEST,
+            "cheat": self._cheat if is_cheater else HONEST,
+            "contests": self._disputes and is_cheater,
         }
 
     def verifier(self, index: int, folder: str, ledger: Place, relays: Sequence[Place], flops: int) -> Report:

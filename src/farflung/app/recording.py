@@ -30,6 +30,7 @@ from farflung.verify.evidence import Evidence, claim_of, evidence_hash
 from farflung.verify.tally import Guilty, Tally
 
 Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
+Follow = Callable[[PeerId, int, int], None]
 
 
 class Recorder:
@@ -44,11 +45,15 @@ class Recorder:
         verifiers: int,
         journal: Emitter,
         hand: Hand = lambda chain, epoch, earned: None,
+        follow: Follow = lambda node, round, segment: None,
     ) -> None:
-        """`hand` is told of what is recorded, as (chain, newest round, units since the job began): vouchers go out."""
+        """`hand` is told of what is recorded, as (chain, newest round, units since the job began): vouchers go out.
+
+        `follow` hears of each dispute about a segment of a node, pending or decided.
+        """
         self._ledger, self._terms, self._log = ledger, terms, log
         self._evidence, self._verifiers, self._journal = evidence, verifiers, journal
-        self._hand, self._handed = hand, -1
+        self._hand, self._handed, self._follow = hand, -1, follow
         self._told: set[PeerId] = set()  # of whose end this process has told
         self._news = asyncio.Event()
         self._turn = asyncio.Lock()
@@ -109,11 +114,14 @@ class Recorder:
             claim = claim_of(evidence)
             await self._ledger.submit(JobSlash(self._terms.id, guilty.node, claim, guilty.verdicts, named))
         lease = await self._lease(guilty.node)
-        taken, pending = lease.slashed, await self._disputed(guilty.node)
+        dispute = await dispute_of(self._ledger, self._terms.id, guilty.node)
+        taken, pending = lease.slashed if dispute is None else 0, 0 if dispute is None else dispute.taken
         finders = finders_of(lease, taken, [signed.verdict.verifier for signed in guilty.verdicts])
         bounty = share_of(taken, len(finders)) * len(finders)
         self._told.add(guilty.node)
         verdict = guilty.verdicts[0].verdict
+        if dispute is not None:
+            self._follow(guilty.node, guilty.round, verdict.segment)
         self._journal.emit(
             Caught(
                 peer=guilty.node.hex(),
@@ -133,11 +141,6 @@ class Recorder:
 
     async def _lease(self, node: PeerId) -> LeaseRow:
         return next(x for x in await self._ledger.leases(self._terms.id) if x.node == node)
-
-    async def _disputed(self, node: PeerId) -> int:
-        """Micro-credits of the node's stake that a dispute holds; 0 where there is none, or it is decided."""
-        row = await dispute_of(self._ledger, self._terms.id, node)
-        return row.taken if row is not None and row.is_pending else 0
 
     def _read_evidence(self, path: Path) -> Evidence:
         try:

@@ -78,7 +78,7 @@ class Run:
         self._journal = Journal(folder.events_file, identity.created, watchers)
         self._note_session()
         made = (identity.cheat, self._housing, identity.relays, identity.relay_price, identity.validators)
-        self._network = LocalNetwork(self._spec, *made)
+        self._network = LocalNetwork(self._spec, *made, disputes=identity.disputes)
         self._processes = Processes(folder, self._network, self._journal, self._hear)
         self._scorer: Scorer | None = None
         self._main: asyncio.Task[Any] | None = None
@@ -271,7 +271,6 @@ class Run:
         endpoint = Endpoint(
             machine_of(self._network.keys.requester), serve_nothing, counter, manners=thrift.manners()
         )
-
         reaches = reaches_of(self._processes.validators, endpoint)
         network, tell = self._network, self._journal.emit
         ledger = client_in_run(reaches, network.keys.requester, network.genesis, tell)
@@ -290,6 +289,7 @@ class Run:
     def _result(self, outcome: Outcome, layout: Layout, losses: Losses, ending: Ending) -> events.Result:
         timeline, rounds = self._journal.timeline, outcome.rounds
         steps, peers = rounds * self._spec.sync.steps, self._spec.network.providers
+        slashed, bounty, burnt = timeline.lost
         return events.Result(
             loss=losses.end,
             loss_start=losses.start,
@@ -301,9 +301,9 @@ class Run:
             segments_audited=len(timeline.audits),
             caught=tuple(timeline.caught),
             paid=outcome.paid,
-            slashed=sum(c.slashed for c in timeline.caught.values()),
-            bounty=sum(c.bounty for c in timeline.caught.values()),
-            burnt=sum(c.burnt for c in timeline.caught.values()),
+            slashed=slashed,
+            bounty=bounty,
+            burnt=burnt,
             refunded=outcome.refunded,
             sum=ending.sum,
             model_hash=outcome.output,

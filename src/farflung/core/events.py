@@ -12,6 +12,8 @@ import msgspec
 
 from farflung.core.events_base import Event as Event
 from farflung.core.events_of_class import Classed as Classed
+from farflung.core.events_of_disputes import Played as Played
+from farflung.core.events_of_disputes import Ruled as Ruled
 from farflung.core.events_of_ledger import ChainsCompared as ChainsCompared
 from farflung.core.events_of_ledger import ValidatorKilled as ValidatorKilled
 from farflung.core.events_of_plan import Planned as Planned
@@ -341,6 +343,8 @@ AnyEvent = (
     | Drawn
     | AuditConcluded
     | Caught
+    | Played
+    | Ruled
     | Restarted
     | Settled
     | RelayPaid

@@ -102,7 +102,9 @@ class Timeline(Struct, frozen=True):
     chains: events.ChainsCompared | None = None
     drawn: Mapping[Segment, events.Drawn] = _NOTHING
     audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
-    caught: Mapping[str, events.Caught] = _NOTHING  # by peer
+    caught: Mapping[str, events.Caught] = _NOTHING  # by peer; without those whom a dispute freed
+    games: Mapping[str, tuple[events.Played, ...]] = _NOTHING  # by the accused, rung by rung
+    ruled: Mapping[str, events.Ruled] = _NOTHING  # by the accused
     reexecuted: Mapping[str, int] = _NOTHING  # contributions computed again, by peer
     sessions: int = 1
     resumed: events.Resumed | None = None  # the session that is under way, where it is not the first
@@ -123,6 +125,14 @@ class Timeline(Struct, frozen=True):
         """All kinds together."""
         by = self.sent
         return by.sync + by.audit + by.join + by.control + by.relay
+
+    @property
+    def lost(self) -> tuple[int, int, int]:
+        """Micro-credits that were slashed, that went to finders and that were burnt: of the guilty and of accusers."""
+        caught, ruled = self.caught.values(), self.ruled.values()
+        lost, gained = sum(each.lost for each in ruled), sum(each.gained for each in ruled)
+        slashed, burnt = sum(each.slashed for each in caught), sum(each.burnt for each in caught)
+        return slashed + lost, sum(each.bounty for each in caught), burnt + lost - gained
 
     @property
     def last_round(self) -> events.RoundClosed | None:
@@ -220,6 +230,18 @@ def _resume(t: Timeline, event: events.Resumed) -> Timeline:
     )
 
 
+def is_told(t: Timeline, event: AnyEvent) -> bool:
+    """Whether this was told of a dispute before: a session that takes over tells all of it from its begin."""
+    match event:
+        case events.Played(peer=peer, stage=stage, level=level):
+            return any((each.stage, each.level) == (stage, level) for each in t.games.get(peer, ()))
+        case events.Ruled(peer=peer):
+            return peer in t.ruled
+        case events.Caught(peer=peer, pending=pending):
+            return bool(pending) and peer in t.ruled
+    return False
+
+
 def fold(timeline: Timeline, event: AnyEvent) -> Timeline:
     """The timeline after `event`."""
     t = replace(timeline, at=max(timeline.at, event.at))
@@ -302,6 +324,8 @@ def _train(t: Timeline, event: AnyEvent) -> Timeline:
 
 def _verify(t: Timeline, event: AnyEvent) -> Timeline:
     """An audit that a coordinator tells of again after its restart is the same audit."""
+    if is_told(t, event):
+        return t
     match event:
         case events.Drawn():
             return replace(t, drawn=_with(t.drawn, (event.round, event.peer, event.segment), event))
@@ -309,7 +333,22 @@ def _verify(t: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, audits=_with(t.audits, (event.round, event.peer, event.segment), event))
         case events.Caught():
             return replace(t, caught=_with(t.caught, event.peer, event))
+        case events.Played():
+            return replace(t, games=_with(t.games, event.peer, _listed(t.games.get(event.peer, ()), event)))
+        case events.Ruled():
+            return _rule(t, event)
     return t
+
+
+def _rule(t: Timeline, event: events.Ruled) -> Timeline:
+    """Whose stake was pending is caught now, with what it lost, or was not."""
+    t = replace(t, ruled=_with(t.ruled, event.peer, event))
+    before = t.caught.get(event.peer)
+    if before is None:
+        return t
+    lost = replace(before, slashed=event.slashed, bounty=event.bounty, burnt=event.burnt, pending=0)
+    rest = Kept({peer: caught for peer, caught in t.caught.items() if peer != event.peer})
+    return replace(t, caught=rest if not event.slashed else _with(t.caught, event.peer, lost))
 
 
 def _count(t: Timeline, event: events.Traffic | events.Usage) -> Timeline:

@@ -42,6 +42,7 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object pe
     type=click.Choice(cheats.KINDS),
     help="One cheats so. Default: skip if no JOB.",
 )
+@click.option("--dispute", is_flag=True, help="Who cheats contests it, down to one element.")
 @click.option(
     "--baseline/--no-baseline",
     default=None,
@@ -87,6 +88,7 @@ def run(
     rounds: int | None,
     out: Path | None,
     cheat: str | None,
+    dispute: bool,
     baseline: bool | None,
     lab: bool,
     relays: int,
@@ -95,9 +97,7 @@ def run(
     relay_most: float | None,
     as_json: bool,
 ) -> None:
-    """Train a job on a network on this computer, and settle it in test credits.
-    JOB is a TOML file; without it, a small GPT learns Python's own library.
-    """
+    """Train a JOB file (none: a small GPT) on a local network, in test credits."""
     if lab and validators > 1:
         raise click.UsageError("--lab has a ledger of one validator")
     resolved, identity = asking.resolve(
@@ -108,6 +108,7 @@ def run(
         baseline=baseline,
         relay_price=relay_price,
         relay_most=None if relay_most is None else round(relay_most * MICRO),
+        disputes=dispute,
     )
     identity = msgspec.structs.replace(identity, lab=lab, relays=relays, validators=validators)
     root = asking.new_root(out, resolved.spec.name)

@@ -25,7 +25,7 @@ from farflung.app.explorer import routes
 from farflung.app.explorer.answers import Form
 from farflung.app.explorer.exports import Growing, chain_of
 from farflung.app.explorer.shapes import fault_of
-from farflung.app.local import genesis_of
+from farflung.app.local import genesis_in
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, UsageError
@@ -161,7 +161,7 @@ def open_file(named: str | None) -> FileSource:
     if path is not None and (path / CHAIN).is_file():
         return FileSource(path.name, _load(path / CHAIN))
     run = folder.find(asking.runs_folder(), named)
-    genesis = genesis_of(asking.resolve_again(run).spec, run.read_identity().validators)
+    genesis = genesis_in(run, asking.resolve_again(run).spec)
     return FileSource(run.name, _load(run.ledger / CHAIN, genesis), genesis.chain, _terms_of(run))
 
 

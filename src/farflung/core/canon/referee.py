@@ -87,6 +87,26 @@ class Ruling(NamedTuple):
     challenger: bool
 
 
+class Finding(NamedTuple):
+    """The one element that was looked at, `flat` in row-major order, of value `number` of the listing.
+
+    `step` of the segment; where it is the number of its steps: of the judging part. `said` are the canonical bytes of
+    the element in the two tiles, empty in one that has not the size of its place; `law`: what the element is.
+    """
+
+    number: int
+    entry: Entry
+    step: int
+    flat: int
+    said: tuple[bytes, bytes]
+    law: bytes
+
+    @property
+    def ruling(self) -> Ruling:
+        """Who is right."""
+        return Ruling(*(each == self.law for each in self.said))
+
+
 def read(data: bytes) -> Exhibit:
     """An exhibit from its bytes. Raises ProtocolError FF-CORE-020 to -022, FF-CORE-075 (too much in it)."""
     exhibit = decode(data, Exhibit, limits.EXHIBIT_BYTES)
@@ -96,10 +116,15 @@ def read(data: bytes) -> Exhibit:
 
 
 def ruling(case: Case, exhibit: Exhibit) -> Ruling:
-    """Who is right. Raises ProtocolError FF-CORE-063 to -066, -070, -072 to -074, -076 to -079."""
+    """Who is right. Raises what `finding` raises."""
+    return finding(case, exhibit).ruling
+
+
+def finding(case: Case, exhibit: Exhibit) -> Finding:
+    """What the law computes. Raises ProtocolError FF-CORE-063 to -066, -070, -072 to -074, -076 to -079."""
     place = programs.place_of(case.program, case.run.steps, case.leaf)
-    entry = _listed(case.program, exhibit.value)
-    box = tiles.box(entry.shape, programs.tile_at(case.program, exhibit.value.index, entry, place))
+    entry, index = _listed(case.program, exhibit.value), exhibit.value.index
+    box = tiles.box(entry.shape, programs.tile_at(case.program, index, entry, place))
     for node, tile in zip(case.nodes, exhibit.tiles, strict=True):
         if tree.leaf_hash(case.leaf, tile) != node:
             raise ProtocolError("FF-CORE-076", "a tile is not the one that its player committed to")
@@ -109,7 +134,8 @@ def ruling(case: Case, exhibit: Exhibit) -> Ruling:
     flat = (box.top + row) * tiles.matrix(entry.shape)[1] + box.left + column
     truth = _Bench(case, exhibit, place, entry).truth(flat)
     whole = box.shape[0] * box.shape[1] * item
-    return Ruling(*(len(t) == whole and t[at * item : (at + 1) * item] == truth for t in exhibit.tiles))
+    ours, theirs = (t[at * item : (at + 1) * item] if len(t) == whole else b"" for t in exhibit.tiles)
+    return Finding(index, entry, place.step, flat, (ours, theirs), truth)
 
 
 def _first_difference(pair: tuple[bytes, bytes], item: int, count: int) -> int:

@@ -156,7 +156,7 @@ def first_move(draft: Draft, sender: PeerId, op: FirstMove) -> None:
         last = _total(game) - 1
         _wait(draft, replace(game, stage=Stage.VERDICT, level=0, first=last, children=((), ())))
     else:
-        _wait(draft, _deeper(game))
+        _wait(draft, deeper(game))
 
 
 def _with_borders(game: PinpointRow, shown: Sequence[OpenedBorder]) -> PinpointRow:
@@ -187,12 +187,12 @@ def descend(draft: Draft, sender: PeerId, op: Descend) -> None:
         raise _other_children()
     game = replace(game, children=_put(game.children, side, op.children))
     if all(game.children):
-        _wait(draft, _deeper(game))
+        _wait(draft, deeper(game))
     else:
         draft.put(game)
 
 
-def _deeper(game: PinpointRow) -> PinpointRow:
+def deeper(game: PinpointRow) -> PinpointRow:
     """Into the first child that differs: there is one, since the hashes above do."""
     pairs = list(zip(*game.children, strict=True))
     place = next(at for at, (mine, theirs) in enumerate(pairs) if mine != theirs)
@@ -229,10 +229,8 @@ def open_verdict(draft: Draft, _sender: PeerId, op: OpenVerdict) -> None:
 def decide(draft: Draft, _sender: PeerId, op: Referee) -> None:
     """The law computes the first element that differs. Codes: FF-LEDG-346, -355 the exhibit proves nothing."""
     game = _waiting(draft, op.job, op.node, Stage.REFEREE)
-    run, borders = Run(game.begin, game.steps), (game.start, game.claimed)
-    case = Case(game.program, game.round, game.seat, run, *borders, game.roots, game.first, game.nodes)
     try:
-        ruling = referee.ruling(case, referee.read(op.data))
+        ruling = referee.ruling(case_of(game), referee.read(op.data))
     except ProtocolError as error:
         raise PolicyError("FF-LEDG-355", f"the exhibit proves nothing: {error}") from None
     if ruling.accused:
@@ -241,6 +239,12 @@ def decide(draft: Draft, _sender: PeerId, op: Referee) -> None:
         _uphold(draft, game)
     else:
         _forfeit(draft, game)
+
+
+def case_of(game: PinpointRow) -> Case:
+    """What is fixed of the leaf at which a game stands, before anything of it is shown."""
+    run, borders = Run(game.begin, game.steps), (game.start, game.claimed)
+    return Case(game.program, game.round, game.seat, run, *borders, game.roots, game.first, game.nodes)
 
 
 def _waiting(draft: Draft, job: Hash, node: PeerId, stage: Stage) -> PinpointRow:

@@ -1,0 +1,94 @@
+"""`--dispute`: what a run is with it, that its folder alone says so, and that without it nothing is another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from farflung.app import asking, folder, history
+from farflung.app.asking import resolve
+from farflung.app.local import DISPUTE_BLOCKS, LocalNetwork, Place, bond_of, chain_of, cheater_of, genesis_of
+from farflung.core.errors import UsageError
+from farflung.core.ids import PeerId
+from farflung.job.cheats import DEFAULT, HONEST
+from farflung.job.spec import JobSpec
+from farflung.ledger.block import LOGICAL_MS
+
+SPEC = JobSpec()
+
+
+def test_a_ledger_without_disputes_is_the_one_that_it_was() -> None:
+    plain, disputed = genesis_of(SPEC), genesis_of(SPEC, disputes=True)
+    assert plain == genesis_of(SPEC, disputes=False)
+    assert (plain.params.dispute_ms, plain.params.bond_min) == (0, 0)
+    assert disputed.params.dispute_ms == DISPUTE_BLOCKS * LOGICAL_MS
+    assert disputed.params.bond_min == bond_of(SPEC) > 0
+    assert plain.chain != disputed.chain
+
+
+def test_whoever_contests_has_the_bond_beside_its_stake_and_its_fees() -> None:
+    network = LocalNetwork(SPEC, disputes=True)
+    plain, rich = (dict(genesis_of(SPEC, disputes=each).accounts) for each in (False, True))
+    assert all(rich[node] - plain[node] == bond_of(SPEC) for node in network.keys.nodes)
+
+
+def test_the_cheater_and_nobody_else_contests_and_only_where_it_can() -> None:
+    ledger = Place(PeerId(bytes(32)), "127.0.0.1", 1)
+    for disputes in (False, True):
+        network = LocalNetwork(SPEC, DEFAULT, disputes=disputes)
+        told = [network.provider(i, "", ledger, (), 1)["contests"] for i in range(SPEC.network.providers)]
+        assert told == [disputes and i == cheater_of(SPEC) for i in range(SPEC.network.providers)]
+    honest = LocalNetwork(SPEC, HONEST, disputes=True)
+    assert not any(honest.provider(i, "", ledger, (), 1)["contests"] for i in range(SPEC.network.providers))
+
+
+def test_a_run_that_is_to_have_a_dispute_has_a_cheater() -> None:
+    assert resolve(None, "local", {}, disputes=True)[1].cheat == DEFAULT
+    _, own = resolve("rounds = 3", "local", {}, disputes=True)
+    assert (own.cheat, own.disputes) == (DEFAULT, True)
+    assert resolve("rounds = 3", "local", {})[1].cheat == HONEST
+    assert resolve(None, "local", {}, cheat="noise", disputes=True)[1].cheat == "noise"
+
+
+@pytest.mark.parametrize(
+    ("flags", "cheat", "cause"),
+    [
+        ({}, HONEST, "nobody cheats"),
+        ({"audit.rate": "0", "audit.probation": "0"}, None, "no audits"),
+        ({"audit.rate": "0", "audit.probation": "0"}, DEFAULT, "no audits"),
+    ],
+)
+def test_where_nobody_can_be_accused_a_dispute_is_an_error(
+    flags: dict[str, str], cheat: str | None, cause: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        resolve(None, "local", flags, cheat=cheat, disputes=True)
+    assert raised.value.code == "FF-APP-387"
+    assert cause in raised.value.cause
+
+
+def test_the_folder_alone_says_which_ledger_a_run_has(tmp_path: Path) -> None:
+    resolved, identity = resolve(None, "tiny", {}, cheat="skip", disputes=True)
+    run = folder.create(tmp_path / "run", identity)
+    found = folder.RunFolder(run.root)
+    assert chain_of(found, asking.resolve_again(found).spec) == genesis_of(resolved.spec, disputes=True).chain
+    text = found.identity_file.read_text()
+    found.identity_file.write_text(text.replace('"disputes":true', '"disputes":false'))
+    assert chain_of(found, resolved.spec) == genesis_of(resolved.spec).chain
+    found.identity_file.write_text(text.replace(',"disputes":true', ""))  # of a version before
+    assert chain_of(found, resolved.spec) == genesis_of(resolved.spec).chain
+    run.unlock()
+
+
+def test_a_disputed_run_repeats_its_model_and_not_its_ledger(tmp_path: Path) -> None:
+    _, identity = resolve(None, "tiny", {}, cheat="skip", disputes=True)
+    run = folder.create(tmp_path / "run", identity)
+    assert "ledger_root" not in history._same(run)
+    assert "model_hash" in history._same(run)
+    run.unlock()
+    _, identity = resolve(None, "tiny", {}, cheat="skip")
+    plain = folder.create(tmp_path / "plain", identity)
+    assert history._same(plain) == history.SAME
+    assert history._money(identity) != history._money(run.read_identity())
+    plain.unlock()
