@@ -26,7 +26,8 @@ test: setup
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
 
-# Whole trees killed at random times, 20 seeds; each kind of process killed 20 times; the committee's longest.
+# Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times; the
+# committee's longest.
 soak: setup
 	$(BIN)/pytest -m soak -s -v $(ARGS)
 

@@ -29,7 +29,20 @@ SMALL = {
     "evaluate.tokens": "1024",
     "evaluate.final_tokens": "1024",
 }
-ENVIRONMENT = {f"FARFLUNG_{key.upper().replace('.', '_')}": value for key, value in SMALL.items()}
+# What the README shows is of the built-in model: that is made small, too.
+SMALL_GPT = {
+    "model.layers": "1",
+    "model.width": "32",
+    "model.heads": "2",
+    "model.context": "32",
+    "data.limit": "400000",
+    "network.verifiers": "1",
+    "network.hidden": "0",
+    "schedule.warmup": "2",
+}
+ENVIRONMENT = {
+    f"FARFLUNG_{key.upper().replace('.', '_')}": value for key, value in {**SMALL, **SMALL_GPT}.items()
+}
 CLI = ("-m", "farflung.app.cli.main")
 
 

@@ -89,13 +89,19 @@ def test_a_crash_at_any_failpoint_loses_nothing_and_votes_once(
     assert crash_everywhere(tmp_path, monkeypatch, 2) >= 2 * 9
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_a_crash_at_any_failpoint_of_fifty_blocks_loses_nothing_and_votes_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# A block's failpoints are those of the block before it: a chain of twenty for .ci/run, longer ones for `make soak`.
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        pytest.param(20, marks=pytest.mark.slow),
+        pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_a_crash_at_any_failpoint_of_many_blocks_loses_nothing_and_votes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int
 ):
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    assert crash_everywhere(tmp_path, monkeypatch, 50) >= 50 * 9
+    assert crash_everywhere(tmp_path, monkeypatch, blocks) >= blocks * 9
 
 
 def kill_everywhere(folder: Path, blocks: int) -> int:
@@ -119,15 +125,13 @@ def test_a_kill_inside_any_write_of_a_block_loses_nothing_and_votes_once(tmp_pat
     assert kill_everywhere(tmp_path, 1) >= 40
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        pytest.param(5, marks=pytest.mark.slow),
+        pytest.param(50, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
+)
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
-def test_a_kill_inside_any_write_of_ten_blocks_loses_nothing_and_votes_once(tmp_path: Path):
-    assert kill_everywhere(tmp_path, 10) >= 10 * 20
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
-def test_a_kill_inside_any_write_of_fifty_blocks_loses_nothing_and_votes_once(tmp_path: Path):
-    assert kill_everywhere(tmp_path, 50) >= 50 * 20
+def test_a_kill_inside_any_write_of_many_blocks_loses_nothing_and_votes_once(tmp_path: Path, blocks: int):
+    assert kill_everywhere(tmp_path, blocks) >= blocks * 20

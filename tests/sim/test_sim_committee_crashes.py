@@ -6,45 +6,52 @@ import pytest
 from sim_committee import Wires, World
 from sim_committee_app import cheap_signatures
 
-BLOCKS = 50
+BLOCKS, FEWER = (
+    50,
+    20,
+)  # a chain of twenty blocks for .ci/run: each seat leads five times; fifty for `make soak`
 VICTIM = 1
+LENGTHS = [pytest.param(FEWER, marks=pytest.mark.slow), pytest.param(BLOCKS, marks=pytest.mark.soak)]
 
 
-def history(nodes: int, kill_at: tuple[int, str] | None, is_rough: bool = False) -> World:
-    """Fifty blocks, one node dying once; World checks every vote and every final block meanwhile."""
+def history(nodes: int, blocks: int, kill_at: tuple[int, str] | None, is_rough: bool = False) -> World:
+    """So many blocks, one node dying once; World checks every vote and every final block meanwhile."""
     world = World(nodes, delta_ms=40, seed=7)
     world.wires = Wires(delay=5, jitter=30 if is_rough else 0)
     victim = world.nodes[min(VICTIM, nodes - 1)]
     victim.kill_at = kill_at
     with cheap_signatures():
         world.start()
-        assert world.run(10**6, lambda: min(world.heights()) >= BLOCKS)
+        assert world.run(10**6, lambda: min(world.heights()) >= blocks)
     return world
 
 
-def check(nodes: int, write: int, how: str, is_rough: bool = False) -> None:
-    world = history(nodes, (write, how), is_rough)
-    chains = [[block.header.id for block in node.disk.blocks[:BLOCKS]] for node in world.nodes]
+def check(nodes: int, blocks: int, write: int, how: str, is_rough: bool = False) -> None:
+    world = history(nodes, blocks, (write, how), is_rough)
+    chains = [[block.header.id for block in node.disk.blocks[:blocks]] for node in world.nodes]
     assert all(chain == chains[0] for chain in chains), (nodes, write, how)
     assert world.nodes[min(VICTIM, nodes - 1)].life > 1, "it never died"
 
 
-def writes(nodes: int, is_rough: bool = False) -> range:
+def writes(nodes: int, blocks: int, is_rough: bool = False) -> range:
     """Each write of a run in which nobody dies, but for the last few: those may never come in another."""
-    return range(1, history(nodes, None, is_rough).nodes[min(VICTIM, nodes - 1)].writes - 8)
+    undisturbed = history(nodes, blocks, None, is_rough)
+    return range(1, undisturbed.nodes[min(VICTIM, nodes - 1)].writes - 8)
 
 
 @pytest.mark.parametrize("how", ["torn", "whole"])
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_death_at_some_writes_costs_no_block_and_no_vote(nodes: int, how: str) -> None:
-    for write in writes(nodes)[::23]:
-        check(nodes, write, how)
+    for write in writes(nodes, BLOCKS)[::23]:
+        check(nodes, BLOCKS, write, how)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("blocks", LENGTHS)
 @pytest.mark.parametrize("is_rough", [False, True])
 @pytest.mark.parametrize("how", ["torn", "whole"])
 @pytest.mark.parametrize("nodes", [1, 4])
-def test_a_death_at_each_write_costs_no_block_and_no_vote(nodes: int, how: str, is_rough: bool) -> None:
-    for write in writes(nodes, is_rough):
-        check(nodes, write, how, is_rough)
+def test_a_death_at_each_write_costs_no_block_and_no_vote(
+    nodes: int, how: str, is_rough: bool, blocks: int
+) -> None:
+    for write in writes(nodes, blocks, is_rough):
+        check(nodes, blocks, write, how, is_rough)
