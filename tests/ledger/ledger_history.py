@@ -24,6 +24,7 @@ from farflung.ledger import tx
 from farflung.ledger.block import LOGICAL_MS
 from farflung.ledger.chain import Chain
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.exclusions import Appeal, HostTampered
 from farflung.ledger.motions import Admit, Amend, Motion
 from farflung.ledger.params import Params
 from farflung.ledger.rows import AccountRow
@@ -61,7 +62,7 @@ def batches() -> list[list[tuple[SigningKey, tx.Op]]]:
 
 
 def audited_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
-    """The same with verifiers, one of whose findings costs the second node its stake and its pay."""
+    """The same with verifiers, one of whose findings costs the second node its stake, its pay and its place."""
     world, first = World(), batches()
     offers = [world.offer(key, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
     return [
@@ -69,8 +70,9 @@ def audited_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
         first[1],
         [*first[2], (REQUESTER, world.schedule(*offers))],
         [(REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20), (VERIFIERS[0], 5)))],
-        [(VERIFIERS[0], world.accuse(NODES[1]))],
-        *first[4:],
+        [(VERIFIERS[0], world.accuse(NODES[1])), (NODES[0], HostTampered(JOB, ROOTS[2]))],
+        [*first[4], (NODES[1], Appeal(BOND, ROOTS[1]))],
+        first[5],
     ]
 
 

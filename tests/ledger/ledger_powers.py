@@ -9,6 +9,7 @@ from farflung.ledger.tx import Tx
 
 PAYS = {"accounts", "jobs", "leases", "nodes"}
 GAME = {"disputes", "pinpoints"}
+OUT = {"exclusions"}
 POWERS: dict[str, set[str]] = {
     "Transfer": {"accounts"},
     "NodeRegister": {"accounts", "nodes"},
@@ -16,7 +17,7 @@ POWERS: dict[str, set[str]] = {
     "JobCreate": {"accounts", "jobs"},
     "JobSchedule": {"jobs", "leases", "nodes"},
     "Progress": {"jobs", "leases", "epochs"},
-    "JobSlash": PAYS | {"disputes", "pinpoints"},
+    "JobSlash": PAYS | {"disputes", "pinpoints"} | OUT,
     "JobFinish": {"jobs"},
     "JobSettle": PAYS,
     "JobCancel": PAYS,
@@ -28,7 +29,7 @@ POWERS: dict[str, set[str]] = {
     "SettleMany": {"leases"},
     "JobAttest": {"jobs"},
     "DisputeAnswer": {"accounts", "disputes"},
-    "JuryVote": PAYS | {"disputes", "ballots", "pinpoints"},
+    "JuryVote": PAYS | {"disputes", "ballots", "pinpoints"} | OUT,
     "ValidatorJoin": {"accounts", "validators"},
     "ValidatorLeave": {"accounts", "validators"},
     "ValidatorAccuse": {"accounts", "validators"},
@@ -38,9 +39,12 @@ POWERS: dict[str, set[str]] = {
     "Pinpoint": GAME,
     "FirstMove": GAME | {"accounts"},
     "Descend": GAME,
-    "OpenVerdict": PAYS | GAME,
+    "OpenVerdict": PAYS | GAME | OUT,
     "Show": GAME,
-    "Referee": PAYS | GAME,
+    "Referee": PAYS | GAME | OUT,
+    "HostTampered": OUT | {"accounts"},
+    "Appeal": OUT | {"accounts"},
+    "AppealVote": OUT | {"accounts", "nodes"},
 }
 # Units and pay of a lease change by these alone: the requester's record, vouchers under its tally (or the verifiers'),
 # the requester's settlement, a jury's verdict or a game's end on what the accused denied, and the clock.

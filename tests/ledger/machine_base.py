@@ -28,6 +28,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger import tx
 from farflung.ledger.disputes import DisputeRow, DisputeState
+from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.params import Params
 from farflung.ledger.results import Applied, Outcome
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, KeyRow, LeaseRow, NodeRow
@@ -45,7 +46,8 @@ JOBS = st.sampled_from((JOB, JOB, OTHER_JOB))
 AMOUNT = st.sampled_from((0, 1, 50, 700, 999_000, 1_000_001))
 SPAN = st.sampled_from((-1, 500, 20_000, 60_000, 150_000, 250_000))
 SMALL = st.integers(0, 60)
-SHORT = {"epoch_blocks": 3, "unbonding_ms": 50_000, "motion_ms": 60_000}
+SHORT = {"epoch_blocks": 3, "unbonding_ms": 50_000, "motion_ms": 60_000, "appeal_ms": 15_000}
+OUT = st.sampled_from((0, 9_000, 9_000, 30_000))
 LAWS = st.sampled_from(
     [
         replace(params, **SHORT)
@@ -67,6 +69,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world, self.naive, self.block_size = World(), Naive(genesis()), 1
+        self.before = self.world.state
         self.entries: list[Entry] = []
         self.waiting: list[tx.SignedTx] = []
         self.nonces: dict[bytes, int] = {}
@@ -82,11 +85,13 @@ class Machine(RuleBasedStateMachine):
         if len(self.waiting) >= self.block_size:
             self.seal(1000)
 
-    @initialize(block_size=st.sampled_from((1, 1, 2, 4)), params=LAWS, jury=JURIES)
-    def choose(self, block_size: int, params: Params, jury: tuple[SigningKey, ...]) -> None:
+    @initialize(block_size=st.sampled_from((1, 1, 2, 4)), params=LAWS, jury=JURIES, out=OUT)
+    def choose(self, block_size: int, params: Params, jury: tuple[SigningKey, ...], out: int) -> None:
+        params = replace(params, exclusion_ms=out)
         start = genesis(params, validators=jury)
         self.world, self.naive, self.block_size = World(params, validators=jury), Naive(start), block_size
         self.entries = list(opening(start))
+        self.before = self.world.state
 
     def at(self, span: int) -> int:
         return max(0, self.world.state.time + span)
@@ -170,6 +175,15 @@ class Machine(RuleBasedStateMachine):
             assert row.deadline <= row.opened + 2 * params_of(state, job.terms).dispute_ms
             assert not row.is_pending or state.time < row.deadline
 
+    @invariant()
+    def an_excluded_node_takes_no_lease(self) -> None:
+        leases = {row.key for row in self.world.state.rows(LeaseRow)}
+        out = [row.node for row in self.before.rows(ExclusionRow) if self.world.state.time < row.until]
+        still = {row.node for row in self.world.state.rows(ExclusionRow) if row.until}
+        made = leases - {row.key for row in self.before.rows(LeaseRow)}
+        assert not [key for key in made if key[32:] in out and key[32:] in still]
+        self.before = self.world.state
+
     def teardown(self) -> None:
         """The clock alone: past every deadline, then past every expiry."""
         state = self.world.state
@@ -188,6 +202,7 @@ class Machine(RuleBasedStateMachine):
         assert not any(row.money for row in state.rows(JobRow))
         assert not any(row.is_open or row.disputes for row in state.rows(LeaseRow))
         assert not any(row.money for row in state.rows(DisputeRow))
+        assert not any(row.money for row in state.rows(ExclusionRow))
         assert not any(row.is_open or row.money for row in state.rows(ChannelRow))
 
 

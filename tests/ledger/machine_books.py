@@ -6,6 +6,7 @@ from naive_ledger import Naive
 
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger.disputes import BallotRow, DisputeRow
+from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.motions import MotionRow
 from farflung.ledger.rows import (
     AccountRow,
@@ -54,6 +55,13 @@ def books(state: State) -> dict[str, object]:
             for row in state.rows(DisputeRow)
         },
         "ballots": {(row.job, row.node, row.juror): row.is_guilty for row in state.rows(BallotRow)},
+        "exclusions": {
+            row.node: (
+                (row.job, int(row.fault), row.evidence, row.until, row.faults, row.is_final),
+                (row.answer, row.bond, row.deadline, set(row.guilty), set(row.innocent)),
+            )
+            for row in state.rows(ExclusionRow)
+        },
         "committees": [(row.first, list(row.members)) for row in state.rows(CommitteeRow)],
         "params": (state.params, [params_of(state, row.params) for row in state.rows(CommitteeRow)]),
         "validators": {
@@ -128,6 +136,13 @@ def naive_books(naive: Naive) -> dict[str, object]:
             (*names, juror): vote
             for names, said in naive.disputes.items()
             for juror, vote in said["votes"].items()
+        },
+        "exclusions": {
+            name: (
+                tuple(said[part] for part in ("job", "fault", "evidence", "until", "faults", "final")),
+                (said["answer"], said["bond"], said["deadline"], said["guilty"], said["innocent"]),
+            )
+            for name, said in naive.out.items()
         },
         "committees": [(said["first"], said["members"]) for said in naive.epochs],
         "params": (naive.p, [said["params"] for said in naive.epochs]),

@@ -9,6 +9,7 @@ import copy
 from typing import Any
 
 from naive_base import TOP, No, need, numbers_in, of_small_order
+from naive_exclusions import NaiveExclusions
 from naive_pay import LIVE, NaivePay
 from naive_seats import NaiveSeats
 
@@ -17,10 +18,10 @@ from farflung.core.crypto import is_signed
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis
 
-BOOKS = ("money", "nodes", "jobs", "keys", "channels", "disputes", "seats", "moved", "amended")
+BOOKS = ("money", "nodes", "jobs", "keys", "channels", "disputes", "out", "seats", "moved", "amended")
 
 
-class Naive(NaivePay, NaiveSeats):
+class Naive(NaiveSeats, NaiveExclusions, NaivePay):
     def __init__(self, genesis: Genesis) -> None:
         self.chain = genesis.chain
         self.now = genesis.time
@@ -31,6 +32,7 @@ class Naive(NaivePay, NaiveSeats):
         self.keys: dict[bytes, dict[str, Any]] = {}
         self.channels: dict[tuple[bytes, bytes], dict[str, Any]] = {}
         self.disputes: dict[tuple[bytes, bytes], dict[str, Any]] = {}
+        self.out: dict[bytes, dict[str, Any]] = {}
         self.found(genesis)
 
     def block(self, time: int, txs: list[ops.SignedTx], proposer: bytes) -> list[str]:
@@ -40,6 +42,7 @@ class Naive(NaivePay, NaiveSeats):
             if job["state"] in LIVE and time >= job["deadline"]:
                 self.end(name, "expired")
         self.disputes_past_their_deadline()
+        self.appeals_past_their_deadline()
         for name, node in self.nodes.items():
             if node["active"] and time >= node["expires"] and not self.locked(name):
                 self.leave(name)
@@ -219,7 +222,7 @@ class Naive(NaivePay, NaiveSeats):
             need(o.chain == self.chain and o.job == op.job and o.node not in job["leases"])
             need(is_signed(o.node, signed.signature, "farflung/offer/1", encode(o)))
             need(self.now < o.expires and o.unit_price <= job["cap"] and o.units_max > 0)
-            need(o.node in self.nodes)
+            need(o.node in self.nodes and not self.is_out(o.node))
             node = self.nodes[o.node]
             need(node["active"] and self.now < node["expires"] and node["free"] >= o.stake)
             node["free"] -= o.stake

@@ -31,6 +31,9 @@ class NaivePay:
     def pay(self, who: bytes, amount: int) -> None:
         raise NotImplementedError
 
+    def put_out(self, name: bytes, node: bytes, evidence: bytes, *, is_lie: bool, final: bool) -> None:
+        raise NotImplementedError
+
     # Ends
 
     def end(self, name: bytes, state: str) -> None:
@@ -146,6 +149,7 @@ class NaivePay:
         if job["law"].dispute_ms == 0:
             self.bounty(op.node, taken, accusers, is_lie=taken == lease["stake"])
             lease["slashed"], lease["lost"] = True, taken
+            self.put_out(op.job, op.node, op.evidence, is_lie=taken == lease["stake"], final=False)
             return
         most = lease["max"] * lease["price"]
         job["escrow"] -= most
@@ -156,6 +160,7 @@ class NaivePay:
             "pay": most,
             "bond": 0,
             "opened": self.now,
+            "evidence": op.evidence,
             "deadline": self.now + job["law"].dispute_ms,
             "votes": {},
         }
@@ -176,7 +181,7 @@ class NaivePay:
         need(op.bond >= self.jobs[op.job]["law"].bond_min and op.evidence != bytes(32))
         self.pay(sender, -op.bond)
         later = self.now + dispute["deadline"] - dispute["opened"]
-        dispute.update(state="answered", bond=op.bond, deadline=later)
+        dispute.update(state="answered", bond=op.bond, deadline=later, answer=op.evidence)
 
     def JuryVote(self, sender: bytes, op: JuryVote) -> None:
         need((op.job, op.node) in self.disputes)
@@ -197,6 +202,7 @@ class NaivePay:
 
     def decide(self, name: bytes, node: bytes, state: str) -> None:
         dispute, job = self.disputes[name, node], self.jobs[name]
+        silent = dispute["state"] == "open"
         lease = job["leases"][node]
         dispute["state"] = state
         due = 0
@@ -204,6 +210,7 @@ class NaivePay:
             is_lie = dispute["taken"] == lease["stake"]
             self.bounty(node, dispute["taken"] + dispute["bond"], dispute["accusers"], is_lie=is_lie)
             lease["slashed"], lease["lost"] = True, dispute["taken"]
+            self.put_out(name, node, dispute["evidence"], is_lie=is_lie, final=not silent)
         else:
             due = max(lease["units"], lease["vouched"]) * lease["price"]
             self.pay(node, dispute["taken"] + dispute["bond"] + due)
@@ -215,4 +222,5 @@ class NaivePay:
                 self.pay(node, theirs["stake"] // 2)
                 self.nodes[accuser]["burnt"] += theirs["stake"] - theirs["stake"] // 2
                 theirs.update(over=True, locked=False, slashed=True, lost=theirs["stake"])
+                self.put_out(name, accuser, dispute["answer"], is_lie=True, final=True)
             self.unlock(name, accuser)

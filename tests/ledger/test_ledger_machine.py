@@ -5,18 +5,19 @@ from __future__ import annotations
 from hypothesis import settings
 from machine_jobs import JobRules
 from machine_money import MoneyRules
+from machine_out import OutRules
 from machine_pay import PayRules
 from machine_seats import SeatRules
 
-MIXINS = (MoneyRules, JobRules, PayRules, SeatRules)
+MIXINS = (MoneyRules, JobRules, PayRules, OutRules, SeatRules)
 
 
-class Ledger(MoneyRules, JobRules, PayRules, SeatRules):
+class Ledger(MoneyRules, JobRules, PayRules, OutRules, SeatRules):
     """All operations by several actors, likely and unlikely to succeed, several to a block."""
 
 
-class Pay(PayRules):
-    """Vouchers, windows and disputes alone, so that their states are deep."""
+class Pay(PayRules, OutRules):
+    """Vouchers, windows, disputes and exclusions alone, so that their states are deep."""
 
 
 TestLedger = Ledger.TestCase

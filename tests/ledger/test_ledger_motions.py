@@ -195,6 +195,8 @@ BAD: list[dict[str, int]] = [
     {"unbonding_ms": YEAR_MS + 1},
     {"dispute_ms": YEAR_MS + 1},
     {"motion_ms": YEAR_MS + 1},
+    {"exclusion_ms": YEAR_MS + 1},
+    {"appeal_ms": YEAR_MS + 1},
     {"fee_min": MICRO + 1},
     {"delta_ms": 0},
     {"delta_ms": FAR},

@@ -103,7 +103,7 @@ def test_what_a_slashed_lease_reserved_pays_a_replacement():
 
 
 def test_a_slashed_node_gets_no_second_lease_in_the_job():
-    world = World().watched()
+    world = World(replace(PARAMS, exclusion_ms=0)).watched()
     world.do(REQUESTER, world.accuse(A))
     assert world.do(REQUESTER, world.schedule(world.offer(A, units=1))) == "FF-LEDG-040"
 

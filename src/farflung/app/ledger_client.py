@@ -218,7 +218,7 @@ class LedgerClient:
         return (await self._ask(queries.AskLeases(job), queries.LeasesAre)).leases
 
     async def nodes(self) -> list[NodeRow]:
-        """All active nodes."""
+        """All nodes that may be hired: active, and not excluded."""
         found: list[NodeRow] = []
         start: int | None = 0
         while start is not None:

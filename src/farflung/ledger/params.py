@@ -32,6 +32,13 @@ class Params(Wire, frozen=True):
     motion_ms: int = 7 * DAY_MS  # how far ahead a motion's deadline may lie
     delta_ms: int = 1000  # a message's time between two honest validators, to begin with
     idle_ms: int = 5000  # how long a leader without work waits before an empty block
+    exclusion_ms: int = (
+        30 * DAY_MS
+    )  # how long who was found out holds no further lease; 0: nobody is excluded
+    exclusion_faults: int = (
+        2  # how often a node may have withheld something when it is excluded; a lie is enough
+    )
+    appeal_ms: int = 7 * DAY_MS  # for a jury to look again at what a node was excluded for
 
 
 def fault_of_params(params: Params) -> str:
@@ -47,8 +54,9 @@ def fault_of_params(params: Params) -> str:
         return f"committee_max is not 1 to {limits.SEATS}"
     if not 1 <= params.epoch_blocks <= limits.EPOCH_BLOCKS:
         return f"epoch_blocks is not 1 to {limits.EPOCH_BLOCKS}"
-    if max(params.unbonding_ms, params.dispute_ms, params.motion_ms) > YEAR_MS:
-        return "unbonding_ms, dispute_ms or motion_ms is above a year"
+    spans = (params.unbonding_ms, params.dispute_ms, params.motion_ms, params.exclusion_ms, params.appeal_ms)
+    if max(spans) > YEAR_MS:
+        return "unbonding_ms, dispute_ms, motion_ms, exclusion_ms or appeal_ms is above a year"
     if params.fee_min > MICRO:
         return "fee_min is above a credit"
     if not 1 <= params.delta_ms <= HOUR_MS or not 1 <= params.idle_ms <= HOUR_MS:

@@ -34,7 +34,7 @@ from farflung.ledger.searches import (
 )
 from farflung.ledger.seats import CommitteeRow
 from farflung.ledger.snapshot import AskChunk, AskSnapshot, ChunkIs, SnapshotIs
-from farflung.ledger.tables import leases_of
+from farflung.ledger.tables import exclusion_of, leases_of
 from farflung.ledger.tx import SignedTx
 from farflung.ledger.votes import Certificate
 
@@ -59,7 +59,7 @@ class AskAccount(Wire, frozen=True, tag="account"):
 
 
 class AskNodes(Wire, frozen=True, tag="nodes"):
-    """Active nodes, from row index `start`."""
+    """Nodes that may be hired: active and not excluded, from row index `start`."""
 
     start: int = 0
 
@@ -154,7 +154,7 @@ class AccountIs(Wire, frozen=True, tag="account"):
 
 
 class NodesAre(Wire, frozen=True, tag="nodes"):
-    """Up to PAGE active nodes; `next` is where to go on, None at the end."""
+    """Up to PAGE nodes; `next` is where to go on, None at the end."""
 
     nodes: tuple[NodeRow, ...]
     next: int | None
@@ -297,12 +297,13 @@ def answer(chain: Chain, query: Read) -> Answer:
 
 
 def _nodes(chain: Chain, start: int) -> NodesAre:
-    rows = chain.state.rows(NodeRow)
+    state = chain.state
+    rows = state.rows(NodeRow)
     found: list[NodeRow] = []
     for place in range(max(0, start), len(rows)):
         if len(found) == PAGE:
             return NodesAre(tuple(found), place)
-        if rows[place].state == NodeState.ACTIVE:
+        if rows[place].state == NodeState.ACTIVE and not exclusion_of(state, rows[place].node, state.time):
             found.append(rows[place])
     return NodesAre(tuple(found), None)
 

@@ -12,6 +12,7 @@
 | disputes | job, node  | stake, pay and bond, until it is decided |
 | ballots  | job, node, juror | - |
 | pinpoints | job, node | a challenger's bond, until it is decided |
+| exclusions | node | the bond of an appeal, until it is decided |
 
 Who decides is in ledger.seats (committees, validators) and ledger.motions (params, motions).
 
@@ -27,6 +28,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import BallotRow, DisputeRow
+from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.motions import MotionRow, ParamsRow
 from farflung.ledger.pinpoint import PinpointRow
 from farflung.ledger.seats import CommitteeRow, ValidatorRow
@@ -166,7 +168,8 @@ class LeaseRow(Wire, frozen=True):
 
     `units` is what Progress recorded, `vouched` the most that a tally said (both since the job began). A lease that
     slashing ended names its `evidence`; its stake lost `slashed`, and its units are forfeited. The stake of a verifier
-    stays locked while it is an accuser in `disputes` that are pending, even when the lease is closed.
+    stays locked while it is an accuser in `disputes` that are pending, even when the lease is closed. `attests` is its
+    offer's.
     """
 
     TABLE = "leases"
@@ -185,6 +188,7 @@ class LeaseRow(Wire, frozen=True):
     is_open: bool = True
     vouched: int = 0
     disputes: int = 0
+    attests: Hash = ZERO_HASH
 
     @property
     def key(self) -> bytes:
@@ -306,6 +310,7 @@ Row = (
     | ValidatorRow
     | MotionRow
     | PinpointRow
+    | ExclusionRow
 )
 
 KINDS: dict[str, type[Row]] = {
@@ -325,12 +330,22 @@ KINDS: dict[str, type[Row]] = {
         ValidatorRow,
         MotionRow,
         PinpointRow,
+        ExclusionRow,
     )
 }
 
-Timed = NodeRow | JobRow | ChannelRow | DisputeRow | ValidatorRow | MotionRow | PinpointRow
+Timed = NodeRow | JobRow | ChannelRow | DisputeRow | ValidatorRow | MotionRow | PinpointRow | ExclusionRow
 # Rows with a `due`, which Table keeps an index of.
-TIMED: Final = (NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow, PinpointRow)
+TIMED: Final = (
+    NodeRow,
+    JobRow,
+    ChannelRow,
+    DisputeRow,
+    ValidatorRow,
+    MotionRow,
+    PinpointRow,
+    ExclusionRow,
+)
 
 
 def lease_key(job: Hash, node: PeerId) -> bytes:

@@ -25,7 +25,7 @@ from farflung.ledger.tables import State, Table
 from farflung.ledger.votes import Certificate
 
 # log2 of a chunk's rows: of the longest that a table can have, so many are within limits.SNAPSHOT_CHUNK_BYTES (tested).
-LEVELS: Final[Mapping[str, int]] = {"accounts": 14, "epochs": 13, "nodes": 12, "leases": 12, "keys": 12} | {
+LEVELS: Final[Mapping[str, int]] = {"accounts": 14, "epochs": 13, "nodes": 12, "leases": 11, "keys": 12} | {
     "channels": 12,
     "jobs": 11,
 }

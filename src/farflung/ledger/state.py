@@ -1,8 +1,8 @@
 """The law in one function: `apply_block(state, time, transactions) -> (state', outcomes)`.
 
 Pure: integers only, no clock, no randomness, no exception for anything that a stranger can send. Order inside a
-block: what the clock ends (jobs, disputes, games, nodes, channels, validators, motions, each by index), the
-transactions as listed, then, at a boundary, the next epoch.
+block: what the clock ends (jobs, disputes, games, appeals, nodes, channels, validators, motions, each by index),
+the transactions as listed, then, at a boundary, the next epoch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis, Header, check_genesis, txs_root
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.exclusions import Appeal, AppealVote, HostTampered
 from farflung.ledger.judging import UNJUDGED, Stamps
 from farflung.ledger.motions import Motion, MotionVote, ParamsRow
 from farflung.ledger.pinpoint import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, Referee, Show
@@ -27,6 +28,7 @@ from farflung.ledger.rules import (
     disputes,
     epochs,
     equivocation,
+    exclusions,
     jobs,
     keys,
     motions,
@@ -107,6 +109,9 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     OpenVerdict: pinpoint.open_verdict,
     Show: pinpoint.show,
     Referee: pinpoint.decide,
+    HostTampered: exclusions.tampered,
+    Appeal: exclusions.appeal,
+    AppealVote: exclusions.vote,
 }
 
 
@@ -155,6 +160,7 @@ def apply_block(
     settle.expire(draft)
     disputes.expire(draft)
     pinpoint.expire(draft)
+    exclusions.expire(draft)
     nodes.expire(draft)
     relays.expire(draft)
     validators.expire(draft)

@@ -17,6 +17,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Block, Genesis
 from farflung.ledger.disputes import DisputeRow, DisputeState
+from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.judging import TRUSTED, UNJUDGED, Stamps
 from farflung.ledger.pinpoint import PinpointRow
 from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
@@ -116,6 +117,8 @@ def held_by(state: State, account: PeerId) -> int:
             disputes += row.taken + row.bond if row.node == account else 0
             disputes += row.pay if job and job.requester == account else 0
     disputes += sum(row.money for row in state.rows(PinpointRow) if row.challenger == account)
+    excluded = state.find(ExclusionRow, account)
+    disputes += excluded.money if excluded else 0
     seats = sum(row.stake for row in state.rows(ValidatorRow) if row.owner == account)
     return (node.stake if node else 0) + jobs + channels + disputes + seats
 
@@ -188,6 +191,8 @@ def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[En
                 yield from _of_game(before, row, changes)
             case JobRow():
                 yield from _of_job(before, row, leases)
+            case ExclusionRow():
+                yield from _of_appeal(before, row)
             case ChannelRow():
                 yield from _of_channel(step, before, row)
             case ValidatorRow():
@@ -273,6 +278,20 @@ def _of_game(before: Row | None, row: PinpointRow, changes: Sequence[_Change]) -
             if dispute.state == DisputeState.OVERTURNED:
                 gain = row.bond // 2
                 yield Entry(row.node, What.COMPENSATED, gain, other=row.challenger, about=row.job)
+
+
+def _of_appeal(before: Row | None, row: ExclusionRow) -> Iterator[Entry]:
+    """The bond of an appeal, and what became of it."""
+    was = before if isinstance(before, ExclusionRow) else ExclusionRow(row.node)
+    if row.bond:
+        yield Entry(row.node, What.BOND, was.bond - row.bond, row.bond - was.bond, about=row.job)
+    elif was.bond and row.is_final and row.answer != ZERO_HASH:
+        yield Entry(row.node, What.SLASHED, 0, -was.bond, about=row.job)
+        for juror in row.guilty:
+            share = share_of(was.bond, len(row.guilty))
+            yield Entry(juror, What.BOUNTY, share, other=row.node, about=row.job)
+    elif was.bond:
+        yield Entry(row.node, What.GIVEN_BACK, was.bond, -was.bond, about=was.job)
 
 
 def _of_job(before: Row | None, row: JobRow, leases: Sequence[_Change]) -> Iterator[Entry]:

@@ -19,6 +19,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.block import Entry, state_root
 from farflung.ledger.chunks import WIDTH, Chunks, Places
 from farflung.ledger.disputes import BallotRow, DisputeRow
+from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.motions import MotionRow, ParamsRow
 from farflung.ledger.params import Params
 from farflung.ledger.pinpoint import PinpointRow
@@ -56,8 +57,9 @@ R = TypeVar(
     ValidatorRow,
     MotionRow,
     PinpointRow,
+    ExclusionRow,
 )
-C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow, PinpointRow)
+C = TypeVar("C", NodeRow, JobRow, ChannelRow, DisputeRow, ValidatorRow, MotionRow, PinpointRow, ExclusionRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +239,12 @@ def leases_of(view: State | Draft, job: JobRow) -> Iterator[LeaseRow]:
             return
         yield lease
         node = lease.previous
+
+
+def exclusion_of(view: State | Draft, node: PeerId, now: int) -> ExclusionRow | None:
+    """Why a node holds no further lease at `now`; None for one that may."""
+    row = view.find(ExclusionRow, node)
+    return row if row and now < row.until else None
 
 
 def params_of(view: State | Draft, version: int) -> Params:

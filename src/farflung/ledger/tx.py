@@ -16,10 +16,11 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningKey, digest, is_signed
 from farflung.core.errors import ProtocolError
-from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, Hash, PeerId, Signature
+from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, ZERO_HASH, Hash, PeerId, Signature
 from farflung.core.money import MAX_CREDITS
 from farflung.core.tolls import SignedPass, SignedReceipt
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
+from farflung.ledger.exclusions import Appeal, AppealVote, HostTampered
 from farflung.ledger.motions import Motion, MotionVote
 from farflung.ledger.pinpoint import Challenge, Descend, FirstMove, OpenVerdict, Pinpoint, Referee, Show
 from farflung.ledger.seats import ValidatorAccuse, ValidatorJoin, ValidatorLeave
@@ -68,7 +69,8 @@ class Role(IntEnum):
 class Offer(Wire, frozen=True):
     """A node's promise: up to `units_max` units of `job` at `unit_price`, backed by `stake`, until `expires`.
 
-    A unit is a token trained on and accepted, or, in an AUDIT lease, a token trained again by a verifier.
+    A unit is a token trained on and accepted, or, in an AUDIT lease, a token trained again by a verifier. `attests` is
+    the hash of what the node says it runs (core.attestations; zero: nothing): its word, and not a proof of work.
     """
 
     chain: Hash
@@ -79,6 +81,7 @@ class Offer(Wire, frozen=True):
     units_max: int
     expires: int
     role: Role = Role.TRAIN
+    attests: Hash = ZERO_HASH
 
 
 class SignedOffer(Wire, frozen=True):
@@ -266,6 +269,9 @@ Op = (
     | OpenVerdict
     | Show
     | Referee
+    | HostTampered
+    | Appeal
+    | AppealVote
 )
 
 

@@ -22,9 +22,14 @@ def share_of(taken: int, finders: int) -> int:
     return taken // 2 // finders if finders else 0
 
 
+def is_lie(lease: LeaseRow, taken: int) -> bool:
+    """Whether what this lease loses is for a lie, which costs the whole stake: less is for silence."""
+    return taken == lease.stake
+
+
 def finders_of(lease: LeaseRow, taken: int, accusers: Sequence[PeerId]) -> Sequence[PeerId]:
-    """Who is rewarded for what this lease lost: a lie costs the whole stake; for less, nothing was shown to anybody."""
-    return accusers if taken == lease.stake else ()
+    """Who is rewarded for what this lease lost: of silence, nothing was shown to anybody."""
+    return accusers if is_lie(lease, taken) else ()
 
 
 def spend(draft: Draft, accused: PeerId, taken: int, finders: Sequence[PeerId]) -> None:

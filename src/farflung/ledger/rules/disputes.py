@@ -28,9 +28,10 @@ from msgspec.structs import replace
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import BallotRow, DisputeAnswer, DisputeRow, DisputeState, JuryVote, ballot_key
+from farflung.ledger.exclusions import Fault
 from farflung.ledger.pinpoint import PinpointRow, Stage
 from farflung.ledger.rows import JobRow, LeaseRow, lease_key
-from farflung.ledger.rules import bounties, nodes
+from farflung.ledger.rules import bounties, exclusions, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
 from farflung.ledger.rules.jobs import known
 from farflung.ledger.rules.validators import owners
@@ -96,7 +97,7 @@ def expire(draft: Draft) -> None:
     """Time-out at the begin of a block: who did not answer has lost, what no jury decided falls to the accused."""
     for row in draft.due(DisputeRow, draft.now):
         if row.state == DisputeState.OPEN:
-            uphold(draft, row, row.accusers)
+            uphold(draft, row, row.accusers, is_final=False)
         else:
             acquit(draft, row, DisputeState.LAPSED, ())
 
@@ -112,21 +113,26 @@ def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:
     return [juror for juror in jurors(draft) if juror not in parties]
 
 
-def uphold(draft: Draft, row: DisputeRow, finders: Sequence[PeerId]) -> None:
-    """As a slash without a dispute; the bond is lost as the stake is."""
+def uphold(draft: Draft, row: DisputeRow, finders: Sequence[PeerId], *, is_final: bool = True) -> None:
+    """As a slash without a dispute; the bond is lost as the stake is. `is_final`: by a jury or a game."""
     lease = _lease(draft, row.job, row.node)
     bounties.spend(draft, row.node, row.taken + row.bond, bounties.finders_of(lease, row.taken, finders))
-    _end_guilty(draft, row, DisputeState.UPHELD, ())
+    _end_guilty(draft, row, DisputeState.UPHELD, (), is_final=is_final)
 
 
 def forfeit(draft: Draft, row: DisputeRow, losers: Sequence[PeerId]) -> None:
     """Both sides were wrong, or silent: the same for the accused, `losers` lose their stakes, nobody gets anything."""
     nodes.burn(draft, row.node, row.taken + row.bond)
-    _end_guilty(draft, row, DisputeState.FORFEIT, losers)
+    _end_guilty(draft, row, DisputeState.FORFEIT, losers, is_final=True)
 
 
-def _end_guilty(draft: Draft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId]) -> None:
-    draft.put(replace(_lease(draft, row.job, row.node), slashed=row.taken, evidence=row.evidence))
+def _end_guilty(
+    draft: Draft, row: DisputeRow, state: DisputeState, losers: Sequence[PeerId], *, is_final: bool
+) -> None:
+    lease = _lease(draft, row.job, row.node)
+    draft.put(replace(lease, slashed=row.taken, evidence=row.evidence))
+    fault = Fault.FALSE if bounties.is_lie(lease, row.taken) else Fault.WITHHELD
+    exclusions.record(draft, row.job, row.node, fault, row.evidence, is_final=is_final)
     lost = sum(_punish(draft, row, loser, gained=False) for loser in losers)
     _close(draft, row, state, due=0, slashed=row.taken + lost)
 
@@ -174,6 +180,7 @@ def _punish(draft: Draft, row: DisputeRow, accuser: PeerId, *, gained: bool) -> 
         job = known(draft, row.job)
         draft.put(replace(job, reserved=job.reserved - lease.units_max * lease.unit_price))
     draft.put(replace(lease, slashed=lease.stake, evidence=_against(row), is_open=False))
+    exclusions.record(draft, row.job, accuser, Fault.FALSE, _against(row), is_final=True)
     return lease.stake
 
 

@@ -31,7 +31,7 @@ from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
-from farflung.ledger.rules import nodes
+from farflung.ledger.rules import exclusions, nodes
 from farflung.ledger.rules.accounts import withdraw
 from farflung.ledger.tables import Draft, params_of
 from farflung.ledger.tx import JobCreate, JobFinish, JobSchedule, Offer, Progress, SignedOffer
@@ -81,12 +81,13 @@ def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
 
 
 def schedule(draft: Draft, sender: PeerId, op: JobSchedule) -> None:
-    """Makes a lease of each offer. Codes: FF-LEDG-020, -035 to -042."""
+    """Makes a lease of each offer. Codes: FF-LEDG-020, -035 to -042, -365."""
     row = step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING)
     if not op.offers or row.leases + len(op.offers) > limits.LEASES_PER_JOB:
         raise PolicyError("FF-LEDG-042", f"no offer, or more than {limits.LEASES_PER_JOB} leases")
     for signed in op.offers:
         _check_offer(draft, row, signed)
+        exclusions.check(draft, signed.offer.node)
         nodes.lock(draft, signed.offer.node, signed.offer.stake)
         row = _lease(draft, row, signed.offer)
     draft.put(replace(row, state=JobState.RUNNING))
@@ -111,7 +112,8 @@ def _lease(draft: Draft, job: JobRow, offer: Offer) -> JobRow:
     if not offer.units_max or reserved > job.escrow:
         raise PolicyError("FF-LEDG-041", f"the leases may cost {reserved}, the escrow is {job.escrow}")
     terms = (offer.unit_price, offer.stake, offer.units_max)
-    draft.put(LeaseRow(job.job, offer.node, *terms, previous=job.last, role=offer.role))
+    made = LeaseRow(job.job, offer.node, *terms, job.last, offer.role, attests=offer.attests)
+    draft.put(made)
     return replace(job, reserved=reserved, leases=job.leases + 1, last=offer.node)
 
 

@@ -18,8 +18,9 @@ from farflung.core import limits
 from farflung.core.claims import commitment_digest, is_commitment_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.ledger.exclusions import Fault
 from farflung.ledger.rows import JobRow
-from farflung.ledger.rules import bounties, disputes, nodes, pinpoint
+from farflung.ledger.rules import bounties, disputes, exclusions, nodes, pinpoint
 from farflung.ledger.rules.jobs import check_accusable, known
 from farflung.ledger.rules.verifiers import open_lease, quorum
 from farflung.ledger.tables import Draft, params_of
@@ -53,6 +54,8 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
     nodes.seize(draft, lease.node, lease.stake, taken)
     bounties.spend(draft, lease.node, taken, bounties.finders_of(lease, taken, verifiers))
     draft.put(replace(lease, slashed=taken, evidence=op.evidence, is_open=False))
+    fault = Fault.FALSE if bounties.is_lie(lease, taken) else Fault.WITHHELD
+    exclusions.record(draft, op.job, op.node, fault, op.evidence)
     freed = lease.units_max * lease.unit_price
     draft.put(replace(job, reserved=job.reserved - freed, slashed=job.slashed + taken))
 
