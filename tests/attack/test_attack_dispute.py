@@ -148,7 +148,7 @@ def test_a_verdict_has_to_stand_in_the_tree_that_both_have():
         assert game.do(B, game.verdict_leaf(**change)) == "FF-LEDG-354"
     assert game.do(B, game.exhibit_of_nothing()) == "FF-LEDG-346"
     game.must(STRANGER, game.verdict_leaf())
-    assert game.about.state == DisputeState.OVERTURNED
+    assert game.left().about.state == DisputeState.OVERTURNED
     assert game.do(STRANGER, game.verdict_leaf()) == "FF-LEDG-346"
 
 

@@ -48,7 +48,7 @@ from farflung.ledger.pinpoint import (
 from farflung.ledger.rows import lease_key
 
 DISPUTE = 12_000
-A, B = NODES[1], VERIFIERS[0]  # the accused, whose seat is 1, and who plays for the accusers
+A, (B, C) = NODES[1], VERIFIERS  # the accused, whose seat is 1, and who plays for the accusers, first B
 FRIEND = VALIDATOR  # with an account, and no lease
 WEIGHT = 4 * TOKENS_IN_BATCH
 REST = ROOTS[5]  # the hash of what else the job's terms say
@@ -151,7 +151,7 @@ class Game(World):
 
     @property
     def rival(self) -> SigningKey:
-        return FRIEND if self.row.bond else B
+        return FRIEND if self.row.bond else C if self.row.beaten else B
 
     def move(self, side: int, **change: object) -> tx.Op:
         """What a side has to say now."""
@@ -160,7 +160,7 @@ class Game(World):
         children = player.tree.children(row.level, row.first) if row.level else ()
         op: tx.Op
         if row.stage == Stage.FIRST:
-            mine = (BOND, self.borders()) if side == ACCUSED else (0, ())
+            mine = (0 if row.beaten else BOND, self.borders()) if side == ACCUSED else (0, ())
             op = FirstMove(*named, *mine, children)
         elif row.stage == Stage.DESCEND:
             op = Descend(*named, row.level, row.first, children)
@@ -208,6 +208,12 @@ class Game(World):
         while self.row.stage not in (Stage.VERDICT, Stage.REFEREE):
             self.step()
         self.must(by, self.verdict_leaf() if self.row.stage == Stage.VERDICT else self.exhibit())
+        return self.left()
+
+    def left(self) -> Game:
+        """Where an accuser has lost, the other one does not play."""
+        if self.row.beaten and self.row.stage == Stage.FIRST:
+            self.wait()
         return self
 
 

@@ -19,6 +19,7 @@ from ledger_game import (
     TINY,
     A,
     B,
+    C,
     Game,
     flipped,
 )
@@ -27,7 +28,7 @@ from msgspec.structs import replace
 
 from farflung.core.crypto import SigningKey
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
-from farflung.ledger.pinpoint import Stage
+from farflung.ledger.pinpoint import NO_ACCOUNT, Stage
 from farflung.ledger.results import Outcome
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.rules.slash import EXCESS_EXACT
@@ -178,7 +179,59 @@ def test_who_is_silent_loses_at_every_stage(stage: Stage, moves: tuple[int, ...]
     game.wait(-1)
     assert game.row.stage == stage
     game.send(after=1)
+    game.left()
     assert (game.about.state, game.row.stage, game.about.money) == (ends, Stage.CLOSED, 0)
+
+
+# One accuser after the other
+
+
+def test_a_friend_that_accuses_and_loses_on_purpose_loses_alone():
+    """The accused lied, and so does the first accuser: with a worse tree, with the same, or with none."""
+    for friend, ends in ((liar(bit=2), Stage.CLOSED), (liar(), Stage.FIRST), (None, Stage.FIRST)):
+        game = Game(liar(), friend or HONEST).begun()
+        if friend is None:
+            game.step()
+            game.must(A, game.move(0))
+            game.wait()
+        elif ends == Stage.CLOSED:  # both wrong at one element: it has lost with its friend
+            game.played()
+            assert game.about.state == DisputeState.FORFEIT
+            continue
+        else:
+            game.until(Stage.VERDICT)
+            last = len(game.accused.tiles) - 1
+            game.must(STRANGER, game.verdict_leaf(is_guilty=game.accused.tiles[last] == b"\1"))
+        assert (game.row.stage, game.row.beaten, game.row.challenger) == (ends, (B.public,), NO_ACCOUNT)
+        assert game.about.is_pending
+        assert game.do(B, game.move(1)) == "FF-LEDG-348"
+        game.challenger = HONEST
+        game.played()
+        assert game.about.state == DisputeState.UPHELD
+        assert game.node(B).burnt == 50
+        assert game.balance(C) == NODE_MONEY + (STAKE + BOND) // 2
+        assert game.about.money == game.row.money == 0
+
+
+def test_an_accused_that_was_right_beats_every_accuser():
+    game = Game(HONEST, liar()).begun()
+    game.until(Stage.REFEREE)
+    game.must(A, game.exhibit())
+    assert game.row.beaten == (B.public,)
+    game.until(Stage.REFEREE)
+    game.must(A, game.exhibit())
+    assert game.about.state == DisputeState.OVERTURNED
+    assert [game.node(key).burnt for key in VERIFIERS] == [25, 25]
+    assert game.balance(A) == NODE_MONEY + STAKE + 10 * 5 + 50
+
+
+def test_who_has_beaten_one_accuser_and_is_silent_to_the_next_has_lost():
+    game = Game(HONEST, liar()).begun().until(Stage.REFEREE)
+    game.must(A, game.exhibit())
+    game.must(C, game.move(1))
+    game.wait()
+    assert game.about.state == DisputeState.UPHELD
+    assert game.node(B).burnt == 50
 
 
 def test_accusers_that_are_all_silent_all_lose():

@@ -210,7 +210,7 @@ class Match(Game):
         """One block with what both have to say; False when nobody has anything."""
         row, signed = self.row, []
         for side, key in enumerate((A, self.rival)):
-            if self.silent.get(row.stage) == side:
+            if self.silent.get(row.stage) == side or (side and row.beaten):
                 continue
             op = next_move(self.sides[side], row, tuple(self.shown))
             if op is not None:

@@ -124,7 +124,8 @@ class PinpointRow(Wire, frozen=True):
     round, segment, trace and weight: what is disputed. `challenger`: who plays against the accused, once it is known;
     `bond`: what it put up if it is no accuser. `seat`: the number of the accused's lease among the TRAIN leases of its
     job. `steps` of the segment from `begin` on within the round. `nodes`: hashes of the node at `level` and `first`
-    that both go into, `children` what each posted of it; from SHOW on, nodes are the leaves' hashes.
+    that both go into, `children` what each posted of it; from SHOW on, nodes are the leaves' hashes. `beaten`: accusers
+    that have played against the accused and lost.
     """
 
     TABLE = "pinpoints"
@@ -151,6 +152,7 @@ class PinpointRow(Wire, frozen=True):
     level: int = 0
     first: int = 0
     shown: tuple[bool, bool] = (False, False)
+    beaten: tuple[PeerId, ...] = ()
 
     @property
     def key(self) -> bytes:

@@ -113,11 +113,21 @@ def _jury(draft: Draft, row: DisputeRow) -> list[PeerId]:
     return [juror for juror in jurors(draft) if juror not in parties]
 
 
-def uphold(draft: Draft, row: DisputeRow, finders: Sequence[PeerId], *, is_final: bool = True) -> None:
-    """As a slash without a dispute; the bond is lost as the stake is. `is_final`: by a jury or a game."""
+def uphold(
+    draft: Draft,
+    row: DisputeRow,
+    finders: Sequence[PeerId],
+    losers: Sequence[PeerId] = (),
+    *,
+    is_final: bool = True,
+) -> None:
+    """As a slash without a dispute; the bond is lost as the stake is.
+
+    `losers`: accusers that lost a game before. `is_final`: by a jury or a game.
+    """
     lease = _lease(draft, row.job, row.node)
     bounties.spend(draft, row.node, row.taken + row.bond, bounties.finders_of(lease, row.taken, finders))
-    _end_guilty(draft, row, DisputeState.UPHELD, (), is_final=is_final)
+    _end_guilty(draft, row, DisputeState.UPHELD, losers, is_final=is_final)
 
 
 def forfeit(draft: Draft, row: DisputeRow, losers: Sequence[PeerId]) -> None:

@@ -18,6 +18,10 @@ edge out of every stage. The dispute's row holds the money meanwhile (`disputes`
 | (deadline)  | the clock               | Verdict  | Closed: Upheld                                                |
 | (deadline)  | the clock               | Referee  | Closed: both have lost                                        |
 | (deadline)  | the clock               | another  | Closed: who is silent has lost; both may be                   |
+| (an accuser loses)  |                 | any      | First, while another accuser has not played                   |
+
+Accusers play one after the other until one of them wins: a friend of the accused that accuses and loses on purpose
+loses its own stake, and nothing is decided by it.
 
 Every move names the node of the trees that it is about, is made once by each side, and is checked against the hash
 that its player posted before: nothing can be replayed, and nothing said twice.
@@ -265,8 +269,8 @@ def _turn(
     game = _waiting(draft, job, node, stage)
     if at is not None and at != (game.level, game.first):
         raise PolicyError("FF-LEDG-347", f"the game is at level {game.level}, leaf {game.first}")
-    known_ = (game.challenger,) if game.challenger != NO_ACCOUNT else _dispute(draft, game).accusers
-    if sender != game.node and sender not in known_:
+    sides = (game.challenger,) if game.challenger != NO_ACCOUNT else _rest(_dispute(draft, game), game)
+    if sender != game.node and sender not in sides:
         raise PolicyError("FF-LEDG-348", "the sender plays no side of this game")
     side = ACCUSED if sender == game.node else CHALLENGER
     if _has_moved(game)[side]:
@@ -309,7 +313,8 @@ def expire(draft: Draft) -> None:
     """Time-out at the begin of a block: silence loses."""
     for game in draft.due(PinpointRow, draft.now):
         moved = _has_moved(game) if game.stage in PLAYED_IN else (False, game.stage == Stage.VERDICT)
-        if moved == (True, False):
+        is_let_off = bool(game.beaten) and game.challenger == NO_ACCOUNT  # it has won, and nobody else plays
+        if moved == (True, False) or is_let_off:
             _overturn(draft, game)
         elif moved == (False, True):
             _uphold(draft, game)
@@ -321,12 +326,16 @@ def _uphold(draft: Draft, game: PinpointRow) -> None:
     """As a slash; a bonded challenger is the finder, and has its bond back."""
     dispute = _dispute(draft, game)
     deposit(draft, game.challenger, game.bond)
-    disputes.uphold(draft, dispute, (game.challenger,) if game.bond else dispute.accusers)
+    finders = (game.challenger,) if game.bond else _rest(dispute, game)
+    disputes.uphold(draft, dispute, finders, game.beaten)
 
 
 def _overturn(draft: Draft, game: PinpointRow) -> None:
     """Who played against the accused pays: half to the accused, half burnt; where nobody did, every accuser."""
     dispute = _dispute(draft, game)
+    if game.challenger in dispute.accusers and set(_rest(dispute, game)) != {game.challenger}:
+        _wait(draft, _anew(game))
+        return
     deposit(draft, game.node, game.bond // 2)
     nodes.burn(draft, game.node, game.bond - game.bond // 2)
     disputes.acquit(draft, dispute, DisputeState.OVERTURNED, _losers(dispute, game))
@@ -339,8 +348,23 @@ def _forfeit(draft: Draft, game: PinpointRow) -> None:
     disputes.forfeit(draft, dispute, _losers(dispute, game))
 
 
+def _anew(game: PinpointRow) -> PinpointRow:
+    """The same game against the accusers that have not played. Its depth is that of all trees of so many leaves."""
+    fresh = PinpointRow(game.job, game.node, game.round, game.segment, game.trace, game.weight)
+    fixed = {"program": game.program, "seat": game.seat, "begin": game.begin, "steps": game.steps}
+    beaten = (*game.beaten, game.challenger)
+    return replace(fresh, stage=Stage.FIRST, level=tree.depth(_total(game)), beaten=beaten, **fixed)
+
+
+def _rest(dispute: DisputeRow, game: PinpointRow) -> Sequence[PeerId]:
+    """Accusers that have not lost."""
+    return [accuser for accuser in dispute.accusers if accuser not in game.beaten]
+
+
 def _losers(dispute: DisputeRow, game: PinpointRow) -> Sequence[PeerId]:
-    return (game.challenger,) if game.challenger in dispute.accusers else dispute.accusers
+    """Accusers that played and did not win; all of them where none did."""
+    played = (*game.beaten, *((game.challenger,) if game.challenger in dispute.accusers else ()))
+    return played or dispute.accusers
 
 
 def _dispute(draft: Draft, game: PinpointRow) -> DisputeRow:
