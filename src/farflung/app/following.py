@@ -239,7 +239,9 @@ def _with_money(
     is_found = dispute.state is DisputeState.UPHELD
     is_guilty = is_found or dispute.state is DisputeState.FORFEIT
     slashed = dispute.taken + dispute.bond if is_guilty else 0
-    named = (game.challenger,) if game is not None and bond else dispute.accusers
+    beaten = game.beaten if game is not None else ()
+    unbeaten = [accuser for accuser in dispute.accusers if accuser not in beaten]
+    named = [game.challenger] if game is not None and bond else unbeaten
     finders = finders_of(leases[dispute.node], dispute.taken, named) if is_found else ()
     bounty = share_of(slashed, len(finders)) * len(finders)
     lost += [bond] if bond and not is_found else []

@@ -105,8 +105,7 @@ def _turn(player: Player, row: PinpointRow) -> Move | None:
     tree, named = player.played.tree, (row.job, row.node)
     match row.stage:
         case Stage.FIRST:
-            bond = 0 if row.beaten else player.bond  # put up before, against another accuser
-            return FirstMove(*named, bond, player.borders, tree.children(tree.depth, 0))
+            return FirstMove(*named, player.bond, player.borders, tree.children(tree.depth, 0))
         case Stage.DESCEND:
             return Descend(*named, row.level, row.first, tree.children(row.level, row.first))
     return Show(*named, row.first, player.tile(row.first))
