@@ -59,7 +59,7 @@ def running() -> Chain:
     for key in (HONEST, LIAR, VERIFIER):
         record(chain, key, tx.NodeRegister(ROOT, 5, 500_000, 9_000_000))
         role = tx.Role.AUDIT if key is VERIFIER else tx.Role.TRAIN
-        offer = tx.Offer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role)
+        offer = tx.Offer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role, TRACE)
         offers.append(tx.sign_offer(key, offer))
     record(chain, REQUESTER, tx.JobCreate(JOB, 50_000, 5, 2, 9_000_000), tx.JobSchedule(JOB, tuple(offers)))
     units = ((HONEST.public, 1000), (LIAR.public, 900), (VERIFIER.public, 300))
@@ -121,6 +121,7 @@ def test_a_provider_reads_in_words_what_it_was_paid(settled: Chain, verify: Verb
         f"{JOB.hex()}: settled after 1 of 2 rounds",
         "trained: 1000 units at 0.000005 credits each",
         "0.005000 credits; slashed 0.000000",
+        f"Attests  {TRACE.hex()}: not a proof of work",
         f"block {settled.head.height}, at ledger time {settled.head.time} ms",
         f"{settled.id.hex()} ('small')",
         f"committee's key {NOTARY.public.hex()}",
@@ -188,6 +189,7 @@ def test_programs_get_one_object(settled: Chain, verify: Verb) -> None:
         "slashed": 400_000,
         "evidence": EVIDENCE.hex(),
         "open": False,
+        "attests": {"hash": TRACE.hex(), "label": "not a proof of work"},
     }
     assert found["genesis_given"] is True
     assert facts(verify(settled, "--json", party=REQUESTER))["genesis_given"] is False

@@ -38,6 +38,7 @@ from farflung.app.hiring import (
 )
 from farflung.app.journal import Journal
 from farflung.app.wrapping import LeaseKey, sign_lease_key
+from farflung.core.attestations import Attestation, attestation_hash
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.events import AnyEvent, Joined, Left, Warned
@@ -78,10 +79,13 @@ class Node(Party):
             return encode(self.twist(wire.Started(0, ROOT, 0, "")))
         p = decode(body, wire.Proposal, 10**6)
         money = (p.unit_price, p.stake, p.units_max, p.expires)
-        signed = sign_offer(self.key, Offer(p.chain, p.terms.id, self.key.public, *money, p.role))
+        runs = ("3.11.7", FACTS.torch, FACTS.system, FACTS.machine, FACTS.threads, "limits")
+        said = Attestation(p.chain, p.terms.id, self.key.public, ROOT, *runs)
+        named = attestation_hash(said)
+        signed = sign_offer(self.key, Offer(p.chain, p.terms.id, self.key.public, *money, p.role, named))
         lease_key = self.lease_key.public
         signature = sign_lease_key(self.key, p.terms.id, lease_key)
-        return encode(self.twist(wire.Offered(signed, lease_key, signature)))
+        return encode(self.twist(wire.Offered(signed, lease_key, signature, said)))
 
 
 class Ledger:
@@ -332,3 +336,28 @@ def test_a_verifier_that_signs_a_trainers_offer_is_left_out(scene: Any) -> None:
         assert here.reasons() == [(judge.key.public.hex(), "FF-APP-063")]
 
     scene(test)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"node": MEMBERS[0].public}, {"job": HASH}, {"chain": HASH}, {"image": HASH}, {"python": "3" * 65}],
+    ids=lambda change: next(iter(change)),
+)
+def test_an_attestation_is_of_its_own_lease_and_of_what_the_offer_names(
+    scene: Any, change: dict[str, Any]
+) -> None:
+    """The text may be a lie; that it is the text whose hash the lease keeps may not."""
+
+    def twist(said: Any) -> Any:
+        other = replace(said.attestation, **change)
+        if "python" not in change:
+            return replace(said, attestation=other)
+        named = replace(said.offer.offer, attests=attestation_hash(other))
+        return replace(said, attestation=other, offer=sign_offer(EVE, named))
+
+    async def test(here: Scene) -> None:
+        await here.hire()
+        assert here.reasons() == [(EVE.public.hex(), "FF-APP-370")]
+        assert EVE.public not in here.hired.attested
+
+    scene(test, twist)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from farflung.app import objects, settling, thrift, wire
+from farflung.app import attested, objects, settling, thrift, wire
 from farflung.app.archive import Archive, RunLog, roots_by_round
 from farflung.app.artefact import model_file, model_hash
 from farflung.app.audits import WORKER_GONE, Audits
@@ -276,6 +276,7 @@ class Requester:
         crew.know(asks.addresses.values())
         await self._fares.admit(asks.addresses, crew.hand_passes)
         hired = await hire(self._ledger, self._terms, self._budget, asks, crew.dial, self._journal)
+        attested.keep(self._folder, hired.attested)
         leases = await self._ledger.leases(self._terms.id)
         seats = [lease.node for lease in leases if lease.role is Role.TRAIN]
         verifiers = tuple(sorted(lease.node for lease in leases if lease.role is Role.AUDIT))

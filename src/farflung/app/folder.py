@@ -81,6 +81,11 @@ class RunFolder:
         return self.root / "evidence"
 
     @property
+    def attestations(self) -> Path:
+        """What the nodes that were hired say they run: their word, and not a proof of work."""
+        return self.root / "attestations"
+
+    @property
     def module_file(self) -> Path:
         """The user's model source, as it was when the run was created."""
         return self.root / "module.py"

@@ -17,6 +17,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.app.lines import Dial
 from farflung.app.wrapping import is_lease_key_signed, wrap
 from farflung.core import limits
+from farflung.core.attestations import Attestation, is_of_lease
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import FarflungError, PolicyError, RunError, VerificationError
@@ -68,11 +69,12 @@ class Asks(msgspec.Struct, frozen=True):
 
 
 class Hired(msgspec.Struct, frozen=True):
-    """Who signed, ascending, and the keys that their leases' secrets are wrapped for."""
+    """Who signed, ascending, the keys that their leases' secrets are wrapped for, and what they say they run."""
 
     members: list[PeerId]
     verifiers: list[PeerId]
     keys: dict[PeerId, bytes]
+    attested: dict[PeerId, Attestation] = {}
 
 
 async def read_asks(ledger: LedgerClient, directory: Connection) -> Asks:
@@ -116,7 +118,8 @@ async def hire(
     if is_new:
         await ledger.submit(JobSchedule(terms.id, tuple(offered[p].offer for p in sorted(offered))))
     by = {role: sorted(p for p in offered if proposals[p].role is role) for role in Role}
-    hired = Hired(by[Role.TRAIN], by[Role.AUDIT], {p: o.lease_key for p, o in offered.items()})
+    keys = {p: o.lease_key for p, o in offered.items()}
+    hired = Hired(by[Role.TRAIN], by[Role.AUDIT], keys, {p: o.attestation for p, o in offered.items()})
     count = len(asks.of[Role.TRAIN])
     journal.emit(Matched(peers=tuple(p.hex() for p in hired.members), offers=count, unit_price=price))
     return hired
@@ -168,12 +171,14 @@ async def _propose(dial: Dial, peer: PeerId, proposal: wire.Proposal) -> wire.Of
     offered = decode(data, wire.Offered, limits.CONTROL_BYTES)
     signed, job = offered.offer, proposal.terms.id
     money = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
-    asked = Offer(proposal.chain, job, peer, *money, proposal.role)
+    asked = Offer(proposal.chain, job, peer, *money, proposal.role, signed.offer.attests)
     if signed.offer != asked or not is_signed(peer, signed.signature, NS_OFFER, encode(asked)):
         # one bad offer would make the ledger refuse them all
         raise VerificationError("FF-APP-063", "a provider signed another offer than the one proposed")
     if not is_lease_key_signed(peer, offered.signature, job, offered.lease_key):
         raise VerificationError("FF-APP-063", "a lease key is not signed by its node")
+    if not is_of_lease(offered.attestation, proposal.chain, job, peer, asked.attests):
+        raise VerificationError("FF-APP-370", "a provider attests something else than its offer names")
     return offered
 
 

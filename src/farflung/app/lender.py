@@ -23,11 +23,13 @@ from farflung.app.quarters import Quarters
 from farflung.app.reaching import reach
 from farflung.app.registry import Follower, credential_in, first_key
 from farflung.app.tenancy import Tenancy
+from farflung.app.vigil import Vigil
 from farflung.app.vouching import Vouchers
 from farflung.app.ways_to_ledger import any_of, client_in_run, reaches_of, validators_in
 from farflung.app.wire import order
 from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core import limits
+from farflung.core.attestations import attestation_hash
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, RunError
@@ -90,6 +92,7 @@ class Lender:
         lent = config, self._credential, self.handle, self.counter, manners
         self.endpoint, self.roads = station(*lent)
         self.quarters = Quarters(key, self.endpoint, self.roads)
+        self.vigil = Vigil(self._folder, genesis.chain, key.public)
         self.vouchers = Vouchers(self._folder / "vouchers", key.public, genesis.chain)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
@@ -180,10 +183,12 @@ class Lender:
         elif self._slot.job != job or self._requester != connection.peer:
             raise PolicyError("FF-APP-046", "this node is leased already", hint="propose to another provider")
         asked = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
-        offer = Offer(self._genesis.chain, job, self._key.public, *asked, self._role)
+        said = self.vigil.attest(job, self._facts, self._process)
+        attests = attestation_hash(said)
+        offer = Offer(self._genesis.chain, job, self._key.public, *asked, self._role, attests)
         lease_key = self._lease_key.public
         signature = sign_lease_key(self._key, job, lease_key)
-        return wire.Offered(sign_offer(self._key, offer), lease_key, signature)
+        return wire.Offered(sign_offer(self._key, offer), lease_key, signature, said)
 
     def _take(self, requester: PeerId, proposal: wire.Proposal) -> None:
         terms, now = proposal.terms, _now()
@@ -256,10 +261,21 @@ class Lender:
                     report("warning", code="FF-APP-086", message=f"{self._name}: its worker is ended: {over}")
                     self._end_worker()
                     continue
+                if self._is_tampered(self._process):
+                    continue
             if self._process is not None and not self._process.is_running():
                 self._end_worker()
             elif self._slot is not None:
                 self._happened(lease.Tick())
+
+    def _is_tampered(self, process: WorkerProcess) -> bool:
+        """Whether somebody reached into the work: then the lease ends, and the ledger hears why."""
+        if self._slot is None or self._slot.state is not lease.State.RUNNING:
+            return False  # before that, the worker's walls are not up
+        must_end = self.vigil.look(self._name, self._slot.job, process)
+        if must_end:
+            self._end_worker()
+        return must_end
 
     async def _start(
         self, connection: Connection, tenancy: Tenancy | AuditTenancy, start: wire.Start
@@ -338,6 +354,7 @@ async def lend(orders: Orders, role: Role) -> None:
     reach_ledger = any_of(reaches)
     client = client_in_run(reaches, key, genesis, ReportingEmitter().emit)
     node.vouchers.follow(client)
+    node.vigil.follow(client)
     presence = node.presence(places, reach_ledger)
     node.quarters.follow(presence)
     report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
@@ -357,6 +374,7 @@ async def lend(orders: Orders, role: Role) -> None:
             report("left")
     await tasks.close()
     await node.vouchers.close()
+    await node.vigil.close()
     node.release("the agent ends")
     await node.quarters.close()
     await node.roads.close()

@@ -34,6 +34,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from farflung.core import limits
+from farflung.core.attestations import Attestation
 from farflung.core.claims import Border
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
@@ -81,11 +82,15 @@ class Proposal(Wire, frozen=True):
 
 
 class Offered(Wire, frozen=True):
-    """The node's half of a lease, and the key that this lease's secrets are wrapped for (app.wrapping)."""
+    """The node's half of a lease, and the key that this lease's secrets are wrapped for (app.wrapping).
+
+    `attestation`: what the node says it runs, whose hash its offer names.
+    """
 
     offer: SignedOffer
     lease_key: bytes
     signature: Signature
+    attestation: Attestation
 
 
 class Address(Wire, frozen=True):

@@ -70,8 +70,8 @@ def dispute() -> None:
     """
 
 
-def _read(path: Path) -> bytes:
-    """Raises UsageError FF-APP-331."""
+def read_shown(path: Path) -> bytes:
+    """A file that is argued with. Raises UsageError FF-APP-331."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -86,7 +86,7 @@ def _read(path: Path) -> bytes:
 def _evidence(path: Path) -> Evidence:
     """Raises UsageError FF-APP-332."""
     try:
-        return decode(_read(path), Evidence, limits.CONTROL_BYTES)
+        return decode(read_shown(path), Evidence, limits.CONTROL_BYTES)
     except ProtocolError as error:
         raise UsageError(
             "FF-APP-332",
@@ -214,7 +214,7 @@ def answer(config: Path, job: str, evidence: Path, owner: Path, bond: str | None
     EVIDENCE: any file that shows it; the ledger keeps its digest, the jury asks you for the file.
     """
     about, node = Hash(name_in(job, "job")), read_account(owner)
-    shown, put = digest(NS_EVIDENCE, _read(evidence)), None if bond is None else amount_in(bond)
+    shown, put = digest(NS_EVIDENCE, read_shown(evidence)), None if bond is None else amount_in(bond)
 
     async def step(client: LedgerClient) -> _Seen:
         await _seen(client, about, node.public)

@@ -18,6 +18,7 @@ PLACES: Final[Mapping[str, str]] = {
     "leave": "ledger_seating:leave",
     "motion": "ledger_moving:motion",
     "dispute": "ledger_disputing:dispute",
+    "exclusion": "ledger_excluding:exclusion",
     "pay": "ledger_moving:pay",
     "show": "ledger_showing:show",
     "statement": "ledger_stating:statement",

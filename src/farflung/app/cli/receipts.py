@@ -12,6 +12,7 @@ import msgspec
 
 from farflung.app.classing import check_named, read_terms, work
 from farflung.core import limits
+from farflung.core.attestations import NOT_A_PROOF
 from farflung.core.errors import PolicyError, VerificationError
 from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash
 from farflung.core.money import format_credits
@@ -175,6 +176,11 @@ def _channel_facts(row: ChannelRow) -> dict[str, Any]:
     }
 
 
+def _attested(lease: LeaseRow) -> dict[str, str] | None:
+    """The hash of what the node said it runs, and what that is worth."""
+    return {"hash": lease.attests.hex(), "label": NOT_A_PROOF} if lease.attests != ZERO_HASH else None
+
+
 def _job_facts(job: JobRow, lease: LeaseRow | None, terms: Terms | None) -> dict[str, Any]:
     return {
         "job": job.job.hex(),
@@ -195,6 +201,7 @@ def _job_facts(job: JobRow, lease: LeaseRow | None, terms: Terms | None) -> dict
             "slashed": lease.slashed,
             "evidence": lease.evidence.hex() if lease.evidence != ZERO_HASH else None,
             "open": lease.is_open,
+            "attests": _attested(lease),
         }
         if lease
         else None,
@@ -255,6 +262,8 @@ def _job_words(held: ReceiptFile, job: JobRow, lease: LeaseRow | None, terms: Te
     lines.append(
         f"Role     {DOES[lease.role]}: {lease.units} units at {format_credits(lease.unit_price)} credits each"
     )
+    if lease.attests != ZERO_HASH:
+        lines.append(f"Attests  {lease.attests.hex()}: {NOT_A_PROOF}")
     if lease.evidence != ZERO_HASH:
         return [
             *lines,

@@ -10,6 +10,7 @@ from farflung.app.explorer.checking import Checker
 from farflung.app.explorer.finding import Place
 from farflung.app.explorer.sources import pages
 from farflung.app.explorer.telling import moment, short, told
+from farflung.core.attestations import NOT_A_PROOF
 from farflung.core.ids import ZERO_HASH
 from farflung.core.money import format_credits
 from farflung.job.proof import UNPROVEN
@@ -163,7 +164,8 @@ def _lease(lease: LeaseRow, of: str) -> list[Span]:
     lost = Span(f"slashed {format_credits(lease.slashed)}" if lease.slashed else "", Style.BAD)
     state = "open" if lease.is_open else f"paid {format_credits(lease.paid)}"
     units = f"{lease.units} of {lease.units_max} units at {format_credits(lease.unit_price)}"
-    return [plain(f"{of} {does}"), plain(units), plain(state), lost]
+    said = f"attests {short(lease.attests)} ({NOT_A_PROOF})" if lease.attests != ZERO_HASH else ""
+    return [plain(f"{of} {does}"), plain(units), plain(state), lost, plain(said)]
 
 
 def _job(checker: Checker, name: str, columns: int) -> list[Row]:

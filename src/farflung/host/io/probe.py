@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -149,6 +150,15 @@ def use_of_tree(pid: int) -> Use:
         ended = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
         seconds += times.user + times.system + ended
     return Use(peak, resident, seconds)
+
+
+def statuses_of_tree(pid: int) -> list[str]:
+    """What /proc says of process `pid` and all below it, of those that are there."""
+    found: list[str] = []
+    for one in [pid, *_descendants(pid)]:
+        with suppress(OSError):
+            found.append(Path(f"/proc/{one}/status").read_text("utf-8", "replace"))
+    return found
 
 
 def _descendants(pid: int) -> list[int]:

@@ -1,0 +1,38 @@
+"""What the nodes of a run say they run, kept for people in the run's folder: one labelled JSON file each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from farflung.app.folder import RunFolder
+from farflung.core.attestations import NOT_A_PROOF, Attestation, attestation_hash
+from farflung.core.ids import PeerId
+from farflung.core.io.durable import write_atomic
+
+
+def facts(said: Attestation) -> dict[str, Any]:
+    """An attestation for tools; `hash` is what the node's lease on the ledger names."""
+    return {
+        "label": NOT_A_PROOF,
+        "hash": attestation_hash(said).hex(),
+        "job": said.job.hex(),
+        "node": said.node.hex(),
+        "image": said.image.hex(),
+        "python": said.python,
+        "torch": said.torch,
+        "system": said.system,
+        "machine": said.machine,
+        "threads": said.threads,
+        "sandbox": said.sandbox,
+    }
+
+
+def keep(folder: RunFolder, attested: Mapping[PeerId, Attestation]) -> None:
+    """Writes those of nodes that were hired; the newest of each stays. Raises RunError FF-CORE-050."""
+    folder.attestations.mkdir(mode=0o700, exist_ok=True)
+    for node, said in attested.items():
+        text = msgspec.json.format(msgspec.json.encode(facts(said)), indent=2)
+        write_atomic(folder.attestations / f"{node.hex()}.json", text, "run.attestation")
