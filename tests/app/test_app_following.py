@@ -83,7 +83,7 @@ class Told:
 
     def fresh(self) -> None:
         """Another process takes over."""
-        self.following = Disputes(self.ledger, self.court.job_id, self, self.pause)
+        self.following = Disputes(self.ledger, self.court.job_id, self, sleep=self.pause)
         self.following.follow(A.public, ROUND, SEGMENT)
         self.paused: list[float] = []
 

@@ -229,9 +229,9 @@ def test_a_stake_that_a_dispute_holds_is_told_as_pending_and_not_as_slashed(tmp_
     story.record()
     (caught,) = [event for event in story.events if isinstance(event, Caught)]
     assert (caught.slashed, caught.bounty, caught.burnt, caught.pending) == (0, 0, 0, STAKE)
-    assert words.caught_price(caught) == f"{words.credits_of(STAKE)} of its stake wait for a jury"
+    assert words.caught_price(caught) == f"{words.credits_of(STAKE)} of its stake wait for a dispute"
     told = " ".join(" ".join(lines(caught, Timeline())).split())
-    assert "wait for a jury" in told
+    assert "wait for a dispute" in told
     assert "burnt" not in told
     assert all(story.ledger.lease(n.public).is_open for n in NODES if n is not GUILTY)
 

@@ -183,7 +183,7 @@ class Requester:
         await self._fund(ledger, budget)
         self._ledger, self._budget = ledger, self._with_audits(budget)
         self._crew.hire(ledger, self._budget)
-        self._disputes = Disputes(ledger, self._terms.id, self._journal)
+        self._disputes = Disputes(ledger, self._terms.id, self._journal, lambda: graph_bytes(self._folder))
         following = asyncio.create_task(self._disputes.run())
         try:
             finished, public = await self._to_end(directory)

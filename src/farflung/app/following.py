@@ -28,6 +28,7 @@ from farflung.ledger.pinpoint import PinpointRow, Stage
 from farflung.ledger.rows import LeaseRow
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.verify import rungs
+from farflung.verify.canon import shipping
 from farflung.verify.rungs import End, Rung, Said
 
 LOOK_SECONDS: Final = 0.5
@@ -57,9 +58,12 @@ class Disputes:
         ledger: LedgerClient,
         job: Hash,
         journal: Emitter,
+        shipped: Callable[[], bytes] = bytes,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        """`shipped`: the job's graph (verify.canon.shipping), or nothing: then values have no names."""
         self._ledger, self._job, self._journal, self._sleep = ledger, job, journal, sleep
+        self._shipped = shipped
         self._all: dict[PeerId, Disputed] = {}
 
     def follow(self, node: PeerId, round: int, segment: int) -> None:
@@ -149,7 +153,16 @@ class Disputes:
             shown=ended.shown,
         )
         leases = {lease.node: lease for lease in await self._ledger.leases(self._job)}
-        return _with_money(_with_element(named, game, ended), dispute, game, leases)
+        told = await asyncio.to_thread(self._named, _with_element(named, game, ended))
+        return _with_money(told, dispute, game, leases)
+
+    def _named(self, ruled: Ruled) -> Ruled:
+        """What people call the value; nothing of the judgement's, whose inputs have names."""
+        shipped = self._shipped()
+        if not shipped or not 0 <= ruled.step < ruled.steps:
+            return ruled
+        names = rungs.named(shipping.read(shipped)[0], ruled.value)
+        return msgspec.structs.replace(ruled, becomes=names.becomes, near=names.near)
 
 
 def _challenger(game: PinpointRow | None) -> str:

@@ -36,7 +36,8 @@ class Ruled(Event, frozen=True, tag="ruled"):
 
     ended: upheld, overturned, forfeit or lapsed; `by`: element, verdict, silence, clock or jury; `silent`: accused,
     challenger; `roots`: of both sides' trees. With `by` element: leaf `leaf` is of value `value` of the program, made
-    by `op` from `made_of` (an input has a `name`); `element` is what each side said, and what the law computed, of it.
+    by `op` from `made_of` (an input has a `name`), with the tensor `near` and, where it is one after the step,
+    `becomes`; `accused`, `other` and `law`: its `element` as each side said it, and as the law computed it.
     `blocks` from the accusation on; `sent`: bytes of both sides' hashes, `shown`: of what the referee was shown.
     `slashed` was the accused's stake and bond, of which `bounty` and `burnt`; `lost` was its accusers', of which
     `gained` is the accused's and the rest burnt.
@@ -59,6 +60,8 @@ class Ruled(Event, frozen=True, tag="ruled"):
     op: str = ""
     name: str = ""
     made_of: tuple[str, ...] = ()
+    becomes: str = ""
+    near: str = ""
     shape: tuple[int, ...] = ()
     element: tuple[int, ...] = ()
     accused: str = ""

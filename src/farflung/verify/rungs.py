@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from farflung.core.canon import program as programs
 from farflung.core.canon import referee, tree
-from farflung.core.canon.referee import Exhibit, Finding
+from farflung.core.canon.graph import Graph, Input
+from farflung.core.canon.referee import PARAMS, Exhibit, Finding
 from farflung.core.codec import encode
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
@@ -35,9 +36,11 @@ from farflung.ledger.pinpoint import (
 )
 from farflung.ledger.rules import pinpoint
 from farflung.ledger.tx import JobSlash, Op
+from farflung.train.inner import VECTORS
 
 About = JobSlash | Challenge | Pinpoint | FirstMove | Descend | OpenVerdict | Show | Referee
 SIDES: Final = ("accused", "challenger")
+MOMENTS: Final = frozenset(name for names in VECTORS.values() for name in names)  # of any optimizer
 NOBODY: Final = (ZERO_HASH, ZERO_HASH)
 
 
@@ -192,6 +195,28 @@ def sent(game: PinpointRow, said: Sequence[Said]) -> int:
         for each in said
         if isinstance(each.op, FirstMove | Descend | OpenVerdict) and each.sender in sides
     )
+
+
+class Named(NamedTuple):
+    """What people call a value: the tensor that it is after the step, and the weights or moments that it is made of."""
+
+    becomes: str
+    near: str
+
+
+def named(graph: Graph, value: int) -> Named:
+    """Of a value of the step's graph: the nearest input among those that it is computed from, of a state."""
+    becomes = next((each.name for each in graph.outputs if each.value == value), "")
+    seen, row = {value}, [value]
+    while row:
+        for number in row:
+            made = graph.value(number)
+            if isinstance(made, Input) and made.name.partition("/")[0] in (PARAMS, *MOMENTS):
+                return Named(becomes, made.name)
+        args = [arg for number in row for arg in getattr(graph.value(number), "args", ()) if arg not in seen]
+        seen.update(args)
+        row = list(dict.fromkeys(args))
+    return Named(becomes, "")
 
 
 def player(game: PinpointRow | None) -> PeerId | None:

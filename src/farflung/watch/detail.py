@@ -7,9 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from farflung.core.events import AuditConcluded, BytesBy
-from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import words
+from farflung.watch import game, words
 from farflung.watch.fold import Lane, Timeline
 from farflung.watch.rows import Row, Span, Style, block, cut, plain
 
@@ -177,6 +176,7 @@ def dispute_rows(t: Timeline, number: int, columns: int, *, evidence: str, run: 
     took = f"{format_count(audit.tokens)} tokens trained again in {format_seconds(audit.seconds)}"
     rows += block("Cost", [plain(took)], columns)
     rows += _verdict(t, audit, is_caught, columns)
+    rows += game.rows(*game.of(t, audit.peer, audit.round, audit.segment), columns)
     return rows + _proof(t, audit, is_caught, evidence, run, columns)
 
 
@@ -197,16 +197,15 @@ def _verdict(t: Timeline, audit: AuditConcluded, is_caught: bool, columns: int) 
         return block("Verdict", [plain(said)], columns)
     caught = t.caught[audit.peer]
     gone = next((left.reason for left in t.left if left.peer == audit.peer), "")
-    where = f"{format_credits(caught.bounty)} to the verifiers, {format_credits(caught.burnt)} burnt"
+    where = words.bounties(caught.bounty, caught.burnt)
+    lost = (
+        [] if audit.peer in t.ruled else [plain(words.caught_price(caught)), plain(where)]
+    )  # said of its game
     return [
         *block(
             "Verdict", [Span(words.clean(caught.why, 60), Style.BAD), plain(words.clean(gone, 60))], columns
         ),
-        *block(
-            "Money",
-            [plain(words.caught_price(caught)), plain(where), plain(_forfeited(t, audit.peer))],
-            columns,
-        ),
+        *block("Money", [*lost, plain(_forfeited(t, audit.peer))], columns),
     ]
 
 
@@ -247,4 +246,5 @@ def dispute_facts(t: Timeline, number: int, *, evidence: str) -> dict[str, Any]:
         "audit": msgspec.to_builtins(audit),
         "caught": msgspec.to_builtins(caught) if caught is not None else None,
         "evidence": evidence or None,
+        **game.facts(*game.of(t, audit.peer, audit.round, audit.segment)),
     }

@@ -8,7 +8,7 @@ from farflung.core.events import Caught
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.plan.compare import is_off
-from farflung.watch import fares, foretold, words, yardstick
+from farflung.watch import fares, foretold, game, words, yardstick
 from farflung.watch.fold import Timeline
 from farflung.watch.progress import DETAIL, FACT, MORE, STORY
 from farflung.watch.rows import WIDE, Row, Span, Style, block, plain
@@ -32,6 +32,18 @@ def verify(t: Timeline, columns: int, is_over: bool, run: str = "") -> list[Row]
         by = words.repeated_by(audit) if audit is not None else ""
         price = [plain(by), plain(words.caught_price(each))]
         rows += block("", price, columns, rank=rank + 1, right=_see(t, each, run))
+    return rows + _played(t, columns)
+
+
+def _played(t: Timeline, columns: int) -> list[Row]:
+    """Where each dispute stands, or how it ended: a line each."""
+    rows: list[Row] = []
+    for peer in sorted(t.games.keys() | t.ruled.keys()):
+        ruled = t.ruled.get(peer)
+        style = Style.CARE if ruled is None else game.style(ruled)
+        element = game.element(ruled) if ruled is not None else ""
+        parts = [Span(game.now(t, peer), style), plain(element)]
+        rows += block("", parts, columns, rank=STORY if not rows else DETAIL)
     return rows
 
 
@@ -115,7 +127,7 @@ def settle(t: Timeline, columns: int, is_over: bool) -> list[Row]:
 def _pending(t: Timeline) -> str:
     """What disputes still hold; empty where they hold nothing."""
     held = sum(c.pending for c in t.caught.values())
-    return f"{format_credits(held)} wait for a jury" if held else ""
+    return f"{format_credits(held)} wait for a dispute" if held else ""
 
 
 def _paid(t: Timeline, role: str) -> str:

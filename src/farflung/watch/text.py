@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import classes, committee, fares, foretold, words, yardstick
+from farflung.watch import classes, committee, fares, foretold, game, words, yardstick
 from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
@@ -202,6 +202,8 @@ def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
                 *say("Verify", words.caught_claim(event, timeline)),
                 *say("Verify", lost, evidence),
             ]
+        case events.Played() | events.Ruled():
+            return say("Verify", *game.told(event))
     return []
 
 

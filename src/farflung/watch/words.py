@@ -318,7 +318,7 @@ def caught_claim(caught: events.Caught, t: Timeline) -> str:
 def caught_price(caught: events.Caught) -> str:
     """What it cost, or may cost."""
     if caught.pending:
-        return f"{credits_of(caught.pending)} of its stake wait for a jury"
+        return f"{credits_of(caught.pending)} of its stake wait for a dispute"
     return f"it loses {credits_of(caught.slashed)}"
 
 

@@ -14,7 +14,7 @@ from farflung.core import events
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_multiple, format_seconds
 from farflung.plan.compare import HIGH, LOW
-from farflung.watch import series, yardstick
+from farflung.watch import game, series, yardstick
 from farflung.watch.fold import Timeline
 from farflung.watch.series import Audits, Losses, Money, PlanRow, Sent, Share, Strip
 from farflung.watch.sharing import share
@@ -166,8 +166,19 @@ def _story(t: Timeline, caught: events.Caught, names: Mapping[str, str]) -> Stor
         )
     why = share(caught.why, 120)
     sentences.append(f"{_verdict(audit, names)}: {why}." if audit is not None else f"The finding: {why}.")
+    sentences += _disputed(t, caught)
     sentences.append(_price(t, caught))
     return Story(f"{who} was caught", tuple(sentences), caught.evidence)
+
+
+def _disputed(t: Timeline, caught: events.Caught) -> list[str]:
+    """How it was played down to one element."""
+    played, ruled = game.of(t, caught.peer, caught.round, caught.segment)
+    if ruled is None:
+        return ["It contests that, and the dispute is not decided yet."] if played else []
+    parts = [game.end(ruled), game.element(ruled), game.values(ruled)]
+    said = "; ".join(share(part, 200) for part in parts if part)
+    return [f"There was a dispute ({game.size(ruled)}): {said}."]
 
 
 def _verdict(audit: events.AuditConcluded, names: Mapping[str, str]) -> str:
@@ -194,7 +205,7 @@ def _price(t: Timeline, caught: events.Caught) -> str:
     lost, bounty, burnt = (format_credits(x) for x in (caught.slashed, caught.bounty, caught.burnt))
     said = f"It lost {lost} credits of its stake: {bounty} went to the verifiers, {burnt} were burnt"
     if caught.pending:
-        said = f"{format_credits(caught.pending)} credits of its stake wait for a jury, which decides whose they are"
+        said = f"{format_credits(caught.pending)} credits of its stake wait for a dispute, which decides whose they are"
     pay = t.settled.get(caught.peer)
     if pay is None:
         return said + "."
