@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from core_tiny_program import ROUND, SEGMENT, Player
 from core_tiny_program import World as Tiny
-from ledger_game import BOND, DISPUTE, FRIEND, HONEST, STAKE, TINY, A, B, Game, flipped
+from ledger_game import BOND, DISPUTE, FRIEND, HONEST, STAKE, TINY, A, B, C, Game, flipped
 from ledger_world import REQUESTER, STRANGER, VERIFIERS
 
 from farflung.app.following import Disputes
@@ -190,6 +190,7 @@ def test_who_was_silent_is_told(stage: Stage, silent: tuple[int, ...], ended: st
         court.must((A, B)[side], court.move(side))
     told.look()
     court.wait()
+    court.left()
     told.look()
     sides = ("accused", "challenger")
     assert (told.ruled.ended, told.ruled.by) == (ended, "silence")
@@ -217,11 +218,61 @@ def test_trees_that_agree_end_with_the_verdict_that_both_have() -> None:
     told.court.must(A, told.court.opening())
     told.court.played()
     told.look()
-    assert [each.stage for each in told.played] == ["offered", "first", "verdict"]
-    assert (told.ruled.ended, told.ruled.by) == ("overturned", "verdict")
+    assert [(each.stage, each.game) for each in told.played] == [
+        ("offered", 0),
+        ("first", 0),
+        ("verdict", 0),
+        ("first", 1),  # the other accuser, who does not play
+    ]
+    assert (told.ruled.ended, told.ruled.by) == ("overturned", "silence")
+    assert told.ruled.silent == ("challenger",)
     lost = told.court.lease(B, told.court.job_id).slashed
     assert (told.ruled.lost, told.ruled.gained, told.ruled.slashed) == (lost, lost // 2, 0)
     assert lost
+
+
+def test_a_tree_that_says_guilty_ends_with_the_verdict_that_both_have() -> None:
+    tiny = Tiny(off=9.0)
+    told = accused(Court(tiny.player(), tiny.player(), tiny))
+    told.court.must(A, told.court.opening())
+    told.court.played()
+    told.look()
+    assert (told.ruled.ended, told.ruled.by) == ("upheld", "verdict")
+    assert told.ruled.height == told.court.state.height
+
+
+def test_accusers_that_play_one_after_the_other_are_told_as_games_of_their_own() -> None:
+    told = accused(Court(liar(), liar(40)))
+    court = told.court
+    court.must(A, court.opening())
+    court.accused = HONEST  # against the first; it shows another tree to the second
+    court.until(Stage.REFEREE)
+    court.must(STRANGER, court.exhibit())
+    told.look()
+    assert court.row.beaten == (B.public,)
+    court.accused, court.challenger = liar(), HONEST
+    court.until(Stage.REFEREE)
+    court.must(STRANGER, court.exhibit())
+    told.look()
+    whole = told.played
+    told.events.clear()
+    told.fresh()
+    told.look()  # from the rows and blocks alone
+    assert told.played == whole
+    assert [each.game for each in whole] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert [each.stage for each in whole[5:]] == ["first", "descend", "show", "referee"]
+    assert {each.challenger for each in whole[2:5]} == {B.public.hex()}
+    assert {each.challenger for each in whole[6:]} == {C.public.hex()}
+    ruled = told.ruled
+    assert (ruled.ended, ruled.by, ruled.leaf) == ("upheld", "element", SOME)
+    assert (ruled.lost, ruled.gained) == (court.node(B).burnt, 0)
+    assert ruled.lost
+    assert ruled.burnt == court.node(A).burnt
+    t = Timeline()
+    for event in (caught(STAKE), *told.events):
+        t = fold(t, event)
+    assert len(t.games[A.public.hex()]) == len(whole)
+    assert t.lost == (ruled.slashed + ruled.lost, ruled.bounty, court.node(A).burnt + court.node(B).burnt)
 
 
 def test_two_liars_lose_and_the_element_says_so() -> None:

@@ -79,7 +79,7 @@ def test_the_element_is_named_with_all_three_values_and_what_it_cost() -> None:
         in text
     )
     assert "accused 0.0312, challenger 0.0297, the law 0.0297" in text
-    assert "the accused loses: one element was computed" in text
+    assert "the accused loses: its number is not the one that the law computed" in text
     assert (
         "the accused loses 0.005760 credits, stake and bond: 0.002880 to its accusers, 0.002880 burnt" in text
     )

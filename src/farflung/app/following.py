@@ -24,7 +24,7 @@ from farflung.core.errors import FarflungError
 from farflung.core.events import Played, Ruled, Warned
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.disputes import DisputeRow, DisputeState
-from farflung.ledger.pinpoint import PinpointRow, Stage
+from farflung.ledger.pinpoint import NO_ACCOUNT, PinpointRow, Stage
 from farflung.ledger.rows import LeaseRow
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.verify import rungs
@@ -205,7 +205,8 @@ def _played(one: Disputed, game: PinpointRow, rung: Rung) -> Played:
         steps=game.steps,
         accused=mine,
         other=theirs,
-        challenger=_challenger(game) if rung.stage is not Stage.FIRST else "",
+        game=rung.number,
+        challenger=rung.rival.hex() if rung.rival != NO_ACCOUNT else "",
     )
 
 

@@ -10,7 +10,8 @@ class Played(Event, frozen=True, tag="played"):
 
     stage: offered, first, descend, verdict, show or referee; `turn`: either, both or anybody. At `level` of the trees
     and leaf `first` both sides' nodes, `accused` and `other`, differ; `leaves` lie below, of `total`. `step` to `until`
-    of `steps` of the segment are there; the number `steps` names the judgement behind them.
+    of `steps` of the segment are there; the number `steps` names the judgement behind them. `game`: accusers play one
+    after the other, until one wins.
     """
 
     peer: str
@@ -26,6 +27,7 @@ class Played(Event, frozen=True, tag="played"):
     step: int = 0
     until: int = 0
     steps: int = 0
+    game: int = 0
     accused: str = ""
     other: str = ""
     challenger: str = ""

@@ -53,13 +53,18 @@ class Said(NamedTuple):
 
 
 class Rung(NamedTuple):
-    """Where a game stood from block `height` on. `nodes`: both sides' hashes there, the accused's first."""
+    """Where a game stood from block `height` on. `nodes`: both sides' hashes there, the accused's first.
+
+    `number`: of the game; accusers play one after the other. `rival`: who plays, once it is known.
+    """
 
     stage: Stage
     level: int
     first: int
     nodes: tuple[Hash, Hash]
     height: int
+    number: int = 0
+    rival: PeerId = NO_ACCOUNT
 
 
 class End(NamedTuple):
@@ -91,27 +96,62 @@ def about(job: Hash, node: PeerId, height: int, sender: PeerId, ops: Sequence[Op
 def rungs(game: PinpointRow, said: Sequence[Said]) -> tuple[Rung, ...]:
     """All places to which the game has come, in their order. `said`: all that was said of it, oldest first."""
     found = [Rung(Stage.OFFERED, 0, 0, NOBODY, said[0].height if said else 0)]
-    begun = _begun(game, said)
-    if not game.steps or begun is None:
+    height = _begun(game, said)
+    if not game.steps or height is None:
         return tuple(found)
+    for number, rival in enumerate(game.beaten):
+        past = replace(game, challenger=rival, roots=_roots(game, rival, said, height))
+        found += _descent(past, number, said, height)
+        height = _lost(found[-1], said)
+    return (*found, *_descent(game, len(game.beaten), said, height))
+
+
+def _descent(game: PinpointRow, number: int, said: Sequence[Said], height: int) -> list[Rung]:
+    """One game, whose roots are known, from its first moves as far as it came."""
+    said = [each for each in said if each.height >= height]
     total = programs.leaf_count(game.program, game.steps)
     at = replace(game, stage=Stage.FIRST, level=tree.depth(total), first=0, nodes=game.roots)
-    height = begun
+    found: list[Rung] = []
     while True:
-        shown = (
-            NOBODY if at.stage is Stage.FIRST else at.nodes
-        )  # what is told of a rung is known when it begins
-        found.append(Rung(at.stage, at.level, at.first, shown, height))
+        is_first = at.stage is Stage.FIRST  # what is told of a rung is known when it begins
+        nodes, rival = (NOBODY, NO_ACCOUNT) if is_first else (at.nodes, game.challenger)
+        found.append(Rung(at.stage, at.level, at.first, nodes, height, number, rival))
         moves = _moves(at, said)
         if not all(moves):
-            return tuple(found)
+            return found
         height = max(height, *(move.height for move in moves if move))
         if at.stage is Stage.SHOW:
-            return (*found, Rung(Stage.REFEREE, 0, at.first, at.nodes, height))
+            return [*found, Rung(Stage.REFEREE, 0, at.first, at.nodes, height, number, game.challenger)]
         if at.nodes[ACCUSED] == at.nodes[CHALLENGER]:
-            return (*found, Rung(Stage.VERDICT, 0, total - 1, NOBODY, height))
+            return [*found, Rung(Stage.VERDICT, 0, total - 1, NOBODY, height, number, game.challenger)]
         mine, theirs = (move.children for move in moves if move)
         at = pinpoint.deeper(replace(at, children=(mine, theirs)))
+
+
+def _roots(game: PinpointRow, rival: PeerId, said: Sequence[Said], height: int) -> tuple[Hash, Hash]:
+    """Of a game that is over and no longer in the row: what both sides said first from block `height` on."""
+    total = programs.leaf_count(game.program, game.steps)
+    level = tree.depth(total)
+    count = tree.child_count(total, level, 0)
+    first = [s for s in said if s.height >= height and isinstance(s.op, FirstMove)]
+
+    def root(side: PeerId) -> Hash:
+        for _, sender, op in first:
+            if sender == side and isinstance(op, FirstMove) and len(op.children) == count:
+                return tree.node_hash(level, 0, op.children)
+        return ZERO_HASH
+
+    return root(game.node), root(rival)
+
+
+def _lost(last: Rung, said: Sequence[Said]) -> int:
+    """From which block on the next accuser may play: that of what decided, or of the last move before the clock did."""
+    deciding = {Stage.REFEREE: Referee, Stage.VERDICT: OpenVerdict}.get(last.stage)
+    if deciding is None:
+        return last.height
+    return next(
+        (s.height for s in said if s.height > last.height and isinstance(s.op, deciding)), last.height
+    )
 
 
 def _begun(game: PinpointRow, said: Sequence[Said]) -> int | None:
@@ -154,8 +194,11 @@ def end(dispute: DisputeRow, game: PinpointRow | None, said: Sequence[Said]) -> 
         is_jury = dispute.answer != ZERO_HASH and dispute.state is not DisputeState.LAPSED
         return End("jury" if is_jury else "clock")
     last = rungs(game, said)[-1]
+    if game.beaten and game.challenger == NO_ACCOUNT:
+        return End("silence", SIDES[1:])  # who played has lost, and nobody else does
     if last.stage is Stage.REFEREE:
-        return _refereed(dispute, game, said) or End("silence", SIDES)
+        late = [each for each in said if each.height > last.height]
+        return _refereed(dispute, game, late) or End("silence", SIDES)
     if last.stage is Stage.VERDICT:
         opened = [s.height for s in said if isinstance(s.op, OpenVerdict) and s.height > last.height]
         return End("verdict", (), opened[-1]) if opened else End("silence", SIDES[:1])
@@ -189,7 +232,7 @@ def _decides(finding: Finding) -> DisputeState:
 
 def sent(game: PinpointRow, said: Sequence[Said]) -> int:
     """Bytes of hashes that both sides have posted."""
-    sides = (game.node, game.challenger)
+    sides = (game.node, game.challenger, *game.beaten)
     return sum(
         len(encode(each.op))
         for each in said

@@ -233,8 +233,9 @@ def _resume(t: Timeline, event: events.Resumed) -> Timeline:
 def is_told(t: Timeline, event: AnyEvent) -> bool:
     """Whether this was told of a dispute before: a session that takes over tells all of it from its begin."""
     match event:
-        case events.Played(peer=peer, stage=stage, level=level):
-            return any((each.stage, each.level) == (stage, level) for each in t.games.get(peer, ()))
+        case events.Played(peer=peer, game=game, stage=stage, level=level):
+            told = t.games.get(peer, ())
+            return any((each.game, each.stage, each.level) == (game, stage, level) for each in told)
         case events.Ruled(peer=peer):
             return peer in t.ruled
         case events.Caught(peer=peer, pending=pending):

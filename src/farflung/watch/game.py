@@ -56,6 +56,12 @@ ENDS: Final[Mapping[str, str]] = {
     "lapsed": "in doubt for the accused",
 }
 
+COMPUTED: Final[Mapping[str, str]] = {
+    "upheld": "its number is not the one that the law computed",
+    "overturned": "the challenger's number is not the one that the law computed",
+    "forfeit": "neither number is the one that the law computed",
+}
+
 
 def of(t: Timeline, peer: str, round: int, segment: int) -> tuple[tuple[Played, ...], Ruled | None]:
     """The rungs of the game over this segment and how its dispute ended, as far as they are known."""
@@ -88,7 +94,8 @@ def rung(event: Played) -> str:
         case "offered":
             return "its stake is held; either side may have the steps computed again"
         case "first":
-            return f"both hash all {event.total:,} tiles of {where}"
+            who = "another accuser plays: both" if event.game else "both"
+            return f"{who} hash all {event.total:,} tiles of {where}"
         case "descend":
             return f"they differ first in {tiles(event)}, {where}"
         case "show":
@@ -138,7 +145,7 @@ def end(event: Ruled) -> str:
     """How it ended, and why."""
     silent = " and ".join(f"the {words.clean(side, 12)}" for side in event.silent)
     why = {
-        "element": "one element was computed",
+        "element": COMPUTED.get(event.ended, "one element was computed"),
         "verdict": "both have the same tiles, and the last one is the verdict",
         "silence": f"{silent or 'somebody'} owed a move and said nothing",
         "clock": "nobody contested it in time" if event.ended == "upheld" else "no jury decided in time",
@@ -178,7 +185,7 @@ def now(t: Timeline, peer: str) -> str:
     """One line for the screen: where the game of `peer` stands, or how it ended; empty where there is none."""
     ruled, played = t.ruled.get(peer), t.games.get(peer, ())
     if ruled is not None:
-        return f"{words.peer(peer)}'s dispute, {end(ruled)}"
+        return f"in {words.peer(peer)}'s dispute {end(ruled)}"
     if not played:
         return ""
     return f"{words.peer(peer)}'s dispute is played: {rung(played[-1])}"
@@ -189,7 +196,7 @@ def told(event: Played | Ruled) -> tuple[str, ...]:
     who = words.peer(event.peer)
     if isinstance(event, Played):
         return f"{who}, block {event.height}: {rung(event)}", hashes(event.accused, event.other)
-    return f"{who}'s dispute, {end(event)}", element(event), values(event), *money(event), size(event)
+    return f"in {who}'s dispute {end(event)}", element(event), values(event), *money(event), size(event)
 
 
 def rows(played: Sequence[Played], ruled: Ruled | None, columns: int) -> list[Row]:
@@ -198,8 +205,9 @@ def rows(played: Sequence[Played], ruled: Ruled | None, columns: int) -> list[Ro
         return []
     made = block("Game", [Span(HEAD, Style.QUIET)], columns)
     roots = ruled.roots if ruled is not None and len(ruled.roots) == 2 else ("", "")
+    last = max((each.game for each in played), default=0)
     for each in played:
-        pair = roots if each.stage == "first" else (each.accused, each.other)
+        pair = roots if each.stage == "first" and each.game == last else (each.accused, each.other)
         right = tuple(text for text in (hashes(*pair),) if text)
         made += block("", [plain(f"{each.height:>5}  {rung(each)}")], columns, right=right)
     challenger = next((each.challenger for each in reversed(played) if each.challenger), "")
