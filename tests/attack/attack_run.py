@@ -221,7 +221,14 @@ class Hostile(Member):
         """A well-signed promise of any payload."""
         trace = self.traced(payload, weight)
         made = commit(EVE, TERMS.id, ROUND, payload_hash(payload), weight, trace.root)
-        return replace(said, commitment=made, statistics=trace.statistics, path=trace.statistics_path)
+        opens = {
+            "payload": payload_hash(payload),
+            "trace": trace.root,
+            "nonce": nonce_of(EVE, TERMS.id, ROUND),
+        }
+        return replace(
+            said, commitment=made, statistics=trace.statistics, path=trace.statistics_path, **opens
+        )
 
     def traced(self, payload: bytes, weight: int) -> Trace:
         """What stands under such a promise."""
@@ -261,6 +268,8 @@ class Run:
             TERMS.id, SPEC.rounds, SPEC.sync.steps, 0, SPEC.round_tokens, (), is_audited=SPEC.is_audited
         )
         self.on_closed: Callable[[int], None] = lambda _round: None
+        self.on_lost: Callable[[PeerId, bool], None] = lambda _peer, _may_return: None
+        self.places: dict[PeerId, wire.Address] = {}
 
     async def go(self) -> Coordinator:
         """The whole run."""
@@ -268,7 +277,7 @@ class Run:
         for party in parties:
             await party.endpoint.start()
         try:
-            places = {p.key.public: p.address for p in parties}
+            places = self.places = {p.key.public: p.address for p in parties}
             for index, member in enumerate(self.members):
                 member.places = places
                 order = start_order(self.home, index, tuple(places.values()), initial())
@@ -317,7 +326,12 @@ class Run:
         )
         keys = {member.key.public: member.lease_key.public for member in self.members}
         held = (self.home.disk, self.fanning, keys, self.journal, self.outlook, BOUND)
-        coordinator = Coordinator(
+
+        def lost(peer: PeerId, may_return: bool) -> None:
+            self.out.append((peer, may_return))
+            self.on_lost(peer, may_return)
+
+        coordinator = self.coordinator = Coordinator(
             TERMS,
             self.log,
             self.archive,
@@ -329,7 +343,7 @@ class Run:
             Exchange(REQUESTER, TERMS.id, *held),
             self.journal,
             closed,
-            lambda peer, may_return: self.out.append((peer, may_return)),
+            lost,
             lambda _: 0.0,
         )
         finished, public = await coordinator.run()
@@ -355,8 +369,11 @@ class Run:
     def check(self, reason: str, *, accepted_last: bool) -> None:
         """Out with this reason, once; the honest ones finished; the log replays; nothing of it was taken after."""
         left = self.left
-        assert [event.peer for event in left] == [EVE.public.hex()]
+        assert {event.peer for event in left} == {EVE.public.hex()}
         assert reason in left[0].reason
+        assert all(
+            event.reason.startswith("excluded") for event in left[1:]
+        )  # what it had committed to is judged
         assert len([e for e in self.events if isinstance(e, RoundClosed)]) == SPEC.rounds
         again = RunLog(self.log_path, REQUESTER)
         again.close()

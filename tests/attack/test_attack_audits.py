@@ -23,20 +23,20 @@ from attack_world import (
     within,
 )
 
-from farflung.app import auditing, audits, owing, wire
+from farflung.app import auditing, audits, cases, owing, wire
 from farflung.app import lines as role
 from farflung.app.recording import Recorder
 from farflung.core import limits
 from farflung.core.claims import Border
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, digest
-from farflung.core.errors import FarflungError, NetworkError, PolicyError, RunError, VerificationError
+from farflung.core.errors import FarflungError, NetworkError, PolicyError, VerificationError
 from farflung.core.events import Caught
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, JobSlash, SignedVerdict, sign_verdict
 from farflung.net.io.connection import Connection
 from farflung.store.objects import Manifest
-from farflung.train.roundlog import Accepted, Audited, Contribution
+from farflung.train.roundlog import Audited, Contribution
 from farflung.train.trace import Leaf
 from farflung.verify.blind import Blind, blind
 from farflung.verify.evidence import Evidence, evidence_fault, evidence_hash
@@ -182,17 +182,6 @@ def test_a_member_that_does_not_open_has_withheld_what_it_committed_to(
     assert all(audits.OPEN_SECONDS in each.bounds for each in hanging)  # by the coordinator
 
 
-def test_a_member_whose_worker_died_before_it_could_open_is_left_out_and_not_accused(scene: Any) -> None:
-    def dead(_eve: Hostile, _order: Any, _said: Any) -> Any:
-        raise RunError("FF-APP-049", "the worker is gone")
-
-    run = scene(twisted(open=dead))
-    assert [event.peer for event in run.left] == [EVE.public.hex()]
-    assert run.out == [(EVE.public, True)]  # it may come back
-    accepted = next(r for r in run.log.records if isinstance(r, Accepted) and r.round == ROUND)
-    assert {c.peer for c in accepted.contributions} == {key.public for key in HONEST}
-
-
 def test_verifiers_are_waited_for_as_long_as_the_plan_says(
     scene: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,9 +296,9 @@ def test_evidence_that_its_reader_would_not_take_is_cut_down() -> None:
     state = Manifest(NIL, 1, (NIL,) * 50_000)
     c = Contribution(EVE.public, 1, NIL, NIL, NIL, NIL, "none")
     small = Evidence(TERMS.id, 0, c, (), 0, "", (leaf,), (state,), ())
-    assert decode(audits._encoded(small), Evidence, limits.CONTROL_BYTES) == small
+    assert decode(cases.encoded(small), Evidence, limits.CONTROL_BYTES) == small
     for states, leaves, kept in (((state,) * 3, (leaf,) * 3, (leaf,) * 3), ((state,) * 3, (leaf,) * 5, ())):
-        told = audits._encoded(replace(small, states=states, leaves=leaves))
+        told = cases.encoded(replace(small, states=states, leaves=leaves))
         assert decode(told, Evidence, limits.CONTROL_BYTES) == replace(small, states=(), leaves=kept)
 
 
@@ -318,7 +307,7 @@ def test_evidence_is_written_as_its_reader_takes_it(scene: Any) -> None:
     judge = next(j for j in run.judges if any(m == wire.AUDIT for m, *_ in j.said))
     order = next(order for m, order, _ in judge.said if m == wire.AUDIT)
     c = order.contribution
-    case = audits.Case(order.round, c, audits.sample.Drawn(c.peer, order.segment))
+    case = cases.Case(order.round, c, cases.sample.Drawn(c.peer, order.segment))
     state = Manifest(NIL, 1, (NIL,) * 150_000)
     run.audits._keep(case, replace(order, opened=replace(order.opened, state=state)), [])
     found = evidence(run)
@@ -346,7 +335,10 @@ def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> Non
 def test_who_is_out_is_not_paid_for_that_round_and_later_ones(scene: Any) -> None:
     run = scene(twisted(open=lambda _e, _o, said: replace(said, start=replace(said.start, path=()))))
     tally = Tally(SPEC, len(VERIFIERS))
-    units = [tally.add(run.log.accepted[record.round], record) for record in run.audited]
+    units = [
+        tally.add(run.log.accepted[record.round], record, run.log.promised[record.round])
+        for record in run.audited
+    ]
     assert [EVE.public in earned for earned in units] == [True, False, False]
     assert all({key.public for key in HONEST} <= earned.keys() for earned in units)
 
@@ -502,7 +494,7 @@ def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: b
     accusation = Finding.FALSE if is_run else Finding.WITHHELD
     assert sorted(verdicts(run)) == sorted([(liar, accusation), (other_than(liar), Finding.HOLDS)])
     tally = Tally(SPEC, len(VERIFIERS))
-    earned = [tally.add(run.log.accepted[r.round], r) for r in run.audited]
+    earned = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert EVE.public in earned[ROUND]
     assert tally.discredited == {liar}
     honest = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node != EVE.public]
@@ -560,7 +552,7 @@ def outvoted(run: Run, liar: PeerId, said: Finding, finding: Finding) -> None:
     assert len(found) == 2
     assert run.audits._discredited == {liar}
     tally = Tally(SPEC, len(COURT))
-    earned = [tally.add(run.log.accepted[r.round], r) for r in run.audited]
+    earned = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert tally.discredited == {liar}
     others = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node != EVE.public]
     due = SPEC.round_tokens // SEGMENTS * sum(v.verifier == liar for v in others)
@@ -702,8 +694,8 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
     reveal, said = next((o, s) for m, o, s in judge.said if m == wire.JUDGE and (o.round, o.peer) == about)
     real = {wire.OPEN: order.opened, wire.UNVEIL: reveal.revealed, wire.AUDIT: answer, wire.JUDGE: said}
     told = {name: encode(value) for name, value in real.items()}
-    case = audits.Case(
-        order.round, order.contribution, audits.sample.Drawn(order.contribution.peer, order.segment)
+    case = cases.Case(
+        order.round, order.contribution, cases.sample.Drawn(order.contribution.peer, order.segment)
     )
 
     async def asked(body: bytes) -> str:

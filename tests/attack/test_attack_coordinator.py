@@ -177,13 +177,10 @@ def test_a_weight_that_is_not_earned(attacked: Any, weight: int) -> None:
 
 @pytest.mark.parametrize("weight", [SPEC.round_tokens + 1, 0])
 def test_a_weight_that_is_not_earned_though_committed(attacked: Any, weight: int) -> None:
-    payload = {}
-
     def train(eve: Hostile, _order: Any, said: wire.Promise) -> wire.Promise:
-        payload["it"] = eve.worker.payload(ROUND)
-        return eve.promise(said, payload["it"], weight)
+        return eve.promise(said, eve.worker.payload(ROUND), weight)
 
-    attacked("FF-APP-054", train=train, reveal=lambda eve, _, shown: eve.opened(shown, payload["it"], weight))
+    attacked("FF-APP-360", train=train)
 
 
 def test_other_figures_in_the_log_than_those_that_were_committed(attacked: Any) -> None:
@@ -242,9 +239,16 @@ def test_a_value_longer_than_the_log_takes_though_committed(attacked: Any, field
         trace, nonce = (giant, nonce) if field == "trace" else (trace, giant)
         promise = commitment_digest(*place, payload, SPEC.round_tokens, trace, nonce)
         signature = EVE.sign(NS_ACK, TERMS.id, number, promise)
-        return replace(said, commitment=replace(said.commitment, digest=promise, signature=signature))
+        made = replace(said.commitment, digest=promise, signature=signature)
+        return replace(said, commitment=made, payload=payload, trace=trace, nonce=nonce)
 
-    attacked("FF-APP-054", train=train, reveal=changed(**{field: giant}))
+    attacked("FF-APP-360", train=train)
+
+
+@pytest.mark.parametrize("field", ["payload", "trace", "nonce"])
+def test_a_commitment_that_its_maker_does_not_open_to_the_coordinator(attacked: Any, field: str) -> None:
+    """Nothing could be judged of it, were its maker to show no more."""
+    attacked("FF-APP-360", train=lambda _eve, _order, said: replace(said, **{field: HASH}))
 
 
 def test_a_name_of_a_sandbox_longer_than_the_log_takes(attacked: Any) -> None:

@@ -213,7 +213,7 @@ class Network:
         if phase is Phase.TRAIN:
             member.made = (round, weight)
             promise = commit(member.key, JOB, round, told.payload, weight, TRACE)
-            self.arrived(member, rounds.GotCommitment(round, promise))
+            self.arrived(member, rounds.GotCommitment(round, promise, told))
         elif phase is Phase.REVEAL:
             self.arrived(member, rounds.GotContribution(round, told))
         else:

@@ -122,7 +122,8 @@ class Story:
     def recorder(self) -> Recorder:
         """A new session's."""
         maker: Any = Recorder
-        log = type("Log", (), {"records": self.records, "accepted": accepted_by_round(self.records)})
+        accepted = accepted_by_round(self.records)  # of all that was committed to
+        log = type("Log", (), {"records": self.records, "accepted": accepted, "promised": accepted})
         made: Recorder = maker(self.ledger, self.terms, log, self.evidence, len(VERIFIERS), self)
         return made
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from farflung.core.crypto import SigningKey, digest
 from farflung.core.errors import VerificationError
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict, sign_verdict
 from farflung.train import rounds
 from farflung.train.roundlog import (
@@ -47,6 +47,11 @@ def verdicts(round: int, node: PeerId, finding: Finding) -> tuple[SignedVerdict,
 def root_after(round: int, accepted: tuple[Contribution, ...]) -> Hash:
     """Stands for merging: any function of the round and its accept set."""
     return digest("test/root/1", round.to_bytes(8, "little"), *(c.payload for c in accepted))
+
+
+def promised(peer: PeerId, round: int, payload: Hash) -> Contribution:
+    """What a peer's commitment stands for."""
+    return Contribution(peer, 1000, payload, ZERO_HASH, nonce_of(BY_PEER[peer], JOB, round), TRACE, "")
 
 
 class Network:
@@ -93,10 +98,8 @@ class Network:
                 self.write(record)
             case rounds.AskTrain(round, peer):
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
-                self.post(
-                    rounds.GotCommitment(round, commit(BY_PEER[peer], JOB, round, payload, 1000, TRACE)),
-                    delay,
-                )
+                commitment = commit(BY_PEER[peer], JOB, round, payload, 1000, TRACE)
+                self.post(rounds.GotCommitment(round, commitment, promised(peer, round, payload)), delay)
             case rounds.AskReveal(round, peer):
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
                 nonce = nonce_of(BY_PEER[peer], JOB, round)

@@ -82,8 +82,9 @@ def test_a_run_without_audits_has_no_records_of_them() -> None:
 
 def test_every_contribution_is_audited_at_a_rate_of_one() -> None:
     report = read(Story(spec=EVERYBODY))
-    assert (report.audits, report.verdicts) == (7, 7)
-    assert report.paid == 7 * SPEC.round_tokens + 7 * SEGMENT
+    # One was lost before it showed anything: it is judged, and not paid.
+    assert (report.audits, report.owed, report.verdicts) == (8, 1, 8)
+    assert report.paid == 7 * SPEC.round_tokens + 8 * SEGMENT
 
 
 @pytest.mark.parametrize("finding", [Finding.FALSE, Finding.WITHHELD])
@@ -95,7 +96,7 @@ def test_who_is_found_guilty_by_two_is_out_and_loses_pay_and_stake(finding: Find
     assert (lease(story, A).paid, report.slashed) == (0, 1)
     assert lease(story, A).slashed == (1000 if finding is Finding.FALSE else 500)
     # Who saw nothing ran nothing again.
-    reruns = (2 + 4) * SEGMENT if finding is Finding.FALSE else 4 * SEGMENT
+    reruns = (2 + 5) * SEGMENT if finding is Finding.FALSE else 5 * SEGMENT
     assert report.paid == (2 + 1 + 1) * SPEC.round_tokens + reruns
 
 
@@ -197,6 +198,45 @@ def test_who_was_found_false_and_still_takes_part_is_seen() -> None:
 def test_a_drawn_contribution_that_nobody_judged_is_seen() -> None:
     lie = {"audited": only(0, lambda record: replace(record, verdicts=record.verdicts[1:]))}
     refused(Story(lie), "FF-VERI-036")
+
+
+def test_a_drawn_contribution_that_its_round_went_on_without_is_owed_and_has_to_be_judged() -> None:
+    """Were it not, whoever is drawn would die, or be said to have died."""
+
+    def forgiven(record: Audited) -> Audited:
+        return replace(record, verdicts=tuple(v for v in record.verdicts if v.verdict.node != C))
+
+    assert C not in {c.peer for c in Story(spec=EVERYBODY).of_round(Accepted, LOST_IN).contributions}
+    refused(Story({"audited": only(LOST_IN, forgiven)}, spec=EVERYBODY), "FF-VERI-036")
+
+
+def test_who_owes_an_opening_and_is_found_guilty_loses_pay_and_stake() -> None:
+    story = Story(found(Finding.WITHHELD, C, LOST_IN), spec=EVERYBODY)
+    assert (read(story).slashed, lease(story, C).slashed, lease(story, C).paid) == (1, 500, 0)
+
+
+@pytest.mark.parametrize(
+    ("lie", "code"),
+    [
+        (lambda record: replace(record, promised=record.promised[:-1]), "FF-VERI-130"),
+        (lambda record: replace(record, promised=record.promised[::-1]), "FF-VERI-130"),
+        (
+            lambda record: replace(record, promised=_with_last(record.promised, trace=ZERO_HASH)),
+            "FF-VERI-131",
+        ),
+        (
+            lambda record: replace(record, promised=_with_last(record.promised, nonce=ZERO_HASH)),
+            "FF-VERI-131",
+        ),
+    ],
+)
+def test_a_log_that_does_not_say_what_was_committed_to_is_refused(lie: Lie, code: str) -> None:
+    """Nobody could be judged by it who then shows nothing, or anybody by the work of another."""
+    refused(Story({"committed": only(LOST_IN, lie)}, spec=EVERYBODY), code)
+
+
+def _with_last(promised: tuple[Any, ...], **fields: Any) -> tuple[Any, ...]:
+    return (*promised[:-1], replace(promised[-1], **fields))
 
 
 def test_a_contribution_that_was_not_drawn_and_is_judged_is_seen() -> None:

@@ -220,10 +220,10 @@ def test_units_are_those_of_good_work_and_of_honoured_verifiers() -> None:
     tally = Tally(SPEC, 2)
     all_of_them = [contribution(X), contribution(Y), contribution(Z)]
     first = audited(0, verdict(V, UNPAID), verdict(V, FALSE, Y), verdict(W, HOLDS, Y))
-    assert tally.add(all_of_them, first) == {Y: 640, Z: 640, V: 128, W: 128}
+    assert tally.add(all_of_them, first, all_of_them) == {Y: 640, Z: 640, V: 128, W: 128}
     assert tally.discredited == {V}
     second = audited(1, verdict(V, FALSE, Z, 1), verdict(W, FALSE, Z, 1))
-    assert tally.add(all_of_them, second) == {X: 640, Y: 640, V: 128, W: 128}
+    assert tally.add(all_of_them, second, all_of_them) == {X: 640, Y: 640, V: 128, W: 128}
     assert (tally.guilty.keys(), tally.out) == ({Z}, {Z})
     assert tally.guilty[Z].round == 1
-    assert tally.add(all_of_them, audited(2)) == {X: 640, Y: 640}
+    assert tally.add(all_of_them, audited(2), all_of_them) == {X: 640, Y: 640}

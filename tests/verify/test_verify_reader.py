@@ -243,7 +243,8 @@ def test_a_record_of_another_round_is_out_of_turn(kind: type[Any]) -> None:
     )
     told = replace(story.records[place], round=2)
     if kind is Committed:  # signed anew for the round that it says
-        told = Committed(2, tuple(replace(c, signature=_acknowledged(c, 2, story)) for c in told.commitments))
+        signed = tuple(replace(c, signature=_acknowledged(c, 2, story)) for c in told.commitments)
+        told = replace(told, commitments=signed)
     story.records[place] = told
     refused(story, "FF-VERI-011")
 

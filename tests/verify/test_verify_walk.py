@@ -161,7 +161,7 @@ def test_a_payload_that_was_not_committed_is_refused(round: int) -> None:
 
 def test_a_contribution_of_a_member_that_did_not_commit_is_refused() -> None:
     def lie(record: Committed) -> Committed:
-        return replace(record, commitments=record.commitments[:1])
+        return replace(record, commitments=record.commitments[:1], promised=record.promised[:1])
 
     refused(Story({"committed": only(2, lie)}), "FF-VERI-015")
 

@@ -181,7 +181,8 @@ class Story:
         self.say("round", opened, round)
         shown = [self.contribution(key, round) for key in members]
         commitments = tuple(self.commitment(c, round) for c in shown)
-        self.say("committed", Committed(round, commitments), round)
+        promised = tuple(replace(c, object=ZERO_HASH, sandbox="") for c in shown)
+        self.say("committed", Committed(round, commitments, promised), round)
         accepted = tuple(c for c in shown if round != LOST_IN or c.peer != PEERS[-1].public)
         self.say("accepted", Accepted(round, accepted), round)
         self.merge(self.last(Accepted).contributions, accepted)
@@ -206,11 +207,11 @@ class Story:
         """The verdicts that the draw asks for, as the first verifier finds, confirmed by the next if it accuses."""
         if not self.terms.spec.is_audited:
             return
-        accepted = self.of_round(Accepted, round).contributions
+        promised = self.of_round(Committed, round).promised
         drawn = {d.peer: d.segment for d in self.drawn(round)}
         verdicts = tuple(
             verdict
-            for c in sorted(accepted, key=lambda c: c.peer)
+            for c in sorted(promised, key=lambda c: c.peer)
             if c.peer in drawn and c.peer not in self.out
             for verdict in self.verdicts(c, round, drawn[c.peer])
         )
@@ -221,10 +222,10 @@ class Story:
     def drawn(self, round: int) -> tuple[sample.Drawn, ...]:
         """The draw of a round; no payload of a story is suspicious, so none is flagged."""
         spec = self.terms.spec
-        luck = sample.beacon(self.terms.id, round, self.of_round(Committed, round).commitments)
-        accepted = self.of_round(Accepted, round).contributions
+        committed = self.of_round(Committed, round)
+        luck = sample.beacon(self.terms.id, round, committed.commitments)
         before = [c.peer for r in range(round) for c in self.of_round(Accepted, r).contributions]
-        known = [(peer, before.count(peer)) for peer in {c.peer for c in accepted}]
+        known = [(peer, before.count(peer)) for peer in {c.peer for c in committed.commitments}]
         flagged: dict[PeerId, str] = self.told("flagged", {}, round)
         return sample.draw(spec.audit, spec.segments, luck, known, flagged)
 
@@ -293,7 +294,11 @@ class Story:
         known = {key.public for key in (*PEERS, *VERIFIERS)}
         for a, c in zip(accepted, closed, strict=False):
             audited = [r for r in self.records if isinstance(r, Audited) and r.round == a.round]
-            earned = tally.add(a.contributions, audited[0] if audited else Audited(a.round, ()))
+            earned = tally.add(
+                a.contributions,
+                audited[0] if audited else Audited(a.round, ()),
+                self.of_round(Committed, a.round).promised,
+            )
             units = tuple((peer, count) for peer, count in earned.items() if peer in known)
             progress = tx.Progress(job, c.round, c.root, contributions_root(a.contributions), units)
             self.send(REQUESTER, "progress", progress, c.round)
@@ -323,7 +328,7 @@ class Story:
         self, a: Accepted, node: PeerId, round: int, verdicts: tuple[SignedVerdict, ...]
     ) -> tx.JobSlash:
         """The accusation that the log bears out."""
-        c = next(c for c in a.contributions if c.peer == node)
+        c = next(c for c in self.of_round(Committed, round).promised if c.peer == node)
         commitment = next(x for x in self.of_round(Committed, round).commitments if x.peer == node)
         claim = tx.Claim(c.payload, c.weight, c.nonce, commitment.signature)
         return tx.JobSlash(self.job, node, claim, verdicts, digest(NS_EVIDENCE, node))

@@ -23,6 +23,7 @@ from farflung.train.roundlog import (
     Record,
     accepted_by_round,
     payload_hash,
+    promised_by_round,
 )
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
@@ -40,12 +41,14 @@ class RunLog:
         self._file = AppendLog(path, "run.log")
         self.records: list[Record] = [self._chain.check(data, key.public) for data in self._file.records]
         self.accepted = accepted_by_round(self.records)  # round → its accept set; grows with the log
+        self.promised = promised_by_round(self.records)  # round → what was committed to; likewise
 
     def write(self, record: Record) -> None:
         """Appends a record; durable on return."""
         self._file.append(self._chain.extend(self._key, record))
         self.records.append(record)
         self.accepted.update(accepted_by_round([record]))
+        self.promised.update(promised_by_round([record]))
 
     def close(self) -> None:
         """Closes the file."""

@@ -1,7 +1,8 @@
 """The coordinator's audits: who is drawn, what was opened, which verifier is asked, what they found together.
 
-    after Committed    drawn(round): whose states are opened together with their payloads
+    after Committed    whose states are opened together with their payloads is drawn (app.draws)
     after Accepted     flags of the submission checks draw further ones
+    who was lost       owes what was drawn: it opens that first when it returns, or is judged without
     beside the rounds  see_through(round): run, reveal, judge; a second verifier confirms, a third decides
     before the next    the verdicts go into the log (train.rounds), the evidence of a false one onto the disk
 
@@ -16,12 +17,12 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
-
-from msgspec.structs import replace
+from typing import Final
 
 from farflung.app import wire
 from farflung.app.archive import Archive, Held, RunLog
+from farflung.app.cases import Case, Said, confirmed, encoded, is_unmatched
+from farflung.app.draws import Draws
 from farflung.app.journal import Emitter
 from farflung.core import limits
 from farflung.core.codec import decode, encode
@@ -42,18 +43,18 @@ from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, is_verdict_signed
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
-from farflung.train.roundlog import Audited, Commitment, Committed, Contribution
+from farflung.train.roundlog import Audited, Committed, Record, RoundOpened
 from farflung.train.trace import are_opened
 from farflung.verify import sample
-from farflung.verify.audit import is_same
 from farflung.verify.audits import is_sound
 from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.evidence import Evidence, Testimony
 from farflung.verify.judge import WHOLE, conclude, needs_another
-from farflung.verify.opening import read_border
 from farflung.verify.tally import Tally, rerun_tokens
 
 OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the coordinator
+# For which one that was lost is waited for; and twice as long as its round took: it may have to train that again.
+RETURN_SECONDS: Final = 30.0
 TRY_AGAIN_SECONDS: Final = 0.5
 GIVE_UP_SECONDS: Final = 900.0  # for which verifiers are asked in turn, before the run gives up
 
@@ -61,21 +62,6 @@ NO_ANSWER: Final = "FF-NET-047"
 WORKER_GONE: Final = ("FF-APP-049", "FF-TRAIN-090")  # a death, and no refusal
 
 Dial = Callable[[PeerId], Awaitable[Connection]]
-
-
-class Case(NamedTuple):
-    """One contribution under audit."""
-
-    round: int
-    contribution: Contribution
-    drawn: sample.Drawn
-
-
-class Said(NamedTuple):
-    """One verifier's whole part in a case."""
-
-    testimony: Testimony
-    revealed: wire.SegmentRevealed | None
 
 
 class Audits:
@@ -98,30 +84,24 @@ class Audits:
         """`rehire(verifier)` brings a verifier that died back into its lease; `patience` is had with its answers."""
         self._chain, self._terms, self._seats, self._verifiers = chain, terms, seats, tuple(verifiers)
         self._log, self._archive, self._evidence = log, archive, evidence
+        self._draws = Draws(terms, log)
         self._dial, self._rehire, self._journal, self._patience = dial, rehire, journal, patience
         self._opened: dict[tuple[int, PeerId], wire.SegmentOpened | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
         self._discredited = _discredited(terms, log, len(self._verifiers))
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
+        self._began, self._took = (
+            time.monotonic(),
+            0.0,
+        )  # of the newest round: until it was committed, seconds
 
-    # The draw
-
-    def drawn(self, round: int) -> dict[PeerId, sample.Drawn]:
-        """Whose contribution to a committed round is audited, by the draw and by the flags known so far."""
-        spec, commitments = self._terms.spec, self._commitments(round)
-        probation = spec.audit.probation
-        counts = [
-            (c.peer, sample.standing(self._log.accepted, round, c.peer, probation)) for c in commitments
-        ]
-        beacon = sample.beacon(self._terms.id, round, commitments)
-        flags = self._flags.get(round, {})
-        return {d.peer: d for d in sample.draw(spec.audit, spec.segments, beacon, counts, flags)}
-
-    def _commitments(self, round: int) -> tuple[Commitment, ...]:
-        """Of a round that was committed: it lies near the end of the log."""
-        records = reversed(self._log.records)
-        return next(r.commitments for r in records if isinstance(r, Committed) and r.round == round)
+    def see(self, record: Record) -> None:
+        """Notices how long rounds take, from what is written of them."""
+        if isinstance(record, RoundOpened):
+            self._began = time.monotonic()
+        if isinstance(record, Committed):
+            self._took = time.monotonic() - self._began
 
     def flag(self, round: int, flags: dict[PeerId, str]) -> None:
         """What the submission checks suspect in the accepted payloads of a round."""
@@ -133,21 +113,54 @@ class Audits:
 
     async def open(self, round: int, peer: PeerId) -> None:
         """Lets a peer open its drawn segment, if it is drawn: before it may merge the round."""
-        drawn = self.drawn(round).get(peer)
+        drawn = self._draws.of(round, self._flags.get(round, {})).get(peer)
         if drawn is None or (round, peer) in self._opened:
             return
         self._journal.emit(Drawn(round=round, peer=peer.hex(), segment=drawn.segment, flagged=drawn.flagged))
-        request = wire.OpenSegment(self._terms.id, round, drawn.segment)
         connection = await self._dial(peer)
         try:
-            data = await connection.call(wire.OPEN, encode(request), timeout=OPEN_SECONDS)
-            self._opened[round, peer] = wire.read_opening(data, wire.SegmentOpened)
+            await self._ask_opening(connection, round, drawn, OPEN_SECONDS)
         except NetworkError as error:
             is_there = isinstance(error, RemoteError | ProtocolError) or error.code == NO_ANSWER
             if not is_there or error.code in WORKER_GONE:
                 raise
             # It is there and opens nothing: its work counts, verifiers ask it themselves, and say that it withholds.
             self._opened[round, peer] = None
+
+    async def _ask_opening(
+        self, connection: Connection, round: int, drawn: sample.Drawn, seconds: float
+    ) -> None:
+        request = wire.OpenSegment(self._terms.id, round, drawn.segment)
+        data = await connection.call(wire.OPEN, encode(request), timeout=seconds)
+        self._opened[round, drawn.peer] = wire.read_opening(data, wire.SegmentOpened)
+
+    # What is owed
+
+    def owes(self, peer: PeerId) -> int | None:
+        """The round of which a peer that was lost must open a segment before it counts again; the newest, if any."""
+        if peer in self._excluded:
+            return None
+        return next((r for r in self._draws.debts(peer) if (r, peer) not in self._opened), None)
+
+    async def collect(self, round: int, peer: PeerId) -> None:
+        """Lets a peer open what it owes of a round that went on without it. Raises what it, or its line, says."""
+        drawn = self._draws.of(round)[peer]
+        if (round, peer) not in self._opened:
+            await self._ask_opening(await self._dial(peer), round, drawn, self._grace)
+            self._journal.emit(Drawn(round=round, peer=peer.hex(), segment=drawn.segment, flagged=""))
+
+    @property
+    def _grace(self) -> float:
+        return min(RETURN_SECONDS + 2 * self._took, limits.OWED_SECONDS)
+
+    async def _returned(self, round: int, peer: PeerId) -> None:
+        """Gives a peer the time to come back and open. Verifiers ask it in any case: this says nothing of it."""
+        until = time.monotonic() + self._grace
+        while (round, peer) not in self._opened and peer not in self._excluded and time.monotonic() < until:
+            with contextlib.suppress(FarflungError):
+                await self.collect(round, peer)
+                return
+            await asyncio.sleep(TRY_AGAIN_SECONDS)
 
     async def close(self) -> None:
         """Gives up what is under way for verifiers that died."""
@@ -163,9 +176,9 @@ class Audits:
 
     async def see_through(self, round: int) -> tuple[SignedVerdict, ...]:
         """All verdicts of a round; node and verifier ascend."""
-        accepted = self._log.accepted[round]
-        drawn = self.drawn(round)
-        cases = [Case(round, c, drawn[c.peer]) for c in accepted if c.peer in drawn]
+        accepted, owed = self._log.accepted[round], self._draws.owed(round)
+        drawn = self._draws.of(round, self._flags.get(round, {}))
+        cases = [Case(round, c, drawn[c.peer]) for c in (*accepted, *owed) if c.peer in drawn]
         if not cases:
             return ()
         public = await asyncio.to_thread(self._archive.show, round, self._terms, self._log.records)
@@ -177,15 +190,17 @@ class Audits:
 
     async def _one(self, case: Case, public: Held) -> list[SignedVerdict]:
         began = time.monotonic()
+        if case.contribution not in self._log.accepted[case.round]:
+            await self._returned(case.round, case.contribution.peer)
         order = self._order(case, public)
         hired, said = len(self._verifiers), dict[PeerId, Said]()
         while case.contribution.peer not in self._excluded:
             verdicts = [s.testimony.verdict.verdict for s in said.values()]
-            is_guess = len(said) < quorum_of(hired) and any(_is_unmatched(s, case) for s in said.values())
+            is_guess = len(said) < quorum_of(hired) and any(is_unmatched(s, case) for s in said.values())
             if verdicts and not is_guess and not needs_another(verdicts, hired):
                 break
             said.update([await self._next(case, order, said)])
-        said = _confirmed(said, case)
+        said = confirmed(said, case)
         testimonies = [said[v].testimony for v in sorted(said)]
         if testimonies and case.contribution.peer not in self._excluded:
             self._conclude(case, order, [said[v] for v in sorted(said)], time.monotonic() - began)
@@ -195,7 +210,7 @@ class Audits:
         self, case: Case, order: wire.AuditOrder, said: dict[PeerId, Said]
     ) -> tuple[PeerId, Said]:
         """The next verifier's part. One that cannot be reached is passed over, and asked again when it is back."""
-        beacon = sample.beacon(self._terms.id, case.round, self._commitments(case.round))
+        beacon = self._draws.beacon(case.round)
         ring = sample.verifier_order(beacon, case.contribution.peer, self._verifiers)
         ring = tuple(v for v in ring if v not in said)
         last: FarflungError | None = None
@@ -335,7 +350,7 @@ class Audits:
             self._terms.id,
             case.round,
             case.contribution,
-            self._commitments(case.round),
+            self._draws.commitments(case.round),
             case.drawn.segment,
             case.drawn.flagged,
             leaves,
@@ -344,39 +359,7 @@ class Audits:
         )
         self._evidence.mkdir(mode=0o700, exist_ok=True)
         path = evidence_file(self._evidence, case.round, case.contribution.peer)
-        write_atomic(path, _encoded(evidence), "run.evidence")
-
-
-def _encoded(evidence: Evidence) -> bytes:
-    """No larger than its reader takes, or nobody could ever be slashed: without states, at worst without leaves."""
-    bare = replace(evidence, states=())
-    each = (encode(told) for told in (evidence, bare, replace(bare, leaves=())))
-    return next(data for data in each if len(data) <= limits.CONTROL_BYTES)
-
-
-def _is_unmatched(said: Said, case: Case) -> bool:
-    """Whether a verifier finds good what did not come out alike for it: of another class of machine, or a guess."""
-    testimony = said.testimony
-    if testimony.verdict.verdict.finding is not Finding.HOLDS:
-        return False
-    leaves = said.revealed.leaves if said.revealed is not None else ()
-    end = next((leaf for leaf in leaves if leaf.index == case.drawn.segment + 1), None)
-    try:
-        return end is None or not is_same(testimony.borders[0], read_border(end))
-    except ProtocolError:
-        return True
-
-
-def _confirmed(said: dict[PeerId, Said], case: Case) -> dict[PeerId, Said]:
-    """Without those who guessed, where another had exactly what was claimed: a guess earns nothing.
-
-    Where somebody accuses all count: a denial less, and the accusation would be open again.
-    """
-    if any(s.testimony.verdict.verdict.finding in DAMNING for s in said.values()):
-        return said
-    matched = {v: s for v, s in said.items() if not _is_unmatched(s, case)}
-    is_exact = any(s.testimony.verdict.verdict.finding is Finding.HOLDS for s in matched.values())
-    return matched if is_exact else said
+        write_atomic(path, encoded(evidence), "run.evidence")
 
 
 def _discredited(terms: Terms, log: RunLog, verifiers: int) -> set[PeerId]:
@@ -384,7 +367,7 @@ def _discredited(terms: Terms, log: RunLog, verifiers: int) -> set[PeerId]:
     tally = Tally(terms.spec, verifiers)
     for record in log.records:
         if isinstance(record, Audited):
-            tally.add(log.accepted[record.round], record)
+            tally.add(log.accepted[record.round], record, log.promised[record.round])
     return set(tally.discredited)
 
 

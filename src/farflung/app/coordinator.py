@@ -22,6 +22,7 @@ from farflung.app.failing import as_failure
 from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
 from farflung.app.lines import PATIENCE_SECONDS, Dial, Lines
+from farflung.app.promises import is_kept, is_possible, is_stated, promised_by, statement
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
@@ -33,13 +34,10 @@ from farflung.train import rounds
 from farflung.train.roundlog import Closed, Contribution, Finished, Member
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
-from farflung.train.trace import Leaf, are_opened, statistics_index
-from farflung.verify.check import Check, Statement
+from farflung.verify.check import Check
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
-LOSS: Final = 1e9  # nats; beyond it a stated loss is a lie
-SECONDS: Final = 1e9  # of one round
 
 OnClosed = Callable[[PublicState], None]
 OnLost = Callable[[PeerId, bool], None]
@@ -108,9 +106,17 @@ class Coordinator:
         """Whether a peer is missed."""
         return not self._is_counted(peer) and peer not in self._state.excluded
 
-    def join(self, peer: PeerId, round: int) -> None:
-        """A peer holds the public state of `round`; it is counted from the next round on, once it has caught up."""
+    def state_for(self, peer: PeerId) -> PublicState:
+        """Where a peer that was lost goes on: with the open round, or with one of which it owes an opening."""
+        owed = self._audits.owes(peer)
+        return self._public if owed is None else self._archive.state(owed, self._terms, self._log.records)
+
+    async def join(self, peer: PeerId, round: int) -> None:
+        """A peer holds the public state of `round`; it opens what it owes of it, then counts from the next round on."""
         self._held[peer] = round
+        if self._audits.owes(peer) is not None:
+            await self._audits.collect(round, peer)
+        await self._catch_up(peer, self._state.round)
         self.post(rounds.Came(peer))
 
     @property
@@ -149,6 +155,7 @@ class Coordinator:
         match effect:
             case rounds.Write(record):
                 self._log.write(record)
+                self._audits.see(record)
             case rounds.AskTrain(round, peer):
                 self._exchange.prepare(self._state.members, self._lines)
                 self._spawn(peer, self._train(round, peer))
@@ -217,7 +224,12 @@ class Coordinator:
             self._spawn(peer, self._drop(round, peer))
 
     async def _drop(self, round: int, peer: PeerId) -> None:
-        """Lets a member drop its round; when it has merged what was closed since, it counts from the next one on."""
+        """Lets a member drop its round; when it has merged what was closed since, it counts from the next one on.
+
+        What is drawn of it is opened first: dropped, it is gone.
+        """
+        if self._audits.owes(peer) == round:
+            await self._lines.patiently(peer, lambda: self._audits.collect(round, peer))
         await self._lines.ask(peer, wire.DROP, encode(wire.DropRound(self._terms.id, round)))
         await self._catch_up(peer, self._state.round)
         self._back(peer)
@@ -248,21 +260,27 @@ class Coordinator:
         is_own = said.peer == peer and len(said.digest) == ID_BYTES
         if not is_own or not is_commitment(said, self._terms.id, round):
             raise VerificationError("FF-APP-053", "a commitment is not signed by the peer that sent it")
-        if not _is_possible(promise, self._terms.spec.sync.steps):
+        if not is_possible(promise, self._terms.spec.sync.steps):
             raise VerificationError("FF-APP-060", "a round's statistics are not possible")
+        promised = promised_by(promise)
+        may_weigh = self._is_weight(peer, promised.weight)
+        if not may_weigh or not is_kept(promised, promise, self._terms.id, round):
+            raise VerificationError("FF-APP-360", "a commitment stands for something else than is said of it")
         if round == self._resumed_round and not promise.was_stored:
             self._journal.emit(Reexecuted(peer=peer.hex(), round=round))
         self._promises[peer] = promise
         self._arrivals.arrived(self._state, peer, promise.seconds)
         self._chronicle.arrived(round, peer, "train")
-        self.post(rounds.GotCommitment(round, promise.commitment))
+        self.post(rounds.GotCommitment(round, promise.commitment, promised))
+
+    def _is_weight(self, peer: PeerId, weight: int) -> bool:
+        return weight <= self._state.assigned.get(peer, 0) and self._terms.spec.is_weight(weight)
 
     async def _reveal(self, round: int, peer: PeerId) -> None:
         share = await self._exchange.reveal(round, peer, tuple(self._state.in_round), self._lines)
         c = share.contribution
         is_whole = (
-            c.weight <= self._state.assigned.get(peer, 0)
-            and self._terms.spec.is_weight(c.weight)
+            self._is_weight(peer, c.weight)
             and len(c.nonce) == len(c.trace) == ID_BYTES  # the log takes no record of any size
             and len(c.sandbox) <= limits.SANDBOX_CHARACTERS
             and opens(c, self._state.commitments[peer], self._terms.id, round)
@@ -274,9 +292,9 @@ class Coordinator:
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
         await self._exchange.bring(share, self._lines)
         promise = self._promises.get(peer)
-        if promise is not None and not _is_stated(promise, c, self._terms.spec.segments):
+        if promise is not None and not is_stated(promise, c, self._terms.spec.segments):
             raise VerificationError("FF-APP-355", "a member states other figures than it has committed to")
-        said = _statement(promise)
+        said = statement(promise)
         payload = self._archive.payload(c)
         await self._inspection.check(Check(round, self._public.root(self._terms.layout), c, said, payload))
         await self._lines.patiently(peer, lambda: self._audits.open(round, peer))
@@ -348,26 +366,6 @@ class Coordinator:
         self._chronicle.closed(closed, accepted, self._promises, told)
         self._promises, self._shares = {}, {}
         self._on_closed(self._public)
-
-
-def _is_possible(promise: wire.Promise, steps: int) -> bool:
-    """Whether what a peer states about its round can be shown and averaged; that it is true nobody knows."""
-    said = promise.statistics
-    are_losses = len(said.losses) <= steps and all(abs(loss) < LOSS for loss in said.losses)
-    return are_losses and 0 <= promise.seconds < SECONDS
-
-
-def _is_stated(promise: wire.Promise, c: Contribution, segments: int) -> bool:
-    """Whether what a member said before its opening stands under the trace that it committed to, and in the log."""
-    leaf = Leaf(statistics_index(segments), encode(promise.statistics), promise.path)
-    return c.stated == promise.statistics.stated and are_opened(c.trace, segments, [leaf])
-
-
-def _statement(promise: wire.Promise | None) -> Statement | None:
-    """None: a coordinator that took over in the middle of a round did not hear it, and holds nothing against it."""
-    if promise is None:
-        return None
-    return Statement(promise.statistics.losses, promise.statistics.tokens)
 
 
 def _outvoted(round: int, root: Hash) -> VerificationError:

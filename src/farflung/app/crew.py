@@ -147,10 +147,10 @@ class Crew:
 
     async def _bring_once(self, peer: PeerId, coordinator: Coordinator) -> None:
         key = await again(self._ledger, self._terms, self._budget, peer, self.dial)
-        public = coordinator.public
+        public = await asyncio.to_thread(coordinator.state_for, peer)
         supplies, replay = await asyncio.to_thread(self._supplies, public)
         await self.starter.member(peer, key, supplies, replay, public.root(self._terms.layout))
-        coordinator.join(peer, public.round)
+        await coordinator.join(peer, public.round)
 
     async def rehire(self, verifier: PeerId, public: PublicState) -> None:
         """Brings a verifier that died back into its lease."""

@@ -80,7 +80,7 @@ class Recorder:
             job, recorded = await self._ledger.job(self._terms.id), -1
             for audited in self._judged(len(roots) - 1):
                 round = audited.round
-                units = tally.add(accepted[round], audited)
+                units = tally.add(accepted[round], audited, self._log.promised[round])
                 earned.update(units)
                 if job is None or job.state is not JobState.RUNNING:
                     if round >= (job.round if job is not None else 0):

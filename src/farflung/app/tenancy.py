@@ -216,7 +216,8 @@ class Tenancy:
         assert result is not None
         trace, said = result.trace, result.trace.statistics
         commitment = commit(self._key, self.job, request.round, trace.payload, said.tokens, trace.root)
-        return Promise(commitment, was_stored, said, trace.statistics_path, result.seconds)
+        opens = (trace.payload, trace.root, nonce_of(self._key, self.job, request.round))
+        return Promise(commitment, was_stored, said, trace.statistics_path, result.seconds, *opens)
 
     def _assign(self, request: TrainRound) -> int:
         """Steps of the own round. Raises VerificationError FF-APP-196: more, or less, than a member can be assigned."""

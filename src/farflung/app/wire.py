@@ -171,7 +171,8 @@ class DropRound(Wire, frozen=True):
 class Promise(Wire, frozen=True):
     """A commitment, and the round's statistics as the provider states them, with their path to the trace's root.
 
-    `seconds` are no statistics: they are measured, and stand nowhere else.
+    `payload`, `trace` and `nonce` open the commitment to the coordinator alone: were its maker to show nothing more, it
+    owes what is drawn all the same. `seconds` are no statistics: they are measured, and stand nowhere else.
     """
 
     commitment: Commitment
@@ -179,6 +180,9 @@ class Promise(Wire, frozen=True):
     statistics: Statistics
     path: tuple[Hash, ...]
     seconds: float
+    payload: Hash
+    trace: Hash
+    nonce: Hash
 
 
 class Moved(Wire, frozen=True):

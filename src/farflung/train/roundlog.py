@@ -52,13 +52,6 @@ class Commitment(Wire, frozen=True):
     signature: Signature
 
 
-class Committed(Wire, frozen=True, tag="committed"):
-    """All commitments of a round: from here on payloads may be shown."""
-
-    round: int
-    commitments: tuple[Commitment, ...]
-
-
 class Contribution(Wire, frozen=True):
     """One revealed payload: content hash, the stored object that holds it, and what it weighs in the merge.
 
@@ -74,6 +67,18 @@ class Contribution(Wire, frozen=True):
     trace: Hash
     sandbox: str
     stated: Stated = Stated()
+
+
+class Committed(Wire, frozen=True, tag="committed"):
+    """All commitments of a round: from here on payloads may be shown.
+
+    `promised`: what each of them stands for, as its maker told the coordinator alone, in the same order; neither object
+    nor sandbox is named yet. By it is audited who is drawn and then shows nothing.
+    """
+
+    round: int
+    commitments: tuple[Commitment, ...]
+    promised: tuple[Contribution, ...]
 
 
 class Accepted(Wire, frozen=True, tag="accepted"):
@@ -134,6 +139,11 @@ def contributions_root(contributions: Sequence[Contribution]) -> Hash:
 def accepted_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution, ...]]:
     """Round → its accept set."""
     return {r.round: r.contributions for r in records if isinstance(r, Accepted)}
+
+
+def promised_by_round(records: Sequence[Record]) -> dict[int, tuple[Contribution, ...]]:
+    """Round → what its commitments stand for."""
+    return {r.round: r.promised for r in records if isinstance(r, Committed)}
 
 
 def excluded_by(audited: Audited) -> frozenset[PeerId]:

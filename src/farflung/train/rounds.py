@@ -128,8 +128,8 @@ def step(state: State, event: Event) -> Step:
     match event:
         case Begin():
             return _resume_phase(state)
-        case GotCommitment(round, commitment):
-            return _keep(state, Phase.TRAIN, round, commitment.peer, "commitments", commitment)
+        case GotCommitment(round, commitment, promised):
+            return _keep(state, Phase.TRAIN, round, commitment.peer, "promises", (commitment, promised))
         case GotContribution(round, heavy) if heavy.weight > state.assigned.get(heavy.peer, heavy.weight):
             is_due = state.phase is Phase.REVEAL and round == state.round
             return _lose(state, heavy.peer) if is_due else (state, [])
@@ -191,10 +191,11 @@ def _advance(state: State, effects: list[Effect]) -> Step:
 
 
 def _close_train(state: State, effects: list[Effect]) -> Step:
-    state, is_over, told = gathered(state, state.commitments)
+    state, is_over, told = gathered(state, state.promises)
     if not is_over:
         return state, [*effects, *told]
-    record = Committed(state.round, tuple(state.commitments[p] for p in sorted(state.in_round)))
+    promises = [state.promises[p] for p in sorted(state.in_round)]
+    record = Committed(state.round, tuple(c for c, _ in promises), tuple(p for _, p in promises))
     return _reveal(state, [*effects, Write(record), *told], record)
 
 
@@ -300,6 +301,7 @@ def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
         pace={**state.pace, **assigned},
         steps=record.steps,
         weight=state.weight * record.steps // state.steps,
+        promises={},
         commitments={},
         contributions={},
         accepted=(),
@@ -329,7 +331,7 @@ def _resume_phase(state: State) -> Step:
             opened = RoundOpened(state.round, members, state.steps, state.density)
             return _train(state, _audits(state), opened)
         case Phase.REVEAL:
-            committed = Committed(state.round, tuple(state.commitments.values()))
+            committed = Committed(state.round, tuple(state.commitments.values()), ())
             return _advance(*_reveal(state, _audits(state), committed))
         case Phase.MERGE:
             return _merge(state, _audits(state), Accepted(state.round, state.accepted))
@@ -360,7 +362,7 @@ def _replayed(state: State, record: Record) -> State:
         case RoundOpened(round, members) if round == state.round and _is_judged(state, round - 1):
             peers = tuple(m.peer for m in members)
             return _train(_replace(state, members=peers), [], record)[0]
-        case Committed(round, commitments) if round == state.round and state.phase is Phase.TRAIN:
+        case Committed(round, commitments, _) if round == state.round and state.phase is Phase.TRAIN:
             return _reveal(_narrowed(state, (c.peer for c in commitments)), [], record)[0]
         case Accepted(round, contributions) if round == state.round and state.phase is Phase.REVEAL:
             return _merge(_narrowed(state, (c.peer for c in contributions)), [], record)[0]

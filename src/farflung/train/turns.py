@@ -53,6 +53,7 @@ class State(msgspec.Struct, frozen=True):
     phase: Phase = Phase.IDLE
     root: Hash = Hash(b"")
     in_round: frozenset[PeerId] = frozenset()
+    promises: Mapping[PeerId, tuple[Commitment, Contribution]] = {}  # while the phase is TRAIN
     commitments: Mapping[PeerId, Commitment] = {}
     contributions: Mapping[PeerId, Contribution] = {}
     accepted: tuple[Contribution, ...] = ()
@@ -78,10 +79,11 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class GotCommitment(msgspec.Struct, frozen=True):
-    """A member has trained; its signature was checked by the shell."""
+    """A member has trained; its signature was checked by the shell, and that what it promised opens the commitment."""
 
     round: int
     commitment: Commitment
+    promised: Contribution
 
 
 class GotContribution(msgspec.Struct, frozen=True):

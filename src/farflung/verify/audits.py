@@ -34,6 +34,7 @@ class Audits:
         self._chain, self._terms, self._verifiers, self._report = chain, terms, verifiers, report
         self._accepted: dict[PeerId, int] = {}
         self._drawn: dict[int, Mapping[PeerId, tuple[Drawn, Contribution]]] = {}
+        self._owed: dict[int, frozenset[PeerId]] = {}
         self._judged = 0
         self._out: frozenset[PeerId] = frozenset()
 
@@ -41,17 +42,20 @@ class Audits:
         self,
         round: int,
         commitments: Iterable[Commitment],
+        promised: Sequence[Contribution],
         accepted: Sequence[Contribution],
         flagged: Mapping[PeerId, str],
     ) -> None:
-        """Draws among the accepted contributions of a round."""
+        """Draws among all that was committed to in a round: what was not accepted is owed, and judged like the rest."""
         spec = self._terms.spec
         if spec.is_audited:
-            known = [(c.peer, self._accepted.get(c.peer, 0)) for c in accepted]
+            known = [(c.peer, self._accepted.get(c.peer, 0)) for c in promised]
             luck = beacon(self._terms.id, round, commitments)
             found = draw(spec.audit, spec.segments, luck, known, flagged)
-            by_peer = {c.peer: c for c in accepted}
+            by_peer = {c.peer: c for c in promised}
             self._drawn[round] = {d.peer: (d, by_peer[d.peer]) for d in found}
+            shown = {c.peer for c in accepted}
+            self._owed[round] = frozenset(d.peer for d in found if d.peer not in shown)
         # Rounds in a row, for sample.standing.
         self._accepted = {c.peer: self._accepted.get(c.peer, 0) + 1 for c in accepted}
 
@@ -80,6 +84,7 @@ class Audits:
         self._out |= excluded_by(record)
         self._judged += 1
         self._report.audits += len(drawn.keys() & {node for node, _ in names})
+        self._report.owed += len(self._owed.pop(record.round) & {node for node, _ in names})
 
     def _check(self, round: int, signed: SignedVerdict, drawn: Drawn, c: Contribution) -> None:
         verdict = signed.verdict

@@ -31,6 +31,7 @@ from farflung.train.roundlog import (
     RoundOpened,
     accepted_by_round,
     contributions_root,
+    promised_by_round,
 )
 from farflung.verify.report import Report, require
 from farflung.verify.tally import Tally
@@ -143,12 +144,12 @@ def _units(books: Books, terms: Terms, records: Sequence[Record]) -> Mapping[Pee
 
     A job that ran out had nobody to bring an accusation before the ledger.
     """
-    accepted = accepted_by_round(records)
+    accepted, promised = accepted_by_round(records), promised_by_round(records)
     audited = {r.round: r for r in records if isinstance(r, Audited)}
     tally, units = Tally(terms.spec, len(books.verifiers)), dict[PeerId, int]()
     for round in sorted(accepted):
         found = audited.get(round, Audited(round, ()))
-        for peer, earned in tally.add(accepted[round], found).items():
+        for peer, earned in tally.add(accepted[round], found, promised[round]).items():
             units[peer] = units.get(peer, 0) + earned
     is_late = books.job.state is JobState.EXPIRED
     is_just = books.slashed <= tally.out and (is_late or tally.guilty.keys() <= books.slashed)

@@ -28,10 +28,10 @@ class Reexecution(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct):
     """How often each kind of statement was recomputed and found true. Money in micro-credits.
 
-    `audits`: contributions that were drawn and judged; `slashed`: nodes that lost their stake by it;
-    `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs that it stands on, nearest
-    first, of which `parents` were given and proved; behind those nothing is checked. `receipt_files`: of the parties.
-    `again`: what was trained again, where that was asked for.
+    `audits`: contributions that were drawn and judged; their round went on without `owed` of them; `slashed`: nodes
+    that lost their stake by it; `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs
+    that it stands on, nearest first, of which `parents` were given and proved; behind those nothing is checked.
+    `receipt_files`: of the parties. `again`: what was trained again, where that was asked for.
     `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
     on it.
     """
@@ -42,6 +42,7 @@ class Report(msgspec.Struct):
     commitments: int = 0
     signatures: int = 0
     audits: int = 0
+    owed: int = 0
     verdicts: int = 0
     slashed: int = 0
     evidence: int = 0

@@ -38,15 +38,20 @@ class Tally:
         self.guilty: dict[PeerId, Guilty] = {}
         self.discredited: set[PeerId] = set()
 
-    def add(self, accepted: Sequence[Contribution], audited: Audited) -> dict[PeerId, int]:
-        """Units of a round, ascending by peer. Rounds are added in order; of a job without audits, with no verdicts."""
+    def add(
+        self, accepted: Sequence[Contribution], audited: Audited, promised: Sequence[Contribution]
+    ) -> dict[PeerId, int]:
+        """Units of a round, ascending by peer. Rounds are added in order; of a job without audits, with no verdicts.
+
+        `promised`: all that was committed to. What was not accepted is not paid, and audited all the same.
+        """
         verdicts = [signed.verdict for signed in audited.verdicts]
-        weights = {c.peer: c.weight for c in accepted}
+        weights = {c.peer: c.weight for c in promised}
         found = conclusions(verdicts, self._quorum)
         self._convict(found, audited)
         units = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}
         for verdict in verdicts:
-            tokens = rerun_tokens(self._spec, verdict, weights.get(verdict.node, 0))
+            tokens = rerun_tokens(self._spec, verdict, weights[verdict.node])
             if tokens and verdict.verifier in found[verdict.node].honoured:
                 units[verdict.verifier] = units.get(verdict.verifier, 0) + tokens
         self.out |= excluded_by(audited)

@@ -60,6 +60,7 @@ class Walk:
         self._last: type[Record] | None = None
         self._members: Mapping[PeerId, int] = {}
         self._commitments: Mapping[PeerId, Commitment] = {}
+        self._promised: Sequence[Contribution] = ()
         self._accepted: tuple[Contribution, ...] = ()
 
     def to_end(self, records: Sequence[Record]) -> PublicState:
@@ -82,9 +83,9 @@ class Walk:
             case RoundOpened(round, members, steps, density):
                 self._in_turn(round)
                 self._open(round, members, (steps, density))
-            case Committed(round, commitments):
+            case Committed(round, commitments, promised):
                 self._in_turn(round)
-                self._commit(round, commitments)
+                self._commit(round, commitments, promised)
             case Accepted(round, contributions):
                 self._in_turn(round)
                 self._accept(round, contributions)
@@ -131,7 +132,9 @@ class Walk:
         self._members = {m.peer: m.weight for m in members}
         self._audits.check_members(round, self._members)
 
-    def _commit(self, round: int, commitments: Sequence[Commitment]) -> None:
+    def _commit(
+        self, round: int, commitments: Sequence[Commitment], promised: Sequence[Contribution]
+    ) -> None:
         self._once(round, [c.peer for c in commitments])
         for commitment in commitments:
             is_in = commitment.peer in self._members
@@ -139,6 +142,14 @@ class Walk:
             require(is_good, "FF-VERI-013", f"a commitment of round {round} is not signed by a member")
             self._report.signatures += 1
         self._commitments = {c.peer: c for c in commitments}
+        is_each = [c.peer for c in promised] == list(self._commitments)
+        require(is_each, "FF-VERI-130", f"round {round} does not say what each of its commitments stands for")
+        for c in promised:
+            is_kept = opens(c, self._commitments[c.peer], self._terms.id, round)
+            require(is_kept, "FF-VERI-131", f"a commitment of round {round} stands for something else")
+            is_light = c.weight <= self._members[c.peer] and self._terms.spec.is_weight(c.weight)
+            require(is_light, "FF-VERI-016", f"a weight of round {round} is too large")
+        self._promised = promised
 
     def _accept(self, round: int, contributions: tuple[Contribution, ...]) -> None:
         require(bool(contributions), "FF-VERI-017", f"round {round} accepts nothing")
@@ -147,15 +158,13 @@ class Walk:
             commitment = self._commitments.get(c.peer)
             is_opened = commitment is not None and opens(c, commitment, self._terms.id, round)
             require(is_opened, "FF-VERI-015", f"a payload of round {round} is not the committed one")
-            weight = self._members[c.peer]
-            is_light = c.weight <= weight and self._terms.spec.is_weight(c.weight)
-            require(is_light, "FF-VERI-016", f"a weight of round {round} is too large")
             self._report.commitments += 1
         self._accepted = contributions
 
     def _close(self, round: int, root: Hash, signatures: Sequence[tuple[PeerId, Signature]]) -> None:
         parts = [self._part(c) for c in self._accepted]
-        self._audits.drawn(round, self._commitments.values(), self._accepted, self._flags(parts))
+        committed = (self._commitments.values(), self._promised)
+        self._audits.drawn(round, *committed, self._accepted, self._flags(parts))
         self._public = self._sync.apply(self._public, self._terms.layout, parts)
         self._report.merges += 1
         self._root(round + 1, root)

@@ -1,0 +1,56 @@
+"""Whose work an audit looks at, as the run's log alone tells it: draws, and who owes an opening.
+
+Who is drawn in a committed round is judged, whether the round went on with it or not: it had committed to its work, and
+the coordinator knows to what. So it saves nobody anything to die, to be late or to break off when it is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from farflung.app.archive import RunLog
+from farflung.core.ids import Hash, PeerId
+from farflung.job.spec import Terms
+from farflung.train.roundlog import Audited, Commitment, Committed, Contribution
+from farflung.verify import sample
+
+_NOBODY: Final[Mapping[PeerId, str]] = {}
+
+
+class Draws:
+    """The draws of one job."""
+
+    def __init__(self, terms: Terms, log: RunLog) -> None:
+        self._terms, self._log = terms, log
+
+    def commitments(self, round: int) -> tuple[Commitment, ...]:
+        """Of a round that was committed: it lies near the end of the log."""
+        records = reversed(self._log.records)
+        return next(r.commitments for r in records if isinstance(r, Committed) and r.round == round)
+
+    def beacon(self, round: int) -> Hash:
+        """The random number of a committed round."""
+        return sample.beacon(self._terms.id, round, self.commitments(round))
+
+    def of(self, round: int, flags: Mapping[PeerId, str] = _NOBODY) -> dict[PeerId, sample.Drawn]:
+        """Whose contribution to a committed round is audited."""
+        spec, accepted = self._terms.spec, self._log.accepted
+        probation = spec.audit.probation
+        counts = [
+            (c.peer, sample.standing(accepted, round, c.peer, probation)) for c in self.commitments(round)
+        ]
+        found = sample.draw(spec.audit, spec.segments, self.beacon(round), counts, flags)
+        return {d.peer: d for d in found}
+
+    def owed(self, round: int) -> tuple[Contribution, ...]:
+        """What was committed to in a round, is drawn, and was not accepted; ascending by peer."""
+        accepted = {c.peer for c in self._log.accepted.get(round, ())}
+        drawn = self.of(round)
+        return tuple(c for c in self._log.promised[round] if c.peer in drawn and c.peer not in accepted)
+
+    def debts(self, peer: PeerId) -> list[int]:
+        """Rounds of which a peer that is out of them owes an opening, and that are not judged; the newest first."""
+        judged = sum(isinstance(record, Audited) for record in self._log.records)
+        rounds = sorted((r for r in self._log.promised if r >= judged), reverse=True)
+        return [r for r in rounds if any(c.peer == peer for c in self.owed(r))]
