@@ -1,9 +1,15 @@
 """What all tests start from."""
 
+import hashlib
 import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from farflung.compress import kernels
+
+SOURCES = Path(kernels.__file__).parents[1]
 
 # A shell that starts something in the background lets it ignore Ctrl-C, and so all that it starts: the tests of what
 # Ctrl-C does would wait for ever.
@@ -13,6 +19,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # No test is timed: on a busy machine an example takes as long as it takes.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What one of our processes compiles (20 s for the codecs alone) the others read, as those of a user do.
+
+    The folder is one for these very sources: numba does not see that a part of a loop was changed in another file.
+    """
+    if (cache := getattr(config, "cache", None)) is not None:
+        texts = [
+            *sorted((SOURCES / "compress" / "loops").glob("*.py")),
+            SOURCES / "verify" / "canon" / "loops.py",
+        ]
+        name = hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()[:16]
+        kernels.use("auto", cache=str(cache.mkdir("kernels") / name))
 
 
 def _patience(item: pytest.Item) -> float:

@@ -20,9 +20,10 @@ EVERYBODY = range(4)
 @pytest.fixture(autouse=True)
 def twins() -> Iterator[None]:
     """NumPy's form of the codecs: for a model this small, compiling the other one takes longer than the tests."""
+    cache = kernels._process.cache
     kernels.use("numpy")
     yield
-    kernels.use("auto")
+    kernels.use("auto", cache)
 
 
 def trained(method: str, weights: tuple[int, ...] = (1, 1, 1, 1), **flags: str) -> Training:
