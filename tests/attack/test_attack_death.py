@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from attack_run import EVE, HONEST, ROUND, Run, ledger_of
@@ -64,7 +64,7 @@ class Mortal:
         eve, run = self.run.eve, self.run
         self.is_dead, eve.tenancy._workplace.worker = False, None
         public = await asyncio.to_thread(run.coordinator.state_for, EVE.public)
-        order = start_order(run.home, 2, tuple(run.places.values()), public)
+        order = start_order(cast(Any, run.archive), 2, tuple(run.places.values()), public)
         await eve.tenancy.start(order, JOB_KEY, eve.worker, REQUESTER.public)
         await run.coordinator.join(EVE.public, public.round)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -69,6 +70,8 @@ class Archive:
         self.disk, self._snapshots, self._job_key, self._me = disk, snapshots, job_key, me
         self._states: dict[int, PublicState] = {}
         self._shown: dict[int, Held] = {}
+        # One state is put by two threads at once where its round is audited while a peer begins from it.
+        self._putting = threading.Lock()
 
     def payload(self, contribution: Contribution) -> bytes:
         """An accepted payload, checked against the log."""
@@ -97,8 +100,9 @@ class Archive:
     def put(self, data: bytes) -> Manifest:
         """Seals data into the store, unless it lies there."""
         manifest, chunks = seal(self._job_key, data)
-        if not self.disk.has(manifest.id):
-            self.disk.put(manifest, chunks)
+        with self._putting:
+            if not self.disk.has(manifest.id):
+                self.disk.put(manifest, chunks)
         return manifest
 
     def remember(self, state: PublicState) -> None:
@@ -109,8 +113,8 @@ class Archive:
 
     def state(self, round: int, terms: Terms, records: Sequence[Record]) -> PublicState:
         """Public state before a round: remembered, or the newest stored one before it with the accept sets merged."""
-        if round in self._states:
-            return self._states[round]
+        if (held := self._states.get(round)) is not None:  # asked for once: another thread may forget it
+            return held
         sync, layout = Sync.of(terms.spec), terms.layout
         roots, accepted = roots_by_round(records), accepted_by_round(records)
         public = self.latest_state(terms, {r: root for r, root in roots.items() if r <= round})

@@ -155,12 +155,13 @@ class Audits:
 
     async def _returned(self, round: int, peer: PeerId) -> None:
         """Gives a peer the time to come back and open. Verifiers ask it in any case: this says nothing of it."""
-        until = time.monotonic() + self._grace
-        while (round, peer) not in self._opened and peer not in self._excluded and time.monotonic() < until:
-            with contextlib.suppress(FarflungError):
-                await self.collect(round, peer)
-                return
-            await asyncio.sleep(TRY_AGAIN_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace):
+                while (round, peer) not in self._opened and peer not in self._excluded:
+                    with contextlib.suppress(FarflungError):
+                        await self.collect(round, peer)
+                        return
+                    await asyncio.sleep(TRY_AGAIN_SECONDS)
 
     async def close(self) -> None:
         """Gives up what is under way for verifiers that died."""
