@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path[1:1] = [str(Path(__file__).parents[1] / folder) for folder in ("ledger", "core")]
+sys.path[1:1] = [str(Path(__file__).parents[1] / folder) for folder in ("ledger", "core", "verify")]
 pytest.register_assert_rewrite("app_trees")
 
 from app_trees import Ended, Farflung  # noqa: E402 - found through the line above

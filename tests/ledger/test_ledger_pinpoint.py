@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
-from core_tiny_program import Player
+from core_tiny_program import ROUND, Player
 from core_tiny_program import World as Tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,11 +27,12 @@ from ledger_game import (
 from ledger_world import ACTORS, NODES, REQUESTER, RICH, STRANGER, VERIFIERS
 from msgspec.structs import replace
 
+from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
 from farflung.ledger.pinpoint import NO_ACCOUNT, Stage
 from farflung.ledger.results import Outcome
-from farflung.ledger.rows import AccountRow
+from farflung.ledger.rows import AccountRow, JobRow
 from farflung.ledger.rules.slash import EXCESS_EXACT
 from farflung.ledger.statements import What, explained, held_by
 from farflung.ledger.tx import JobCancel, SignedTx
@@ -381,3 +383,13 @@ def _play(game: Game, move: str) -> None:
         game.do((A, game.rival)[side], game.move(side))
     elif move == "foreign":
         assert game.do(NODES[2], game.move(0)) in ("FF-LEDG-348", "FF-LEDG-346")  # its time may be over
+
+
+@pytest.mark.parametrize("later", [0, 1])
+def test_what_is_older_than_anybody_has_to_keep_is_disputed_no_more(later: int):
+    for accuser, op in ((REQUESTER, Game.slash), (FRIEND, Game.challenge)):
+        game = Game(liar(), HONEST)
+        row = replace(game.job(game.job_id), round=ROUND + limits.ACCUSABLE_ROUNDS + later)
+        tables = {**game.state.tables, JobRow.TABLE: game.state.tables[JobRow.TABLE].with_rows([row])}
+        game.state = dataclasses.replace(game.state, tables=tables)
+        assert game.do(accuser, op(game)) == ("FF-LEDG-356" if later else "ok")

@@ -16,7 +16,7 @@ from farflung.core.canon.tree import Tree, leaf_hash
 from farflung.core.codec import encode
 from farflung.ledger.disputes import DisputeState
 from farflung.ledger.pinpoint import Descend, FirstMove, OpenVerdict, Referee, Show, Stage
-from farflung.verify.canon.exhibits import _found
+from farflung.verify.canon.exhibits import located
 from farflung.verify.dispute import Role, is_won, next_move
 
 ACCUSED, CHALLENGER, BYSTANDER = Role.ACCUSED, Role.CHALLENGER, Role.BYSTANDER
@@ -92,7 +92,7 @@ def test_an_accused_that_claims_another_input_is_found_out():
     )
     game = denied(Liar(other)).over()
     assert game.about.state == DisputeState.UPHELD
-    assert _found(d.parts(), FALSE, game.row.first)[2].op in programs.SOURCES
+    assert located(d.parts(), FALSE, game.row.first)[2].op in programs.SOURCES
 
 
 def test_two_liars_both_lose():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from farflung.app import objects, wire
@@ -51,6 +52,7 @@ BLAMED: Final = (  # what the worker says of a state that no honest peer can hav
 )
 
 Place = tuple[int, PeerId, int]  # round, node, segment
+Retain = Callable[[int, chair.Audit, bytes, bytes], None]  # a seat, its audit, its start and claimed end
 
 
 class Held(NamedTuple):
@@ -75,7 +77,10 @@ class AuditTenancy:
         disk: Disk,
         dial: objects.Dial,
         dataset_bytes: int,
+        retain: Retain = lambda _seat, _audit, _start, _claimed: None,
     ) -> None:
+        """`retain` keeps a segment that is found false by its distance: this verifier may have to prove it."""
+        self._retain = retain
         self._key, self._chain, self._terms, self._disk = key, chain, terms, disk
         self._workplace = Workplace(key, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, 0)  # nobody leaves anything with a verifier
@@ -225,6 +230,8 @@ class AuditTenancy:
             found = Found(Finding.WITHHELD, 0)
         else:
             found = chair.judge(held.audit, shown, await self._reencode(held, shown.last))
+            if found.finding is Finding.FALSE and found.excess < EXCESS_CAP:
+                self._retain(held.order.member, held.audit, held.start, shown.end)
         node, border = asked.peer, held.audit.mine.border
         nonce = nonce_of(self._key, self.job, asked.round, node, asked.segment)
         return wire.Judged(self._verdict(held.order, found, held.blind.digest), border, nonce)

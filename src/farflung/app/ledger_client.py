@@ -9,6 +9,7 @@ from typing import Final, TypeVar, cast
 
 from farflung.app.ledger_answers import AnswerT, Fate, answer_of, fate_of, is_void
 from farflung.app.panel import ANSWER_SECONDS, PATIENCE_SECONDS, QUERY, NotYetError, Panel, Reach, Waited
+from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
@@ -293,11 +294,14 @@ class LedgerClient:
         """A payer's channel with a relay, open or not; None where there never was one."""
         return await self.row(ChannelRow, channel_key(payer, relay))
 
-    async def blocks(self, first: int = 1) -> list[Block]:
-        """All blocks from height `first` on; since genesis, unless another one is named."""
+    async def blocks(self, first: int = 1, last: int = limits.NEVER) -> list[Block]:
+        """Blocks from height `first` on, up to `last` or the head: by one validator's word, and all since genesis."""
         found: list[Block] = []
-        while page := (await self._ask(queries.AskBlocks(first + len(found)), queries.BlocksAre)).blocks:
-            found += page
+        while (at := first + len(found)) <= last:
+            page = (await self._ask(queries.AskBlocks(at), queries.BlocksAre)).blocks
+            if not page:
+                break
+            found += page[: last - at + 1]
         return found
 
     async def head(self) -> queries.HeadIs:

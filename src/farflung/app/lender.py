@@ -8,12 +8,15 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from farflung.app import thrift, wire
 from farflung.app.auditing import AuditTenancy
+from farflung.app.briefs import Case
+from farflung.app.counsel import Counsel, parts_of
 from farflung.app.directory import Presence
 from farflung.app.leash import Orders, Report, ReportingEmitter, by_name, report, report_end
 from farflung.app.ledger_client import LedgerClient
@@ -94,6 +97,8 @@ class Lender:
         self.quarters = Quarters(key, self.endpoint, self.roads)
         self.vigil = Vigil(self._folder, genesis.chain, key.public)
         self.vouchers = Vouchers(self._folder / "vouchers", key.public, genesis.chain)
+        contests = bool(config.get("contests"))
+        self.counsel = Counsel(self._folder / "briefs", key, parts_of, contests=contests)
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
         """One request of one peer: anyone may propose; only the requester of the lease may order."""
@@ -207,10 +212,11 @@ class Lender:
     def _tenancy_for(self, proposal: wire.Proposal) -> Tenancy | AuditTenancy:
         size = proposal.dataset_bytes
         if self._role is Role.AUDIT:
-            return AuditTenancy(self._key, proposal.chain, proposal.terms, self._disk, self.dial, size)
-        private = self._folder / "private"
+            found = partial(self.counsel.found, proposal.terms.id)
+            return AuditTenancy(self._key, proposal.chain, proposal.terms, self._disk, self.dial, size, found)
+        private, own = self._folder / "private", partial(self.counsel.own, proposal.terms.id)
         lent = (self._key, proposal.terms, self._disk, private, self.dial, size)
-        return Tenancy(*lent, cheat=self._cheat, station=self.endpoint)
+        return Tenancy(*lent, cheat=self._cheat, station=self.endpoint, retain=own)
 
     def _happened(self, event: lease.Event) -> None:
         """Moves the slot and carries out what follows."""
@@ -285,6 +291,8 @@ class Lender:
             raise _worker_gone()
         tenancy.sandbox = self._process.tier.name
         job_key = self._lease_key.unwrap(start.job, start.wrapped_key)
+        assert self._proposal is not None
+        await self.counsel.attend(Case(self._proposal.terms, job_key, start), self._disk)
         started = await tenancy.start(start, job_key, self._pipe, connection.peer)
         self._past = None
         self._happened(lease.Started(start.job))
@@ -355,12 +363,14 @@ async def lend(orders: Orders, role: Role) -> None:
     client = client_in_run(reaches, key, genesis, ReportingEmitter().emit)
     node.vouchers.follow(client)
     node.vigil.follow(client)
+    node.counsel.follow(client)
     presence = node.presence(places, reach_ledger)
     node.quarters.follow(presence)
     report("ready", peer=key.public.hex(), host=places[0].host, port=places[0].port, pid=os.getpid())
     follower = Follower(reach_ledger, node.endpoint.keyring, node.endpoint.recheck)
     tasks = Tasks()
     tasks.begin(node.watch())
+    tasks.begin(node.counsel.stay())
     tasks.begin(follower.stay())
     while (said := await orders.next()) is not None:
         if said.get("do") == "register":

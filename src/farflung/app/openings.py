@@ -7,6 +7,8 @@ the same. What the segment ended with is shown only to a verifier that has commi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from farflung.app.vault import Vault
 from farflung.app.wire import OpenSegment, RevealSegment, SegmentOpened, SegmentRevealed
 from farflung.core import limits
@@ -20,6 +22,9 @@ from farflung.train import messages
 from farflung.train.trace import Trace
 from farflung.verify.blind import is_blind
 from farflung.verify.opening import needed
+
+# Of a place (round, segment) and the round's trace, what the worker gave: before it is opened to anybody.
+Retain = Callable[[tuple[int, int], Trace, messages.SegmentOpened], None]
 
 
 class Opening(Wire, frozen=True):

@@ -14,7 +14,7 @@ from typing import Final
 from farflung.app import objects
 from farflung.app.exchange import REPLICA_AWAY
 from farflung.app.fanning import Fanning
-from farflung.app.openings import DrawnSegments
+from farflung.app.openings import DrawnSegments, Retain
 from farflung.app.private import Kept, Private, Result
 from farflung.app.vault import Vault
 from farflung.app.wire import (
@@ -81,11 +81,13 @@ class Tenancy:
         sandbox: str = "",
         cheat: str = HONEST,
         station: Station | None = None,
+        retain: Retain = lambda _place, _trace, _states: None,
     ) -> None:
-        """`folder` holds private state, sealed; `sandbox` names the worker's tier; `station` speaks to groups."""
+        """`folder` holds private state, sealed; `sandbox` names the worker's tier; `station` speaks to groups;
+        `retain` keeps what disputes are played with."""
         self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
-        self.sandbox, self._cheat = sandbox, cheat
+        self.sandbox, self._cheat, self._retain = sandbox, cheat, retain
         self._payload_bytes = Sync.of(terms.spec).bound(terms.layout)
         self._workplace = Workplace(key, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, self._payload_bytes)
@@ -299,6 +301,7 @@ class Tenancy:
                 raise
             await self._train_again(request.round, result.trace.statistics.tokens)
             states = await self._workplace.ask(ask, messages.SegmentOpened)
+        self._retain((request.round, request.segment), result.trace, states)
         before = self._private.before(request.round)
         trace = before.result.trace if before is not None and before.result is not None else None
         return self._openings.make(request.round, request.segment, result.trace, trace, states)

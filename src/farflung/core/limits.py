@@ -28,6 +28,7 @@ MANIFEST_BYTES: Final = 34 * OBJECT_CHUNKS + KIB  # a hash is 32 bytes behind a 
 PEERS: Final = 1 << 10  # members of one round (merge: N * weight * range < 2^62)
 WEIGHT: Final = 1 << 20  # tokens that one peer may count in one round
 ROUNDS: Final = 1 << 20
+ACCUSABLE_ROUNDS: Final = 16  # behind the last recorded one: so long a node keeps what it may be asked about
 TENSORS: Final = 1 << 16
 TENSOR_NAME_BYTES: Final = 256
 TENSOR_DIMENSIONS: Final = 8

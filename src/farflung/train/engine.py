@@ -192,6 +192,7 @@ class Engine:
             start=segments.pack(segments.start(states, request.segment), optimizer, layout),
             end=segments.pack(segments.end(states, request.segment), optimizer, layout),
             last=segments.pack(segments.last(states), optimizer, layout),
+            public=b"" if request.segment else segments.weights(states[0]),
         )
 
     def rerun(self, request: messages.Rerun) -> messages.Reran:

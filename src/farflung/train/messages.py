@@ -186,11 +186,13 @@ class Trained(Wire, frozen=True, tag="trained"):
 class SegmentOpened(Wire, frozen=True, tag="opened"):
     """States in train.segment form. `start` and `end`: all vectors at the segment's borders (`start` is empty when
     fresh); `last`: weights at border K and the residual before the round, which the encoding started from.
+    `public`: the weights, float32, that `start` leaves out at border 0, for who has to play for its work.
     """
 
     start: bytes
     end: bytes
     last: bytes
+    public: bytes = b""
 
 
 class Reran(Wire, frozen=True, tag="reran"):

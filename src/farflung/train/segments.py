@@ -92,6 +92,13 @@ def last(states: Sequence[BorderState]) -> BorderState:
     return replace(states[-1], vectors=(), residual=states[0].residual, offset=states[0].offset)
 
 
+def weights(state: BorderState) -> bytes:
+    """The weights of a state alone, float32, little-endian."""
+    if state.params is None:
+        raise unfit("it holds no weights")
+    return np.ascontiguousarray(state.params, "<f4").tobytes()
+
+
 def params_root(layout: Layout, params: Float32) -> Hash:
     """Root of local weights, as it stands in a border."""
     return state_root(layout, {PARAMS: params})

@@ -71,6 +71,12 @@ def check_accusable(draft: Draft, row: JobRow) -> None:
         check_state(row, JobState.RUNNING)
 
 
+def check_recent(row: JobRow, round: int) -> None:
+    """Raises PolicyError FF-LEDG-356 where a round is so old that nobody has to keep what it was made of."""
+    if round + limits.ACCUSABLE_ROUNDS < row.round:
+        raise PolicyError("FF-LEDG-356", f"round {round} is too old to be disputed: {row.round} comes next")
+
+
 def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
     """The job, if `sender` may take this edge. Codes: FF-LEDG-031 unknown, -032 not its requester, -033 state."""
     row = known(draft, job)

@@ -62,7 +62,7 @@ from farflung.ledger.pinpoint import (
 from farflung.ledger.rows import lease_key
 from farflung.ledger.rules import disputes, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
-from farflung.ledger.rules.jobs import check_accusable, known
+from farflung.ledger.rules.jobs import check_accusable, check_recent, known
 from farflung.ledger.rules.verifiers import open_lease
 from farflung.ledger.tables import Draft, leases_of, params_of
 from farflung.ledger.tx import Role
@@ -94,10 +94,11 @@ def challenge(draft: Draft, sender: PeerId, op: Challenge) -> None:
     The bond is twice what the dispute holds at least: half of it is burnt when the challenger loses, so nobody evades
     a slash by having a friend challenge a segment that is right.
 
-    Codes: FF-LEDG-010, -031, -033, -340 to -345.
+    Codes: FF-LEDG-010, -031, -033, -340 to -345, -356.
     """
     job = known(draft, op.job)
     check_accusable(draft, job)
+    check_recent(job, op.round)
     lease = open_lease(draft, op.job, op.node, Role.TRAIN)
     if lease is None or sender == op.node:
         raise PolicyError("FF-LEDG-342", f"node {op.node[:4].hex()} does not train here, or is the sender")

@@ -21,7 +21,7 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.exclusions import Fault
 from farflung.ledger.rows import JobRow
 from farflung.ledger.rules import bounties, disputes, exclusions, nodes, pinpoint
-from farflung.ledger.rules.jobs import check_accusable, known
+from farflung.ledger.rules.jobs import check_accusable, check_recent, known
 from farflung.ledger.rules.verifiers import open_lease, quorum
 from farflung.ledger.tables import Draft, params_of
 from farflung.ledger.tx import Finding, JobSlash, Role, SignedVerdict, Verdict, is_verdict_signed
@@ -32,7 +32,7 @@ PERMILLE: Final = 1000
 
 
 def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
-    """Ends the lease of a node that was found out. Codes: FF-LEDG-031, -033, and -048 to -056."""
+    """Ends the lease of a node that was found out. Codes: FF-LEDG-031, -033, -048 to -056, -356."""
     job = known(draft, op.job)
     if sender != job.requester and open_lease(draft, op.job, sender, Role.AUDIT) is None:
         raise PolicyError("FF-LEDG-048", "only the requester or a verifier of the job may do this")
@@ -42,6 +42,7 @@ def slash(draft: Draft, sender: PeerId, op: JobSlash) -> None:
         raise PolicyError("FF-LEDG-049", f"node {op.node[:4].hex()} does not train in this job")
     verifiers = _judges(draft, job, op.verdicts)
     finding = _finding(draft.law.chain, op)
+    check_recent(job, op.verdicts[0].verdict.round)
     _check_claim(op)
     terms = params_of(draft, job.terms)
     taken = _taken(lease.stake, finding, terms.withheld_permille)

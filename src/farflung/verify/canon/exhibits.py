@@ -34,14 +34,14 @@ from farflung.verify.canon.programs import Parts
 
 def leaf_tile(parts: Parts, segment: Segment, leaf: int) -> bytes:
     """The canonical bytes of one leaf's tile, executed again. Raises ProtocolError FF-CORE-072: no such leaf."""
-    place, value, entry = _found(parts, segment, leaf)
+    place, value, entry = located(parts, segment, leaf)
     made = playing.values(parts, segment, place.step, {value})[value]
     return playing.tile(made, place.offset - entry.first)
 
 
 def exhibit(parts: Parts, segment: Segment, tree: Tree, leaf: int, pair: tuple[bytes, bytes]) -> Exhibit:
     """The proof about `leaf`, whose tiles the accused and the challenger have shown. `tree`: that of this execution."""
-    place, value, entry = _found(parts, segment, leaf)
+    place, value, entry = located(parts, segment, leaf)
     flat = _flat(entry, place, pair)
     shown = _listed(parts, value, is_judged=place.is_judged)
     if entry.op in (programs.STATE, programs.FINAL) and place.step:
@@ -51,7 +51,7 @@ def exhibit(parts: Parts, segment: Segment, tree: Tree, leaf: int, pair: tuple[b
     return _computed(parts, segment, tree, place, entry, flat, (shown, pair))
 
 
-def _found(parts: Parts, segment: Segment, leaf: int) -> tuple[Place, int, Entry]:
+def located(parts: Parts, segment: Segment, leaf: int) -> tuple[Place, int, Entry]:
     """Where a leaf lies, the number of its value in that part's graph, and the value's entry."""
     place = programs.place_of(parts.program, segment.run.steps, leaf)
     entries = _part(parts, is_judged=place.is_judged)

@@ -145,12 +145,15 @@ def executed(parts: Parts, segment: Segment, last: int, seen: Callable[[int], Se
     for step in range(min(last + 1, segment.run.steps)):
         made = execute(parts.graph, inputs(parts, segment, step, state), seen(step))
         state = {name: made[name] for name in state}
-    if last < segment.run.steps:
-        return False
+    return last >= segment.run.steps and judged(parts, segment, state, seen(last))
+
+
+def judged(parts: Parts, segment: Segment, state: State, seen: Seen | None) -> bool:
+    """What the judging part finds of a segment that ended in `state`."""
     ends = {programs.START: segment.start, programs.CLAIMED: segment.claimed, programs.FINAL: state}
     given = {each.name: each.name.partition("/") for each in parts.judge.inputs}
-    judged = {name: ends[kind][tensor] for name, (kind, _, tensor) in given.items()}
-    return bool(execute(parts.judge, judged, seen(last))[GUILTY])
+    told = {name: ends[kind][tensor] for name, (kind, _, tensor) in given.items()}
+    return bool(execute(parts.judge, told, seen)[GUILTY])
 
 
 def inputs(parts: Parts, segment: Segment, step: int, state: State) -> dict[str, Array]:

@@ -1,0 +1,118 @@
+"""Nodes that play disputes: requesters that take a node's defence away, and opponents that lie on the ledger itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import dispute_match as match
+import pytest
+from app_court import (
+    FRIEND,
+    JOB_KEY,
+    STAKE,
+    TERMS,
+    A,
+    B,
+    Court,
+    Work,
+    _hasty,
+    at_work,
+    in_court,
+    slander,
+    until,
+)
+from core_tiny_program import SEGMENT
+from dispute_match import Liar
+from ledger_world import NODES, REQUESTER, VERIFIERS
+from msgspec.structs import replace
+
+from farflung.app.briefs import Case
+from farflung.core.errors import RunError, VerificationError
+from farflung.ledger.disputes import DisputeState
+from farflung.ledger.pinpoint import FirstMove, Show, Stage
+
+_ = _hasty  # a fixture
+HONEST, FALSE = Work(is_false=False), Work(is_false=True)
+
+
+def test_a_requester_that_ends_the_lease_and_then_accuses_does_not_take_the_defence_away(
+    tmp_path: Path,
+) -> None:
+    async def play(court: Court) -> None:
+        await court.accused(HONEST)
+        for object_id in court.disk.ids():
+            court.disk.delete(object_id)  # as the end of a lease does
+        await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
+        async with at_work(court.reborn(A)):
+            await slander(court, Liar(match.segment(), 900), B)
+        assert court.dispute().state == DisputeState.OVERTURNED
+
+    in_court(tmp_path, play)
+
+
+def test_a_node_takes_no_lease_with_another_seats_batches(tmp_path: Path) -> None:
+    """It would train honestly, and the law would find it guilty."""
+
+    async def play(court: Court) -> None:
+        for member in (0, 2, -1, 1 << 40):
+            start = replace(court.start, member=member)
+            with pytest.raises(VerificationError, match="FF-APP-383"):
+                await court.unattended(A).attend(Case(TERMS, JOB_KEY, start), court.disk)
+        await court.counsel(A)
+        start = replace(court.start, member=7)  # says nothing to a verifier: it has no seat
+        await court.unattended(VERIFIERS[1]).attend(Case(TERMS, JOB_KEY, start), court.disk)
+
+    in_court(tmp_path, play)
+
+
+def test_tiles_that_others_write_into_blocks_are_not_taken_for_the_players(tmp_path: Path) -> None:
+    """Refused operations stand in blocks, too: a stranger names the same leaf, an opponent another tile first."""
+
+    async def play(court: Court) -> None:
+        accused, accuser = await court.accused(FALSE, contests=True), await court.accuser(FALSE)
+
+        async def noise() -> None:
+            await until(lambda: court.row().stage == Stage.SHOW)
+            while court.dispute().is_pending:
+                said = Show(TERMS.id, A.public, court.row().first, bytes(64))
+                for key in (FRIEND, NODES[0]):
+                    with pytest.raises(RunError):
+                        await court.do(key, said)
+
+        await court.do(REQUESTER, FALSE.slash(court.genesis.chain))
+        async with at_work(accused, accuser):
+            await asyncio.gather(court.ended(), noise())
+        assert court.dispute().state == DisputeState.UPHELD
+
+    in_court(tmp_path, play)
+
+
+def test_an_opponent_that_begins_and_says_no_more_loses_by_the_clock(tmp_path: Path) -> None:
+    async def play(court: Court) -> None:
+        before = await court.balance(A)
+        liar = Liar(match.segment(), 40).played.tree
+        async with at_work(await court.accused(HONEST)):
+            await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
+            await until(lambda: court.row().stage == Stage.FIRST)
+            children = liar.children(liar.depth, 0)
+            await court.do(B, FirstMove(TERMS.id, A.public, 0, (), children))
+            await asyncio.gather(court.ended(), court.pass_time((Stage.FIRST, Stage.DESCEND)))
+        assert court.dispute().state == DisputeState.OVERTURNED
+        assert await court.balance(A) == before + STAKE + STAKE // 2
+
+    in_court(tmp_path, play)
+
+
+def test_a_claim_that_is_not_the_kept_one_is_not_answered_with_another(tmp_path: Path) -> None:
+    """Two claims of one round: the node defends the one that it kept, and says so of the other."""
+
+    async def play(court: Court) -> None:
+        accused = await court.counsel(A)
+        accused.own(TERMS.id, (3, SEGMENT), FALSE.trace, FALSE.opened())
+        async with at_work(accused):
+            await court.do(REQUESTER, HONEST.slash(court.genesis.chain))
+            await until(lambda: accused._lost)
+        assert court.row().stage == Stage.OFFERED
+
+    in_court(tmp_path, play)
