@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from app_trees import Ended, Event, Farflung
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("validators"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree"), pytest.mark.timeout(300)]
 
-JOB = ("run", "--preset", "tiny", "--json", "--rounds", "2")
+JOB = ("run", "--preset", "tiny", "--json")
 SETTLED = ("model_hash", "paid", "refunded", "slashed", "sum", "rounds")
 
 
@@ -18,9 +18,12 @@ def of(ended: Ended, kind: str) -> list[Event]:
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Ended, Ended]:
+def both(
+    tiny: tuple[Farflung, Ended], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Farflung, Ended, Ended]:
+    """Where the run of four validators is; the shared run, which has one; that of four."""
     farflung = Farflung(Path(tmp_path_factory.mktemp("validators")))
-    return farflung, farflung(*JOB), farflung(*JOB, "--validators", "4")
+    return farflung, tiny[1], farflung(*JOB, "--validators", "4")
 
 
 def test_the_settlement_is_that_of_one_validator(both: tuple[Farflung, Ended, Ended]) -> None:
