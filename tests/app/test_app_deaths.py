@@ -158,3 +158,28 @@ def assert_bytes_are_not_forgotten(ended: Ended, name: str) -> None:
     sent = [event["control"] for event in counts]
     assert len(sent) > 2
     assert sent == sorted(sent)
+
+
+def test_a_provider_that_is_killed_when_it_is_drawn_opens_as_soon_as_it_is_back(farflung: Farflung) -> None:
+    """Whether the kill comes before it has opened or just after: nothing is held against it."""
+    process = farflung.start(*JOB)
+    assert process.stdout is not None
+    lines, pids, names = list[str](), dict[str, int](), dict[str, str]()
+    while True:
+        line = process.stdout.readline()
+        assert line, process.communicate()
+        lines.append(line.strip())
+        event: Event = json.loads(line)
+        if event["event"] == "process":
+            pids[event["name"]], names[event["peer"]] = event["pid"], event["name"]
+        elif event["event"] == "drawn":
+            os.kill(pids[names[event["peer"]]], signal.SIGKILL)
+            break
+    ended = farflung.finish(process)
+    ended = Ended(ended.code, lines + ended.lines, ended.errors)
+    assert (ended.result["rounds"], ended.result["caught"], ended.result["sum"]) == (7, [], 0)
+    audits = [e for e in told(ended, "audit") if (e["peer"], e["round"]) == (event["peer"], event["round"])]
+    assert [audit["finding"] for audit in audits] == ["holds"]
+    checked = farflung("verify-run", ended.result["run"], "--json")
+    assert checked.code == 0
+    assert json.loads("".join(checked.lines))["owed"] <= 1
