@@ -148,9 +148,18 @@ def _settled(t: Timeline) -> str:
 
 
 def stories(t: Timeline, names: Mapping[str, str]) -> tuple[Story, ...]:
-    """One for each peer that was caught, in the order of time."""
+    """One for each peer that was caught, in the order of time, and one for each whom a dispute freed."""
     found = sorted(t.caught.values(), key=lambda c: (c.at, c.peer))
-    return tuple(_story(t, caught, names) for caught in found)
+    freed = sorted((r for peer, r in t.ruled.items() if peer not in t.caught), key=lambda r: (r.at, r.peer))
+    return (*(_story(t, caught, names) for caught in found), *(_freed(ruled, names) for ruled in freed))
+
+
+def _freed(ruled: events.Ruled, names: Mapping[str, str]) -> Story:
+    """Somebody was accused, and keeps what it had."""
+    who = person(names, ruled.peer)
+    accused = f"The work of {who} in segment {ruled.segment} of round {ruled.round} was said to be false."
+    money = [f"{text[:1].upper()}{text[1:]}." for text in game.money(ruled)]
+    return Story(f"{who} was accused, and freed", (accused, _told(ruled), *money), "")
 
 
 def _story(t: Timeline, caught: events.Caught, names: Mapping[str, str]) -> Story:
@@ -176,9 +185,13 @@ def _disputed(t: Timeline, caught: events.Caught) -> list[str]:
     played, ruled = game.of(t, caught.peer, caught.round, caught.segment)
     if ruled is None:
         return ["It contests that, and the dispute is not decided yet."] if played else []
+    return [_told(ruled)]
+
+
+def _told(ruled: events.Ruled) -> str:
     parts = [game.end(ruled), game.element(ruled), game.values(ruled)]
     said = "; ".join(share(part, 200) for part in parts if part)
-    return [f"There was a dispute ({game.size(ruled)}): {said}."]
+    return f"There was a dispute ({game.size(ruled)}): {said}."
 
 
 def _verdict(audit: events.AuditConcluded, names: Mapping[str, str]) -> str:
@@ -203,7 +216,8 @@ def excess(value: float) -> str:
 
 def _price(t: Timeline, caught: events.Caught) -> str:
     lost, bounty, burnt = (format_credits(x) for x in (caught.slashed, caught.bounty, caught.burnt))
-    said = f"It lost {lost} credits of its stake: {bounty} went to the verifiers, {burnt} were burnt"
+    what = "stake and bond" if caught.peer in t.ruled else "stake"
+    said = f"It lost {lost} credits of its {what}: {bounty} went to the verifiers, {burnt} were burnt"
     if caught.pending:
         said = f"{format_credits(caught.pending)} credits of its stake wait for a dispute, which decides whose they are"
     pay = t.settled.get(caught.peer)
