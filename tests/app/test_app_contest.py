@@ -255,7 +255,7 @@ def test_what_is_kept_goes_with_the_game_the_job_and_its_rounds(tmp_path: Path) 
             while not court.is_over():
                 with contextlib.suppress(RunError):  # its window is open
                     await court.do(REQUESTER, JobCancel(TERMS.id))
-            await until(lambda: not accused._briefs.accusable)
+            await accused.clear()
         assert accused._briefs.case(TERMS.id) is None
         assert accused._briefs.disk.ids() == ()
         assert accused._briefs._vault.names() == []

@@ -105,6 +105,10 @@ class Counsel:
         finally:
             await self._tasks.close()
 
+    async def clear(self) -> None:
+        """Before this node leaves: what is kept of jobs that are over goes. Raises what the ledger's client raises."""
+        await self._look(self._briefs.accusable, is_due=True)
+
     async def _look(self, accusable: tuple[tuple[Hash, PeerId], ...], *, is_due: bool) -> None:
         assert self._ledger is not None
         for job, node in accusable:

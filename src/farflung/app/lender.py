@@ -380,6 +380,7 @@ async def lend(orders: Orders, role: Role) -> None:
             report("registered")
         elif said.get("do") == "leave":
             await node.vouchers.claim_all()
+            await node.counsel.clear()
             await client.leave()
             report("left")
     await tasks.close()
