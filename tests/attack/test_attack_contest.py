@@ -88,6 +88,7 @@ def test_tiles_that_others_write_into_blocks_are_not_taken_for_the_players(tmp_p
     in_court(tmp_path, play)
 
 
+@pytest.mark.slow
 def test_an_opponent_that_begins_and_says_no_more_loses_by_the_clock(tmp_path: Path) -> None:
     async def play(court: Court) -> None:
         before = await court.balance(A)
