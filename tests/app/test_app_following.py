@@ -52,6 +52,7 @@ class Asked:
     def __init__(self, court: Court) -> None:
         self.court, self.counts_blocks = court, True
         self.away = 0  # so many questions nobody answers
+        self.behind = 0  # so many blocks the one that is asked for blocks lacks
 
     async def row(self, kind: type[Any], key: bytes) -> Any:
         if self.away:
@@ -63,7 +64,7 @@ class Asked:
         return SimpleNamespace(header=self.court.kept[-1].header)
 
     async def blocks(self, first: int = 1) -> Sequence[Any]:
-        return self.court.kept[first - 1 :]
+        return self.court.kept[first - 1 : len(self.court.kept) - self.behind]
 
     async def leases(self, _: bytes) -> list[LeaseRow]:
         return [self.court.lease(key, self.court.job_id) for key in (A, *VERIFIERS)]
@@ -295,6 +296,18 @@ def test_proofs_that_prove_nothing_are_passed_over() -> None:
     court.must(STRANGER, court.exhibit())
     told.look()
     assert (told.ruled.by, told.ruled.height) == ("element", court.state.height)
+
+
+def test_a_validator_that_is_behind_its_rows_makes_nobody_silent() -> None:
+    told = accused(Court(liar(), HONEST))
+    told.court.must(A, told.court.opening())
+    told.court.played()
+    told.ledger.behind = 2
+    told.look()
+    assert not told.events
+    told.ledger.behind = 0
+    told.look()
+    assert told.ruled.by == "element"
 
 
 def test_moves_that_the_law_refused_are_no_rungs() -> None:
