@@ -104,7 +104,7 @@ def test_a_player_cannot_take_back_what_its_hash_says():
     game = at(Stage.DESCEND)
     right = game.move(0).children
     for children in (game.move(1).children, right[:-1], (*right, right[0]), (), right[::-1]):
-        assert game.do(A, game.move(0, children=children)) == "FF-LEDG-350"
+        assert game.do(A, game.move(0, children=children)) == "FF-LEDG-357"
     honest_wins(game)
 
 
@@ -112,7 +112,7 @@ def test_a_first_move_has_the_roots_children():
     game = at(Stage.FIRST)
     right = game.move(0).children
     for children in ((), right[:-1], (*right, right[0])):
-        assert game.do(A, game.move(0, children=children)) == "FF-LEDG-350"
+        assert game.do(A, game.move(0, children=children)) == "FF-LEDG-357"
     honest_wins(game)
 
 
@@ -120,8 +120,8 @@ def test_a_first_move_has_the_roots_children():
 def test_a_tile_of_another_leaf_is_refused(leaf: int):
     game = at(Stage.SHOW)
     assert game.do(A, game.move(0, leaf=leaf, data=game.accused.tiles[leaf])) == "FF-LEDG-347"
-    assert game.do(A, game.move(0, data=game.accused.tiles[leaf])) == "FF-LEDG-353"
-    assert game.do(A, game.move(0, data=HONEST.tiles[EARLY])) == "FF-LEDG-353"
+    assert game.do(A, game.move(0, data=game.accused.tiles[leaf])) == "FF-LEDG-384"
+    assert game.do(A, game.move(0, data=HONEST.tiles[EARLY])) == "FF-LEDG-384"
     honest_wins(game)
 
 
@@ -132,7 +132,7 @@ def test_borders_are_those_of_the_claim_and_the_segment():
     moved = replace(start, border=replace(start.border, params=ROOTS[3]))
     later = replace(start, border=replace(start.border, index=2))
     for shown in ((), (start,), (claimed, start), (moved, claimed), (start, later), (start, start)):
-        assert game.do(A, game.move(0, borders=shown)) == "FF-LEDG-351"
+        assert game.do(A, game.move(0, borders=shown)) == "FF-LEDG-358"
     game.must(A, game.move(0))
     game.must(B, game.move(1))
     honest_wins(game)

@@ -170,7 +170,7 @@ def test_the_ledger_hears_the_hash_of_the_report_that_the_node_keeps(
     said = told(tmp_path, ledger)
     assert (said.chain, said.job, said.node, said.signs) == (CHAIN, JOB, NODE, (TRACED,))
     assert ledger.submitted == [HostTampered(JOB, tampering_hash(said))]
-    assert "FF-HOST-006" in capsys.readouterr().out
+    assert "FF-APP-372" in capsys.readouterr().out
 
 
 def test_a_ledger_that_is_away_is_told_of_and_the_report_is_kept(

@@ -214,6 +214,8 @@ def test_every_code_is_documented_and_every_documented_code_exists() -> None:
     listed = {match.group(0) for match in CODE.finditer(ERRORS.read_text(encoding="utf-8"))}
     known = set(all_codes())
     assert known - listed == set(), "made but not listed in docs/errors.md"
+    rows = re.findall(r"^\| `(FF-\w+-\d+)`", ERRORS.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == len(set(rows)), "one code with two meanings: an operation's and the mempool's, say"
     assert listed - known == set(), "listed in docs/errors.md but made nowhere"
 
 

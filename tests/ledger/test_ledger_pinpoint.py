@@ -323,7 +323,7 @@ def test_the_game_outlasts_its_job():
 
 def test_accused_may_not_start_with_too_small_a_bond():
     game = Game(HONEST, HONEST).begun()
-    assert game.do(A, game.move(0, bond=BOND - 1)) == "FF-LEDG-352"
+    assert game.do(A, game.move(0, bond=BOND - 1)) == "FF-LEDG-359"
     assert game.do(A, replace(game.move(0), bond=2 * RICH)) == "FF-LEDG-010"
 
 

@@ -71,7 +71,7 @@ class Vigil:
         """Says so here and on the ledger; the report is kept."""
         said = Tampering(self._chain, job, self._node, self._began, image_digest(), signs)
         write_atomic(self._folder / f"tampering-{job.hex()[:16]}.bin", encode(said), "provider.tampering")
-        report("warning", code="FF-HOST-006", message=f"{name}: {'; '.join(signs)}"[:300])
+        report("warning", code="FF-APP-372", message=f"{name}: {'; '.join(signs)}"[:300])
         if self._ledger is not None:
             self._tasks.begin(self._record(self._ledger, HostTampered(job, tampering_hash(said))))
 

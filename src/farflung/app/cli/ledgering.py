@@ -42,6 +42,10 @@ class LedgerVerbs(click.Group):
         command: click.Command = getattr(importlib.import_module(f"farflung.app.cli.{module}"), name)
         return command
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs alone, so that they fit a screen: the one option is how one came here."""
+        self.format_commands(ctx, formatter)
+
 
 @click.group(cls=LedgerVerbs, epilog="Example: farflung ledger show head")
 def ledger() -> None:

@@ -145,7 +145,7 @@ def _seat(draft: Draft, game: PinpointRow) -> int:
 
 
 def first_move(draft: Draft, sender: PeerId, op: FirstMove) -> None:
-    """A side's root. Codes: FF-LEDG-010, -346 to -349, -350 not the root's children, -351 borders, -352 bond."""
+    """A side's root. Codes: FF-LEDG-010, -346 to -349, -357 not the root's children, -358 borders, -359 bond."""
     game, side = _turn(draft, sender, op.job, op.node, Stage.FIRST)
     _check_count(game, op.children)
     if side == ACCUSED:
@@ -165,27 +165,27 @@ def first_move(draft: Draft, sender: PeerId, op: FirstMove) -> None:
 
 
 def _with_borders(game: PinpointRow, shown: Sequence[OpenedBorder]) -> PinpointRow:
-    """The accused's own borders. Code: FF-LEDG-351: they do not stand in what it had committed to."""
+    """The accused's own borders. Code: FF-LEDG-358: they do not stand in what it had committed to."""
     count = leaf_count(game.program.segments)
     places = [(each.border.round, each.border.index) for each in shown]
     if places != [(game.round, game.segment), (game.round, game.segment + 1)] or not all(
         merkle.holds(game.trace, count, each.border.index, encode(each.border), each.path) for each in shown
     ):
-        raise PolicyError("FF-LEDG-351", "the borders of the segment do not stand under the claim's trace")
+        raise PolicyError("FF-LEDG-358", "the borders of the segment do not stand under the claim's trace")
     return replace(game, start=shown[0].border, claimed=shown[1].border)
 
 
 def _add_bond(draft: Draft, game: PinpointRow, bond: int) -> None:
-    """What the accused puts up, with what it did in an answer. Code: FF-LEDG-352."""
+    """What the accused puts up, with what it did in an answer. Code: FF-LEDG-359."""
     dispute, least = _dispute(draft, game), params_of(draft, known(draft, game.job).terms).bond_min
     if dispute.bond + bond < least:
-        raise PolicyError("FF-LEDG-352", f"the accused puts up {least} at least")
+        raise PolicyError("FF-LEDG-359", f"the accused puts up {least} at least")
     withdraw(draft, game.node, bond)
     draft.put(replace(dispute, bond=dispute.bond + bond))
 
 
 def descend(draft: Draft, sender: PeerId, op: Descend) -> None:
-    """The children of one node. Codes: FF-LEDG-346 to -350."""
+    """The children of one node. Codes: FF-LEDG-346 to -349, -357."""
     game, side = _turn(draft, sender, op.job, op.node, Stage.DESCEND, (op.level, op.first))
     _check_count(game, op.children)
     if tree.node_hash(game.level, game.first, op.children) != game.nodes[side]:
@@ -208,10 +208,10 @@ def deeper(game: PinpointRow) -> PinpointRow:
 
 
 def show(draft: Draft, sender: PeerId, op: Show) -> None:
-    """A side's tile, for all to read. Codes: FF-LEDG-346 to -349, -353 not the tile that was committed to."""
+    """A side's tile, for all to read. Codes: FF-LEDG-346 to -349, -384 not the tile that was committed to."""
     game, side = _turn(draft, sender, op.job, op.node, Stage.SHOW, (0, op.leaf))
     if len(op.data) > limits.TILE_BYTES or tree.leaf_hash(op.leaf, op.data) != game.nodes[side]:
-        raise PolicyError("FF-LEDG-353", f"this is not the sender's tile at leaf {op.leaf}")
+        raise PolicyError("FF-LEDG-384", f"this is not the sender's tile at leaf {op.leaf}")
     game = replace(game, shown=_put(game.shown, side, True))
     if all(game.shown):
         _wait(draft, replace(game, stage=Stage.REFEREE))
@@ -285,13 +285,13 @@ def _has_moved(game: PinpointRow) -> tuple[bool, bool]:
 
 
 def _check_count(game: PinpointRow, children: Sequence[Hash]) -> None:
-    """Code: FF-LEDG-350."""
+    """Code: FF-LEDG-357."""
     if len(children) != tree.child_count(_total(game), game.level, game.first):
         raise _other_children()
 
 
 def _other_children() -> PolicyError:
-    return PolicyError("FF-LEDG-350", "these are not the children of the node")
+    return PolicyError("FF-LEDG-357", "these are not the children of the node")
 
 
 def _put(pair: tuple[T, T], side: int, value: T) -> tuple[T, T]:
