@@ -19,7 +19,7 @@ from farflung.store.io.disk import Disk
 from farflung.store.objects import seal
 from farflung.train import messages
 
-ME, REQUESTER = local_key(1, "verifier").public, local_key(1, "requester").public
+ME, REQUESTER = local_key(1, "verifier"), local_key(1, "requester").public
 DATA, JOB_KEY = b"a packed data set", bytes(range(32))
 TERMS = Terms(
     JobSpec(), digest(NS_OBJECT, DATA), ZERO_HASH, Layout.of({"w": (4,)}), REQUESTER, digest(NS_OBJECT, b"")

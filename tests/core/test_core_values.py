@@ -245,7 +245,8 @@ def _example(kind: type[Any]) -> Any:
     values = {}
     for field in msgspec.structs.fields(kind):
         name = getattr(field.type, "__name__", str(field.type))
-        values[field.name] = ("p", "q") if "tuple" in str(field.type) else by_type.get(name, 1.5)
+        pair = (3, 4) if "tuple[int" in str(field.type) else ("p", "q")
+        values[field.name] = pair if "tuple" in str(field.type) else by_type.get(name, 1.5)
     return kind(**values)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from machine_jobs import JobRules
 from machine_money import MoneyRules
 from machine_out import OutRules
 from machine_pay import PayRules
 from machine_seats import SeatRules
+
+pytestmark = pytest.mark.timeout(700)  # a history that fails is shortened for up to 300 s, and only then told
 
 MIXINS = (MoneyRules, JobRules, PayRules, OutRules, SeatRules)
 

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from ledger_history import audited_batches, batches, history
 from ledger_sums import check_sums
-from ledger_world import JOB, NODES, REQUESTER, VALIDATOR, VERIFIERS, World, genesis
+from ledger_world import (
+    BOND,
+    DISPUTE,
+    JOB,
+    NODES,
+    OTHER_JOB,
+    PARAMS,
+    REQUESTER,
+    VALIDATOR,
+    VERIFIERS,
+    World,
+    genesis,
+)
+from msgspec.structs import replace
 
 from farflung.ledger import tx
 from farflung.ledger.chain import Chain
@@ -51,6 +66,25 @@ def test_a_slashed_stake_and_its_bounties_are_entries() -> None:
     assert (lost.account, lost.amount, lost.held) == (NODES[1].public, 0, -100)
     bounties = {entry.account: entry.amount for entry in entries if entry.what == What.BOUNTY}
     assert bounties == {key.public: 25 for key in VERIFIERS}
+
+
+def test_two_disputes_of_one_node_that_end_at_once_are_told_apart() -> None:
+    """The stake of each lease says whether what it lost was for a lie."""
+    world = World(replace(PARAMS, dispute_ms=DISPUTE, bond_min=BOND)).watched()
+    world.do(REQUESTER, world.create(OTHER_JOB), world.progress(0, (NODES[0], 10)))
+    offers = [world.offer(NODES[0], OTHER_JOB, stake=60)]
+    offers += [world.offer(key, OTHER_JOB, stake=50, units=20, role=tx.Role.AUDIT) for key in VERIFIERS]
+    world.do(
+        REQUESTER, world.schedule(*offers, job=OTHER_JOB), world.progress(0, (NODES[0], 10), job=OTHER_JOB)
+    )
+    accusations = [world.accuse(NODES[0], job=job) for job in (JOB, OTHER_JOB)]
+    assert world.do(REQUESTER, *accusations) == "ok"
+    _, entries = explained(world.state, world.state.time + DISPUTE, [], VALIDATOR.public)
+    told = Counter((entry.what, entry.amount, entry.held, entry.about) for entry in entries)
+    expected = {(What.SLASHED, 0, -100, JOB): 1, (What.SLASHED, 0, -60, OTHER_JOB): 1}
+    expected |= {(What.BOUNTY, 25, 0, JOB): 2, (What.BOUNTY, 15, 0, OTHER_JOB): 2}
+    assert {key: told[key] for key in expected} == expected
+    assert What.UNEXPLAINED not in {entry.what for entry in entries}
 
 
 def test_what_a_refused_transaction_began_is_no_entry_but_its_fee_is() -> None:

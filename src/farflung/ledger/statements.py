@@ -260,7 +260,7 @@ def _of_dispute(before: Row | None, row: DisputeRow, changes: Sequence[_Change])
 def _finders(row: DisputeRow, changes: Sequence[_Change]) -> Sequence[PeerId]:
     """Who gets the bounty: the challenger that put up a bond, or the accusers that have lost no game."""
     games = [game for _, game in changes if isinstance(game, PinpointRow) and game.key == row.key]
-    lease = next(new for _, new in changes if isinstance(new, LeaseRow) and new.node == row.node)
+    lease = next(new for _, new in changes if isinstance(new, LeaseRow) and new.key == row.key)
     beaten = [accuser for game in games for accuser in game.beaten]
     unbeaten = [accuser for accuser in row.accusers if accuser not in beaten]
     return finders_of(lease, row.taken, [game.challenger for game in games if game.bond] or unbeaten)
