@@ -61,7 +61,13 @@ DISPUTE = 40_000  # of a time that counts blocks, a second each
 JOB_KEY, DATA = b"\x07" * 32, b"what the job learns from"
 PAYLOAD = digest(NS_OBJECT, b"payload")
 LAW = replace(
-    PARAMS, window_ms=10_000, dispute_ms=DISPUTE, bond_min=BOND, job_ms_max=10**9, node_ms_max=10**9
+    PARAMS,
+    window_ms=10_000,
+    dispute_ms=DISPUTE,
+    bond_min=BOND,
+    job_ms_max=10**9,
+    node_ms_max=10**9,
+    challenge_rounds=16,
 )
 SPEC, OPTIMIZER = match.SPEC, match.SPEC.optimizer
 Change = Callable[[int], BorderState]

@@ -35,6 +35,7 @@ from farflung.core.canon.referee import Exhibit, Opened
 from farflung.core.codec import encode
 from farflung.core.ids import ZERO_HASH
 from farflung.ledger.disputes import DisputeAnswer, DisputeState
+from farflung.ledger.params import Params
 from farflung.ledger.pinpoint import Referee, Stage
 from farflung.ledger.tx import JobFinish
 
@@ -414,10 +415,14 @@ def test_a_challenge_is_of_something_that_the_node_itself_signed():
     assert game.balance(FRIEND) == RICH
 
 
-def test_where_there_are_no_disputes_there_are_no_challenges():
+@pytest.mark.parametrize("law", [{"dispute_ms": 0}, {"challenge_rounds": 0}])
+def test_a_law_without_disputes_or_challenges_has_no_challenge(law: dict[str, int]):
+    """By default nobody is robbed of a stake who keeps drawn segments alone, and could not answer about others."""
     game = Game(HONEST, HONEST)
-    game.genesis_without_disputes()
+    game.under(**law)
+    assert Params().challenge_rounds == 0
     assert game.do(FRIEND, game.challenge()) == "FF-LEDG-343"
+    assert game.balance(FRIEND) == RICH
 
 
 def together(game: Game) -> int:

@@ -75,7 +75,9 @@ class Game(World):
     """A runs the job as its second trainer and claims the end that `tiny` has; the players have the trees they have."""
 
     def __init__(self, accused: Player, challenger: Player, tiny: Tiny = TINY) -> None:
-        super().__init__(replace(PARAMS, window_ms=10_000, dispute_ms=DISPUTE, bond_min=BOND))
+        super().__init__(
+            replace(PARAMS, window_ms=10_000, dispute_ms=DISPUTE, bond_min=BOND, challenge_rounds=16)
+        )
         self.accused, self.challenger, self.tiny = accused, challenger, tiny
         self.job_id = programs.job_id(REST, tiny.program)
         job = self.job_id
@@ -180,11 +182,11 @@ class Game(World):
     def exhibit_of_nothing(self) -> Referee:
         return Referee(self.job_id, A.public, b"")
 
-    def genesis_without_disputes(self) -> None:
-        """The same state under a law that has none."""
+    def under(self, **change: int) -> None:
+        """The same state under another law."""
         row = self.state.rows(ParamsRow)[0]
         table = self.state.tables[ParamsRow.TABLE].with_rows(
-            [replace(row, params=replace(row.params, dispute_ms=0))]
+            [replace(row, params=replace(row.params, **change))]
         )
         self.state = dataclasses.replace(self.state, tables={**self.state.tables, ParamsRow.TABLE: table})
 

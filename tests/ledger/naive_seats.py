@@ -25,6 +25,7 @@ def is_a_law(p: Params) -> bool:
         and p.fee_min <= 10**6
         and p.committee_max in range(1, 101)
         and p.epoch_blocks in range(1, 65537)
+        and p.challenge_rounds <= 16
         and max(p.unbonding_ms, p.dispute_ms, p.motion_ms, p.exclusion_ms, p.appeal_ms) <= YEAR
         and p.delta_ms in range(1, 3600001)
         and p.idle_ms in range(1, 3600001)

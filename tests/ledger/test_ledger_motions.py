@@ -197,6 +197,7 @@ BAD: list[dict[str, int]] = [
     {"motion_ms": YEAR_MS + 1},
     {"exclusion_ms": YEAR_MS + 1},
     {"appeal_ms": YEAR_MS + 1},
+    {"challenge_rounds": 17},
     {"fee_min": MICRO + 1},
     {"delta_ms": 0},
     {"delta_ms": FAR},

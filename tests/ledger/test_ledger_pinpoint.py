@@ -27,7 +27,6 @@ from ledger_game import (
 from ledger_world import ACTORS, NODES, REQUESTER, RICH, STRANGER, VERIFIERS
 from msgspec.structs import replace
 
-from farflung.core import limits
 from farflung.core.crypto import SigningKey
 from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
 from farflung.ledger.pinpoint import NO_ACCOUNT, Stage
@@ -387,9 +386,14 @@ def _play(game: Game, move: str) -> None:
 
 @pytest.mark.parametrize("later", [0, 1])
 def test_what_is_older_than_anybody_has_to_keep_is_disputed_no_more(later: int):
-    for accuser, op in ((REQUESTER, Game.slash), (FRIEND, Game.challenge)):
+    for accuser, op, kept in (
+        (REQUESTER, Game.slash, 16),
+        (FRIEND, Game.challenge, 16),
+        (FRIEND, Game.challenge, 2),
+    ):
         game = Game(liar(), HONEST)
-        row = replace(game.job(game.job_id), round=ROUND + limits.ACCUSABLE_ROUNDS + later)
+        game.under(challenge_rounds=kept)
+        row = replace(game.job(game.job_id), round=ROUND + kept + later)
         tables = {**game.state.tables, JobRow.TABLE: game.state.tables[JobRow.TABLE].with_rows([row])}
         game.state = dataclasses.replace(game.state, tables=tables)
         assert game.do(accuser, op(game)) == ("FF-LEDG-356" if later else "ok")

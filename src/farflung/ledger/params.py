@@ -39,6 +39,7 @@ class Params(Wire, frozen=True):
         2  # how often a node may have withheld something when it is excluded; a lie is enough
     )
     appeal_ms: int = 7 * DAY_MS  # for a jury to look again at what a node was excluded for
+    challenge_rounds: int = 0  # how old a round may be that anybody challenges; 0: verifiers alone accuse
 
 
 def fault_of_params(params: Params) -> str:
@@ -61,4 +62,6 @@ def fault_of_params(params: Params) -> str:
         return "fee_min is above a credit"
     if not 1 <= params.delta_ms <= HOUR_MS or not 1 <= params.idle_ms <= HOUR_MS:
         return "delta_ms or idle_ms is not 1 to an hour"
+    if params.challenge_rounds > limits.ACCUSABLE_ROUNDS:
+        return f"challenge_rounds is above {limits.ACCUSABLE_ROUNDS}"
     return "" if params.step_ms_max >= 1 else "step_ms_max must be at least 1"

@@ -71,9 +71,9 @@ def check_accusable(draft: Draft, row: JobRow) -> None:
         check_state(row, JobState.RUNNING)
 
 
-def check_recent(row: JobRow, round: int) -> None:
+def check_recent(row: JobRow, round: int, rounds: int = limits.ACCUSABLE_ROUNDS) -> None:
     """Raises PolicyError FF-LEDG-356 where a round is so old that nobody has to keep what it was made of."""
-    if round + limits.ACCUSABLE_ROUNDS < row.round:
+    if round + rounds < row.round:
         raise PolicyError("FF-LEDG-356", f"round {round} is too old to be disputed: {row.round} comes next")
 
 

@@ -92,19 +92,20 @@ def challenge(draft: Draft, sender: PeerId, op: Challenge) -> None:
     """Whoever puts up a bond accuses: as a slash for a lie, and at once with a program.
 
     The bond is twice what the dispute holds at least: half of it is burnt when the challenger loses, so nobody evades
-    a slash by having a friend challenge a segment that is right.
+    a slash by having a friend challenge a segment that is right. Where `challenge_rounds` is 0 nobody may: a node that
+    keeps drawn segments alone could not answer about another one, and would be robbed by whoever has the bond.
 
     Codes: FF-LEDG-010, -031, -033, -340 to -345, -356.
     """
     job = known(draft, op.job)
     check_accusable(draft, job)
-    check_recent(job, op.round)
     lease = open_lease(draft, op.job, op.node, Role.TRAIN)
     if lease is None or sender == op.node:
         raise PolicyError("FF-LEDG-342", f"node {op.node[:4].hex()} does not train here, or is the sender")
     terms = params_of(draft, job.terms)
-    if not terms.dispute_ms:
-        raise PolicyError("FF-LEDG-343", "this ledger has no disputes")
+    if not (terms.dispute_ms and terms.challenge_rounds):
+        raise PolicyError("FF-LEDG-343", "this ledger has no challenges")
+    check_recent(job, op.round, terms.challenge_rounds)
     least = max(terms.bond_min, 2 * (lease.stake + lease.units_max * lease.unit_price))
     if op.bond < least:
         raise PolicyError("FF-LEDG-344", f"a challenge puts up {least} at least")
