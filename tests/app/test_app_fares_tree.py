@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("fares"), pytest.mark.ti
 
 PRICE = 50_000_000  # a GiB, so that a little is carried for some credits
 GOODBYES = 20_000  # bytes of connections that end, which nobody signs for any more
-STEPS = 40  # so that training takes many times as long as it takes to join a group
+STEPS = 120  # so that training takes many times as long as it takes to join a group, on a busy machine too
 JOB = (
     "run", "--preset", "tiny", "--json", "--rounds", "2", "--set", "network.hidden=1", "--set", f"sync.steps={STEPS}",
-    "--relay-price", str(PRICE),
+    "--set", "audit.proof=outcome", "--relay-price", str(PRICE),
 )  # fmt: skip
 
 
