@@ -38,8 +38,9 @@ def ask(*words: str) -> Result:
 
 
 def free_ports(count: int) -> int:
-    """The first of several ports in a row that nobody uses."""
-    for first in range(21_000, 60_000, 97):
+    """The first of several ports in a row that nobody uses: other processes of these tests look elsewhere."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for first in range(21_000 + 2_000 * (worker % 5), 60_000, 97):
         sockets = [socket.socket() for _ in range(count)]
         try:
             for offset, each in enumerate(sockets):
