@@ -17,6 +17,7 @@ POWERS: dict[str, set[str]] = {
     "JobCreate": {"accounts", "jobs"},
     "JobSchedule": {"jobs", "leases", "nodes"},
     "Progress": {"jobs", "leases", "epochs"},
+    "JobDraw": {"jobs"},
     "JobSlash": PAYS | {"disputes", "pinpoints"} | OUT,
     "JobFinish": {"jobs"},
     "JobSettle": PAYS,

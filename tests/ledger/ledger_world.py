@@ -172,6 +172,9 @@ class World:
             job, number, ROOTS[number], CAPS, tuple((key.public, count) for key, count in units)
         )
 
+    def draw(self, round: int, job: Hash = JOB, commitments: Hash = TRACE) -> tx.JobDraw:
+        return tx.JobDraw(job, round, commitments)
+
     def claim(self, key: SigningKey, job: Hash = JOB, round: int = 0, trace: Hash = TRACE) -> tx.Claim:
         """What a node had committed to in a round, under its own signature."""
         promise = commitment_digest(job, key.public, round, PAYLOAD, 512, trace, NONCE)

@@ -73,6 +73,19 @@ class JobRules(Machine):
         self.ask(key, self.world.progress(max(0, (row.round if row else 0) + skip), *units, job=job))
 
     @rule(
+        key=OWNER,
+        job=JOBS,
+        skips=st.lists(st.sampled_from((0, 0, 0, -1, 1)), min_size=1, max_size=3),
+        said=st.sampled_from(ROOTS),
+    )
+    def draw(self, key: SigningKey, job: Hash, skips: list[int], said: Hash) -> None:
+        """Rounds one behind the other in one transaction, or one that is not the next."""
+        row = self.world.state.find(JobRow, job)
+        first = row.drawn if row else 0
+        rounds = [max(0, first + place + skip) for place, skip in enumerate(skips)]
+        self.ask(key, *(self.world.draw(number, job, said) for number in rounds))
+
+    @rule(
         job=JOBS,
         stake=st.integers(0, 200),
         verifiers=st.integers(0, 2),

@@ -208,6 +208,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay):
             "state": "created",
             "leases": {},
             "roots": [],
+            "draws": [],
             "output": bytes(32),
             "until": 0,
             "paid": 0,
@@ -251,6 +252,11 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay):
             job["leases"][name]["units"] += units
             need(job["leases"][name]["units"] <= job["leases"][name]["max"])
         job["roots"].append((op.root, op.contributions))
+
+    def JobDraw(self, sender: bytes, op: ops.JobDraw) -> None:
+        job = self.mine(sender, op.job, "running")
+        need(len(job["draws"]) == op.round and op.round < job["rounds"])
+        job["draws"].append((self.height, op.commitments))
 
     def JobFinish(self, sender: bytes, op: ops.JobFinish) -> None:
         job = self.mine(sender, op.job, "running")

@@ -14,13 +14,14 @@ from ledger_world import (
     ROOTS,
     START,
     STRANGER,
+    VALIDATOR,
     World,
 )
 from msgspec.structs import replace
 
 from farflung.core import limits
 from farflung.core.crypto import SigningKey
-from farflung.core.ids import Hash
+from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.money import MAX_CREDITS
 from farflung.ledger import tx
 from farflung.ledger.results import Failed
@@ -83,26 +84,27 @@ def job_ops(world: World) -> list[tx.Op]:
         tx.JobFinish(JOB, ROOTS[0], CAPS),
         tx.JobSettle(JOB),
         tx.JobCancel(JOB),
+        world.draw(0),
     ]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_only_the_requester_moves_its_job(number: int):
     world = World().running()
     world.do(REQUESTER, world.progress(0))
     assert world.do(A, job_ops(world)[number]) == "FF-LEDG-032"
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_an_unknown_job_does_not_move(number: int):
     world = World()
     assert world.do(REQUESTER, job_ops(world)[number]) == "FF-LEDG-031"
 
 
-SCHEDULE, PROGRESS, FINISH, SETTLE, CANCEL = range(5)
+SCHEDULE, PROGRESS, FINISH, SETTLE, CANCEL, DRAW = range(6)
 ALLOWED = {
     JobState.CREATED: {SCHEDULE, CANCEL},
-    JobState.RUNNING: {SCHEDULE, PROGRESS, FINISH, CANCEL},
+    JobState.RUNNING: {SCHEDULE, PROGRESS, FINISH, CANCEL, DRAW},
     JobState.OUTPUT: {SETTLE},
     JobState.SETTLED: set(),
     JobState.CANCELLED: set(),
@@ -128,7 +130,7 @@ def in_state(target: JobState) -> World:
     return world
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("state", JobState)
 def test_a_job_moves_along_its_edges_only(state: JobState, number: int):
     world = in_state(state)
@@ -275,6 +277,61 @@ def test_units_stay_within_the_cap_over_all_rounds():
 def test_a_node_is_named_once_in_a_round():
     world = World().running()
     assert world.do(REQUESTER, world.progress(0, (A, 1), (A, 1))) == "FF-LEDG-046"
+
+
+# Draws
+
+
+def drawn(world: World) -> tuple[int, int, Hash]:
+    row = world.job()
+    return row.drawn, row.drawn_at, row.drawn_of
+
+
+def test_a_draw_records_the_height_of_its_block_and_what_was_committed_to():
+    world = World().running()
+    assert drawn(world) == (0, 0, ZERO_HASH)
+    assert world.do(REQUESTER, world.draw(0, commitments=ROOTS[2])) == "ok"
+    assert drawn(world) == (1, world.state.height, ROOTS[2])
+    world.send()
+    assert drawn(world) == (1, world.state.height - 1, ROOTS[2])
+    assert world.do(REQUESTER, world.draw(1, commitments=ROOTS[3])) == "ok"
+    assert drawn(world) == (2, world.state.height, ROOTS[3])
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_rounds_are_drawn_in_sequence_and_each_once(number: int):
+    world = World().running()
+    world.do(REQUESTER, world.draw(0))
+    before = drawn(world)
+    assert world.do(REQUESTER, world.draw(number, commitments=ROOTS[3])) == "FF-LEDG-373"
+    assert drawn(world) == before
+
+
+def test_no_round_is_drawn_after_the_last():
+    world = World().running()
+    codes = [world.do(REQUESTER, world.draw(number)) for number in range(4)]
+    assert codes == ["ok"] * 3 + ["FF-LEDG-373"]
+
+
+def test_rounds_are_drawn_whether_they_are_recorded_or_not():
+    world = World().running()
+    assert world.do(REQUESTER, world.progress(0), world.progress(1), world.draw(0)) == "ok"
+    assert world.do(REQUESTER, world.draw(1), world.draw(2)) == "ok"
+    assert (world.job().round, world.job().drawn) == (2, 3)
+
+
+def test_a_draw_moves_no_money_but_its_fee():
+    world = World().running()
+    before, balance = world.job(), world.balance(REQUESTER)
+    assert world.do(REQUESTER, world.draw(0), fee=3) == "ok"
+    assert (world.balance(REQUESTER), world.balance(VALIDATOR)) == (balance - 3, RICH + 3)
+    assert replace(world.job(), drawn=0, drawn_at=0, drawn_of=ZERO_HASH) == before
+
+
+def test_a_draw_that_is_undone_leaves_no_trace():
+    world = World().running()
+    assert world.do(REQUESTER, world.draw(0), world.draw(0)) == "FF-LEDG-373"
+    assert drawn(world) == (0, 0, ZERO_HASH)
 
 
 def test_finish_names_the_root_of_the_last_round():

@@ -123,7 +123,8 @@ class JobRow(Wire, frozen=True):
 
     `round` is the next one to be recorded, `root` the public state root of the last recorded one. `slashed` is
     what the stakes of its leases lost; `until` ends the verification window of a job that has ended. `terms` is the
-    version of the parameters that holds for its whole life.
+    version of the parameters that holds for its whole life. `drawn` is the next round to be drawn. `drawn_at` is the
+    height of the block that carries the last JobDraw (0: none). `drawn_of` is the digest that it names.
     """
 
     TABLE = "jobs"
@@ -146,6 +147,9 @@ class JobRow(Wire, frozen=True):
     slashed: int = 0
     until: int = 0
     terms: int = 0
+    drawn: int = 0
+    drawn_at: int = 0
+    drawn_of: Hash = ZERO_HASH
 
     @property
     def key(self) -> bytes:

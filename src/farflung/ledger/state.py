@@ -84,6 +84,7 @@ _RULES: dict[type[Any], Callable[[Draft, PeerId, Any], None]] = {
     ops.JobCreate: jobs.create,
     ops.JobSchedule: jobs.schedule,
     ops.Progress: jobs.progress,
+    ops.JobDraw: jobs.draw,
     ops.JobSlash: slash.slash,
     ops.JobFinish: jobs.finish,
     ops.JobSettle: settle.settle,

@@ -108,6 +108,18 @@ class Progress(Wire, frozen=True, tag="progress"):
     units: tuple[tuple[PeerId, int], ...]
 
 
+class JobDraw(Wire, frozen=True, tag="job_draw"):
+    """The requester fixes what all workers committed to in one round, before anybody can know what is audited of it.
+
+    `commitments` is the digest over all commitments of the round. The block that carries this is older than the block
+    that the round's audits are drawn by.
+    """
+
+    job: Hash
+    round: int
+    commitments: Hash
+
+
 class Finding(IntEnum):
     """What an audit found of one segment and the encoding behind it."""
 
@@ -244,6 +256,7 @@ Op = (
     | JobCreate
     | JobSchedule
     | Progress
+    | JobDraw
     | JobSlash
     | JobFinish
     | JobSettle

@@ -48,6 +48,8 @@ def told(op: ops.Op) -> str:
         case ops.Progress(job, number, _, _, units):
             earned = sum(count for _, count in units)
             return f"record round {number} of job {short(job)}: {earned} units by {many(len(units), 'node')}"
+        case ops.JobDraw(job, number, _):
+            return f"fix what was committed to in round {number} of job {short(job)}, before audits are drawn"
         case ops.JobSlash(job, node, _, verdicts, _):
             return f"accuse {short(node)} in job {short(job)}, by {many(len(verdicts), 'verdict')}"
         case ops.JobFinish(job, _, output):

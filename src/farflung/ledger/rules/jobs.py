@@ -8,6 +8,7 @@ out of every state that holds money; so no state can hold money for ever.
 | JobCreate   | requester | -                | Created   |
 | JobSchedule | requester | Created, Running | Running   |
 | Progress    | requester | Running          | Running   |
+| JobDraw     | requester | Running          | Running   |
 | JobSlash    | requester or a verifier | Running, Output, Stopped | the same |
 | SettleMany  | anybody   | Running, Output, Stopped | the same |
 | JobFinish   | requester | Running          | Output    |
@@ -34,7 +35,7 @@ from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
 from farflung.ledger.rules import exclusions, nodes
 from farflung.ledger.rules.accounts import withdraw
 from farflung.ledger.tables import Draft, params_of
-from farflung.ledger.tx import JobCreate, JobFinish, JobSchedule, Offer, Progress, SignedOffer
+from farflung.ledger.tx import JobCreate, JobDraw, JobFinish, JobSchedule, Offer, Progress, SignedOffer
 
 ENDING = (JobState.OUTPUT, JobState.STOPPED)
 
@@ -148,6 +149,17 @@ def _credit(draft: Draft, job: Hash, node: PeerId, units: int) -> None:
     if lease.units + units > lease.units_max:
         raise PolicyError("FF-LEDG-045", f"{lease.units} + {units} units are above {lease.units_max}")
     draft.put(replace(lease, units=lease.units + units))
+
+
+def draw(draft: Draft, sender: PeerId, op: JobDraw) -> None:
+    """Fixes what was committed to in the next round. Codes: FF-LEDG-031 to -033, -373 another round, or after the last.
+
+    A digest stands for ever: who could name a second one would wait for a block, and keep what suits it.
+    """
+    row = step(draft, sender, op.job, JobState.RUNNING)
+    if op.round != row.drawn or op.round >= row.rounds:
+        raise PolicyError("FF-LEDG-373", f"round {op.round} is not the next to be drawn")
+    draft.put(replace(row, drawn=op.round + 1, drawn_at=draft.height, drawn_of=op.commitments))
 
 
 def finish(draft: Draft, sender: PeerId, op: JobFinish) -> None:
