@@ -33,7 +33,7 @@ from farflung.ledger.params import Params
 from farflung.ledger.results import Applied, Outcome
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, KeyRow, LeaseRow, NodeRow
 from farflung.ledger.seats import ValidatorRow, ValidatorState
-from farflung.ledger.state import apply_block, total_money
+from farflung.ledger.state import State, apply_block, total_money
 from farflung.ledger.statements import Entry, explained, opening
 from farflung.ledger.tables import params_of
 
@@ -193,7 +193,7 @@ class Machine(RuleBasedStateMachine):
         seats = [row for row in state.rows(ValidatorRow) if row.state == ValidatorState.ADMITTED]
         bonded = sum(row.stake for row in seats) + sum(row.burnt for row in state.rows(ValidatorRow))
         silent = [row for row in self.world.state.rows(DisputeRow) if row.state == DisputeState.OPEN]
-        lost = sum(row.taken - len(row.accusers) * (row.taken // 2 // len(row.accusers)) for row in silent)
+        lost = sum(row.taken - rewarded(self.world.state, row) for row in silent)
         assert sum(row.balance for row in state.rows(AccountRow)) + burnt + bonded == state.law.minted
         assert total_money(state) == state.law.minted
         assert burnt == lost + sum(row.burnt for row in self.world.state.rows(NodeRow))
@@ -204,6 +204,13 @@ class Machine(RuleBasedStateMachine):
         assert not any(row.money for row in state.rows(DisputeRow))
         assert not any(row.money for row in state.rows(ExclusionRow))
         assert not any(row.is_open or row.money for row in state.rows(ChannelRow))
+
+
+def rewarded(state: State, row: DisputeRow) -> int:
+    """What the accusers get of a dispute that nobody answers: nothing where it was not the whole stake (silence)."""
+    lease = state.find(LeaseRow, row.key)
+    assert lease is not None
+    return len(row.accusers) * (row.taken // 2 // len(row.accusers)) if row.taken == lease.stake else 0
 
 
 def count(outcomes: tuple[Outcome, ...]) -> int:
