@@ -158,7 +158,15 @@ def test_a_jobs_life_is_told_in_the_order_of_its_blocks() -> None:
     rows = [row.text for row in screen(Checker(source_of("audited"), None), Place("jobs", JOB.hex()), 120)]
     first = next(number for number, row in enumerate(rows) if row.startswith("Life"))
     told = " ".join(row.split("block ", 1)[-1] for row in rows[first:])
-    words = ("create job", "take 2 offers", "record round 0", "accuse", "hand over", "settle")
+    words = (
+        "create job",
+        "take 2 offers",
+        "fix what was committed",
+        "record round 0",
+        "accuse",
+        "hand over",
+        "settle",
+    )
     assert [told.index(word) for word in words] == sorted(told.index(word) for word in words)
     heights = [int(m[1]) for row in rows[first:] if (m := re.search(r"block (\d+)  ", row))]
     assert heights == sorted(heights)

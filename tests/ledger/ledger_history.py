@@ -69,7 +69,10 @@ def audited_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
         [*first[0], *((key, world.register()) for key in VERIFIERS)],
         first[1],
         [*first[2], (REQUESTER, world.schedule(*offers))],
-        [(REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20), (VERIFIERS[0], 5)))],
+        [
+            (REQUESTER, world.draw(0)),
+            (REQUESTER, world.progress(0, (NODES[0], 10), (NODES[1], 20), (VERIFIERS[0], 5))),
+        ],
         [(VERIFIERS[0], world.accuse(NODES[1])), (NODES[0], HostTampered(JOB, ROOTS[2]))],
         [*first[4], (NODES[1], Appeal(BOND, ROOTS[1]))],
         first[5],
