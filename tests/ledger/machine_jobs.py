@@ -45,7 +45,7 @@ class JobRules(Machine):
         offers = [self.world.offer(node, job, *terms, role=role) for node in nodes]
         self.ask(key, self.world.schedule(*offers, job=job))
 
-    @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40), stage=st.integers(1, 4))
+    @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40), stage=st.integers(1, 5))
     def start(self, job: Hash, stake: int, units: int, stage: int) -> None:
         """A sequence that mostly succeeds, so that deep states are common."""
         self.seal(1000)
@@ -55,6 +55,7 @@ class JobRules(Machine):
         offers = [self.world.offer(node, job, 5, stake, units, self.at(9_000)) for node in NODES[:2]]
         ops = [
             self.world.schedule(*offers, job=job),
+            self.world.draw(0, job),
             self.world.progress(0, (NODES[0], units), (NODES[1], 1), job=job),
             tx.JobFinish(job, ROOTS[0], CAPS),
             tx.JobSettle(job),
@@ -75,11 +76,13 @@ class JobRules(Machine):
     @rule(
         key=OWNER,
         job=JOBS,
-        skips=st.lists(st.sampled_from((0, 0, 0, -1, 1)), min_size=1, max_size=3),
+        skips=st.sampled_from(([0], [0, 0], [0, 0, 0], [-1], [1], [0, 0, -1], [0, 1])),
         said=st.sampled_from(ROOTS),
     )
     def draw(self, key: SigningKey, job: Hash, skips: list[int], said: Hash) -> None:
-        """Rounds one behind the other in one transaction, or one that is not the next."""
+        """Rounds one behind the other in one transaction, up to the last and beyond, or one that is not the next."""
+        if self.world.state.find(JobRow, job) is None:
+            self.start(job, 100, 9, 2)
         row = self.world.state.find(JobRow, job)
         first = row.drawn if row else 0
         rounds = [max(0, first + place + skip) for place, skip in enumerate(skips)]
@@ -90,7 +93,7 @@ class JobRules(Machine):
         stake=st.integers(0, 200),
         verifiers=st.integers(0, 2),
         found=st.sampled_from((None, tx.Finding.FALSE, tx.Finding.WITHHELD)),
-        stage=st.integers(2, 4),
+        stage=st.integers(3, 5),
     )
     def watched(self, job: Hash, stake: int, verifiers: int, found: tx.Finding | None, stage: int) -> None:
         """Audits that mostly succeed, a node that is mostly found out, and what becomes of the job then."""
@@ -106,16 +109,17 @@ class JobRules(Machine):
         units = [(NODES[0], 7), (NODES[1], 9), *((key, 3) for key in judges)]
         ops = [
             self.world.schedule(*offers, job=job),
+            self.world.draw(0, job),
             self.world.progress(0, *units, job=job),
             tx.JobFinish(job, ROOTS[0], CAPS),
             tx.JobSettle(job),
         ]
-        self.ask(REQUESTER, *ops[:2])
+        self.ask(REQUESTER, *ops[:3])
         if found and judges:
             self.ask(REQUESTER, self.world.accuse(NODES[0], *judges, job=job, finding=found, excess=2001))
         self.seal(1000)
-        if stage > 2:
-            self.ask(REQUESTER, *ops[2:stage])
+        if stage > 3:
+            self.ask(REQUESTER, *ops[3:stage])
 
     @rule(
         sender=st.sampled_from((REQUESTER, REQUESTER, *VERIFIERS, NODES[1])),
