@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from farflung.compress.merge import Part
+from farflung.core.claims import number
 from farflung.core.crypto import SigningKey, digest, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
@@ -177,7 +178,8 @@ class Play:
         live = [peer for peer in self.peers if peer not in self.out]
         trained = {p: self.peers[p].ask(messages.Train(round)) for p in live}
         promised = {p: self.committed(round, self.peers[p].key, trained[p]) for p in live}
-        luck = sample.beacon(JOB, round, [promise for promise, _ in promised.values()])
+        anchored = sample.anchor(JOB, round, [promise for promise, _ in promised.values()])
+        luck = sample.beacon(anchored, digest("test/block/1", number(round)))
         assert all(is_commitment(x, JOB, round) and opens(c, x, JOB, round) for x, c in promised.values())
         before = self.snapshot
         state = snapshot.unpack(before, self.layout)

@@ -54,12 +54,23 @@ def with_trace(made: Made, trace: Trace) -> Made:
 # Commitments
 
 
-def test_a_commitment_that_comes_after_the_beacon_changes_the_beacon() -> None:
+def test_a_commitment_that_comes_after_the_beacon_changes_what_is_anchored() -> None:
     """Who commits late is not in the draw that it has seen; another set of commitments gives another draw."""
     keys = [local_key(1, "peer", i) for i in range(3)]
     promises = [commit(key, JOB, 2, JOB, 1, JOB) for key in keys]
-    early = sample.beacon(JOB, 2, promises[:2])
-    assert sample.beacon(JOB, 2, promises[::-1]) == sample.beacon(JOB, 2, promises) != early
+    early = sample.anchor(JOB, 2, promises[:2])
+    assert sample.anchor(JOB, 2, promises[::-1]) == sample.anchor(JOB, 2, promises) != early
+
+
+def test_who_knows_all_commitments_knows_no_draw_before_its_block() -> None:
+    """The last to commit may try nonces with a coordinator that tells it the others': the block comes later."""
+    anchored = sample.anchor(JOB, 2, [commit(local_key(1, "peer", 0), JOB, 2, JOB, 1, JOB)])
+    blocks = [digest("test/block/1", bytes([i])) for i in range(64)]
+    segments = {
+        sample.segment_of(sample.beacon(anchored, block), local_key(1, "peer", 0).public, 8)
+        for block in blocks
+    }
+    assert segments == set(range(8))
 
 
 def test_a_payload_seen_early_cannot_be_committed_by_another() -> None:

@@ -94,7 +94,7 @@ def test_whoever_cheats_always_and_shows_nothing_when_drawn_earns_less_than_by_h
     pay = Fraction(stake_of(spec), 20)
     silence = silence_of(Params().withheld_permille) * stake_of(spec)
     for round in range(rounds):
-        luck = sample.beacon(job, round, ())
+        luck = sample.beacon(sample.anchor(job, round, ()), job)
         if sample.draw(spec.audit, spec.segments, luck, [(peer, spec.audit.probation)]):
             lost += 1
         else:

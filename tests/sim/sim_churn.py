@@ -153,6 +153,9 @@ class Network:
                 self.at[type(record).__name__, getattr(record, "round", -1)] = self.now
             case rounds.AskTrain(round, peer):
                 self.ask(round, peer, Phase.TRAIN, ())
+            case rounds.AskBeacon(round):
+                block = digest("test/block/1", round.to_bytes(8, "little"))
+                self.post(rounds.GotBeacon(round, round + 1, block), self.jitter)
             case rounds.AskReveal(round, peer):
                 self.ask(round, peer, Phase.REVEAL, ())
             case rounds.AskMerge(round, peer, accepted):

@@ -16,7 +16,9 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict, sign_verdict
 from farflung.train import rounds
 from farflung.train.roundlog import (
+    Accepted,
     Audited,
+    Beaconed,
     Closed,
     Committed,
     Contribution,
@@ -47,6 +49,11 @@ def verdicts(round: int, node: PeerId, finding: Finding) -> tuple[SignedVerdict,
 def root_after(round: int, accepted: tuple[Contribution, ...]) -> Hash:
     """Stands for merging: any function of the round and its accept set."""
     return digest("test/root/1", round.to_bytes(8, "little"), *(c.payload for c in accepted))
+
+
+def block_of(round: int) -> Hash:
+    """The ledger names the same block whenever it is asked."""
+    return digest("test/block/1", round.to_bytes(8, "little"))
 
 
 def promised(peer: PeerId, round: int, payload: Hash) -> Contribution:
@@ -100,6 +107,8 @@ class Network:
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
                 commitment = commit(BY_PEER[peer], JOB, round, payload, 1000, TRACE)
                 self.post(rounds.GotCommitment(round, commitment, promised(peer, round, payload)), delay)
+            case rounds.AskBeacon(round):
+                self.post(rounds.GotBeacon(round, round + 1, block_of(round)), delay)
             case rounds.AskReveal(round, peer):
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
                 nonce = nonce_of(BY_PEER[peer], JOB, round)
@@ -166,6 +175,8 @@ def test_the_log_is_the_same_whatever_order_answers_arrive_in(one: int, other: i
         assert network.ended.reason == rounds.REASON_COMPLETE
         logs.append(network.log)
     assert logs[0] == logs[1]
+    drawn = [r for r in logs[0] if isinstance(r, Committed | Beaconed | Accepted)]
+    assert [type(r) for r in drawn] == [Committed, Beaconed, Accepted] * ROUNDS
     assert len([r for r in logs[0] if isinstance(r, Closed)]) == ROUNDS
 
 
@@ -201,7 +212,13 @@ def test_nothing_is_asked_before_its_record_is_written() -> None:
     network = Network(3)
     network.run()
     kinds = [type(e).__name__ for e in network.asked]
-    for ask, record in (("AskReveal", "Committed"), ("AskMerge", "Accepted"), ("MergeOwn", "Accepted")):
+    pairs = (
+        ("AskBeacon", "Committed"),
+        ("AskReveal", "Committed"),
+        ("AskMerge", "Accepted"),
+        ("MergeOwn", "Accepted"),
+    )
+    for ask, record in pairs:
         for place, kind in enumerate(kinds):
             if kind == ask:
                 wrote = [e for e in network.asked[:place] if isinstance(e, rounds.Write)]
@@ -366,10 +383,19 @@ def test_an_excluded_peer_cannot_come_back() -> None:
     assert all(cheater not in {c.peer for c in r.commitments} for r in late)
 
 
+def test_a_log_that_accepts_before_it_is_drawn_does_not_fit_together() -> None:
+    network = Network(12)
+    network.run()
+    log = [r for r in network.log if not isinstance(r, Beaconed)]
+    with pytest.raises(VerificationError, match="does not fit together at a Accepted record"):
+        rounds.replay(network.fresh(), log)
+
+
 def test_a_job_that_is_not_audited_waits_for_no_audits() -> None:
     network = Network(10, is_audited=False)
     network.run()
     assert network.ended is not None
+    assert not [r for r in network.log if isinstance(r, Beaconed)]
     assert not [r for r in network.log if isinstance(r, Audited)]
 
 

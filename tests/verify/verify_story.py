@@ -34,6 +34,7 @@ from farflung.train import card, messages, snapshot
 from farflung.train.roundlog import (
     Accepted,
     Audited,
+    Beaconed,
     Closed,
     Committed,
     Contribution,
@@ -118,9 +119,10 @@ class Story:
         self.payloads: dict[Hash, bytes] = {}
         self.records: list[Record] = []
         self.out: frozenset[PeerId] = frozenset()
+        self.chain = Chain(self.genesis, VALIDATOR)
+        self.hire()
         self.work()
         self.model: bytes = self.told("model", card.write(self.terms, self.public))
-        self.chain = Chain(self.genesis, VALIDATOR)
         self.book()
 
     @property
@@ -183,12 +185,22 @@ class Story:
         commitments = tuple(self.commitment(c, round) for c in shown)
         promised = tuple(replace(c, object=ZERO_HASH, sandbox="") for c in shown)
         self.say("committed", Committed(round, commitments, promised), round)
+        if spec.is_audited:
+            self.anchor(round)
         accepted = tuple(c for c in shown if round != LOST_IN or c.peer != PEERS[-1].public)
         self.say("accepted", Accepted(round, accepted), round)
         self.merge(self.last(Accepted).contributions, accepted)
         root = self.told("root", self.public.root(self.layout), round)
         signatures = tuple((c.peer, sign_root(KEYS[c.peer], self.terms.id, round, root)) for c in accepted)
         self.say("closed", Closed(round, root, signatures), round)
+
+    def anchor(self, round: int) -> None:
+        """The block that the round is drawn from."""
+        logged = self.last(Committed)
+        anchored = sample.anchor(self.terms.id, round, logged.commitments if logged is not None else ())
+        self.send(REQUESTER, "draw", tx.JobDraw(self.job, round, anchored), round)
+        head = self.chain.blocks[-1].header
+        self.say("beaconed", Beaconed(round, head.height, head.id), round)
 
     def contribution(self, key: SigningKey, round: int) -> Contribution:
         """A peer's payload of a random change, of which its maker says what it weighs."""
@@ -223,11 +235,16 @@ class Story:
         """The draw of a round; no payload of a story is suspicious, so none is flagged."""
         spec = self.terms.spec
         committed = self.of_round(Committed, round)
-        luck = sample.beacon(self.terms.id, round, committed.commitments)
+        luck = self.luck(round)
         before = [c.peer for r in range(round) for c in self.of_round(Accepted, r).contributions]
         known = [(peer, before.count(peer)) for peer in {c.peer for c in committed.commitments}]
         flagged: dict[PeerId, str] = self.told("flagged", {}, round)
         return sample.draw(spec.audit, spec.segments, luck, known, flagged)
+
+    def luck(self, round: int) -> Hash:
+        """The beacon of a round, as it was logged."""
+        anchored = sample.anchor(self.terms.id, round, self.of_round(Committed, round).commitments)
+        return sample.beacon(anchored, self.of_round(Beaconed, round).block)
 
     def of_round(self, kind: type[Any], round: int) -> Any:
         """The record of a round as it was logged."""
@@ -235,8 +252,7 @@ class Story:
 
     def verdicts(self, c: Contribution, round: int, segment: int) -> list[SignedVerdict]:
         """In the order of a record. The point `finding` is told verifier (its place in the order), peer and round."""
-        luck = sample.beacon(self.terms.id, round, self.of_round(Committed, round).commitments)
-        order = sample.verifier_order(luck, c.peer, [key.public for key in VERIFIERS])
+        order = sample.verifier_order(self.luck(round), c.peer, [key.public for key in VERIFIERS])
         found: list[SignedVerdict] = []
         for place, verifier in enumerate(order):
             finding = self.told("finding", Finding.HOLDS, place, c.peer, round)
@@ -278,16 +294,19 @@ class Story:
 
     # The ledger
 
-    def book(self) -> None:
-        """The job's life in blocks."""
+    def hire(self) -> None:
+        """The job's life in blocks, up to its first round."""
         for key in (*PEERS, *VERIFIERS):
             self.send(key, "register", tx.NodeRegister(ZERO_HASH, PRICE, 1000, START + 9 * HOUR))
         spec = self.terms.spec
         self.send(
             REQUESTER, "create", tx.JobCreate(self.terms.id, ESCROW, PRICE, spec.rounds, START + 8 * HOUR)
         )
-        job = self.job
-        self.send(REQUESTER, "schedule", tx.JobSchedule(job, self.offers(job)))
+        self.send(REQUESTER, "schedule", tx.JobSchedule(self.job, self.offers(self.job)))
+
+    def book(self) -> None:
+        """The rest of it, from what the log says."""
+        job, spec = self.job, self.terms.spec
         accepted = [r for r in self.records if isinstance(r, Accepted)]
         closed = [r for r in self.records if isinstance(r, Closed)]
         tally = Tally(spec, len(VERIFIERS))

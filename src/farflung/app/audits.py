@@ -43,7 +43,7 @@ from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, is_verdict_signed
 from farflung.net.io.connection import Connection
 from farflung.net.messages import RemoteError
-from farflung.train.roundlog import Audited, Committed, Record, RoundOpened
+from farflung.train.roundlog import Audited, Beaconed, Committed, Record, RoundOpened
 from farflung.train.trace import are_opened
 from farflung.verify import sample
 from farflung.verify.audits import is_sound
@@ -91,17 +91,34 @@ class Audits:
         self._excluded: set[PeerId] = set()
         self._discredited = _discredited(terms, log, len(self._verifiers))
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
+        self._is_drawn = (
+            asyncio.Event()
+        )  # the newest round that was committed; before the first there is none
+        if not log.promised or self._draws.is_made(max(log.promised)):
+            self._is_drawn.set()
         self._began, self._took = (
             time.monotonic(),
             0.0,
         )  # of the newest round: until it was committed, seconds
 
     def see(self, record: Record) -> None:
-        """Notices how long rounds take, from what is written of them."""
+        """Notices how long rounds take and which of them can be drawn, from what is written of them."""
         if isinstance(record, RoundOpened):
             self._began = time.monotonic()
         if isinstance(record, Committed):
             self._took = time.monotonic() - self._began
+            if self._terms.spec.is_audited:
+                self._is_drawn.clear()
+        if isinstance(record, Beaconed):
+            self._is_drawn.set()
+
+    def anchor(self, round: int) -> Hash:
+        """What the ledger is told of a committed round."""
+        return self._draws.anchor(round)
+
+    async def made(self) -> None:
+        """Waits until the newest round that was committed can be drawn."""
+        await self._is_drawn.wait()
 
     def flag(self, round: int, flags: dict[PeerId, str]) -> None:
         """What the submission checks suspect in the accepted payloads of a round."""
@@ -113,6 +130,7 @@ class Audits:
 
     async def open(self, round: int, peer: PeerId) -> None:
         """Lets a peer open its drawn segment, if it is drawn: before it may merge the round."""
+        await self.made()
         drawn = self._draws.of(round, self._flags.get(round, {})).get(peer)
         if drawn is None or (round, peer) in self._opened:
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from farflung.app import wire
@@ -39,6 +39,9 @@ from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
 
+Anchor = Callable[
+    [int, Hash], Awaitable[tuple[int, Hash]]
+]  # of a round's commitments: height and id of its block
 OnClosed = Callable[[PublicState], None]
 OnLost = Callable[[PeerId, bool], None]
 
@@ -59,6 +62,7 @@ class Coordinator:
         inspection: Inspection,
         dial: Dial,
         exchange: Exchange,
+        anchor: Anchor,
         journal: Emitter,
         on_closed: OnClosed,
         on_lost: OnLost,
@@ -66,7 +70,7 @@ class Coordinator:
     ) -> None:
         self._terms, self._log, self._archive = terms, log, archive
         self._state, self._public, self._next_public = state, public, public
-        self._audits, self._inspection = audits, inspection
+        self._audits, self._inspection, self._drop_anchor = audits, inspection, anchor
         self._exchange, self._journal, self._on_closed, self._on_lost = exchange, journal, on_closed, on_lost
         self._lines = Lines(dial, patience, self._is_counted)
         self._arrivals = Arrivals(terms.spec)
@@ -114,6 +118,7 @@ class Coordinator:
     async def join(self, peer: PeerId, round: int) -> None:
         """A peer holds the public state of `round`; it opens what it owes of it, then counts from the next round on."""
         self._held[peer] = round
+        await self._audits.made()
         if self._audits.owes(peer) is not None:
             await self._audits.collect(round, peer)
         await self._catch_up(peer, self._state.round)
@@ -159,6 +164,8 @@ class Coordinator:
             case rounds.AskTrain(round, peer):
                 self._exchange.prepare(self._state.members, self._lines)
                 self._spawn(peer, self._train(round, peer))
+            case rounds.AskBeacon(round):
+                self._spawn(None, self._anchor(round))
             case rounds.AskReveal(round, peer):
                 self._spawn(peer, self._reveal(round, peer))
             case rounds.AskMerge(round, peer, accepted):
@@ -275,6 +282,10 @@ class Coordinator:
 
     def _is_weight(self, peer: PeerId, weight: int) -> bool:
         return weight <= self._state.assigned.get(peer, 0) and self._terms.spec.is_weight(weight)
+
+    async def _anchor(self, round: int) -> None:
+        height, block = await self._drop_anchor(round, self._audits.anchor(round))
+        self.post(rounds.GotBeacon(round, height, block))
 
     async def _reveal(self, round: int, peer: PeerId) -> None:
         share = await self._exchange.reveal(round, peer, tuple(self._state.in_round), self._lines)

@@ -12,7 +12,7 @@ from typing import Final
 from farflung.app.archive import RunLog
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import Terms
-from farflung.train.roundlog import Audited, Commitment, Committed, Contribution
+from farflung.train.roundlog import Audited, Beaconed, Commitment, Committed, Contribution
 from farflung.verify import sample
 
 _NOBODY: Final[Mapping[PeerId, str]] = {}
@@ -29,12 +29,28 @@ class Draws:
         records = reversed(self._log.records)
         return next(r.commitments for r in records if isinstance(r, Committed) and r.round == round)
 
+    def anchor(self, round: int) -> Hash:
+        """What the ledger is told of a committed round."""
+        return sample.anchor(self._terms.id, round, self.commitments(round))
+
+    def is_made(self, round: int) -> bool:
+        """Whether the log names the block that a round is drawn from."""
+        return self._block(round) is not None
+
     def beacon(self, round: int) -> Hash:
-        """The random number of a committed round."""
-        return sample.beacon(self._terms.id, round, self.commitments(round))
+        """The random number of a round whose block is known."""
+        block = self._block(round)
+        assert block is not None, "a draw is asked for before its block is known"
+        return sample.beacon(self.anchor(round), block)
+
+    def _block(self, round: int) -> Hash | None:
+        records = reversed(self._log.records)
+        return next((r.block for r in records if isinstance(r, Beaconed) and r.round == round), None)
 
     def of(self, round: int, flags: Mapping[PeerId, str] = _NOBODY) -> dict[PeerId, sample.Drawn]:
-        """Whose contribution to a committed round is audited."""
+        """Whose contribution to a committed round is audited; nobody's while its block is not known."""
+        if not self.is_made(round):
+            return {}
         spec, accepted = self._terms.spec, self._log.accepted
         probation = spec.audit.probation
         counts = [

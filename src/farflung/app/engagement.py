@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from farflung.app import attested, objects, settling, thrift, wire
+from farflung.app.anchoring import Anchors
 from farflung.app.archive import Archive, RunLog, roots_by_round
 from farflung.app.artefact import model_file, model_hash
 from farflung.app.audits import WORKER_GONE, Audits
@@ -335,6 +336,7 @@ class Requester:
             self._inspection,
             self._crew.dial,
             self._exchange(),
+            Anchors(self._ledger, self._terms.id).drop,
             self._journal,
             closed,
             self._crew.lost,

@@ -304,6 +304,17 @@ class LedgerClient:
             found += page[: last - at + 1]
         return found
 
+    async def block_id(self, height: int) -> Hash:
+        """The id of a final block, by as many validators' word as hold one honest one."""
+
+        def named(data: bytes) -> Hash:
+            first = next(iter(answer_of(data, queries.BlocksAre).blocks), None)
+            if first is None or first.header.height != height:
+                raise ProtocolError("FF-APP-390", f"a validator has no block {height}")
+            return first.header.id
+
+        return await self._panel.agreed(encode(queries.AskBlocks(height)), named, self._honest)
+
     async def head(self) -> queries.HeadIs:
         """A final header, none below one that was seen before. Raises as `receipt`."""
         head = await self._believed(queries.AskHead(), self._headed)

@@ -81,6 +81,17 @@ class Committed(Wire, frozen=True, tag="committed"):
     promised: tuple[Contribution, ...]
 
 
+class Beaconed(Wire, frozen=True, tag="beaconed"):
+    """The block of the ledger in which the round's commitments were anchored: nobody knew its id before (V2).
+
+    Only in jobs with audits, between a round's commitments and its accept set; `height` is the block's.
+    """
+
+    round: int
+    height: int
+    block: Hash
+
+
 class Accepted(Wire, frozen=True, tag="accepted"):
     """The accept set of a round: the only input of its merge besides the state before it."""
 
@@ -114,7 +125,7 @@ class Finished(Wire, frozen=True, tag="finished"):
     reason: str
 
 
-Record = Opened | RoundOpened | Committed | Accepted | Closed | Audited | Finished
+Record = Opened | RoundOpened | Committed | Beaconed | Accepted | Closed | Audited | Finished
 
 
 class Entry(Wire, frozen=True):

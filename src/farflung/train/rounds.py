@@ -6,7 +6,8 @@ bits, because peers keep what they computed before they say that they have it.
 
     phase       waits for                        closed by          then
     TRAIN       members' commitments             Committed          payloads are shown
-    REVEAL      their payloads                   Accepted           everybody merges
+    REVEAL      a block of the ledger, if drawn  Beaconed           who is drawn opens its states
+                their payloads                   Accepted           everybody merges
     MERGE       their roots                      Closed             its audits begin
     AUDIT       verdicts on the round before     Audited            the ledger hears of that round; next round
 
@@ -35,6 +36,7 @@ from farflung.ledger.tx import SignedVerdict
 from farflung.train.roundlog import (
     Accepted,
     Audited,
+    Beaconed,
     Closed,
     Committed,
     Finished,
@@ -45,6 +47,7 @@ from farflung.train.roundlog import (
     excluded_by,
 )
 from farflung.train.turns import (
+    AskBeacon,
     AskMerge,
     AskReveal,
     AskTrain,
@@ -56,6 +59,7 @@ from farflung.train.turns import (
     Event,
     Exclude,
     Expel,
+    GotBeacon,
     GotCommitment,
     GotContribution,
     GotOwnRoot,
@@ -79,41 +83,12 @@ from farflung.train.turns import (
 from farflung.train.window import gathered
 
 __all__ = [
-    "REASON_ALONE",
-    "REASON_COMPLETE",
-    "REASON_STOPPED",
-    "AskMerge",
-    "AskReveal",
-    "AskTrain",
-    "Audit",
-    "Begin",
-    "Came",
-    "Effect",
-    "End",
-    "Event",
-    "Exclude",
-    "Expel",
-    "GotCommitment",
-    "GotContribution",
-    "GotOwnRoot",
-    "GotRoot",
-    "GotVerdicts",
-    "GraceOver",
-    "Halt",
-    "Lost",
-    "MergeOwn",
-    "OpenWindow",
-    "Paced",
-    "PassOver",
-    "Phase",
-    "Report",
-    "State",
-    "Step",
-    "Stop",
-    "Write",
-    "replay",
+    "REASON_ALONE", "REASON_COMPLETE", "REASON_STOPPED", "AskBeacon", "AskMerge", "AskReveal", "AskTrain",
+    "Audit", "Begin", "Came", "Effect", "End", "Event", "Exclude", "Expel", "GotBeacon", "GotCommitment",
+    "GotContribution", "GotOwnRoot", "GotRoot", "GotVerdicts", "GraceOver", "Halt", "Lost", "MergeOwn",
+    "OpenWindow", "Paced", "PassOver", "Phase", "Report", "State", "Step", "Stop", "Write", "replay",
     "step",
-]
+]  # fmt: skip
 
 REASON_COMPLETE: Final = "complete"
 REASON_STOPPED: Final = "stopped"
@@ -135,6 +110,9 @@ def step(state: State, event: Event) -> Step:
             return _lose(state, heavy.peer) if is_due else (state, [])
         case GotContribution(round, contribution):
             return _keep(state, Phase.REVEAL, round, contribution.peer, "contributions", contribution)
+        case GotBeacon(round, height, block) if _is_awaited(state, round):
+            beaconed = Write(Beaconed(round, height, block))
+            return _advance(_replace(state, block=block), [beaconed])
         case GotRoot(round, peer, root, signature):
             return _keep(state, Phase.MERGE, round, peer, "roots", (root, signature))
         case GotOwnRoot(round, root) if round == state.round and state.phase is Phase.MERGE:
@@ -203,10 +181,18 @@ def _reveal(state: State, effects: list[Effect], record: Committed) -> Step:
     commitments = {c.peer: c for c in record.commitments}
     state = _replace(state, phase=Phase.REVEAL, window=Window.SHUT, commitments=commitments, contributions={})
     asks: list[Effect] = [AskReveal(state.round, p) for p in sorted(state.in_round)]
-    return state, [*effects, *asks]
+    draw = [AskBeacon(state.round)] if _is_awaited(state, state.round) else []
+    return state, [*effects, *draw, *asks]
+
+
+def _is_awaited(state: State, round: int) -> bool:
+    """Whether the draw of a round cannot be made yet for want of a block."""
+    return state.is_audited and (state.phase, state.round, state.block) == (Phase.REVEAL, round, b"")
 
 
 def _close_reveal(state: State, effects: list[Effect]) -> Step:
+    if _is_awaited(state, state.round):
+        return state, effects
     state, is_over, told = gathered(state, state.contributions)
     if not is_over:
         return state, [*effects, *told]
@@ -303,6 +289,7 @@ def _train(state: State, effects: list[Effect], record: RoundOpened) -> Step:
         weight=state.weight * record.steps // state.steps,
         promises={},
         commitments={},
+        block=Hash(b""),
         contributions={},
         accepted=(),
         own_root=None,
@@ -364,6 +351,10 @@ def _replayed(state: State, record: Record) -> State:
             return _train(_replace(state, members=peers), [], record)[0]
         case Committed(round, commitments, _) if round == state.round and state.phase is Phase.TRAIN:
             return _reveal(_narrowed(state, (c.peer for c in commitments)), [], record)[0]
+        case Beaconed(round, _, block) if _is_awaited(state, round):
+            return _replace(state, block=block)
+        case Accepted(round) if round == state.round and _is_awaited(state, round):
+            pass
         case Accepted(round, contributions) if round == state.round and state.phase is Phase.REVEAL:
             return _merge(_narrowed(state, (c.peer for c in contributions)), [], record)[0]
         case Closed(round, root, signatures) if round == state.round and state.phase is Phase.MERGE:

@@ -55,6 +55,7 @@ class State(msgspec.Struct, frozen=True):
     in_round: frozenset[PeerId] = frozenset()
     promises: Mapping[PeerId, tuple[Commitment, Contribution]] = {}  # while the phase is TRAIN
     commitments: Mapping[PeerId, Commitment] = {}
+    block: Hash = Hash(b"")  # of the ledger, from which the round's draw is made, once it is in the log
     contributions: Mapping[PeerId, Contribution] = {}
     accepted: tuple[Contribution, ...] = ()
     own_root: Hash | None = None
@@ -84,6 +85,14 @@ class GotCommitment(msgspec.Struct, frozen=True):
     round: int
     commitment: Commitment
     promised: Contribution
+
+
+class GotBeacon(msgspec.Struct, frozen=True):
+    """The round's commitments are in a final block of the ledger."""
+
+    round: int
+    height: int
+    block: Hash
 
 
 class GotContribution(msgspec.Struct, frozen=True):
@@ -153,6 +162,7 @@ class Stop(msgspec.Struct, frozen=True):
 Event = (
     Begin
     | GotCommitment
+    | GotBeacon
     | GotContribution
     | GotOwnRoot
     | GotRoot
@@ -179,6 +189,12 @@ class AskTrain(msgspec.Struct, frozen=True):
 
     round: int
     peer: PeerId
+
+
+class AskBeacon(msgspec.Struct, frozen=True):
+    """Let the ledger anchor what the round's log entry commits to, and say in which block it is."""
+
+    round: int
 
 
 class AskReveal(msgspec.Struct, frozen=True):
@@ -267,6 +283,7 @@ class End(msgspec.Struct, frozen=True):
 Effect = (
     Write
     | AskTrain
+    | AskBeacon
     | AskReveal
     | AskMerge
     | MergeOwn

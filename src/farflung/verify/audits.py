@@ -14,10 +14,10 @@ from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.rules.slash import EXCESS_FALSE
 from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, Verdict, is_verdict_signed
-from farflung.train.roundlog import Audited, Commitment, Contribution, excluded_by
+from farflung.train.roundlog import Audited, Contribution, excluded_by
 from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another, panel_of
 from farflung.verify.report import Report, require
-from farflung.verify.sample import Drawn, beacon, draw
+from farflung.verify.sample import Drawn, draw
 
 EXCESSES = {
     Finding.HOLDS: range(WHOLE + 1),
@@ -41,16 +41,18 @@ class Audits:
     def drawn(
         self,
         round: int,
-        commitments: Iterable[Commitment],
+        luck: Hash,
         promised: Sequence[Contribution],
         accepted: Sequence[Contribution],
         flagged: Mapping[PeerId, str],
     ) -> None:
-        """Draws among all that was committed to in a round: what was not accepted is owed, and judged like the rest."""
+        """Draws among all that was committed to in a round: what was not accepted is owed, and judged like the rest.
+
+        `luck` is its beacon.
+        """
         spec = self._terms.spec
         if spec.is_audited:
             known = [(c.peer, self._accepted.get(c.peer, 0)) for c in promised]
-            luck = beacon(self._terms.id, round, commitments)
             found = draw(spec.audit, spec.segments, luck, known, flagged)
             by_peer = {c.peer: c for c in promised}
             self._drawn[round] = {d.peer: (d, by_peer[d.peer]) for d in found}

@@ -22,10 +22,12 @@ from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file
 from farflung.ledger.receipts import Receipt, check_receipt
 from farflung.ledger.results import Applied
 from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, Row
-from farflung.ledger.tx import JobCreate, Role
+from farflung.ledger.tx import JobCreate, JobDraw, Role
 from farflung.train.roundlog import (
     Audited,
+    Beaconed,
     Closed,
+    Committed,
     Opened,
     Record,
     RoundOpened,
@@ -34,18 +36,23 @@ from farflung.train.roundlog import (
     promised_by_round,
 )
 from farflung.verify.report import Report, require
+from farflung.verify.sample import anchor
 from farflung.verify.tally import Tally
 
 ENDED: Final = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 
 
 class Books(msgspec.Struct, frozen=True):
-    """The chain at its last block, the job's rows in it, and what the requester locked (micro-credits)."""
+    """The chain at its last block, the job's rows in it, and what the requester locked (micro-credits).
+
+    `draws`: of each round the height and id of the block that holds its anchor, and the anchor.
+    """
 
     chain: Chain
     job: JobRow
     leases: tuple[LeaseRow, ...]
     escrow: int
+    draws: Mapping[int, tuple[int, Hash, Hash]]
 
     @property
     def verifiers(self) -> frozenset[PeerId]:
@@ -70,13 +77,16 @@ class Books(msgspec.Struct, frozen=True):
 
 def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: Report) -> Books:
     """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
-    chain, escrow = Chain(genesis, audits=True), 0
+    chain, escrow, draws = Chain(genesis, audits=True), 0, dict[int, tuple[int, Hash, Hash]]()
     for data in blocks:
         block = read_block(data)
         outcomes = chain.adopt(block)
         for signed, outcome in zip(block.txs, outcomes, strict=True):
             ops = signed.tx.ops if isinstance(outcome, Applied) else ()
             escrow += sum(op.escrow for op in ops if isinstance(op, JobCreate) and op.job == terms.id)
+            for op in ops:
+                if isinstance(op, JobDraw) and op.job == terms.id:
+                    draws[op.round] = (block.header.height, block.header.id, op.commitments)
         report.blocks += 1
         report.transactions += len(block.txs)
     report.ledger_root = worked_state(chain.blocks).hex()
@@ -84,13 +94,14 @@ def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: 
     require(job is not None, "FF-VERI-020", "the ledger does not know the job")
     assert job is not None
     leases = tuple(row for row in chain.state.rows(LeaseRow) if row.job == terms.id)
-    return Books(chain, job, leases, escrow)
+    return Books(chain, job, leases, escrow, draws)
 
 
 def compare(books: Books, terms: Terms, records: Sequence[Record], report: Report) -> None:
-    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039."""
+    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039, -133."""
     _compare_terms(books, terms, records)
     _compare_rounds(books, records)
+    _compare_draws(books, terms, records)
     _compare_pay(books, terms, records)
     report.paid, report.refunded = books.job.paid, books.job.refunded
     report.slashed = len(books.slashed)
@@ -121,6 +132,16 @@ def _compare_rounds(books: Books, records: Sequence[Record]) -> None:
         told = (record.root, contributions_root(accepted[record.round]))
         is_same = (epoch.root, epoch.contributions) == told
         require(is_same, "FF-VERI-022", f"round {record.round} on the ledger is not the round in the log")
+
+
+def _compare_draws(books: Books, terms: Terms, records: Sequence[Record]) -> None:
+    committed = {r.round: r.commitments for r in records if isinstance(r, Committed)}
+    for record in (r for r in records if isinstance(r, Beaconed)):
+        named = (record.height, record.block, anchor(terms.id, record.round, committed[record.round]))
+        is_anchored = books.draws.get(record.round) == named
+        require(
+            is_anchored, "FF-VERI-133", f"round {record.round} is drawn from a block that does not anchor it"
+        )
 
 
 def _compare_pay(books: Books, terms: Terms, records: Sequence[Record]) -> None:

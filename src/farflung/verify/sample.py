@@ -1,12 +1,12 @@
 """Which contributions are audited, which segment of each, and by whom: drawn when nobody can prepare for it any more.
 
-The beacon hashes all commitments of a round, so it is known to nobody before everybody has committed to all of its
-work (V2). Every draw is integer arithmetic on hash bytes and is made for each peer alone: who else takes part, who is
+The beacon hashes all commitments of a round with the id of the block in which the ledger anchored them, so it is known
+to nobody before everybody has committed to all of its work (V2), and trying nonces makes it no kinder: the block comes
+later. Every draw is integer arithmetic on hash bytes and is made for each peer alone: who else takes part, who is
 suspected and in which order one counts changes nobody's draw, and a second reader draws the same.
 
-What it does not stop: the last to commit, told all other commitments by a dishonest coordinator, can try nonces until
-its own draw is kind. At a rate q it needs about 1 / (1 - q) tries to go unaudited; probation and flags have no luck in
-them.
+What it does not stop: a coordinator that works with whoever proposes that block. The proposer can try times and orders
+until the draw is kind; at a rate q it needs about 1 / (1 - q) tries. Probation and flags have no luck in them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,15 @@ class Drawn(msgspec.Struct, frozen=True):
     flagged: str = ""
 
 
-def beacon(job: Hash, round: int, commitments: Iterable[Commitment]) -> Hash:
-    """The round's random number: H(job, round, digests of all commitments, sorted)."""
+def anchor(job: Hash, round: int, commitments: Iterable[Commitment]) -> Hash:
+    """What the ledger is told of a round before its draw: H(job, round, digests of all commitments, sorted)."""
     promises = sorted(bytes(c.digest) for c in commitments)
-    return digest(NS_DRAW, b"round", job, number(round), *promises)
+    return digest(NS_DRAW, b"commitments", job, number(round), *promises)
+
+
+def beacon(anchored: Hash, block: Hash) -> Hash:
+    """The round's random number: H(what was anchored, id of the block that holds it)."""
+    return digest(NS_DRAW, b"round", anchored, block)
 
 
 def standing(

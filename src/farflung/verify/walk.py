@@ -1,6 +1,6 @@
 """A walk through the run log: each round recomputed from the one before, each record in its place.
 
-    Opened ── RoundOpened ── Committed ── Accepted ── Closed ── (Audited) ── RoundOpened ... (Audited) ── Finished
+    Opened ── RoundOpened ── Committed ── (Beaconed) ── Accepted ── Closed ── (Audited) ── RoundOpened ... ── Finished
 
 What is not derived from the terms is signed by the peer whose doing it is. Lists of peers ascend strictly, so that
 one round has one form and nobody stands in it twice.
@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from farflung.compress.merge import Part
-from farflung.core.ids import Hash, PeerId, Signature
+from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.job.spec import Terms
 from farflung.train import messages, snapshot
 from farflung.train.roundlog import (
     Accepted,
     Audited,
+    Beaconed,
     Closed,
     Commitment,
     Committed,
@@ -36,13 +37,15 @@ from farflung.verify.audits import Audits
 from farflung.verify.check import flags
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
 from farflung.verify.report import Report, require
+from farflung.verify.sample import anchor, beacon
 from farflung.verify.source import Exported
 
 FOLLOWS: Final[Mapping[type[Record], tuple[type[Record] | None, ...]]] = {
     Opened: (None,),
     RoundOpened: (Opened, Closed, Audited),
     Committed: (RoundOpened,),
-    Accepted: (Committed,),
+    Beaconed: (Committed,),
+    Accepted: (Committed, Beaconed),
     Closed: (Accepted,),
     Audited: (Closed, Audited),
     Finished: (Opened, Closed, Audited),
@@ -61,6 +64,7 @@ class Walk:
         self._members: Mapping[PeerId, int] = {}
         self._commitments: Mapping[PeerId, Commitment] = {}
         self._promised: Sequence[Contribution] = ()
+        self._block = ZERO_HASH
         self._accepted: tuple[Contribution, ...] = ()
 
     def to_end(self, records: Sequence[Record]) -> PublicState:
@@ -86,6 +90,9 @@ class Walk:
             case Committed(round, commitments, promised):
                 self._in_turn(round)
                 self._commit(round, commitments, promised)
+            case Beaconed(round, _, block):
+                self._in_turn(round)
+                self._block = block
             case Accepted(round, contributions):
                 self._in_turn(round)
                 self._accept(round, contributions)
@@ -152,6 +159,9 @@ class Walk:
         self._promised = promised
 
     def _accept(self, round: int, contributions: tuple[Contribution, ...]) -> None:
+        is_drawn = self._last is Beaconed
+        is_due = is_drawn == self._terms.spec.is_audited
+        require(is_due, "FF-VERI-132", f"round {round} names no block that it is drawn from, or needs none")
         require(bool(contributions), "FF-VERI-017", f"round {round} accepts nothing")
         self._once(round, [c.peer for c in contributions])
         for c in contributions:
@@ -163,8 +173,8 @@ class Walk:
 
     def _close(self, round: int, root: Hash, signatures: Sequence[tuple[PeerId, Signature]]) -> None:
         parts = [self._part(c) for c in self._accepted]
-        committed = (self._commitments.values(), self._promised)
-        self._audits.drawn(round, *committed, self._accepted, self._flags(parts))
+        luck = beacon(anchor(self._terms.id, round, self._commitments.values()), self._block)
+        self._audits.drawn(round, luck, self._promised, self._accepted, self._flags(parts))
         self._public = self._sync.apply(self._public, self._terms.layout, parts)
         self._report.merges += 1
         self._root(round + 1, root)

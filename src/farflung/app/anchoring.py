@@ -1,0 +1,37 @@
+"""Where a round's draw comes from: the block of the ledger in which its commitments were anchored.
+
+The requester tells the ledger the hash of all commitments before it knows of any draw, each round once; the id of the
+block that takes it is what nobody knew. Asked again after a crash, the ledger names the same block.
+"""
+
+from __future__ import annotations
+
+from farflung.app.ledger_client import LedgerClient
+from farflung.core.errors import RunError
+from farflung.core.ids import Hash
+from farflung.ledger.tx import JobDraw
+
+
+class Anchors:
+    """The anchors of one job."""
+
+    def __init__(self, ledger: LedgerClient, job: Hash) -> None:
+        self._ledger, self._job = ledger, job
+
+    async def drop(self, round: int, commitments: Hash) -> tuple[int, Hash]:
+        """Height and id of the block that holds the hash of a round's commitments.
+
+        Raises RunError FF-APP-389: the ledger holds another one, or has gone on; NetworkError as the client does.
+        """
+        row = await self._ledger.job(self._job)
+        if row is not None and row.drawn == round:
+            await self._ledger.submit(JobDraw(self._job, round, commitments))
+            row = await self._ledger.job(self._job)
+        if row is None or (row.drawn, row.drawn_of) != (round + 1, commitments):
+            raise RunError(
+                "FF-APP-389",
+                f"the ledger has another draw than round {round}'s",
+                cause="the run's log is older than what the ledger was told",
+                hint="restore the run's folder from its newest copy",
+            )
+        return row.drawn_at, await self._ledger.block_id(row.drawn_at)
