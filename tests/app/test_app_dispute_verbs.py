@@ -22,6 +22,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_EVIDENCE, NS_SPEC, SigningKey, digest
 from farflung.core.errors import RunError, UsageError
+from farflung.core.ids import ZERO_HASH
 from farflung.core.money import MICRO
 from farflung.ledger.block import Genesis
 from farflung.ledger.tx import (
@@ -115,7 +116,7 @@ class Court:
         about = (self.genesis.chain, JOB, 0, self.node.public, 0, TRACE, self.verifier.public)
         verdict = sign_verdict(self.verifier, Verdict(*about, Finding.FALSE, 3000, ROOT))
         promise = commit(self.node, JOB, 0, payload, 10, TRACE)
-        said = Evidence(JOB, 0, c, (promise,), 0, "", (), (), (Said((), (), (), verdict),))
+        said = Evidence(JOB, 0, c, (promise,), ZERO_HASH, 0, "", (), (), (Said((), (), (), verdict),))
         path = self.folder / "evidence.bin"
         path.write_bytes(encode(said))
         return path

@@ -66,10 +66,8 @@ def test_who_knows_all_commitments_knows_no_draw_before_its_block() -> None:
     """The last to commit may try nonces with a coordinator that tells it the others': the block comes later."""
     anchored = sample.anchor(JOB, 2, [commit(local_key(1, "peer", 0), JOB, 2, JOB, 1, JOB)])
     blocks = [digest("test/block/1", bytes([i])) for i in range(64)]
-    segments = {
-        sample.segment_of(sample.beacon(anchored, block), local_key(1, "peer", 0).public, 8)
-        for block in blocks
-    }
+    peer = local_key(1, "peer", 0).public
+    segments = {sample.segment_of(sample.beacon(anchored, block), peer, 8) for block in blocks}
     assert segments == set(range(8))
 
 

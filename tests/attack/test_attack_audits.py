@@ -295,7 +295,7 @@ def test_evidence_that_its_reader_would_not_take_is_cut_down() -> None:
     leaf = Leaf(0, HUGE, ())
     state = Manifest(NIL, 1, (NIL,) * 50_000)
     c = Contribution(EVE.public, 1, NIL, NIL, NIL, NIL, "none")
-    small = Evidence(TERMS.id, 0, c, (), 0, "", (leaf,), (state,), ())
+    small = Evidence(TERMS.id, 0, c, (), ZERO_HASH, 0, "", (leaf,), (state,), ())
     assert decode(cases.encoded(small), Evidence, limits.CONTROL_BYTES) == small
     for states, leaves, kept in (((state,) * 3, (leaf,) * 3, (leaf,) * 3), ((state,) * 3, (leaf,) * 5, ())):
         told = cases.encoded(replace(small, states=states, leaves=leaves))

@@ -36,7 +36,7 @@ def books(state: State) -> dict[str, object]:
             row.job: (
                 (row.requester, row.escrow, row.state.name.lower(), row.round, row.slashed),
                 (row.output, row.until, row.paid),
-                (row.drawn, row.drawn_at, row.drawn_of),
+                (row.drawn, row.drawn_of),
             )
             for row in state.rows(JobRow)
         },
@@ -114,7 +114,7 @@ def naive_books(naive: Naive) -> dict[str, object]:
                     sum(lease["lost"] for lease in job["leases"].values()),
                 ),
                 (job["output"], job["until"], job["paid"]),
-                (len(job["draws"]), *(job["draws"] or [(0, ZERO_HASH)])[-1]),
+                (len(job["draws"]), (job["draws"] or [ZERO_HASH])[-1]),
             )
             for name, job in naive.jobs.items()
         },

@@ -256,7 +256,7 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay):
     def JobDraw(self, sender: bytes, op: ops.JobDraw) -> None:
         job = self.mine(sender, op.job, "running")
         need(len(job["draws"]) == op.round and op.round < job["rounds"])
-        job["draws"].append((self.height, op.commitments))
+        job["draws"].append(op.commitments)
 
     def JobFinish(self, sender: bytes, op: ops.JobFinish) -> None:
         job = self.mine(sender, op.job, "running")

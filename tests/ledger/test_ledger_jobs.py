@@ -282,20 +282,18 @@ def test_a_node_is_named_once_in_a_round():
 # Draws
 
 
-def drawn(world: World) -> tuple[int, int, Hash]:
+def drawn(world: World) -> tuple[int, Hash]:
     row = world.job()
-    return row.drawn, row.drawn_at, row.drawn_of
+    return row.drawn, row.drawn_of
 
 
-def test_a_draw_records_the_height_of_its_block_and_what_was_committed_to():
+def test_a_draw_records_what_was_committed_to():
     world = World().running()
-    assert drawn(world) == (0, 0, ZERO_HASH)
+    assert drawn(world) == (0, ZERO_HASH)
     assert world.do(REQUESTER, world.draw(0, commitments=ROOTS[2])) == "ok"
-    assert drawn(world) == (1, world.state.height, ROOTS[2])
-    world.send()
-    assert drawn(world) == (1, world.state.height - 1, ROOTS[2])
+    assert drawn(world) == (1, ROOTS[2])
     assert world.do(REQUESTER, world.draw(1, commitments=ROOTS[3])) == "ok"
-    assert drawn(world) == (2, world.state.height, ROOTS[3])
+    assert drawn(world) == (2, ROOTS[3])
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -325,13 +323,13 @@ def test_a_draw_moves_no_money_but_its_fee():
     before, balance = world.job(), world.balance(REQUESTER)
     assert world.do(REQUESTER, world.draw(0), fee=3) == "ok"
     assert (world.balance(REQUESTER), world.balance(VALIDATOR)) == (balance - 3, RICH + 3)
-    assert replace(world.job(), drawn=0, drawn_at=0, drawn_of=ZERO_HASH) == before
+    assert replace(world.job(), drawn=0, drawn_of=ZERO_HASH) == before
 
 
 def test_a_draw_that_is_undone_leaves_no_trace():
     world = World().running()
     assert world.do(REQUESTER, world.draw(0), world.draw(0)) == "FF-LEDG-373"
-    assert drawn(world) == (0, 0, ZERO_HASH)
+    assert drawn(world) == (0, ZERO_HASH)
 
 
 def test_finish_names_the_root_of_the_last_round():

@@ -155,7 +155,7 @@ class Network:
                 self.ask(round, peer, Phase.TRAIN, ())
             case rounds.AskBeacon(round):
                 block = digest("test/block/1", round.to_bytes(8, "little"))
-                self.post(rounds.GotBeacon(round, round + 1, block), self.jitter)
+                self.post(rounds.GotBeacon(round, block), self.jitter)
             case rounds.AskReveal(round, peer):
                 self.ask(round, peer, Phase.REVEAL, ())
             case rounds.AskMerge(round, peer, accepted):

@@ -114,7 +114,7 @@ class Story:
         c = contribution(GUILTY, CAUGHT)
         promise = commit(GUILTY, TERMS.id, CAUGHT, c.payload, c.weight, c.trace)
         testimonies = tuple(Said((), (), (), verdict) for verdict in said)
-        evidence = Evidence(TERMS.id, CAUGHT, c, (promise,), 0, "", (), (), testimonies)
+        evidence = Evidence(TERMS.id, CAUGHT, c, (promise,), ZERO_HASH, 0, "", (), (), testimonies)
         self.evidence.mkdir(exist_ok=True)
         evidence_file(self.evidence, CAUGHT, GUILTY.public).write_bytes(encode(evidence))
 

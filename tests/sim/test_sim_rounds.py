@@ -108,7 +108,7 @@ class Network:
                 commitment = commit(BY_PEER[peer], JOB, round, payload, 1000, TRACE)
                 self.post(rounds.GotCommitment(round, commitment, promised(peer, round, payload)), delay)
             case rounds.AskBeacon(round):
-                self.post(rounds.GotBeacon(round, round + 1, block_of(round)), delay)
+                self.post(rounds.GotBeacon(round, block_of(round)), delay)
             case rounds.AskReveal(round, peer):
                 payload = digest("test/payload/1", peer, round.to_bytes(8, "little"))
                 nonce = nonce_of(BY_PEER[peer], JOB, round)

@@ -111,7 +111,25 @@ def test_blocks_after_the_settlement_change_nothing() -> None:
     for key in PEERS:
         story.put(key, tx.NodeLeave())
     report = verify_run(story.export())
-    assert report.blocks == 15
+    assert report.blocks == 18
+
+
+# Draws
+
+
+@pytest.mark.parametrize(
+    ("point", "lie"),
+    [
+        ("beaconed", lambda record: replace(record, block=OTHER)),  # a draw that nobody can make
+        ("draw", lambda op: replace(op, commitments=OTHER)),  # of something else
+    ],
+)
+def test_a_round_that_its_block_does_not_anchor_is_refused(point: str, lie: Any) -> None:
+    refused(Story({point: only(1, lie)}), "FF-VERI-133")
+
+
+def test_a_round_that_no_block_anchors_is_refused() -> None:
+    refused(Story({"draw": only(2, nothing)}), "FF-VERI-133")
 
 
 # The job
@@ -134,14 +152,14 @@ def test_a_failed_funding_counts_for_nothing() -> None:
     """What is in a block and was refused there is no escrow."""
 
     class Failing(Story):
-        def book(self) -> None:
+        def hire(self) -> None:
             chain = self.chain
             op = tx.JobCreate(self.terms.id, RICH * 2, PRICE, 3, self.chain.head.time + HOUR)
             signed = tx.sign_tx(REQUESTER, tx.make_tx(chain.id, REQUESTER.public, 0, op))
             chain.adopt(chain.propose([signed], chain.head.time + 1000)[0])
-            super().book()
+            super().hire()
 
-    assert verify_run(Failing().export()).transactions == 13
+    assert verify_run(Failing().export()).transactions == 16
 
 
 def test_another_job_of_the_same_requester_changes_nothing() -> None:
@@ -163,7 +181,7 @@ def test_a_job_that_still_holds_money_is_refused(missing: Sequence[str]) -> None
 
 
 def test_a_round_that_the_ledger_does_not_have_is_refused() -> None:
-    lies = {"progress": only(2, nothing), "finish": lambda op: replace(op, root=Story().records[8].root)}
+    lies = {"progress": only(2, nothing), "finish": lambda op: replace(op, root=Story().records[10].root)}
     refused(Story(lies), "FF-VERI-021")
 
 

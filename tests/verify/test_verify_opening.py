@@ -25,7 +25,7 @@ from farflung.verify.commitments import nonce_of as commit_nonce
 from farflung.verify.evidence import Evidence, check_evidence, claim_of, evidence_fault, evidence_hash
 from farflung.verify.opening import Ends, Place, are_losses, chain_fault, needed, read_ends, start_fault
 from farflung.verify.report import Report
-from farflung.verify.sample import beacon, segment_of
+from farflung.verify.sample import anchor, beacon, segment_of
 
 SPEC = JobSpec(batch=2, sync=SyncSpec(steps=6), audit=AuditSpec(segments=3))
 TERMS = Terms(
@@ -205,13 +205,13 @@ def evidence(shift: int = 0, **changed: Any) -> Evidence:
     trace = traced(borders())
     c = contribution(trace)
     promise = commit(KEY, JOB, 2, c.payload, c.weight, c.trace)
-    segment = (segment_of(beacon(JOB, 2, [promise]), KEY.public, 3) + shift) % 3
+    segment = (segment_of(beacon(anchor(JOB, 2, [promise]), ZERO_HASH), KEY.public, 3) + shift) % 3
     said = blind(VERIFIER, JOB, 2, KEY.public, segment, trace.borders[1])
     about = (CHAIN, JOB, 2, KEY.public, segment, c.trace, VERIFIER.public)
     verdict = sign_verdict(VERIFIER, Verdict(*about, Finding.FALSE, 9000, said.digest))
     nonce = nonce_of(VERIFIER, JOB, 2, KEY.public, segment)
     testimony = files.Testimony((said,), (trace.borders[1],), (nonce,), verdict)
-    told = Evidence(JOB, 2, c, (promise,), segment, "", trace.opened(0, 3), (), (testimony,))
+    told = Evidence(JOB, 2, c, (promise,), ZERO_HASH, segment, "", trace.opened(0, 3), (), (testimony,))
     return replace(told, **changed)
 
 
@@ -260,21 +260,24 @@ def test_evidence_that_was_altered_does_not_hold(place: int) -> None:
     assert evidence_fault(evidence(**forged()[place]), SPEC)
 
 
+DRAWN = {2: ZERO_HASH}  # what rounds were drawn from
+
+
 def test_a_second_reader_takes_only_the_evidence_that_the_ledger_names() -> None:
     told, report = evidence(), Report()
     accused = {KEY.public: evidence_hash(told)}
-    check_evidence((), accused, TERMS, report)  # not handed on: nothing is said
+    check_evidence((), accused, DRAWN, TERMS, report)  # not handed on: nothing is said
     assert report.evidence == 0
-    check_evidence([encode(told)], accused, TERMS, report)
+    check_evidence([encode(told)], accused, DRAWN, TERMS, report)
     assert report.evidence == 1
     twice = replace(told, flagged="norm")  # found out twice, slashed once
-    check_evidence([encode(told), encode(twice)], accused, TERMS, report)
+    check_evidence([encode(told), encode(twice)], accused, DRAWN, TERMS, report)
     with pytest.raises(VerificationError, match="FF-VERI-046"):
-        check_evidence([encode(twice)], accused, TERMS, report)
+        check_evidence([encode(twice)], accused, DRAWN, TERMS, report)
 
 
-@pytest.mark.parametrize("changed", [{"segment": 99}, {"job": digest("test/job/2")}])
+@pytest.mark.parametrize("changed", [{"segment": 99}, {"job": digest("test/job/2")}, {"block": JOB}])
 def test_a_second_reader_refuses_evidence_that_does_not_hold(changed: dict[str, Any]) -> None:
     told = evidence(**changed)
     with pytest.raises(VerificationError, match="FF-VERI-045"):
-        check_evidence([encode(told)], {KEY.public: evidence_hash(told)}, TERMS, Report())
+        check_evidence([encode(told)], {KEY.public: evidence_hash(told)}, DRAWN, TERMS, Report())

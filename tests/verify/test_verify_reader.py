@@ -71,7 +71,7 @@ def test_a_genuine_run_is_found_true_and_everything_is_counted() -> None:
     assert (report.commitments, report.signatures) == (7, 8 + 7 + story.judged)
     assert (report.audits, report.verdicts, report.slashed) == (story.judged, story.judged, 0)
     assert story.judged >= 3  # the probation of three peers
-    assert (report.blocks, report.transactions, report.receipts) == (12, 12, 6)
+    assert (report.blocks, report.transactions, report.receipts) == (15, 15, 6)
     assert report.paid == 7 * SPEC.round_tokens + story.judged * SPEC.round_tokens // 3
     assert report.paid + report.refunded == 500_000
     assert report.genesis == story.genesis.chain.hex()
@@ -255,8 +255,8 @@ def _acknowledged(commitment: Any, round: int, story: Story) -> bytes:
 
 def test_rounds_in_another_order_are_refused() -> None:
     story = Story()
-    first, second = story.records[1:5], story.records[5:9]
-    story.records[1:9] = second + first
+    first, second = story.records[1:6], story.records[6:11]
+    story.records[1:11] = second + first
     refused(story, "FF-VERI-011")
 
 
@@ -292,7 +292,7 @@ def test_a_root_that_the_payloads_do_not_give_is_refused_whoever_signed_it(round
 
 def test_the_story_is_signed_by_those_who_are_in_it() -> None:
     story = Story()
-    committed, accepted = story.records[2], story.records[3]
+    committed, accepted = story.records[2], story.records[4]
     assert isinstance(committed, Committed)
     assert isinstance(accepted, Accepted)
     for commitment, c in zip(committed.commitments, accepted.contributions, strict=True):

@@ -11,7 +11,7 @@ from farflung.core.ids import PeerId
 from farflung.job.spec import AuditSpec
 from farflung.train.roundlog import Contribution
 from farflung.verify.commitments import commit
-from farflung.verify.sample import Drawn, beacon, draw, segment_of, standing, verifier_order
+from farflung.verify.sample import Drawn, anchor, beacon, draw, segment_of, standing, verifier_order
 
 JOB = digest("test/job/1")
 KEYS = [local_key(3, "peer", i) for i in range(400)]
@@ -20,17 +20,18 @@ LUCK = digest("test/luck/1")
 GOLDEN = [(4, 0), (18, 3), (19, 1), (22, 3)]  # of the first 24 peers at a rate of 1/4: peer, segment
 
 
-def test_the_beacon_hangs_on_every_commitment_and_on_nothing_else() -> None:
+def test_the_beacon_hangs_on_every_commitment_and_on_its_block() -> None:
     promises = [commit(key, JOB, 1, JOB, 1, JOB) for key in KEYS[:3]]
-    known = beacon(JOB, 1, promises)
-    assert beacon(JOB, 1, reversed(promises)) == known
+    known = beacon(anchor(JOB, 1, promises), LUCK)
+    assert beacon(anchor(JOB, 1, reversed(promises)), LUCK) == known
     others = [
-        beacon(JOB, 2, promises),
-        beacon(LUCK, 1, promises),
-        beacon(JOB, 1, promises[1:]),
-        beacon(JOB, 1, [*promises[1:], commit(KEYS[0], JOB, 1, LUCK, 1, JOB)]),
+        beacon(anchor(JOB, 2, promises), LUCK),
+        beacon(anchor(LUCK, 1, promises), LUCK),
+        beacon(anchor(JOB, 1, promises[1:]), LUCK),
+        beacon(anchor(JOB, 1, [*promises[1:], commit(KEYS[0], JOB, 1, LUCK, 1, JOB)]), LUCK),
+        beacon(anchor(JOB, 1, promises), JOB),
     ]
-    assert len({known, *others}) == 5
+    assert len({known, *others}) == 6
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 0.5, 1.0])

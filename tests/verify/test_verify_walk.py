@@ -198,7 +198,7 @@ def test_a_payload_that_is_none_is_refused(payload: bytes) -> None:
 
 def test_a_stored_payload_that_is_not_the_accepted_one_is_refused() -> None:
     story = Story()
-    name = story.records[3].contributions[0].payload  # type: ignore[union-attr]
+    name = story.records[4].contributions[0].payload  # type: ignore[union-attr]
     story.payloads[name] = story.encoded(A, 0, salt=1)
     refused(story, "FF-VERI-019")
 

@@ -25,7 +25,7 @@ from farflung.core.layout import Layout
 from farflung.core.money import parse_credits
 from farflung.job.spec import Ancestor, AuditSpec, JobSpec, ModelSpec, NetworkSpec, SyncSpec, Terms
 from farflung.ledger import tx
-from farflung.ledger.block import Genesis
+from farflung.ledger.block import Genesis, unforeseen
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipts import Receipt, prove
 from farflung.ledger.rows import AccountRow, JobRow, LeaseRow, lease_key
@@ -199,8 +199,7 @@ class Story:
         logged = self.last(Committed)
         anchored = sample.anchor(self.terms.id, round, logged.commitments if logged is not None else ())
         self.send(REQUESTER, "draw", tx.JobDraw(self.job, round, anchored), round)
-        head = self.chain.blocks[-1].header
-        self.say("beaconed", Beaconed(round, head.height, head.id), round)
+        self.say("beaconed", Beaconed(round, unforeseen(self.chain.blocks[-1])), round)
 
     def contribution(self, key: SigningKey, round: int) -> Contribution:
         """A peer's payload of a random change, of which its maker says what it weighs."""

@@ -18,15 +18,21 @@ class Anchors:
     def __init__(self, ledger: LedgerClient, job: Hash) -> None:
         self._ledger, self._job = ledger, job
 
-    async def drop(self, round: int, commitments: Hash) -> tuple[int, Hash]:
-        """Height and id of the block that holds the hash of a round's commitments.
+    async def drop(self, round: int, commitments: Hash) -> Hash:
+        """What a round is drawn from: what was unforeseen of the block that holds the hash of its commitments.
 
-        Raises RunError FF-APP-389: the ledger holds another one, or has gone on; NetworkError as the client does.
+        Raises RunError FF-APP-389: the ledger holds another one, or has gone on; what the client raises.
         """
+        op = JobDraw(self._job, round, commitments)
         row = await self._ledger.job(self._job)
         if row is not None and row.drawn == round:
-            await self._ledger.submit(JobDraw(self._job, round, commitments))
-            row = await self._ledger.job(self._job)
+            try:
+                return await self._ledger.unforeseen(await self._ledger.submit(op))
+            except RunError:
+                row = await self._ledger.job(self._job)
+                if row is None or row.drawn == round:
+                    raise
+                # What a coordinator before this one had given up came in first.
         if row is None or (row.drawn, row.drawn_of) != (round + 1, commitments):
             raise RunError(
                 "FF-APP-389",
@@ -34,4 +40,6 @@ class Anchors:
                 cause="the run's log is older than what the ledger was told",
                 hint="restore the run's folder from its newest copy",
             )
-        return row.drawn_at, await self._ledger.block_id(row.drawn_at)
+        blocks = await self._ledger.blocks()
+        height = next(b.header.height for b in blocks if any(op in signed.tx.ops for signed in b.txs))
+        return await self._ledger.unforeseen(height)

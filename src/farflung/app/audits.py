@@ -370,6 +370,7 @@ class Audits:
             case.round,
             case.contribution,
             self._draws.commitments(case.round),
+            self._draws.block(case.round),
             case.drawn.segment,
             case.drawn.flagged,
             leaves,

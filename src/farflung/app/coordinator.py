@@ -39,9 +39,7 @@ from farflung.verify.commitments import is_commitment, is_root_signed, opens
 
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
 
-Anchor = Callable[
-    [int, Hash], Awaitable[tuple[int, Hash]]
-]  # of a round's commitments: height and id of its block
+Anchor = Callable[[int, Hash], Awaitable[Hash]]  # of a round and its commitments: what it is drawn from
 OnClosed = Callable[[PublicState], None]
 OnLost = Callable[[PeerId, bool], None]
 
@@ -284,8 +282,7 @@ class Coordinator:
         return weight <= self._state.assigned.get(peer, 0) and self._terms.spec.is_weight(weight)
 
     async def _anchor(self, round: int) -> None:
-        height, block = await self._drop_anchor(round, self._audits.anchor(round))
-        self.post(rounds.GotBeacon(round, height, block))
+        self.post(rounds.GotBeacon(round, await self._drop_anchor(round, self._audits.anchor(round))))
 
     async def _reveal(self, round: int, peer: PeerId) -> None:
         share = await self._exchange.reveal(round, peer, tuple(self._state.in_round), self._lines)

@@ -35,17 +35,16 @@ class Draws:
 
     def is_made(self, round: int) -> bool:
         """Whether the log names the block that a round is drawn from."""
-        return self._block(round) is not None
+        return any(isinstance(r, Beaconed) and r.round == round for r in reversed(self._log.records))
 
     def beacon(self, round: int) -> Hash:
         """The random number of a round whose block is known."""
-        block = self._block(round)
-        assert block is not None, "a draw is asked for before its block is known"
-        return sample.beacon(self.anchor(round), block)
+        return sample.beacon(self.anchor(round), self.block(round))
 
-    def _block(self, round: int) -> Hash | None:
+    def block(self, round: int) -> Hash:
+        """What a round is drawn from beside its commitments; it is known."""
         records = reversed(self._log.records)
-        return next((r.block for r in records if isinstance(r, Beaconed) and r.round == round), None)
+        return next(r.block for r in records if isinstance(r, Beaconed) and r.round == round)
 
     def of(self, round: int, flags: Mapping[PeerId, str] = _NOBODY) -> dict[PeerId, sample.Drawn]:
         """Whose contribution to a committed round is audited; nobody's while its block is not known."""

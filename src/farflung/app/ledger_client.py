@@ -15,7 +15,7 @@ from farflung.core.crypto import SigningKey
 from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger import light, queries
-from farflung.ledger.block import Block, Genesis, Header
+from farflung.ledger.block import Block, Genesis, Header, unforeseen
 from farflung.ledger.receipts import Receipt, read_row
 from farflung.ledger.rows import (
     AccountRow,
@@ -96,8 +96,10 @@ class LedgerClient:
         """So many validators that say alike are not all Byzantine."""
         return faults(len(self._trust.committee)) + 1
 
-    async def submit(self, *ops: Op) -> None:
-        """Signs and submits one transaction; raises RunError FF-APP-070 when the ledger refuses it.
+    async def submit(self, *ops: Op) -> int:
+        """Signs and submits one transaction, and returns its block's height.
+
+        Raises RunError FF-APP-070 when the ledger refuses it.
 
         When its fate stays unknown, the NetworkError of the last try: the next submission settles it first.
         """
@@ -109,6 +111,7 @@ class LedgerClient:
         if code or height is None:
             names = ", ".join(type(op).__name__ for op in ops)
             raise RunError("FF-APP-070", f"the ledger refused {names}", cause=f"{code}: {why}")
+        return height
 
     async def refresh(self) -> int:
         """Whatever row is asked for afterwards is at least as new as this call: such a read is linearizable.
@@ -304,14 +307,14 @@ class LedgerClient:
             found += page[: last - at + 1]
         return found
 
-    async def block_id(self, height: int) -> Hash:
-        """The id of a final block, by as many validators' word as hold one honest one."""
+    async def unforeseen(self, height: int) -> Hash:
+        """What nobody alone could choose of a final block, by as many validators' word as hold one honest one."""
 
         def named(data: bytes) -> Hash:
             first = next(iter(answer_of(data, queries.BlocksAre).blocks), None)
             if first is None or first.header.height != height:
                 raise ProtocolError("FF-APP-390", f"a validator has no block {height}")
-            return first.header.id
+            return unforeseen(first)
 
         return await self._panel.agreed(encode(queries.AskBlocks(height)), named, self._honest)
 

@@ -99,6 +99,15 @@ def worked_state(blocks: Iterable[Block]) -> Hash:
     return found
 
 
+def unforeseen(block: Block) -> Hash:
+    """What nobody alone could choose of a final block: its id, where several seats agreed to it; else ZERO_HASH.
+
+    A ledger's only validator may make as many headers as it likes. Left out, they cannot serve it, and a run on such a
+    ledger, whose blocks differ with every delay, still has one outcome.
+    """
+    return block.header.id if len(block.certificate.signatures) > 1 else ZERO_HASH
+
+
 def read_block(data: bytes) -> Block:
     """Reads a block from elsewhere, in form only; raises ProtocolError FF-CORE-020..023."""
     return decode(data, Block, limits.BLOCK_BYTES)

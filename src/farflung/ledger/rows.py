@@ -123,8 +123,8 @@ class JobRow(Wire, frozen=True):
 
     `round` is the next one to be recorded, `root` the public state root of the last recorded one. `slashed` is
     what the stakes of its leases lost; `until` ends the verification window of a job that has ended. `terms` is the
-    version of the parameters that holds for its whole life. `drawn` is the next round to be drawn. `drawn_at` is the
-    height of the block that carries the last JobDraw (0: none). `drawn_of` is the digest that it names.
+    version of the parameters that holds for its whole life. `drawn` is the next round to be drawn, and
+    `drawn_of` what the last JobDraw names.
     """
 
     TABLE = "jobs"
@@ -148,7 +148,6 @@ class JobRow(Wire, frozen=True):
     until: int = 0
     terms: int = 0
     drawn: int = 0
-    drawn_at: int = 0
     drawn_of: Hash = ZERO_HASH
 
     @property

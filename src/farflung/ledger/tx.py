@@ -111,8 +111,8 @@ class Progress(Wire, frozen=True, tag="progress"):
 class JobDraw(Wire, frozen=True, tag="job_draw"):
     """The requester fixes what all workers committed to in one round, before anybody can know what is audited of it.
 
-    `commitments` is the digest over all commitments of the round. The block that carries this is older than the block
-    that the round's audits are drawn by.
+    `commitments` is the digest over all commitments of the round. The round is drawn from the id of the block that
+    carries this (verify.sample).
     """
 
     job: Hash

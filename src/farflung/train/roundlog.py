@@ -82,13 +82,12 @@ class Committed(Wire, frozen=True, tag="committed"):
 
 
 class Beaconed(Wire, frozen=True, tag="beaconed"):
-    """The block of the ledger in which the round's commitments were anchored: nobody knew its id before (V2).
+    """What was unforeseen of the block in which the ledger anchored the round's commitments (ledger.block, V2).
 
-    Only in jobs with audits, between a round's commitments and its accept set; `height` is the block's.
+    Only in jobs with audits, between a round's commitments and its accept set.
     """
 
     round: int
-    height: int
     block: Hash
 
 

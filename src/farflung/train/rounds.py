@@ -110,9 +110,8 @@ def step(state: State, event: Event) -> Step:
             return _lose(state, heavy.peer) if is_due else (state, [])
         case GotContribution(round, contribution):
             return _keep(state, Phase.REVEAL, round, contribution.peer, "contributions", contribution)
-        case GotBeacon(round, height, block) if _is_awaited(state, round):
-            beaconed = Write(Beaconed(round, height, block))
-            return _advance(_replace(state, block=block), [beaconed])
+        case GotBeacon(round, block) if _is_awaited(state, round):
+            return _advance(_replace(state, block=block), [Write(Beaconed(round, block))])
         case GotRoot(round, peer, root, signature):
             return _keep(state, Phase.MERGE, round, peer, "roots", (root, signature))
         case GotOwnRoot(round, root) if round == state.round and state.phase is Phase.MERGE:
@@ -351,7 +350,7 @@ def _replayed(state: State, record: Record) -> State:
             return _train(_replace(state, members=peers), [], record)[0]
         case Committed(round, commitments, _) if round == state.round and state.phase is Phase.TRAIN:
             return _reveal(_narrowed(state, (c.peer for c in commitments)), [], record)[0]
-        case Beaconed(round, _, block) if _is_awaited(state, round):
+        case Beaconed(round, block) if _is_awaited(state, round):
             return _replace(state, block=block)
         case Accepted(round) if round == state.round and _is_awaited(state, round):
             pass

@@ -55,7 +55,7 @@ class State(msgspec.Struct, frozen=True):
     in_round: frozenset[PeerId] = frozenset()
     promises: Mapping[PeerId, tuple[Commitment, Contribution]] = {}  # while the phase is TRAIN
     commitments: Mapping[PeerId, Commitment] = {}
-    block: Hash = Hash(b"")  # of the ledger, from which the round's draw is made, once it is in the log
+    block: Hash = Hash(b"")  # what the round is drawn from, once it is in the log
     contributions: Mapping[PeerId, Contribution] = {}
     accepted: tuple[Contribution, ...] = ()
     own_root: Hash | None = None
@@ -91,7 +91,6 @@ class GotBeacon(msgspec.Struct, frozen=True):
     """The round's commitments are in a final block of the ledger."""
 
     round: int
-    height: int
     block: Hash
 
 

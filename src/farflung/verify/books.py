@@ -16,7 +16,7 @@ from farflung.core.codec import decode
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.money import parse_credits
 from farflung.job.spec import Terms
-from farflung.ledger.block import Genesis, read_block, worked_state
+from farflung.ledger.block import Genesis, read_block, unforeseen, worked_state
 from farflung.ledger.chain import Chain
 from farflung.ledger.receipt_file import check_receipt_file, read_receipt_file
 from farflung.ledger.receipts import Receipt, check_receipt
@@ -45,14 +45,14 @@ ENDED: Final = (JobState.SETTLED, JobState.CANCELLED, JobState.EXPIRED)
 class Books(msgspec.Struct, frozen=True):
     """The chain at its last block, the job's rows in it, and what the requester locked (micro-credits).
 
-    `draws`: of each round the height and id of the block that holds its anchor, and the anchor.
+    `draws`: of each round its anchor, and what was unforeseen of the block that holds it.
     """
 
     chain: Chain
     job: JobRow
     leases: tuple[LeaseRow, ...]
     escrow: int
-    draws: Mapping[int, tuple[int, Hash, Hash]]
+    draws: Mapping[int, tuple[Hash, Hash]]
 
     @property
     def verifiers(self) -> frozenset[PeerId]:
@@ -77,7 +77,7 @@ class Books(msgspec.Struct, frozen=True):
 
 def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: Report) -> Books:
     """Executes every block. Raises VerificationError FF-LEDG-06x, FF-VERI-020."""
-    chain, escrow, draws = Chain(genesis, audits=True), 0, dict[int, tuple[int, Hash, Hash]]()
+    chain, escrow, draws = Chain(genesis, audits=True), 0, dict[int, tuple[Hash, Hash]]()
     for data in blocks:
         block = read_block(data)
         outcomes = chain.adopt(block)
@@ -86,7 +86,7 @@ def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: 
             escrow += sum(op.escrow for op in ops if isinstance(op, JobCreate) and op.job == terms.id)
             for op in ops:
                 if isinstance(op, JobDraw) and op.job == terms.id:
-                    draws[op.round] = (block.header.height, block.header.id, op.commitments)
+                    draws[op.round] = (op.commitments, unforeseen(block))
         report.blocks += 1
         report.transactions += len(block.txs)
     report.ledger_root = worked_state(chain.blocks).hex()
@@ -137,7 +137,7 @@ def _compare_rounds(books: Books, records: Sequence[Record]) -> None:
 def _compare_draws(books: Books, terms: Terms, records: Sequence[Record]) -> None:
     committed = {r.round: r.commitments for r in records if isinstance(r, Committed)}
     for record in (r for r in records if isinstance(r, Beaconed)):
-        named = (record.height, record.block, anchor(terms.id, record.round, committed[record.round]))
+        named = (anchor(terms.id, record.round, committed[record.round]), record.block)
         is_anchored = books.draws.get(record.round) == named
         require(
             is_anchored, "FF-VERI-133", f"round {record.round} is drawn from a block that does not anchor it"

@@ -22,7 +22,7 @@ from farflung.verify.blind import Blind, is_blind, opens
 from farflung.verify.commitments import is_commitment
 from farflung.verify.commitments import opens as opens_commitment
 from farflung.verify.report import Report, require
-from farflung.verify.sample import beacon, segment_of
+from farflung.verify.sample import anchor, beacon, segment_of
 
 
 class Testimony(Wire, frozen=True):
@@ -35,14 +35,15 @@ class Testimony(Wire, frozen=True):
 
 
 class Evidence(Wire, frozen=True):
-    """One audit. `commitments`: all of the round, from which the beacon and so the draw follow; `leaves`: all that was
-    opened, by index; `states`: what was fetched of start, end and last, in this order.
+    """One audit. `commitments`: all of the round, from which the beacon and so the draw follow with `block` (sample);
+    `leaves`: all that was opened, by index; `states`: what was fetched of start, end and last, in this order.
     """
 
     job: Hash
     round: int
     contribution: Contribution
     commitments: tuple[Commitment, ...]
+    block: Hash
     segment: int
     flagged: str
     leaves: tuple[Leaf, ...]
@@ -74,7 +75,8 @@ def evidence_fault(evidence: Evidence, spec: JobSpec) -> str:
         return "the node signed no such commitment"
     if not opens_commitment(e.contribution, promised, e.job, e.round):
         return "the contribution is not the committed one"
-    if segment_of(beacon(e.job, e.round, e.commitments), promised.peer, segments) != e.segment:
+    luck = beacon(anchor(e.job, e.round, e.commitments), e.block)
+    if segment_of(luck, promised.peer, segments) != e.segment:
         return "another segment was drawn"
     if not are_opened(e.contribution.trace, segments, e.leaves):
         return "a leaf does not stand under the node's trace"
@@ -82,9 +84,15 @@ def evidence_fault(evidence: Evidence, spec: JobSpec) -> str:
 
 
 def check_evidence(
-    files: Sequence[bytes], accused: Mapping[PeerId, Hash], terms: Terms, report: Report
+    files: Sequence[bytes],
+    accused: Mapping[PeerId, Hash],
+    blocks: Mapping[int, Hash],
+    terms: Terms,
+    report: Report,
 ) -> None:
     """Every accusation holds, and of each node that was slashed one is what the ledger names (`accused`).
+
+    `blocks`: what each round was drawn from, by the log.
 
     A node may have been found out twice and is slashed once. Where no file is there, nothing is said: a reader of the
     log alone has none. Raises VerificationError FF-VERI-045, -046.
@@ -93,8 +101,10 @@ def check_evidence(
     for data in files:
         evidence = decode(data, Evidence, limits.CONTROL_BYTES)
         fault = evidence_fault(evidence, terms.spec)
-        is_whole = not fault and evidence.job == terms.id
-        require(is_whole, "FF-VERI-045", "an accusation does not hold", fault or "it is of another job")
+        is_drawn = blocks.get(evidence.round) == evidence.block
+        is_whole = not fault and evidence.job == terms.id and is_drawn
+        why = fault or "it is of another job, or another draw"
+        require(is_whole, "FF-VERI-045", "an accusation does not hold", why)
         named.add(evidence_hash(evidence))
     is_named = not files or named >= set(accused.values())
     require(is_named, "FF-VERI-046", "the evidence is not what the ledger names")

@@ -33,7 +33,7 @@ from farflung.job.spec import Ancestor, Terms
 from farflung.ledger.block import Genesis
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.train import card
-from farflung.train.roundlog import Entry, Finished, Opened, Record, read_log
+from farflung.train.roundlog import Beaconed, Entry, Finished, Opened, Record, read_log
 from farflung.train.snapshot import PublicState
 from farflung.verify import books
 from farflung.verify.audits import Audits
@@ -126,7 +126,8 @@ def _recompute(exported: Exported, chain: Hash | None) -> Proven:
     books.compare(held, terms, records, report)
     books.check_receipts(held, exported.receipts, genesis, report)
     books.check_receipt_files(held, exported.receipt_files, genesis, report)
-    check_evidence(exported.evidence, held.accused, terms, report)
+    blocks = {r.round: r.block for r in records if isinstance(r, Beaconed)}
+    check_evidence(exported.evidence, held.accused, blocks, terms, report)
     output = _model(exported.model, terms, public)
     books.check_output(held, output)
     report.model_hash = output.hex()

@@ -2,11 +2,13 @@
 
 The beacon hashes all commitments of a round with the id of the block in which the ledger anchored them, so it is known
 to nobody before everybody has committed to all of its work (V2), and trying nonces makes it no kinder: the block comes
-later. Every draw is integer arithmetic on hash bytes and is made for each peer alone: who else takes part, who is
-suspected and in which order one counts changes nobody's draw, and a second reader draws the same.
+later. A ledger of one validator adds nothing to the commitments (ledger.block.unforeseen). Every draw is integer
+arithmetic on hash bytes and is made for each peer alone: who else takes part, who is suspected and in which order one
+counts changes nobody's draw, and a second reader draws the same.
 
-What it does not stop: a coordinator that works with whoever proposes that block. The proposer can try times and orders
-until the draw is kind; at a rate q it needs about 1 / (1 - q) tries. Probation and flags have no luck in them.
+What it does not stop: a coordinator that works with whoever proposes that block, or is the only validator. It can try
+times and orders until the draw is kind; at a rate q that takes about 1 / (1 - q) tries. Probation and flags are not to
+be tried.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def anchor(job: Hash, round: int, commitments: Iterable[Commitment]) -> Hash:
 
 
 def beacon(anchored: Hash, block: Hash) -> Hash:
-    """The round's random number: H(what was anchored, id of the block that holds it)."""
+    """The round's random number: H(what was anchored, what was unforeseen of the block that holds it)."""
     return digest(NS_DRAW, b"round", anchored, block)
 
 

@@ -90,7 +90,7 @@ class Walk:
             case Committed(round, commitments, promised):
                 self._in_turn(round)
                 self._commit(round, commitments, promised)
-            case Beaconed(round, _, block):
+            case Beaconed(round, block):
                 self._in_turn(round)
                 self._block = block
             case Accepted(round, contributions):

@@ -159,7 +159,7 @@ def draw(draft: Draft, sender: PeerId, op: JobDraw) -> None:
     row = step(draft, sender, op.job, JobState.RUNNING)
     if op.round != row.drawn or op.round >= row.rounds:
         raise PolicyError("FF-LEDG-373", f"round {op.round} is not the next to be drawn")
-    draft.put(replace(row, drawn=op.round + 1, drawn_at=draft.height, drawn_of=op.commitments))
+    draft.put(replace(row, drawn=op.round + 1, drawn_of=op.commitments))
 
 
 def finish(draft: Draft, sender: PeerId, op: JobFinish) -> None:
