@@ -54,6 +54,7 @@ def test_every_segment_is_drawn_as_often_as_every_other() -> None:
 def test_the_draw_depends_on_commitments_that_are_made_after_the_work() -> None:
     """The same peer in the same round is drawn elsewhere when anybody commits to anything else."""
     from farflung.train.roundlog import Commitment
+    from farflung.verify.sample import anchor
     from farflung.verify.sample import beacon as beacon_of
 
     job, other = digest("farflung/test/1", b"job"), PeerId(b"\1" * 32)
@@ -61,5 +62,6 @@ def test_the_draw_depends_on_commitments_that_are_made_after_the_work() -> None:
     places = set()
     for tried in range(60):
         theirs = Commitment(other, digest("farflung/test/1", bytes([tried])), b"")
-        places.add(segment_of(beacon_of(job, 1, [mine, theirs]), PEER, SEGMENTS))
+        luck = beacon_of(anchor(job, 1, [mine, theirs]), job)
+        places.add(segment_of(luck, PEER, SEGMENTS))
     assert places == set(range(SEGMENTS))
