@@ -15,6 +15,7 @@ from verify_story import (
     ESCROW,
     HOUR,
     LAYOUT,
+    NO_AUDITS,
     PEERS,
     PRICE,
     REQUESTER,
@@ -40,7 +41,7 @@ from farflung.ledger.rows import JobRow, JobState, LeaseRow
 from farflung.ledger.rules import settle
 from farflung.ledger.tables import Draft
 from farflung.ledger.votes import Certificate, Kind, certificate_of, sign_vote
-from farflung.train.roundlog import Member, RoundOpened
+from farflung.train.roundlog import Accepted, Beaconed, Member, RoundOpened
 from farflung.verify.reader import verify_run
 
 OTHER = digest("test/other/1")
@@ -130,6 +131,16 @@ def test_a_round_that_its_block_does_not_anchor_is_refused(point: str, lie: Any)
 
 def test_a_round_that_no_block_anchors_is_refused() -> None:
     refused(Story({"draw": only(2, nothing)}), "FF-VERI-133")
+
+
+def test_a_round_of_audits_that_names_no_block_is_refused_and_one_without_audits_that_does() -> None:
+    story = Story()
+    story.records[:] = [r for r in story.records if not (isinstance(r, Beaconed) and r.round == 1)]
+    refused(story, "FF-VERI-132")
+    other = Story(spec=replace(SPEC, audit=NO_AUDITS))
+    place = next(i for i, r in enumerate(other.records) if isinstance(r, Accepted))
+    other.records.insert(place, Beaconed(0, OTHER))
+    refused(other, "FF-VERI-132")
 
 
 # The job
