@@ -94,7 +94,7 @@ class Audits:
         self._is_drawn = (
             asyncio.Event()
         )  # the newest round that was committed; before the first there is none
-        if not log.promised or self._draws.is_made(max(log.promised)):
+        if not (log.promised and terms.spec.is_audited) or self._draws.is_made(max(log.promised)):
             self._is_drawn.set()
         self._began, self._took = (
             time.monotonic(),
