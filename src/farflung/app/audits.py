@@ -91,9 +91,7 @@ class Audits:
         self._excluded: set[PeerId] = set()
         self._discredited = _discredited(terms, log, len(self._verifiers))
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
-        self._is_drawn = (
-            asyncio.Event()
-        )  # the newest round that was committed; before the first there is none
+        self._is_drawn = asyncio.Event()  # the newest round that was committed, if there is any
         if not (log.promised and terms.spec.is_audited) or self._draws.is_made(max(log.promised)):
             self._is_drawn.set()
         self._began, self._took = (
