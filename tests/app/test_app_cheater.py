@@ -87,7 +87,10 @@ def test_what_was_opened_is_kept_under_the_hash_that_the_ledger_names(cheated: t
 
 def test_a_second_reader_finds_the_same_draws_verdicts_and_payments(cheated: tuple[Farflung, Any]) -> None:
     command, ended = cheated
-    checked = command("verify-run", ended.result["run"], "--json")
+    checked = command("verify-run", ended.result["run"], "--condemned", "--json")
     assert checked.code == 0, checked.errors
+    (caught,) = (event for event in ended.events if event["event"] == "caught")
+    again = {"round": caught["round"], "peer": caught["peer"], "came": "other"}
+    assert checked.events[0]["retried"] == [again]
     assert checked.events[0]["paid"] == ended.result["paid"]
     assert (checked.events[0]["slashed"], checked.events[0]["evidence"]) == (1, 1)

@@ -14,14 +14,14 @@ from farflung.app.folder import RunFolder
 from farflung.app.reexecuting import Chains, reexecute
 from farflung.core.crypto import NS_OBJECT, digest, local_key
 from farflung.core.errors import RunError, VerificationError
-from farflung.core.ids import ZERO_HASH, Hash
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.job.spec import Terms
 from farflung.train import messages
 from farflung.train.engine import Engine
 from farflung.train.roundlog import Contribution, payload_hash
 from farflung.verify.reader import Proven
-from farflung.verify.reexecution import Replay
+from farflung.verify.reexecution import Replay, condemned_places, retried
 from farflung.verify.report import Report
 from farflung.verify.source import Exported
 
@@ -124,6 +124,30 @@ def test_a_cheat_that_no_audit_drew_is_not_found_true(cheat: str) -> None:
     lied = Past(cheat)
     assert lied.replay(1) == Replay(TWO, frozenset({0}), 1)
     assert lied.replay(0).broken is None  # and nobody else is doubted for it
+
+
+CONDEMNED = frozenset({(1, TWO)})
+
+
+def _retried(past: Past, condemned: frozenset[tuple[int, PeerId]] = CONDEMNED) -> list[str]:
+    sample = condemned_places(past.accepted, condemned)
+    assert [(place.round, place.peer) for place in sample] == sorted(condemned)
+    return [each.came for each in retried(sample, [past.replay(1)])]
+
+
+def test_who_was_condemned_wrongly_is_acquitted_by_the_same_bits(honest: Past) -> None:
+    """Two verifiers may lie together: whoever trains the segment again finds what its node had committed to."""
+    assert _retried(honest) == ["same"]
+    assert _retried(Past(forgets=1)) == ["same"]
+
+
+def test_who_cheated_is_not_acquitted() -> None:
+    assert _retried(Past("skip")) == ["other"]
+    assert _retried(Past("skip"), frozenset({(1, TWO), (2, TWO)})) == ["other", "untold"]
+
+
+def test_only_what_its_round_went_on_with_is_trained_again(honest: Past) -> None:
+    assert condemned_places(honest.accepted, frozenset({(1, local_key(3, "peer", 9).public)})) == ()
 
 
 def test_work_on_the_data_of_another_seat_is_not_found_true(honest: Past) -> None:

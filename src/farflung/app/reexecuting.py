@@ -20,9 +20,10 @@ from farflung.train import messages
 from farflung.train.io.pipe import WorkerPipe
 from farflung.train.roundlog import Contribution, accepted_by_round, payload_hash
 from farflung.verify.reader import Proven
-from farflung.verify.reexecution import Replay, cost, drawn, lasts, places, summed
-from farflung.verify.report import Reexecution
+from farflung.verify.reexecution import Replay, condemned_places, cost, drawn, lasts, places, retried, summed
+from farflung.verify.report import Reexecution, Retrial
 from farflung.verify.source import Exported
+from farflung.watch.words import many
 
 DIVERGED: Final = "FF-TRAIN-062"  # whoever committed to this round came to numbers
 
@@ -40,13 +41,31 @@ async def reexecute(
     terms, accepted = proven.terms, accepted_by_round(proven.records)
     among = places(accepted, terms.spec.segments, proven.condemned)
     sample = drawn(terms.id, seed, rate, among)
-    until = lasts(sample)
+    said = f"{len(sample)} of {many(len(among), 'segment')} drawn"
+    replays = await _replays(folder, exported, proven, lasts(sample), said, tell)
+    return summed((rate, seed), among, sample, replays, accepted)
+
+
+async def retry(folder: RunFolder, exported: Exported, proven: Proven, tell: Tell) -> tuple[Retrial, ...]:
+    """Trains again what the run's audits had condemned, as a juror of an appeal does. Raises as `reexecute`."""
+    sample = condemned_places(accepted_by_round(proven.records), proven.condemned)
+    said = f"{many(len(sample), 'contribution')} condemned"
+    return retried(sample, await _replays(folder, exported, proven, lasts(sample), said, tell))
+
+
+async def _replays(
+    folder: RunFolder,
+    exported: Exported,
+    proven: Proven,
+    until: Mapping[PeerId, int],
+    said: str,
+    tell: Tell,
+) -> list[Replay]:
+    """Peers' chains, each up to its round, in one worker."""
+    terms, accepted, replays = proven.terms, accepted_by_round(proven.records), list[Replay]()
     data, module = _inputs(folder, terms)
-    tell(
-        f"{len(sample)} of {len(among)} segments drawn; {cost(accepted, until)} contributions are trained for them"
-    )
+    tell(f"{said}; {many(cost(accepted, until), 'contribution')} to be trained for that")
     chains = Chains(terms, exported, accepted, data, module)
-    replays = []
     scratch = Path(tempfile.mkdtemp(prefix="farflung-again-"))
     process = start_worker(scratch / "scratch", scratch / "worker.log")
     try:
@@ -54,12 +73,12 @@ async def reexecute(
         for peer, last in until.items():
             replay = await chains.replay(worker, peer, proven.seats.index(peer), last)
             came = "the same bits" if replay.broken is None else f"other bits in round {replay.broken}"
-            tell(f"peer {peer[:4].hex()}: {replay.trained} contributions trained again, {came}")
+            tell(f"peer {peer[:4].hex()}: {many(replay.trained, 'contribution')} trained again, {came}")
             replays.append(replay)
     finally:
         process.terminate(0)
         shutil.rmtree(scratch, ignore_errors=True)
-    return summed((rate, seed), among, sample, replays, accepted)
+    return replays
 
 
 class Chains:

@@ -20,7 +20,7 @@ from farflung.core.crypto import NS_REEXECUTION, digest
 from farflung.core.ids import Hash, PeerId
 from farflung.train.roundlog import Audited, Contribution, Record
 from farflung.verify.judge import conclusions
-from farflung.verify.report import Reexecution
+from farflung.verify.report import Reexecution, Retrial
 
 ODDS: Final = 1 << 64
 
@@ -79,6 +79,27 @@ def drawn(job: Hash, seed: int, rate: float, among: Sequence[Place]) -> tuple[Pl
 def lasts(sample: Sequence[Place]) -> dict[PeerId, int]:
     """Whose chains are trained again, each up to which round."""
     return {peer: max(p.round for p in sample if p.peer == peer) for peer in sorted({p.peer for p in sample})}
+
+
+def condemned_places(accepted: Accepted, condemned: frozenset[tuple[int, PeerId]]) -> tuple[Place, ...]:
+    """Of each condemned contribution that its round went on with, by round and peer: what a juror looks at again."""
+    bad = [(r, c.peer) for r in accepted for c in accepted[r] if (r, c.peer) in condemned]
+    return tuple(Place(r, peer, 0) for r, peer in sorted(bad))
+
+
+def retried(sample: Sequence[Place], replays: Sequence[Replay]) -> tuple[Retrial, ...]:
+    """What may be said of condemned contributions. The same bits acquit; others are what an honest machine of another
+    class may come to as well.
+    """
+    by_peer = {replay.peer: replay for replay in replays}
+
+    def came(place: Place) -> str:
+        replay = by_peer[place.peer]
+        if place.round in replay.equal:
+            return "same"
+        return "other" if replay.broken == place.round else "untold"
+
+    return tuple(Retrial(place.round, place.peer.hex(), came(place)) for place in sample)
 
 
 def cost(accepted: Accepted, until: Mapping[PeerId, int]) -> int:

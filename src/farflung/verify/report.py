@@ -25,13 +25,25 @@ class Reexecution(msgspec.Struct, frozen=True):
     breaks: tuple[str, ...] = ()
 
 
+class Retrial(msgspec.Struct, frozen=True):
+    """A contribution that the run's audits had condemned, trained again.
+
+    `came`: as its node had committed to it ("same"), otherwise ("other"), or not at all, since something before it in
+    the node's chain came out otherwise ("untold").
+    """
+
+    round: int
+    peer: str
+    came: str
+
+
 class Report(msgspec.Struct):
     """How often each kind of statement was recomputed and found true. Money in micro-credits.
 
     `audits`: contributions that were drawn and judged; their round went on without `owed` of them; `slashed`: nodes
     that lost their stake by it; `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs
     that it stands on, nearest first, of which `parents` were given and proved; behind those nothing is checked.
-    `receipt_files`: of the parties. `again`: what was trained again, where that was asked for.
+    `receipt_files`: of the parties. `again`, `retried`: what was trained again, where that was asked for.
     `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
     on it.
     """
@@ -59,6 +71,7 @@ class Report(msgspec.Struct):
     genesis: str = ""
     work: str = ""  # the job's class (job.proof)
     again: Reexecution | None = None
+    retried: tuple[Retrial, ...] | None = None
 
 
 def require(is_true: bool, code: str, what: str, cause: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 
 import click
 import msgspec
@@ -12,7 +13,7 @@ from farflung.app import asking, folder
 from farflung.app.cli.completing import run_names
 from farflung.app.local import chain_of
 from farflung.core.money import format_credits
-from farflung.verify.report import Reexecution, Report
+from farflung.verify.report import Reexecution, Report, Retrial
 from farflung.watch.text import say
 
 
@@ -38,17 +39,23 @@ from farflung.watch.text import say
     metavar="N",
     help="Which segments --audit draws; 1 without it.",
 )
+@click.option("--condemned", "retries", is_flag=True, help="Also train again what audits found false.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def verify_run(
-    name: str | None, parents: tuple[str, ...], rate: float | None, seed: int | None, as_json: bool
+    name: str | None,
+    parents: tuple[str, ...],
+    rate: float | None,
+    seed: int | None,
+    retries: bool,
+    as_json: bool,
 ) -> None:
     """Recompute a finished run from its exported log alone: merges, roots, signatures, receipts.
 
-    RUN: its name or folder; the newest by default. --audit trains from each peer's first round on, with the data in
-    the run's folder.
+    RUN: its name or folder; the newest by default. --audit and --condemned train from a peer's first round on, with
+    the data in the run's folder.
     """
     from farflung.app.export import read_export
-    from farflung.app.reexecuting import reexecute
+    from farflung.app.reexecuting import reexecute, retry
     from farflung.app.standing import find_exported
     from farflung.verify.reader import check_parents, prove_run
 
@@ -63,6 +70,8 @@ def verify_run(
     if rate is not None:
         work = reexecute(run, exported, proven, rate, 1 if seed is None else seed, _note)
         report.again = asyncio.run(work)
+    if retries:
+        report.retried = asyncio.run(retry(run, exported, proven, _note))
     lines = [msgspec.json.encode(report).decode()] if as_json else words(report)
     sys.stdout.write("\n".join(lines) + "\n")
 
@@ -81,6 +90,7 @@ def words(report: Report) -> list[str]:
         f" refunded {format_credits(report.refunded)}",
         *_standing(report),
         *_again(report.again),
+        *_retried(report.retried),
         f"Result   model  {report.model_hash}",
         f"Result   ledger {report.ledger_root}, from genesis {report.genesis[:16]}",
         *say("Result", f"the work is {report.work}"),
@@ -108,6 +118,19 @@ def _again(found: Reexecution | None) -> list[str]:
         )
         told += [f"Again    other bits from {place} on" for place in found.breaks]
     return told
+
+
+def _retried(found: Sequence[Retrial] | None) -> list[str]:
+    """Of each condemned contribution what came out here, for whoever has to judge it again."""
+    if found is None:
+        return []
+    came = {
+        "same": "comes out here as its node had committed to it: it was condemned wrongly",
+        "other": "comes out otherwise here too; on another kind of machine that alone proves nothing",
+        "untold": "cannot be told: what the node did before it comes out otherwise here",
+    }
+    told = [f"Again    round {each.round} of {each.peer[:8]} {came[each.came]}" for each in found]
+    return told or ["Again    nothing that this run went on with is condemned"]
 
 
 def _standing(report: Report) -> list[str]:
