@@ -17,6 +17,7 @@ from farflung.app.view import notebook
 from farflung.core.errors import RunError, SpecError, UsageError, VerificationError
 from farflung.core.events import AnyEvent, Began, Planned, RoundClosed
 from farflung.core.io.durable import write_atomic
+from farflung.verify.report import Report
 
 tree = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
 
@@ -152,7 +153,6 @@ def test_a_finished_run_is_tables_a_model_a_text_and_a_proof(finished: ff.Run) -
     assert sum(finished.payments["paid"]) == finished.result.paid
     assert finished.audits.height >= finished.result.segments_audited
     assert finished.verify().model_hash == finished.result.model_hash
-
     state, threads = torch.random.get_rng_state(), torch.get_num_threads()
     model = finished.model()
     x = torch.zeros((2, 16), dtype=torch.int64)
@@ -163,6 +163,17 @@ def test_a_finished_run_is_tables_a_model_a_text_and_a_proof(finished: ff.Run) -
     assert text != finished.sample("def ", 12, seed=2)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+@marked
+def test_a_run_is_trained_again_in_samples_where_a_loop_runs_and_where_none_does(finished: ff.Run) -> None:
+    async def cell() -> Report:
+        return finished.verify(audit=0.001, condemned=True)
+
+    for report in (finished.verify(audit=0.001, condemned=True), asyncio.run(cell())):
+        assert report.again is not None
+        assert (report.again.drawn, report.again.untold) == (1, 0)
+        assert report.retried == ()
 
 
 @marked

@@ -208,18 +208,28 @@ class Run:
         handed.on_ledger(self._files, found.data)
         return found
 
-    def verify(self) -> Report:
+    def verify(
+        self,
+        *,
+        audit: float | None = None,
+        seed: int = 1,
+        condemned: bool = False,
+        parents: Sequence[str | Path] = (),
+    ) -> Report:
         """Recomputes the run from its exported log alone: merges, roots, signatures, blocks, receipts.
 
+        audit: the share of all segments that is trained again, drawn by `seed`; None: none.
+        condemned: whether what the run's audits found false is trained again.
+        parents: the runs that it stands on, nearest first, to be proved as well.
+
         Counts what was found true (farflung.verify.report). Raises VerificationError at the first statement that
-        does not hold, RunError FF-APP-080 where the run has no complete export.
+        does not hold, RunError FF-APP-080 where a run has no complete export, -354 where it has no data.
         """
-        from farflung.app.export import read_export
         from farflung.app.local import chain_of
-        from farflung.verify.reader import verify_run
+        from farflung.app.proving import prove
 
         chain = chain_of(self._files, asking.resolve_again(self._files).spec)
-        return verify_run(read_export(self._files), chain)
+        return prove(self._files, chain, [str(parent) for parent in parents], audit, seed, condemned)
 
 
 def run(

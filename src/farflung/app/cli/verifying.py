@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 
@@ -54,24 +53,14 @@ def verify_run(
     RUN: its name or folder; the newest by default. --audit and --condemned train from a peer's first round on, with
     the data in the run's folder.
     """
-    from farflung.app.export import read_export
-    from farflung.app.reexecuting import reexecute, retry
-    from farflung.app.standing import find_exported
-    from farflung.verify.reader import check_parents, prove_run
+    from farflung.app.proving import prove
 
     if seed is not None and rate is None:
         raise click.UsageError("--seed goes with --audit")
     run = folder.find(asking.runs_folder(), name)
     spec = asking.resolve_again(run).spec if run.identity_file.exists() else None
     chain = chain_of(run, spec) if spec is not None else None
-    above, exported = [read_export(find_exported(parent)) for parent in parents], read_export(run)
-    proven = check_parents(prove_run(exported, chain), above)
-    report = proven.report
-    if rate is not None:
-        work = reexecute(run, exported, proven, rate, 1 if seed is None else seed, _note)
-        report.again = asyncio.run(work)
-    if retries:
-        report.retried = asyncio.run(retry(run, exported, proven, _note))
+    report = prove(run, chain, parents, rate, 1 if seed is None else seed, retries, _note)
     lines = [msgspec.json.encode(report).decode()] if as_json else words(report)
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -1,0 +1,50 @@
+"""A finished run in its folder held against itself, as far as a person asks for it: `verify-run`, and `Run.verify`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from farflung.app.export import read_export
+from farflung.app.folder import RunFolder
+from farflung.app.reexecuting import reexecute, retry
+from farflung.app.standing import find_exported
+from farflung.core.ids import Hash
+from farflung.verify.reader import check_parents, prove_run
+from farflung.verify.report import Report
+
+T = TypeVar("T")
+
+
+def prove(
+    run: RunFolder,
+    chain: Hash | None,
+    parents: Sequence[str] = (),
+    rate: float | None = None,
+    seed: int = 1,
+    condemned: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Recomputes a run, and those that it stands on; trains a share of it again, or what its audits condemned.
+
+    `tell` hears how far the training is. Raises VerificationError, RunError (app.export, app.reexecuting).
+    """
+    above, exported = [read_export(find_exported(parent)) for parent in parents], read_export(run)
+    proven = check_parents(prove_run(exported, chain), above)
+    if rate is not None:
+        proven.report.again = _done(reexecute(run, exported, proven, rate, seed, tell))
+    if condemned:
+        proven.report.retried = _done(retry(run, exported, proven, tell))
+    return proven.report
+
+
+def _done(work: Coroutine[Any, Any, T]) -> T:
+    """What comes of it; beside the loop where one runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1, "farflung") as beside:
+        return beside.submit(asyncio.run, work).result()
