@@ -115,14 +115,16 @@ def block(
     right: Sequence[str] = (),
     label_style: Style = Style.STRONG,
 ) -> list[Row]:
-    """Rows that start with `label` and hold the non-empty parts in order.
+    """Rows that start with `label` and hold the non-empty parts in order; none where nothing is to be said.
 
     `right`: what stands at the right end where there is room, else on a line of its own; the first that fits.
     A continued row matters less than the one before.
     """
     head = f"{clean(label, LABEL - 1):<{LABEL}}"
     room = max(1, columns - LABEL)
-    lines = _flow([part for part in parts if part.text], room, _between(columns)) or [_Line([Span("")])]
+    lines = _flow([part for part in parts if part.text], room, _between(columns))
+    if not lines and (label or right):
+        lines = [_Line([Span("")])]
     if right:
         _add_right(lines, right, room)
     rows: list[Row] = []
