@@ -122,7 +122,7 @@ def test_a_second_reader_trains_the_whole_run_again_to_the_same_bits(tiny: Any) 
     segments = 6 * 3  # of two peers' three rounds of three steps
     assert (found["drawn"], found["equal"], found["untold"]) == (segments, segments, 0)
     assert (found["trained"], found["contributions"]) == (6, 6)
-    assert "6 contributions are trained" in checked.errors
+    assert "6 contributions to be trained" in checked.errors
     assert report["receipt_files"] == 4
     assert command("verify-run", ended.result["run"], "--seed", "3").code == 2
 
