@@ -41,5 +41,7 @@ class Anchors:
                 hint="restore the run's folder from its newest copy",
             )
         blocks = await self._ledger.blocks()
-        height = next(b.header.height for b in blocks if any(op in signed.tx.ops for signed in b.txs))
-        return await self._ledger.unforeseen(height)
+        found = (b.header.height for b in blocks if any(op in signed.tx.ops for signed in b.txs))
+        return await self._ledger.unforeseen(
+            next(found, 0)
+        )  # 0: who was asked left it out, and no block is there

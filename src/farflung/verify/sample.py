@@ -6,9 +6,9 @@ later. A ledger of one validator adds nothing to the commitments (ledger.block.u
 arithmetic on hash bytes and is made for each peer alone: who else takes part, who is suspected and in which order one
 counts changes nobody's draw, and a second reader draws the same.
 
-What it does not stop: a coordinator that works with whoever proposes that block, or is the only validator. It can try
-times and orders until the draw is kind; at a rate q that takes about 1 / (1 - q) tries. Probation and flags are not to
-be tried.
+What it does not stop: a coordinator that works with whoever proposes that block, and tries times and orders until the
+draw is kind; and, where there is one validator only, the last to commit, told all others by the coordinator, who tries
+nonces. At a rate q that takes about 1 / (1 - q) tries. Probation and flags are not to be tried.
 """
 
 from __future__ import annotations
