@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from app_trees import Ended, Farflung, expect_gone, kill_tree, living
@@ -163,6 +164,15 @@ def test_a_finished_run_is_tables_a_model_a_text_and_a_proof(finished: ff.Run) -
     assert text != finished.sample("def ", 12, seed=2)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+@marked
+@pytest.mark.parametrize("asked", [{"audit": 0.0}, {"audit": 1.5}, {"audit": float("nan")}, {"seed": -1}])
+def test_a_share_or_a_seed_that_is_none_is_refused_before_anything_is_read(
+    finished: ff.Run, asked: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="FF-APP-391"):
+        finished.verify(**asked)
 
 
 @marked

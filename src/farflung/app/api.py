@@ -223,7 +223,8 @@ class Run:
         parents: the runs that it stands on, nearest first, to be proved as well.
 
         Counts what was found true (farflung.verify.report). Raises VerificationError at the first statement that
-        does not hold, RunError FF-APP-080 where a run has no complete export, -354 where it has no data.
+        does not hold, RunError FF-APP-080 where a run has no complete export, -354 where it has no data, and
+        UsageError FF-APP-391 for a share or a seed that is none.
         """
         from farflung.app.local import chain_of
         from farflung.app.proving import prove

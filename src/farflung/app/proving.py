@@ -11,6 +11,7 @@ from farflung.app.export import read_export
 from farflung.app.folder import RunFolder
 from farflung.app.reexecuting import reexecute, retry
 from farflung.app.standing import find_exported
+from farflung.core.errors import UsageError
 from farflung.core.ids import Hash
 from farflung.verify.reader import check_parents, prove_run
 from farflung.verify.report import Report
@@ -29,8 +30,16 @@ def prove(
 ) -> Report:
     """Recomputes a run, and those that it stands on; trains a share of it again, or what its audits condemned.
 
-    `tell` hears how far the training is. Raises VerificationError, RunError (app.export, app.reexecuting).
+    `tell` hears how far the training is. Raises UsageError FF-APP-391, and VerificationError or RunError (app.export,
+    app.reexecuting).
     """
+    if not 0 <= seed < 1 << 63 or (rate is not None and not 0 < rate <= 1):
+        raise UsageError(
+            "FF-APP-391",
+            "no segments can be drawn so",
+            cause=f"a share of {rate} by seed {seed}",
+            hint="a share is above 0 and at most 1, a seed 0 to 2^63 - 1",
+        )
     above, exported = [read_export(find_exported(parent)) for parent in parents], read_export(run)
     proven = check_parents(prove_run(exported, chain), above)
     if rate is not None:
