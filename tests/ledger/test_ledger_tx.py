@@ -8,18 +8,19 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.ledger import tx
+from farflung.ledger.form import fault_of
 
 
 def test_a_signed_transaction_reads_back():
     signed = World().sign(NODES[0], tx.NodeLeave(), tx.JobSettle(JOB))
     assert decode(encode(signed), tx.SignedTx, limits.TX_BYTES) == signed
-    assert tx.fault_of(signed) == ""
+    assert fault_of(signed) == ""
 
 
 def test_a_transaction_of_wrong_form_is_refused():
     signed = World().sign(NODES[0], tx.NodeLeave())
     for wrong in (replace(signed, tx=replace(signed.tx, version=2)), replace(signed, signature=b"short")):
-        assert tx.fault_of(wrong)
+        assert fault_of(wrong)
 
 
 def test_the_id_leaves_the_signature_out():

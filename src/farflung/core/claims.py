@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from farflung.core.codec import Wire
-from farflung.core.crypto import NS_ACK, NS_COMMITMENT, digest, is_signed
+from farflung.core.crypto import NS_ACK, NS_COMMITMENT, NS_PLANTED, digest, is_signed
 from farflung.core.ids import Hash, PeerId, Signature
 
 
@@ -43,6 +43,13 @@ def commitment_digest(
 ) -> Hash:
     """What a peer promises."""
     return digest(NS_COMMITMENT, job, peer, number(round), payload, number(weight), trace, nonce)
+
+
+def planted_digest(
+    job: Hash, peer: PeerId, round: int, payload: Hash, weight: int, trace: Hash, nonce: Hash
+) -> Hash:
+    """What a peer signs of a trace that it was asked to falsify: it promises nothing, and nobody is punished for it."""
+    return digest(NS_PLANTED, job, peer, number(round), payload, number(weight), trace, nonce)
 
 
 def is_commitment_signed(peer: PeerId, signature: Signature, job: Hash, round: int, promise: Hash) -> bool:

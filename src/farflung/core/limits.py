@@ -49,6 +49,8 @@ PLANNED_SEGMENTS: Final = (
     1 << 12
 )  # of a round whose audits are planned: each number of false ones is looked at
 
+TRACE_LEAVES: Final = 64 + 3  # of a round of 64 segments (core.claims)
+
 # Canonical graphs
 GRAPH_BYTES: Final = 16 * MIB
 CONSTANTS_BYTES: Final = 16 * MIB  # a module's own, shipped with its graph

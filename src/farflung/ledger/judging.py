@@ -15,7 +15,8 @@ from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_TX, is_signed
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash
-from farflung.ledger.tx import SignedTx, fault_within
+from farflung.ledger.form import fault_within
+from farflung.ledger.tx import SignedTx
 
 Stamp = tuple[Hash, bytes]  # a transaction's id and its signature
 Stamps = Container[Stamp]

@@ -10,14 +10,10 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-import msgspec
-
-from farflung.core import limits
-from farflung.core.codec import Wire, decode, encode
+from farflung.core.claims import Border
+from farflung.core.codec import Wire, encode
 from farflung.core.crypto import NS_OFFER, NS_TX, NS_TX_ID, NS_VERDICT, SigningKey, digest, is_signed
-from farflung.core.errors import ProtocolError
-from farflung.core.ids import ID_BYTES, SIGNATURE_BYTES, ZERO_HASH, Hash, PeerId, Signature
-from farflung.core.money import MAX_CREDITS
+from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.core.tolls import SignedPass, SignedReceipt
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
 from farflung.ledger.exclusions import Appeal, AppealVote, HostTampered
@@ -182,6 +178,37 @@ class JobSlash(Wire, frozen=True, tag="job_slash"):
     evidence: Hash
 
 
+class Plant(Wire, frozen=True):
+    """What a node answers when it is asked to falsify a trace: its true one, and the weights that it shows as its end.
+
+    `truth` is what it had committed to with `trace`, `leaves` are the hashes of all leaves of that, `end` the border
+    after the segment and `source` the one whose weights take the place of its own. `nonce` and `signature` are of
+    core.claims.planted_digest with the falsified trace (ledger.canaries).
+    """
+
+    truth: Claim
+    trace: Hash
+    leaves: tuple[Hash, ...]
+    end: Border
+    source: Border
+    nonce: Hash
+    signature: Signature
+
+
+class Canary(Wire, frozen=True):
+    """A plant, and what a verifier who did not know it for one found of it."""
+
+    plant: Plant
+    verdict: SignedVerdict
+
+
+class JobPerjury(Wire, frozen=True, tag="job_perjury"):
+    """A verifier of the job signed that a falsified segment holds: its stake and pay are lost, its lease ends."""
+
+    job: Hash
+    canary: Canary
+
+
 class JobFinish(Wire, frozen=True, tag="job_finish"):
     """The requester ends the work: `root` is the last recorded round's, `output` names the artefact."""
 
@@ -258,6 +285,7 @@ Op = (
     | Progress
     | JobDraw
     | JobSlash
+    | JobPerjury
     | JobFinish
     | JobSettle
     | JobCancel
@@ -335,50 +363,3 @@ def is_verdict_signed(signed: SignedVerdict) -> bool:
 def tx_id(tx: Tx | SignedTx) -> Hash:
     """The transaction's name. The signature has no part in it, so that no second signature makes a second name."""
     return digest(NS_TX_ID, encode(tx.tx if isinstance(tx, SignedTx) else tx))
-
-
-def fault_of(signed: SignedTx) -> str:
-    """What is wrong with the form of a transaction (types, sizes, ranges), or the empty text."""
-    try:
-        decode(encode(signed), SignedTx, limits.TX_BYTES)
-    except ProtocolError as error:
-        return error.cause or error.message
-    except (OverflowError, TypeError, ValueError):
-        return "it cannot be encoded"
-    return fault_within(signed)
-
-
-def fault_within(signed: SignedTx) -> str:
-    """The same of a transaction that was decoded from its canonical bytes: only its ranges are left to be looked at."""
-    tx = signed.tx
-    if tx.version != VERSION:
-        return f"version {tx.version} is not {VERSION}"
-    if not 1 <= len(tx.ops) <= limits.TX_OPS:
-        return f"{len(tx.ops)} operations, not 1 to {limits.TX_OPS}"
-    return "" if _is_in_range(signed) else "a number or an id is out of range"
-
-
-def _is_in_range(value: object) -> bool:
-    """Numbers lie in 0 .. 2^63 - 1, ids have 32 bytes, signatures 64, `data` any length, texts are addresses."""
-    if isinstance(value, int):
-        return 0 <= value <= MAX_CREDITS
-    if isinstance(value, bytes):
-        return len(value) == ID_BYTES
-    if isinstance(value, tuple):
-        return all(map(_is_in_range, value))
-    if isinstance(value, str):
-        return len(value.encode()) <= limits.ADDRESS_BYTES
-    if not isinstance(value, msgspec.Struct):
-        return False
-    for name in value.__struct_fields__:
-        item = getattr(value, name)
-        kind = type(item)  # most are numbers and bytes: a call for each would take as long as executing it
-        if kind is int:
-            if not 0 <= item <= MAX_CREDITS:
-                return False
-        elif kind is bytes:
-            if name != "data" and len(item) != (SIGNATURE_BYTES if name == "signature" else ID_BYTES):
-                return False
-        elif not _is_in_range(item):
-            return False
-    return True

@@ -13,10 +13,11 @@ from farflung.core.codec import encode
 from farflung.core.crypto import NS_TX, is_signed, is_small_order
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
+from farflung.ledger.form import fault_of
 from farflung.ledger.params import Params
 from farflung.ledger.rows import AccountRow
 from farflung.ledger.tables import Draft
-from farflung.ledger.tx import SignedTx, Transfer, Tx, fault_of
+from farflung.ledger.tx import SignedTx, Transfer, Tx
 
 
 def refusal(draft: Draft, signed: SignedTx, *, is_judged: bool) -> tuple[str, str] | None:

@@ -3,11 +3,13 @@
 Theory: as in `jobs`, each edge has one operation, one signer and one deadline, and the clock is an edge out of every
 state that holds money. The dispute row holds all that it is about, so a job that ends meanwhile is settled without
 it; and an accuser's stake stays locked until the last dispute that it is an accuser in has ended, so that nobody
-accuses and is gone.
+accuses and is gone. An accuser that is accused itself (the node that planted a canary may be) has no stake left for
+the disputes that it is an accuser in: what is taken once lies in its own dispute.
 
 | edge          | signer               | from     | to                    |
 |---------------|----------------------|----------|-----------------------|
 | JobSlash      | see `slash`          | -        | Open                  |
+| JobPerjury    | see `perjury`        | -        | Open                  |
 | DisputeAnswer | the accused          | Open     | Answered              |
 | JuryVote      | a juror, > 2/3 agree | Answered | Upheld, or Overturned |
 | Pinpoint      | see `pinpoint`       | Open, Answered | Played          |
@@ -180,7 +182,7 @@ def _close(draft: Draft, row: DisputeRow, state: DisputeState, *, due: int, slas
 def _punish(draft: Draft, row: DisputeRow, accuser: PeerId, *, gained: bool) -> int:
     """The stake of an accuser's lease, if it is still locked, is burnt, but for the accused's half where it gains."""
     lease = _lease(draft, row.job, accuser)
-    if not lease.is_locked:
+    if not _is_locked(draft, lease):
         return 0
     nodes.seize(draft, accuser, lease.stake, lease.stake)
     gain = lease.stake // 2 if gained else 0
@@ -203,9 +205,14 @@ def _let_go(draft: Draft, row: DisputeRow, accuser: PeerId) -> None:
     """One dispute less; frees the stake of a lease that was closed while this was the last one."""
     before = _lease(draft, row.job, accuser)
     lease = replace(before, disputes=before.disputes - 1)
-    if before.is_locked and not lease.is_locked:
+    if _is_locked(draft, before) and not lease.is_locked:
         nodes.unlock(draft, accuser, lease.stake)
     draft.put(lease)
+
+
+def _is_locked(draft: Draft, lease: LeaseRow) -> bool:
+    """Whether the stake is behind this lease still: an accusation of its own node takes it away for good."""
+    return lease.is_locked and draft.find(DisputeRow, lease.key) is None
 
 
 def _lease(draft: Draft, job: Hash, node: PeerId) -> LeaseRow:

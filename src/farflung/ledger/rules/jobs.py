@@ -10,6 +10,7 @@ out of every state that holds money; so no state can hold money for ever.
 | Progress    | requester | Running          | Running   |
 | JobDraw     | requester | Running          | Running   |
 | JobSlash    | requester or a verifier | Running, Output, Stopped | the same |
+| JobPerjury  | requester or the node that planted | Running, Output, Stopped | the same |
 | SettleMany  | anybody   | Running, Output, Stopped | the same |
 | JobFinish   | requester | Running          | Output    |
 | JobAttest   | anybody   | Output, Stopped  | the same  |
