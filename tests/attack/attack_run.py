@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from sim_ledger import MemoryLedger, genesis_of
 
 from farflung.app import objects, wire
 from farflung.app.archive import Archive, RunLog
+from farflung.app.arrivals import NO_BENCHMARKS
 from farflung.app.auditing import AuditTenancy
 from farflung.app.audits import Audits
 from farflung.app.coordinator import Coordinator
@@ -247,7 +248,13 @@ class Hostile(Member):
 class Run:
     """A coordinator with two honest members and a hostile one."""
 
-    def __init__(self, folder: Path, verifiers: Sequence[SigningKey] = VERIFIERS) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        verifiers: Sequence[SigningKey] = VERIFIERS,
+        benchmarks: Mapping[PeerId, int] = NO_BENCHMARKS,
+    ) -> None:
+        self.benchmarks = benchmarks
         self.home = Party(REQUESTER, folder / "home")
         self.outlook = Outlook()
         self.fanning = Fanning(Alone(credential_of(REQUESTER), Counter()), self.home.shelf, self.home.disk)
@@ -349,6 +356,7 @@ class Run:
             closed,
             lost,
             lambda _: 0.0,
+            self.benchmarks,
         )
         finished, public = await coordinator.run()
         assert (finished.rounds, finished.reason) == (SPEC.rounds, rounds.REASON_COMPLETE)

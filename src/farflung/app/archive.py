@@ -18,6 +18,7 @@ from farflung.store.objects import Manifest, open_object, seal
 from farflung.train import messages, snapshot
 from farflung.train.roundlog import (
     Closed,
+    Committed,
     Contribution,
     LogChain,
     Opened,
@@ -50,6 +51,10 @@ class RunLog:
         self.records.append(record)
         self.accepted.update(accepted_by_round([record]))
         self.promised.update(promised_by_round([record]))
+
+    def committed(self, round: int) -> Committed:
+        """The commitments of a round that has them: it lies near the end of the log."""
+        return next(r for r in reversed(self.records) if isinstance(r, Committed) and r.round == round)
 
     def close(self) -> None:
         """Closes the file."""

@@ -6,9 +6,11 @@ alone: who is in (train.window), and what RoundOpened assigns (train.pacing).
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from farflung.core.ids import PeerId
@@ -16,18 +18,25 @@ from farflung.core.units import Seconds
 from farflung.job.spec import JobSpec
 from farflung.train import pacing, rounds
 from farflung.train.pacing import Bounds, Measured, Pace
+from farflung.train.roundlog import Timed
 from farflung.train.rounds import Phase
 
 LEAST: Final = 1.0  # seconds that a window is open: no jitter of a line is worth a member's round
 
 Past = deque[float]
+NO_BENCHMARKS: Final[Mapping[PeerId, int]] = MappingProxyType({})
 
 
 class Arrivals:
-    """The clock of one job's rounds."""
+    """The clock of one job's rounds. `benchmarks`: FLOP/s of each node, as it offered itself."""
 
-    def __init__(self, spec: JobSpec, clock: Callable[[], float] = time.monotonic) -> None:
-        self._spec, self._clock = spec, clock
+    def __init__(
+        self,
+        spec: JobSpec,
+        clock: Callable[[], float] = time.monotonic,
+        benchmarks: Mapping[PeerId, int] = NO_BENCHMARKS,
+    ) -> None:
+        self._spec, self._benchmarks, self._clock = spec, benchmarks, clock
         self._opened = self._exchange_began = clock()
         self._place: tuple[int, Phase] = (-1, Phase.IDLE)
         self._seen: dict[PeerId, float] = {}  # in the open phase, seconds since the round was opened
@@ -58,6 +67,16 @@ class Arrivals:
         self._seen[peer] = max(took, seconds) if self._spec.sync.delay else took
         if state.phase is Phase.TRAIN:
             self._measured(state, peer, self._seen[peer])
+
+    def timed(self, peer: PeerId, *, is_resumed: bool) -> Timed | None:
+        """What the log says of the time until a commitment that is here now; None where the job does not judge it.
+
+        `is_resumed`: the round was opened in another session, nobody knows when.
+        """
+        if not self._spec.audit.speed:
+            return None
+        took = 0 if is_resumed else math.ceil(1000 * (self._clock() - self._opened))
+        return Timed(took, self._benchmarks.get(peer, 0))
 
     def passed_over(self, state: rounds.State, peer: PeerId) -> None:
         """A member has not trained in time. How long it would have taken nobody knows: it is tried with half."""

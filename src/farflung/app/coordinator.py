@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from farflung.app import wire
 from farflung.app.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
-from farflung.app.arrivals import Arrivals
+from farflung.app.arrivals import NO_BENCHMARKS, Arrivals
 from farflung.app.audits import Audits
 from farflung.app.chronicle import Chronicle
 from farflung.app.exchange import Exchange
@@ -36,6 +36,7 @@ from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 from farflung.verify.check import Check
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
+from farflung.verify.speed import suspected
 
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
 
@@ -65,13 +66,14 @@ class Coordinator:
         on_closed: OnClosed,
         on_lost: OnLost,
         patience: Callable[[PeerId], float] = lambda _: PATIENCE_SECONDS,
+        benchmarks: Mapping[PeerId, int] = NO_BENCHMARKS,
     ) -> None:
         self._terms, self._log, self._archive = terms, log, archive
         self._state, self._public, self._next_public = state, public, public
         self._audits, self._inspection, self._drop_anchor = audits, inspection, anchor
         self._exchange, self._journal, self._on_closed, self._on_lost = exchange, journal, on_closed, on_lost
         self._lines = Lines(dial, patience, self._is_counted)
-        self._arrivals = Arrivals(terms.spec)
+        self._arrivals = Arrivals(terms.spec, benchmarks=benchmarks)
         self._aside: set[PeerId] = set()  # passed over, and not back yet
         self._catching: dict[PeerId, asyncio.Lock] = {}
         self._at_work = defaultdict[PeerId | None, Tasks](Tasks)  # for each peer; None: for nobody
@@ -276,7 +278,8 @@ class Coordinator:
         self._promises[peer] = promise
         self._arrivals.arrived(self._state, peer, promise.seconds)
         self._chronicle.arrived(round, peer, "train")
-        self.post(rounds.GotCommitment(round, promise.commitment, promised))
+        timed = self._arrivals.timed(peer, is_resumed=round == self._resumed_round)
+        self.post(rounds.GotCommitment(round, promise.commitment, promised, timed))
 
     def _is_weight(self, peer: PeerId, weight: int) -> bool:
         return weight <= self._state.assigned.get(peer, 0) and self._terms.spec.is_weight(weight)
@@ -351,7 +354,8 @@ class Coordinator:
             if c.peer not in self._shares or round != self._state.round:
                 payload = self._archive.payload(c)
                 await self._inspection.check(Check(round, root, c, None, payload))
-        return await self._inspection.conclude(round, tuple(c.peer for c in accepted))
+        odd = await self._inspection.conclude(round, tuple(c.peer for c in accepted))
+        return suspected(self._terms.spec, self._log.committed(round), accepted, odd)
 
     async def _see_through(self, round: int) -> None:
         if not self._audits.is_flagged(round):

@@ -12,7 +12,7 @@ from typing import Final
 from farflung.app.archive import RunLog
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import Terms
-from farflung.train.roundlog import Audited, Beaconed, Commitment, Committed, Contribution
+from farflung.train.roundlog import Audited, Beaconed, Commitment, Contribution
 from farflung.verify import sample
 
 _NOBODY: Final[Mapping[PeerId, str]] = {}
@@ -25,9 +25,8 @@ class Draws:
         self._terms, self._log = terms, log
 
     def commitments(self, round: int) -> tuple[Commitment, ...]:
-        """Of a round that was committed: it lies near the end of the log."""
-        records = reversed(self._log.records)
-        return next(r.commitments for r in records if isinstance(r, Committed) and r.round == round)
+        """Of a round that was committed."""
+        return self._log.committed(round).commitments
 
     def anchor(self, round: int) -> Hash:
         """What the ledger is told of a committed round."""

@@ -341,6 +341,7 @@ class Requester:
             closed,
             self._crew.lost,
             self._crew.patience,
+            self._asks.benchmarks if self._asks is not None else {},
         )
         self._crew.follow(coordinator)
         if self._stop_asked:

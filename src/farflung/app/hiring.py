@@ -67,6 +67,11 @@ class Asks(msgspec.Struct, frozen=True):
     of: dict[Role, list[Ask]]
     addresses: dict[PeerId, wire.Address]
 
+    @property
+    def benchmarks(self) -> dict[PeerId, int]:
+        """FLOP/s that each provider offers, all threads of its worker together."""
+        return {a.peer: a.capabilities.flops * a.capabilities.threads for a in self.of[Role.TRAIN]}
+
 
 class Hired(msgspec.Struct, frozen=True):
     """Who signed, ascending, the keys that their leases' secrets are wrapped for, and what they say they run."""

@@ -20,6 +20,7 @@ from farflung.core import limits
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_OBJECT, digest
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
+from farflung.core.events import Warned
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable import write_atomic
 from farflung.core.layout import Layout
@@ -105,6 +106,7 @@ async def prepare(folder: RunFolder, worker: Worker, network: LocalNetwork, jour
     )
     write_atomic(folder.terms_file, encode(terms), "run.terms")
     _tell_class(journal, terms)
+    _tell_speed(journal, spec)
     return Prepared(terms, ready)
 
 
@@ -112,6 +114,14 @@ def _tell_class(journal: Journal, terms: Terms) -> None:
     """Once in a run, however often it is resumed."""
     if journal.timeline.classed is None:
         journal.emit(tracing.told(terms))
+
+
+def _tell_speed(journal: Journal, spec: JobSpec) -> None:
+    """Nodes of a local run share their machine, which no benchmark of one of them knows."""
+    if spec.audit.speed:
+        text = "audit.speed judges machines, and all nodes of this run share one"
+        hint = "whom it has audited may differ when the run is repeated; 0 judges nobody"
+        journal.emit(Warned(code="FF-APP-415", message=text, hint=hint))
 
 
 def _first(

@@ -88,6 +88,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "audit.segments": Range(1, 64),
     "audit.rate": Range(0, 1),
     "audit.probation": Range(0, limits.ROUNDS),
+    "audit.speed": Range(0, 100),
     "churn.quorum": Range(0.5, 1),
     "churn.grace": Range(0, 100),
     "churn.exchange": _SHARE,
@@ -112,6 +113,7 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
         hint = "set network.verifiers = 1, or audit.rate = 0 and audit.probation = 0"
         raise _refused(spec, told, "network.verifiers", "at least 1 while work is audited", hint)
     _check_proof(spec, told)
+    _check_speed(spec, told)
     for key in ("evaluate.tokens", "evaluate.final_tokens"):
         if value_of(spec, key) < spec.model.context:
             raise _refused(spec, told, key, f"at least model.context = {spec.model.context}")
@@ -147,6 +149,24 @@ def _check_proof(spec: JobSpec, origins: Origins) -> None:
     if proof.known(spec) and parse_credits(spec.unit_price) > proof.OUTCOME_PRICE:
         allowed = f'at most "{format_credits(proof.OUTCOME_PRICE)}" for work that is {proof.UNPROVEN}'
         raise _refused(spec, origins, "unit_price", allowed)
+
+
+def _check_speed(spec: JobSpec, origins: Origins) -> None:
+    """Whether claimed speed can be judged, where it is asked for (verify.speed)."""
+    if not spec.audit.speed:
+        return
+    rules = (
+        (spec.is_audited, "0 while nothing is audited"),
+        (spec.audit.speed >= 1, "0, or at least 1: nobody is suspicious at the speed of its benchmark"),
+        (
+            spec.model.kind == "gpt",
+            '0 unless model.kind = "gpt": what a token of another model costs is unknown',
+        ),
+        (not spec.sync.delay, "0 with sync.delay = 1: rounds are trained before the clock begins"),
+    )
+    for is_kept, allowed in rules:
+        if not is_kept:
+            raise _refused(spec, origins, "audit.speed", allowed, "leave speed out of [audit]")
 
 
 def _check_texts(spec: JobSpec, origins: Origins) -> None:

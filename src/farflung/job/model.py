@@ -23,6 +23,12 @@ def gpt_size(model: ModelSpec) -> int:
     return sum(math.prod(shape) for shape in gpt_shapes(model).values())
 
 
+def gpt_products(model: ModelSpec) -> int:
+    """Weights that each token is multiplied with: V D + 12 L D². The table of positions is only looked up."""
+    shapes = gpt_shapes(model).items()
+    return sum(math.prod(shape) for name, shape in shapes if len(shape) == 2 and name != "position.weight")
+
+
 def _block(name: str, width: int) -> Shapes:
     return {
         **_norm(f"{name}.norm1", width),

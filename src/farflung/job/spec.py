@@ -126,6 +126,8 @@ class AuditSpec(Wire, frozen=True):
     the encoding are repeated with probability `rate`, and always while fewer than `probation` contributions of the
     peer were accepted in a row: whoever was away begins anew.
 
+    `speed`: a contribution is also repeated where its peer committed so many times sooner than its machine's benchmark
+    allows (verify.speed); 0: not judged.
     `proof`: the class of the job (job.proof). `auto` is proven where work is audited and the model's step can be
     traced, and outcome only elsewhere; `proven` refuses what would be outcome only; `outcome` traces nothing.
     """
@@ -133,6 +135,7 @@ class AuditSpec(Wire, frozen=True):
     segments: int = 5
     rate: float = 0.1
     probation: int = 2
+    speed: float = 0.0
     proof: Literal["auto", "proven", "outcome"] = "auto"
 
 

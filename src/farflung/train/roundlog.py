@@ -69,16 +69,25 @@ class Contribution(Wire, frozen=True):
     stated: Stated = Stated()
 
 
+class Timed(Wire, frozen=True):
+    """How long the coordinator waited for a commitment, ms, and the node's benchmark, FLOP/s; 0: not known."""
+
+    took: int
+    flops: int
+
+
 class Committed(Wire, frozen=True, tag="committed"):
     """All commitments of a round: from here on payloads may be shown.
 
     `promised`: what each of them stands for, as its maker told the coordinator alone, in the same order; neither object
-    nor sandbox is named yet. By it is audited who is drawn and then shows nothing.
+    nor sandbox is named yet. By it is audited who is drawn and then shows nothing. `timed`: in the same order, where
+    the job judges claimed speed (verify.speed); measured, so that no two runs have the same.
     """
 
     round: int
     commitments: tuple[Commitment, ...]
     promised: tuple[Contribution, ...]
+    timed: tuple[Timed, ...] = ()
 
 
 class Beaconed(Wire, frozen=True, tag="beaconed"):

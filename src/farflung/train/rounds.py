@@ -103,8 +103,9 @@ def step(state: State, event: Event) -> Step:
     match event:
         case Begin():
             return _resume_phase(state)
-        case GotCommitment(round, commitment, promised):
-            return _keep(state, Phase.TRAIN, round, commitment.peer, "promises", (commitment, promised))
+        case GotCommitment(round, commitment, promised, timed):
+            said = (commitment, promised, timed)
+            return _keep(state, Phase.TRAIN, round, commitment.peer, "promises", said)
         case GotContribution(round, heavy) if heavy.weight > state.assigned.get(heavy.peer, heavy.weight):
             is_due = state.phase is Phase.REVEAL and round == state.round
             return _lose(state, heavy.peer) if is_due else (state, [])
@@ -172,7 +173,8 @@ def _close_train(state: State, effects: list[Effect]) -> Step:
     if not is_over:
         return state, [*effects, *told]
     promises = [state.promises[p] for p in sorted(state.in_round)]
-    record = Committed(state.round, tuple(c for c, _ in promises), tuple(p for _, p in promises))
+    timed = tuple(t for _, _, t in promises if t is not None)
+    record = Committed(state.round, tuple(c for c, _, _ in promises), tuple(p for _, p, _ in promises), timed)
     return _reveal(state, [*effects, Write(record), *told], record)
 
 

@@ -15,6 +15,7 @@ from farflung.train.roundlog import (
     Contribution,
     Finished,
     Record,
+    Timed,
 )
 
 
@@ -53,7 +54,7 @@ class State(msgspec.Struct, frozen=True):
     phase: Phase = Phase.IDLE
     root: Hash = Hash(b"")
     in_round: frozenset[PeerId] = frozenset()
-    promises: Mapping[PeerId, tuple[Commitment, Contribution]] = {}  # while the phase is TRAIN
+    promises: Mapping[PeerId, tuple[Commitment, Contribution, Timed | None]] = {}  # while the phase is TRAIN
     commitments: Mapping[PeerId, Commitment] = {}
     block: Hash = Hash(b"")  # what the round is drawn from, once it is in the log
     contributions: Mapping[PeerId, Contribution] = {}
@@ -85,6 +86,7 @@ class GotCommitment(msgspec.Struct, frozen=True):
     round: int
     commitment: Commitment
     promised: Contribution
+    timed: Timed | None = None  # where the job judges speed
 
 
 class GotBeacon(msgspec.Struct, frozen=True):

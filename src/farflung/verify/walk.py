@@ -33,6 +33,7 @@ from farflung.train.roundlog import (
 from farflung.train.rounds import REASON_COMPLETE
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
+from farflung.verify import speed
 from farflung.verify.audits import Audits
 from farflung.verify.check import flags
 from farflung.verify.commitments import is_commitment, is_root_signed, opens
@@ -63,7 +64,7 @@ class Walk:
         self._last: type[Record] | None = None
         self._members: Mapping[PeerId, int] = {}
         self._commitments: Mapping[PeerId, Commitment] = {}
-        self._promised: Sequence[Contribution] = ()
+        self._committed = Committed(0, (), ())
         self._block = ZERO_HASH
         self._accepted: tuple[Contribution, ...] = ()
 
@@ -89,6 +90,9 @@ class Walk:
                 self._open(round, members, (steps, density))
             case Committed(round, commitments, promised):
                 self._in_turn(round)
+                is_timed = speed.is_timed(self._terms.spec, record)
+                require(is_timed, "FF-VERI-145", f"round {round} times its commitments as it must not")
+                self._committed = record
                 self._commit(round, commitments, promised)
             case Beaconed(round, block):
                 self._in_turn(round)
@@ -156,7 +160,6 @@ class Walk:
             require(is_kept, "FF-VERI-131", f"a commitment of round {round} stands for something else")
             is_light = c.weight <= self._members[c.peer] and self._terms.spec.is_weight(c.weight)
             require(is_light, "FF-VERI-016", f"a weight of round {round} is too large")
-        self._promised = promised
 
     def _accept(self, round: int, contributions: tuple[Contribution, ...]) -> None:
         is_drawn = self._last is Beaconed
@@ -174,7 +177,7 @@ class Walk:
     def _close(self, round: int, root: Hash, signatures: Sequence[tuple[PeerId, Signature]]) -> None:
         parts = [self._part(c) for c in self._accepted]
         luck = beacon(anchor(self._terms.id, round, self._commitments.values()), self._block)
-        self._audits.drawn(round, luck, self._promised, self._accepted, self._flags(parts))
+        self._audits.drawn(round, luck, self._committed.promised, self._accepted, self._flags(parts))
         self._public = self._sync.apply(self._public, self._terms.layout, parts)
         self._report.merges += 1
         self._root(round + 1, root)
@@ -195,7 +198,8 @@ class Walk:
         spread = [sync.spread(state.round, layout, v) for v in values]
         found = [Part(p.peer, p.weight, v) for p, v in zip(parts, spread, strict=True)]
         stated = {c.peer: c.stated for c in self._accepted}
-        return flags(layout, found, is_chosen=sync.spec.sync.codec == "topk", stated=stated)
+        odd = flags(layout, found, is_chosen=sync.spec.sync.codec == "topk", stated=stated)
+        return speed.suspected(self._terms.spec, self._committed, self._accepted, odd)
 
     def _part(self, c: Contribution) -> messages.Part:
         payload = self._exported.payload(c.payload)
