@@ -19,6 +19,7 @@ POWERS: dict[str, set[str]] = {
     "Progress": {"jobs", "leases", "epochs"},
     "JobDraw": {"jobs"},
     "JobSlash": PAYS | {"disputes", "pinpoints"} | OUT,
+    "JobPerjury": PAYS | {"disputes"} | OUT,
     "JobFinish": {"jobs"},
     "JobSettle": PAYS,
     "JobCancel": PAYS,

@@ -32,6 +32,7 @@ from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.params import Params
 from farflung.ledger.results import Applied, Outcome
 from farflung.ledger.rows import AccountRow, ChannelRow, JobRow, KeyRow, LeaseRow, NodeRow
+from farflung.ledger.rules.disputes import is_locked
 from farflung.ledger.seats import ValidatorRow, ValidatorState
 from farflung.ledger.state import State, apply_block, total_money
 from farflung.ledger.statements import Entry, explained, opening
@@ -128,7 +129,8 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def nodes_know_their_locks(self) -> None:
         for node in self.world.state.rows(NodeRow):
-            held = [row for row in self.world.state.rows(LeaseRow) if row.node == node.node and row.is_locked]
+            leases = [row for row in self.world.state.rows(LeaseRow) if row.node == node.node]
+            held = [row for row in leases if is_locked(self.world.state, row)]
             assert (node.leases, node.locked) == (len(held), sum(row.stake for row in held))
 
     @invariant()
@@ -162,9 +164,15 @@ class Machine(RuleBasedStateMachine):
                 assert row.key not in self.closed
             else:
                 assert self.closed.setdefault(row.key, row) == row
-                assert row.evidence == ZERO_HASH or row.paid == 0 or row.role == tx.Role.AUDIT
+                assert row.evidence == ZERO_HASH or row.paid == 0 or self.has_accused(row)
             assert row.earned <= row.units_max
             assert row.paid <= row.units_max * row.unit_price
+
+    def has_accused(self, row: LeaseRow) -> bool:
+        """It may lose its stake for that after it was paid."""
+        return any(
+            row.job == said.job and row.node in said.accusers for said in self.world.state.rows(DisputeRow)
+        )
 
     @invariant()
     def no_dispute_lasts_longer_than_it_may(self) -> None:

@@ -18,6 +18,7 @@ from farflung.ledger.rows import (
     NodeRow,
     NodeState,
 )
+from farflung.ledger.rules.disputes import is_locked
 from farflung.ledger.seats import CommitteeRow, ValidatorRow
 from farflung.ledger.state import State
 from farflung.ledger.tables import params_of
@@ -43,7 +44,7 @@ def books(state: State) -> dict[str, object]:
         "leases": {
             (row.job, row.node): (
                 (row.units, row.vouched, row.role, row.slashed, row.evidence != ZERO_HASH),
-                (row.is_open, row.is_locked, row.disputes),
+                (row.is_open, is_locked(state, row), row.disputes),
             )
             for row in state.rows(LeaseRow)
         },

@@ -9,6 +9,7 @@ import copy
 from typing import Any
 
 from naive_base import TOP, No, need, numbers_in, of_small_order
+from naive_canaries import NaiveCanaries
 from naive_exclusions import NaiveExclusions
 from naive_pay import LIVE, NaivePay
 from naive_seats import NaiveSeats
@@ -21,7 +22,7 @@ from farflung.ledger.block import Genesis
 BOOKS = ("money", "nodes", "jobs", "keys", "channels", "disputes", "out", "seats", "moved", "amended")
 
 
-class Naive(NaiveSeats, NaiveExclusions, NaivePay):
+class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
     def __init__(self, genesis: Genesis) -> None:
         self.chain = genesis.chain
         self.now = genesis.time

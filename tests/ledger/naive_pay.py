@@ -145,22 +145,26 @@ class NaivePay:
             taken = taken * job["law"].withheld_permille // 1000
         lease["over"], lease["locked"] = True, False
         self.nodes[op.node]["free"] += lease["stake"] - taken
-        accusers = sorted(v.verifier for v in said)
+        self.accuse(op.job, op.node, taken, sorted(v.verifier for v in said), op.evidence)
+
+    def accuse(self, name: bytes, node: bytes, taken: int, accusers: list[bytes], evidence: bytes) -> None:
+        job = self.jobs[name]
+        lease = job["leases"][node]
         if job["law"].dispute_ms == 0:
-            self.bounty(op.node, taken, accusers, is_lie=taken == lease["stake"])
+            self.bounty(node, taken, accusers, is_lie=taken == lease["stake"])
             lease["slashed"], lease["lost"] = True, taken
-            self.put_out(op.job, op.node, op.evidence, is_lie=taken == lease["stake"], final=False)
+            self.put_out(name, node, evidence, is_lie=taken == lease["stake"], final=False)
             return
         most = lease["max"] * lease["price"]
         job["escrow"] -= most
-        self.disputes[op.job, op.node] = {
+        self.disputes[name, node] = {
             "state": "open",
             "accusers": accusers,
             "taken": taken,
             "pay": most,
             "bond": 0,
             "opened": self.now,
-            "evidence": op.evidence,
+            "evidence": evidence,
             "deadline": self.now + job["law"].dispute_ms,
             "votes": {},
         }

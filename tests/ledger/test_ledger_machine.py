@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import settings
+from machine_canaries import CanaryRules
 from machine_jobs import JobRules
 from machine_money import MoneyRules
 from machine_out import OutRules
@@ -12,15 +13,15 @@ from machine_seats import SeatRules
 
 pytestmark = pytest.mark.timeout(700)  # a history that fails is shortened for up to 300 s, and only then told
 
-MIXINS = (MoneyRules, JobRules, PayRules, OutRules, SeatRules)
+MIXINS = (MoneyRules, JobRules, PayRules, CanaryRules, OutRules, SeatRules)
 
 
-class Ledger(MoneyRules, JobRules, PayRules, OutRules, SeatRules):
+class Ledger(MoneyRules, JobRules, PayRules, CanaryRules, OutRules, SeatRules):
     """All operations by several actors, likely and unlikely to succeed, several to a block."""
 
 
-class Pay(PayRules, OutRules):
-    """Vouchers, windows, disputes and exclusions alone, so that their states are deep."""
+class Pay(PayRules, CanaryRules, OutRules):
+    """Vouchers, windows, disputes, canaries and exclusions alone, so that their states are deep."""
 
 
 TestLedger = Ledger.TestCase

@@ -32,6 +32,7 @@ from farflung.ledger.disputes import DisputeAnswer, DisputeState, JuryVote
 from farflung.ledger.pinpoint import NO_ACCOUNT, Stage
 from farflung.ledger.results import Outcome
 from farflung.ledger.rows import AccountRow, JobRow
+from farflung.ledger.rules.disputes import is_locked
 from farflung.ledger.rules.slash import EXCESS_EXACT
 from farflung.ledger.statements import What, explained, held_by
 from farflung.ledger.tx import JobCancel, SignedTx
@@ -315,7 +316,7 @@ def test_the_game_outlasts_its_job():
     game.begun().send(after=4_000)
     game.must(REQUESTER, JobCancel(game.job_id))
     assert (game.job(game.job_id).escrow, game.about.state) == (0, DisputeState.PLAYED)
-    assert [game.lease(key, game.job_id).is_locked for key in VERIFIERS] == [True, True]
+    assert [is_locked(game.state, game.lease(key, game.job_id)) for key in VERIFIERS] == [True, True]
     assert game.played().about.state == DisputeState.UPHELD
     assert [game.node(key).locked for key in VERIFIERS] == [0, 0]
 

@@ -170,9 +170,9 @@ class LeaseRow(Wire, frozen=True):
     """One node in one job. `previous` chains the job's leases, newest first.
 
     `units` is what Progress recorded, `vouched` the most that a tally said (both since the job began). A lease that
-    slashing ended names its `evidence`; its stake lost `slashed`, and its units are forfeited. The stake of a verifier
-    stays locked while it is an accuser in `disputes` that are pending, even when the lease is closed. `attests` is its
-    offer's.
+    slashing ended names its `evidence`; its stake lost `slashed`, and its units are forfeited. The stake of an accuser
+    stays locked while `disputes` that it is one in are pending, even when the lease is closed (rules.disputes).
+    `attests` is its offer's.
     """
 
     TABLE = "leases"
@@ -202,11 +202,6 @@ class LeaseRow(Wire, frozen=True):
     def earned(self) -> int:
         """Units that it is paid for."""
         return max(self.units, self.vouched)
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether its stake is behind it still."""
-        return self.is_open or (self.disputes > 0 and self.evidence == ZERO_HASH)
 
     @property
     def money(self) -> int:

@@ -20,7 +20,16 @@ from farflung.ledger.disputes import DisputeRow, DisputeState
 from farflung.ledger.exclusions import ExclusionRow
 from farflung.ledger.judging import TRUSTED, UNJUDGED, Stamps
 from farflung.ledger.pinpoint import PinpointRow
-from farflung.ledger.rows import NOBODY, AccountRow, ChannelRow, JobRow, LeaseRow, NodeRow, Row
+from farflung.ledger.rows import (
+    NOBODY,
+    AccountRow,
+    ChannelRow,
+    JobRow,
+    LeaseRow,
+    NodeRow,
+    Row,
+    lease_key,
+)
 from farflung.ledger.rules.bounties import finders_of, share_of
 from farflung.ledger.seats import ValidatorAccuse, ValidatorRow
 from farflung.ledger.state import State, Step, apply_block, genesis_state
@@ -200,10 +209,13 @@ def _moves(step: Step, payee: PeerId, changes: Sequence[_Change]) -> Iterator[En
 
 
 def _fresh_losses(changes: Sequence[_Change]) -> Iterator[LeaseRow]:
-    """Leases of accusers that lost their stake in this step."""
+    """Leases of accusers that lost their stake in this step: what the accused of a dispute loses is none of these."""
+    disputes = [row for _, row in changes if isinstance(row, DisputeRow)]
+    accused = {row.key for row in disputes}
+    accusers = {lease_key(row.job, accuser) for row in disputes for accuser in row.accusers}
     for was, lease in changes:
         before = was.slashed if isinstance(was, LeaseRow) else 0
-        if isinstance(lease, LeaseRow) and lease.role == Role.AUDIT and lease.slashed > before:
+        if isinstance(lease, LeaseRow) and lease.key in accusers - accused and lease.slashed > before:
             yield lease
 
 
@@ -222,14 +234,22 @@ def _of_node(step: Step, before: Row | None, row: NodeRow, is_disputed: bool, lo
     stake = row.stake - (before.stake if isinstance(before, NodeRow) else 0) + lost
     if is_disputed:
         return
-    if isinstance(step.op, ops.JobSlash):
+    if isinstance(step.op, ops.JobSlash | ops.JobPerjury):
+        finders = _finders_at_once(step.op)
         taken = (before.money if before else 0) - row.money
         yield Entry(row.node, What.SLASHED, 0, stake, about=step.op.job)
-        for signed in step.op.verdicts:
-            share = taken // len(step.op.verdicts)  # 0 of what is burnt whole
-            yield Entry(signed.verdict.verifier, What.BOUNTY, share, other=row.node, about=step.op.job)
+        for finder in finders:
+            share = taken // len(finders)  # 0 of what is burnt whole
+            yield Entry(finder, What.BOUNTY, share, other=row.node, about=step.op.job)
     elif stake:
         yield Entry(row.node, What.BONDED if stake > 0 else What.FREED, -stake, stake)
+
+
+def _finders_at_once(op: ops.JobSlash | ops.JobPerjury) -> Sequence[PeerId]:
+    """Who gets the bounty of an accusation that nobody may answer: the verifiers, or the node that planted."""
+    if isinstance(op, ops.JobPerjury):
+        return [op.canary.verdict.verdict.node]
+    return [signed.verdict.verifier for signed in op.verdicts]
 
 
 def _of_dispute(before: Row | None, row: DisputeRow, changes: Sequence[_Change]) -> Iterator[Entry]:

@@ -52,6 +52,9 @@ def told(op: ops.Op) -> str:
             return f"fix what was committed to in round {number} of job {short(job)}, before audits are drawn"
         case ops.JobSlash(job, node, _, verdicts, _):
             return f"accuse {short(node)} in job {short(job)}, by {many(len(verdicts), 'verdict')}"
+        case ops.JobPerjury(job, canary):
+            who = short(canary.verdict.verdict.verifier)
+            return f"show that verifier {who} called planted work true in job {short(job)}"
         case ops.JobFinish(job, _, output):
             return f"hand over {short(output)}, the output of job {short(job)}"
         case ops.JobSettle(job):

@@ -37,7 +37,7 @@ from farflung.ledger.rules import bounties, exclusions, nodes
 from farflung.ledger.rules.accounts import deposit, withdraw
 from farflung.ledger.rules.jobs import known
 from farflung.ledger.rules.validators import owners
-from farflung.ledger.tables import Draft, params_of
+from farflung.ledger.tables import Draft, State, params_of
 
 
 def open_(
@@ -182,7 +182,7 @@ def _close(draft: Draft, row: DisputeRow, state: DisputeState, *, due: int, slas
 def _punish(draft: Draft, row: DisputeRow, accuser: PeerId, *, gained: bool) -> int:
     """The stake of an accuser's lease, if it is still locked, is burnt, but for the accused's half where it gains."""
     lease = _lease(draft, row.job, accuser)
-    if not _is_locked(draft, lease):
+    if not is_locked(draft, lease):
         return 0
     nodes.seize(draft, accuser, lease.stake, lease.stake)
     gain = lease.stake // 2 if gained else 0
@@ -205,14 +205,17 @@ def _let_go(draft: Draft, row: DisputeRow, accuser: PeerId) -> None:
     """One dispute less; frees the stake of a lease that was closed while this was the last one."""
     before = _lease(draft, row.job, accuser)
     lease = replace(before, disputes=before.disputes - 1)
-    if _is_locked(draft, before) and not lease.is_locked:
+    if is_locked(draft, before) and not is_locked(draft, lease):
         nodes.unlock(draft, accuser, lease.stake)
     draft.put(lease)
 
 
-def _is_locked(draft: Draft, lease: LeaseRow) -> bool:
-    """Whether the stake is behind this lease still: an accusation of its own node takes it away for good."""
-    return lease.is_locked and draft.find(DisputeRow, lease.key) is None
+def is_locked(view: State | Draft, lease: LeaseRow) -> bool:
+    """Whether the stake is behind this lease still. What an accusation of its own node took away is not."""
+    if lease.is_open:
+        return True
+    is_accuser = lease.disputes > 0 and lease.evidence == ZERO_HASH
+    return is_accuser and view.find(DisputeRow, lease.key) is None
 
 
 def _lease(draft: Draft, job: Hash, node: PeerId) -> LeaseRow:
