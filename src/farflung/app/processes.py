@@ -206,7 +206,7 @@ class Processes:
         peer = self._providers.get(name)
         if peer is not None:
             self._keeper.tell(REQUESTER, {"do": "lost", "peer": peer.hex(), "reason": why})
-            return is_crash and peer.hex() not in self._journal.timeline.caught
+            return is_crash and not self._is_out(peer)
         if name == REQUESTER and self._outcome is not None and self._outcome.done():
             return False  # its work is done
         if failure is not None and not is_crash:
@@ -214,6 +214,11 @@ class Processes:
                 return False
             raise failure if name == REQUESTER else _ended(name, why)
         return True
+
+    def _is_out(self, peer: PeerId) -> bool:
+        """Whether a provider was caught, and has no dispute to play any more: silent, it would lose it."""
+        caught = self._journal.timeline.caught.get(peer.hex())
+        return caught is not None and not caught.pending
 
     def may_miss(self, name: str, why: str) -> bool:
         """Whether the run goes on without this process: it is a relay, and another one is there."""
@@ -231,8 +236,10 @@ class Processes:
             child.order(_meeting(self._ledger))
         if child.name in self._nodes:
             await child.ask({"do": "register"}, "registered")
-            if child.name in self._providers:  # a verifier is dialled when there is work for it
-                self._keeper.tell(REQUESTER, {"do": "back", "peer": self._peers[child.name].hex()})
+            peer = self._peers[child.name]
+            # A verifier is dialled when there is work for it, who was caught has a dispute left and no work.
+            if child.name in self._providers and peer.hex() not in self._journal.timeline.caught:
+                self._keeper.tell(REQUESTER, {"do": "back", "peer": peer.hex()})
         elif child.name == REQUESTER and self._stop_asked:
             child.order({"do": "stop"})
 
