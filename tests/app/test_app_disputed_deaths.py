@@ -82,11 +82,11 @@ def test_an_accused_that_denied_and_then_has_nothing_to_say_loses_by_the_clock(t
     assert ended.result["slashed"] == ruled["slashed"] > 0
 
 
-def test_a_committee_plays_it_to_one_element_though_a_validator_is_killed(tmp_path: Path) -> None:
+def test_a_committee_plays_it_to_one_element_though_validators_are_killed(tmp_path: Path) -> None:
     def meddle(run: Path) -> None:
-        validators = [event["peer"] for event in told(run, "process") if event["role"] == "validator"]
+        validators = {event["peer"] for event in told(run, "process") if event["role"] == "validator"}
         assert len(validators) == 4
-        kill(run, validators[-1])
+        kill(run, min(validators))
 
     drawn = "--set audit.rate=1 --set rounds=8"  # its cheater is, whatever the blocks' ids
     words = (*WORDS, "--validators", "4", *drawn.split())
