@@ -45,7 +45,6 @@ from farflung.core import merkle
 from farflung.core.canon.program import Program
 from farflung.core.claims import Border
 from farflung.core.codec import encode
-from farflung.core.crypto import SigningKey
 from farflung.core.ids import Signature
 from farflung.ledger import canaries, tx
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
@@ -199,6 +198,22 @@ def test_a_round_of_too_few_or_too_many_segments_has_no_canary(segments: int) ->
     rows = borders(segments=segments)
     made = signed_plant(A, rows, 0, source=segments)
     op = perjury(world, V, A, made, segment=0)
+    refused(world, op, "no segment")
+
+
+@pytest.mark.parametrize("segment", [SEGMENTS, SEGMENTS + 1, 2**62])
+def test_what_is_no_border_is_the_end_of_no_segment(segment: int) -> None:
+    """A node may have committed to anything in the place of its statistics."""
+    world, rows = audited(), borders()
+    leaves, end = [*leaves_of(rows)], replace(rows[END], index=segment + 1)
+    if end.index < len(leaves):
+        leaves[end.index] = merkle.leaf_hash(end.index, encode(end))
+    source = rows[canaries.source_of(segment, SEGMENTS)] if segment <= SEGMENTS + 1 else rows[SOURCE]
+    trace = merkle.root_of_hashes(leaves)
+    bare = replace(plant(A), leaves=tuple(leaves), trace=trace, end=end, source=source)
+    made = sign_plant(A, bare, A) if end.index < len(leaves) else bare
+    trace = canaries.planted_root(made) if end.index < len(leaves) else trace
+    op = tx.JobPerjury(JOB, tx.Canary(made, found(world, V, A, None, segment=segment, trace=trace).verdict))
     refused(world, op, "no segment")
 
 

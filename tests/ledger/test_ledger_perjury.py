@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from ledger_canary import perjury, plant
 from ledger_world import (
@@ -130,6 +132,18 @@ def test_statements_explain_where_the_stake_went(params: Params) -> None:
     assert told[V.public, What.SLASHED] == (0, -50, JOB)
     assert told[A.public, What.BOUNTY] == (25, 0, JOB)
     assert not {What.UNEXPLAINED, What.BONDED, What.FREED} & {e.what for e in entries}
+
+
+def test_a_node_that_is_accused_and_an_accuser_when_the_clock_ends_both_is_told_of_once() -> None:
+    world = audited(DISPUTED)
+    said = world.sign(REQUESTER, perjury(world, V, A), world.accuse(A))
+    assert type(world.send(said)[0]).__name__ == "Failed"  # V accuses no more
+    assert world.do(REQUESTER, perjury(world, V, A), world.accuse(A, W)) == "ok"
+    _, entries = explained(world.state, world.state.time + DISPUTE, [], VALIDATOR.public)
+    told = Counter((e.account, e.what, e.amount, e.held) for e in entries)
+    assert told[A.public, What.SLASHED, 0, -100] == told[V.public, What.SLASHED, 0, -50] == 1
+    assert told[A.public, What.BOUNTY, 25, 0] == told[W.public, What.BOUNTY, 50, 0] == 1
+    assert not {What.UNEXPLAINED, What.BONDED} & {e.what for e in entries}
 
 
 # Who, whom, when
