@@ -32,7 +32,7 @@ from farflung.app.archive import Archive, RunLog
 from farflung.app.arrivals import NO_BENCHMARKS
 from farflung.app.auditing import AuditTenancy
 from farflung.app.audits import Audits
-from farflung.app.coordinator import Coordinator
+from farflung.app.coordinator import NO_ATTESTATIONS, Coordinator
 from farflung.app.exchange import Exchange, Outlook
 from farflung.app.fanning import Fanning
 from farflung.app.journal import Journal
@@ -253,8 +253,9 @@ class Run:
         folder: Path,
         verifiers: Sequence[SigningKey] = VERIFIERS,
         benchmarks: Mapping[PeerId, int] = NO_BENCHMARKS,
+        attested: Mapping[PeerId, Hash] = NO_ATTESTATIONS,
     ) -> None:
-        self.benchmarks = benchmarks
+        self.benchmarks, self.attested = benchmarks, attested
         self.home = Party(REQUESTER, folder / "home")
         self.outlook = Outlook()
         self.fanning = Fanning(Alone(credential_of(REQUESTER), Counter()), self.home.shelf, self.home.disk)
@@ -357,6 +358,7 @@ class Run:
             lost,
             lambda _: 0.0,
             self.benchmarks,
+            self.attested,
         )
         finished, public = await coordinator.run()
         assert (finished.rounds, finished.reason) == (SPEC.rounds, rounds.REASON_COMPLETE)

@@ -69,7 +69,7 @@ class Node(Party):
         self, key: SigningKey, folder: Path, twist: Callable[[Any], Any] = lambda said: said
     ) -> None:
         super().__init__(key, folder)
-        self.twist, self.lease_key = twist, LeaseKey()
+        self.twist, self.lease_key, self.image = twist, LeaseKey(), ROOT
         self.opened: bytes | None = None
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
@@ -80,7 +80,7 @@ class Node(Party):
         p = decode(body, wire.Proposal, 10**6)
         money = (p.unit_price, p.stake, p.units_max, p.expires)
         runs = ("3.11.7", FACTS.torch, FACTS.system, FACTS.machine, FACTS.threads, "limits")
-        said = Attestation(p.chain, p.terms.id, self.key.public, ROOT, *runs)
+        said = Attestation(p.chain, p.terms.id, self.key.public, self.image, *runs)
         named = attestation_hash(said)
         signed = sign_offer(self.key, Offer(p.chain, p.terms.id, self.key.public, *money, p.role, named))
         lease_key = self.lease_key.public
@@ -115,6 +115,7 @@ class Scene:
         self.events: list[AnyEvent] = []
         self.journal = Journal(folder / "events.jsonl", 0.0, [lambda event, _: self.events.append(event)])
         self.ledger = Ledger()
+        self.job = JOB
 
     async def dial(self, peer: PeerId) -> Connection:
         return await self.home.endpoint.dial(peer, *self.places[peer])
@@ -127,7 +128,7 @@ class Scene:
 
     async def _hire(self) -> Hired:
         asks = Asks({Role.TRAIN: _asks(self.nodes), Role.AUDIT: _asks(self.judges)}, {})
-        return await hire(self.ledger, JOB, BUDGET, asks, self.dial, self.journal)  # type: ignore[arg-type]
+        return await hire(self.ledger, self.job, BUDGET, asks, self.dial, self.journal)  # type: ignore[arg-type]
 
     async def start(self) -> list[PeerId]:
         empty = self.home.put(b"")
@@ -361,3 +362,17 @@ def test_an_attestation_is_of_its_own_lease_and_of_what_the_offer_names(
         assert EVE.public not in here.hired.attested
 
     scene(test, twist)
+
+
+def test_a_node_that_attests_another_image_than_the_job_asks_for_is_not_hired(scene: Any) -> None:
+    """Whatever it says of itself when it is asked: the requester looks as well."""
+
+    async def test(here: Scene) -> None:
+        here.job = replace(JOB, image=ROOT, spec=replace(SPEC, network=replace(SPEC.network, image="mine")))
+        here.nodes[2].image = HASH
+        assert await here.hire() == sorted(key.public for key in HONEST)
+        assert here.reasons() == [(EVE.public.hex(), "FF-APP-417")]
+        (schedule,) = here.ledger.submitted
+        assert EVE.public not in {o.offer.node for o in schedule.offers}
+
+    scene(test)

@@ -87,7 +87,7 @@ def test_every_key_of_a_job_and_every_field_of_its_terms_is_under_its_id() -> No
     assert len(ids | {TERMS.id}) == len(KEYS) + 1
     assert set(asdict(TERMS)) == {
         "spec", "dataset", "module", "layout", "requester", "initial_root", "tolerance", "lineage",
-        "dtype", "stake", "program", "unproven",
+        "dtype", "stake", "program", "unproven", "image",
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from verify_story import (
 
 from farflung.core.crypto import digest
 from farflung.core.errors import VerificationError
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.train.roundlog import (
     Accepted,
     Closed,
@@ -232,3 +232,21 @@ def test_a_signature_under_something_else_is_refused(about: str) -> None:
         return replace(record, signatures=(forged, *record.signatures[1:]))
 
     refused(Story({"closed": only(2, lie)}), "FF-VERI-018")
+
+
+@pytest.mark.parametrize("image", ["any", "mine"])
+def test_terms_that_name_an_image_otherwise_than_the_job_asks_are_refused(image: str) -> None:
+    asked = replace(SPEC, network=replace(SPEC.network, image=image))
+    told = Hash(bytes(32)) if image == "mine" else OTHER
+    refused(Story({"terms": lambda terms: replace(terms, image=told)}, spec=asked), "FF-VERI-146")
+
+
+def test_submissions_that_name_what_their_lease_does_not_are_counted_and_not_refused() -> None:
+    """A node that was changed since it took its lease says so."""
+
+    def lie(record: Accepted) -> Accepted:
+        first, *others = record.contributions
+        return replace(record, contributions=(replace(first, attests=OTHER), *others))
+
+    honest, changed = verify_run(Story().export()), verify_run(Story({"accepted": only(1, lie)}).export())
+    assert (honest.attested, changed.attested) == (honest.commitments, honest.commitments - 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from farflung.app import wire
@@ -27,7 +28,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, ProtocolError, RunError, VerificationError
 from farflung.core.events import Left, Reexecuted
-from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.ids import ID_BYTES, ZERO_HASH, Hash, PeerId
 from farflung.core.io.tasks import Tasks
 from farflung.job.spec import Terms
 from farflung.train import rounds
@@ -39,6 +40,8 @@ from farflung.verify.commitments import is_commitment, is_root_signed, opens
 from farflung.verify.speed import suspected
 
 OWN_DISK: Final = ("FF-CORE-050", "FF-CORE-051")  # cannot be written: the same for whichever peer comes next
+
+NO_ATTESTATIONS: Final[Mapping[PeerId, Hash]] = MappingProxyType({})
 
 Anchor = Callable[[int, Hash], Awaitable[Hash]]  # of a round and its commitments: what it is drawn from
 OnClosed = Callable[[PublicState], None]
@@ -67,10 +70,12 @@ class Coordinator:
         on_lost: OnLost,
         patience: Callable[[PeerId], float] = lambda _: PATIENCE_SECONDS,
         benchmarks: Mapping[PeerId, int] = NO_BENCHMARKS,
+        attested: Mapping[PeerId, Hash] = NO_ATTESTATIONS,
     ) -> None:
         self._terms, self._log, self._archive = terms, log, archive
         self._state, self._public, self._next_public = state, public, public
         self._audits, self._inspection, self._drop_anchor = audits, inspection, anchor
+        self._attested = attested
         self._exchange, self._journal, self._on_closed, self._on_lost = exchange, journal, on_closed, on_lost
         self._lines = Lines(dial, patience, self._is_counted)
         self._arrivals = Arrivals(terms.spec, benchmarks=benchmarks)
@@ -299,6 +304,8 @@ class Coordinator:
         )
         if not is_whole:
             raise VerificationError("FF-APP-054", "a payload is not the one that was committed")
+        if c.attests != self._attested.get(peer, ZERO_HASH):
+            raise VerificationError("FF-APP-416", "a payload names another attestation than its node's offer")
         if share.manifest.size > self._sync.bound(self._terms.layout):
             raise VerificationError("FF-APP-055", "a payload is longer than its format allows")
         await self._exchange.bring(share, self._lines)

@@ -146,17 +146,18 @@ class Crew:
                     return
 
     async def _bring_once(self, peer: PeerId, coordinator: Coordinator) -> None:
-        key = await again(self._ledger, self._terms, self._budget, peer, self.dial)
+        offered = await again(self._ledger, self._terms, self._budget, peer, self.dial)
+        self.starter.attested[peer] = offered.offer.offer.attests
         public = await asyncio.to_thread(coordinator.state_for, peer)
         supplies, replay = await asyncio.to_thread(self._supplies, public)
-        await self.starter.member(peer, key, supplies, replay, public.root(self._terms.layout))
+        await self.starter.member(peer, offered.lease_key, supplies, replay, public.root(self._terms.layout))
         await coordinator.join(peer, public.round)
 
     async def rehire(self, verifier: PeerId, public: PublicState) -> None:
         """Brings a verifier that died back into its lease."""
-        key = await again(self._ledger, self._terms, self._budget, verifier, self.dial)
+        offered = await again(self._ledger, self._terms, self._budget, verifier, self.dial)
         supplies, _ = await asyncio.to_thread(self._supplies, public)
-        await self.starter.verifier(verifier, key, supplies)
+        await self.starter.verifier(verifier, offered.lease_key, supplies)
 
     async def dismiss(self) -> None:
         """Tells every node that the lease is over; one that is gone needs no telling."""

@@ -43,6 +43,7 @@ from farflung.app.registry import first_key
 from farflung.app.tracing import graph_bytes
 from farflung.app.vouching import Vouching
 from farflung.compress import kernels
+from farflung.core.attestations import attestation_hash
 from farflung.core.crypto import NS_JOB_KEY, SigningKey
 from farflung.core.errors import FarflungError, PolicyError, RunError
 from farflung.core.events import Funded, Settled
@@ -283,6 +284,7 @@ class Requester:
         verifiers = tuple(sorted(lease.node for lease in leases if lease.role is Role.AUDIT))
         crew.barred |= state.excluded
         crew.gather(seats, verifiers)
+        crew.starter.attested |= {p: attestation_hash(said) for p, said in hired.attested.items()}
         supplies, replay = self._supplies(public)
         root = public.root(self._terms.layout)
         wanted = [
@@ -342,6 +344,7 @@ class Requester:
             self._crew.lost,
             self._crew.patience,
             self._asks.benchmarks if self._asks is not None else {},
+            self._crew.starter.attested,
         )
         self._crew.follow(coordinator)
         if self._stop_asked:

@@ -15,6 +15,7 @@ from farflung.app.directory import LIST, Listing, sound
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.lines import Dial
+from farflung.app.policy import check_image
 from farflung.app.wrapping import is_lease_key_signed, wrap
 from farflung.core import limits
 from farflung.core.attestations import Attestation, is_of_lease
@@ -141,8 +142,8 @@ def _proposal(
     return wire.Proposal(ledger.chain, terms, budget.dataset_bytes, *money, role)
 
 
-async def again(ledger: LedgerClient, terms: Terms, budget: Budget, peer: PeerId, dial: Dial) -> bytes:
-    """Proposes an open lease of the job to its node once more, after it died; the key of the lease's secrets.
+async def again(ledger: LedgerClient, terms: Terms, budget: Budget, peer: PeerId, dial: Dial) -> wire.Offered:
+    """Proposes an open lease of the job to its node once more, after it died.
 
     Raises NetworkError when it is not back yet, PolicyError FF-APP-091 when its lease is closed.
     """
@@ -150,7 +151,7 @@ async def again(ledger: LedgerClient, terms: Terms, budget: Budget, peer: PeerId
     if lease is None:
         raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
     proposal = _proposal(ledger, terms, budget, lease.role, lease.unit_price, lease.units_max)
-    return (await _propose(dial, peer, proposal)).lease_key
+    return await _propose(dial, peer, proposal)
 
 
 async def _propose_all(
@@ -184,6 +185,7 @@ async def _propose(dial: Dial, peer: PeerId, proposal: wire.Proposal) -> wire.Of
         raise VerificationError("FF-APP-063", "a lease key is not signed by its node")
     if not is_of_lease(offered.attestation, proposal.chain, job, peer, asked.attests):
         raise VerificationError("FF-APP-370", "a provider attests something else than its offer names")
+    check_image(proposal.terms, lambda: offered.attestation.image)
     return offered
 
 
@@ -216,6 +218,9 @@ class Starter:
         self.everybody: tuple[wire.Address, ...] = ()  # those that are out included: verifiers may need them
         self.verifiers: tuple[PeerId, ...] = ()
         self.lease_keys: dict[PeerId, bytes] = {}  # what secrets of each member's lease are wrapped for
+        self.attested: dict[
+            PeerId, Hash
+        ] = {}  # hash of what each node says it runs, as it offered itself last
 
     async def member(
         self,

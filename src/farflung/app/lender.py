@@ -41,6 +41,7 @@ from farflung.core.io.tasks import Tasks
 from farflung.core.tolls import SignedPass
 from farflung.core.units import Millis
 from farflung.host import lease
+from farflung.host.io.image import image_digest
 from farflung.host.io.probe import capabilities
 from farflung.host.io.process import WorkerProcess, start_worker
 from farflung.host.limits import cpu_bound, limits_for
@@ -89,7 +90,9 @@ class Lender:
         self._pipe: WorkerPipe | None = None
         self._orders = Tasks()  # under way
         self._facts = capabilities(self._folder, int(config["flops"]))
-        self._policy = Policy(genesis.chain, role, self._unit_price, self._stake, self._facts.memory_bytes)
+        self._policy = Policy(
+            genesis.chain, role, self._unit_price, self._stake, self._facts.memory_bytes, image_digest
+        )
         self.counter = Counter()
         self._credential, manners = credential_in(config, key), thrift.manners(self._folder)
         lent = config, self._credential, self.handle, self.counter, manners
@@ -190,6 +193,8 @@ class Lender:
         asked = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
         said = self.vigil.attest(job, self._facts, self._process)
         attests = attestation_hash(said)
+        if isinstance(self._tenancy, Tenancy):
+            self._tenancy.attests = attests
         offer = Offer(self._genesis.chain, job, self._key.public, *asked, self._role, attests)
         lease_key = self._lease_key.public
         signature = sign_lease_key(self._key, job, lease_key)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from farflung.app import wire
 from farflung.core import limits, tolls
 from farflung.core.errors import PolicyError
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.core.tolls import SignedPass
 from farflung.job import proof
 from farflung.job.check import check
 from farflung.job.model import gpt_shapes
+from farflung.job.spec import Terms
 from farflung.ledger.tx import Role
 from farflung.net.passes import is_current
 from farflung.plan.memory import memory
 
 
 class Policy(NamedTuple):
-    """One node's: its ledger and role, what it asks for a unit (micro-credits), its stake, and its memory."""
+    """One node's: its ledger and role, what it asks for a unit (micro-credits), its stake, memory, and its image: the
+    digest of its farflung, looked up where a job asks for one.
+    """
 
     chain: Hash
     role: Role
     unit_price: int
     stake: int
     memory_bytes: int
+    image: Callable[[], Hash]
 
     def judge(self, proposer: PeerId, proposal: wire.Proposal) -> None:
         """The right ledger, its price, a job that makes sense, memory that is there. Raises PolicyError."""
@@ -48,6 +53,7 @@ class Policy(NamedTuple):
         check(proposal.terms.spec)
         if (fault := self._fault(proposal)) is not None:
             raise PolicyError("FF-APP-073", "the proposal does not fit together", cause=fault)
+        check_image(proposal.terms, self.image)
         if needs(proposal) > self.memory_bytes:
             raise PolicyError("FF-APP-048", "the job needs more memory than this node has")
 
@@ -60,6 +66,8 @@ class Policy(NamedTuple):
             return f"a stake of {proposal.stake} micro-credits, the node has {self.stake}"
         if proposal.stake != proposal.terms.stake:
             return f"a stake of {proposal.stake} micro-credits, and {proposal.terms.stake} in the terms"
+        if (spec.network.image == "mine") != (proposal.terms.image != ZERO_HASH):
+            return "an image is named in the terms or asked for in the job, and not in both"
         if fault := proof.fault(proposal.terms, proposal.unit_price):
             return fault
         if self.role is Role.TRAIN and proposal.units_max < spec.rounds * spec.round_tokens:
@@ -67,6 +75,20 @@ class Policy(NamedTuple):
         if spec.model.kind == "gpt" and proposal.terms.layout != Layout.of(gpt_shapes(spec.model)):
             return "the layout is not that of the model"
         return None
+
+
+def check_image(terms: Terms, image: Callable[[], Hash]) -> None:
+    """Whether a node with this image may work on the job. It is the node's word, not a proof of work.
+
+    Raises PolicyError FF-APP-417.
+    """
+    if terms.image != ZERO_HASH and (own := image()) != terms.image:
+        raise PolicyError(
+            "FF-APP-417",
+            "the job is for nodes with its requester's farflung",
+            cause=f"it names the image {terms.image[:4].hex()}, the node runs {own[:4].hex()}",
+            hint='install the same version here; the requester may set network.image = "any"',
+        )
 
 
 def needs(proposal: wire.Proposal) -> int:

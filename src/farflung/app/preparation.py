@@ -24,6 +24,7 @@ from farflung.core.events import Warned
 from farflung.core.ids import ZERO_HASH, Hash
 from farflung.core.io.durable import write_atomic
 from farflung.core.layout import Layout
+from farflung.host.io.image import image_digest
 from farflung.job import dataset
 from farflung.job.io.read import read_dataset, read_module
 from farflung.job.load import Resolved
@@ -103,6 +104,7 @@ async def prepare(folder: RunFolder, worker: Worker, network: LocalNetwork, jour
         stake=network.stake,
         program=program,
         unproven=unproven,
+        image=image_digest() if spec.network.image == "mine" else ZERO_HASH,
     )
     write_atomic(folder.terms_file, encode(terms), "run.terms")
     _tell_class(journal, terms)

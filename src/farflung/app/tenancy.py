@@ -48,7 +48,7 @@ from farflung.core.errors import (
     RunError,
     VerificationError,
 )
-from farflung.core.ids import Hash, PeerId
+from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.cheats import HONEST
 from farflung.job.spec import Terms
 from farflung.net.certificates import credential_of
@@ -87,7 +87,7 @@ class Tenancy:
         `retain` keeps what disputes are played with."""
         self._key, self._terms, self._disk, self._folder, self._dial = key, terms, disk, folder, dial
         self._keep(bytes(KEY_BYTES))  # until the job's key is here the vault lists and deletes only
-        self.sandbox, self._cheat, self._retain = sandbox, cheat, retain
+        self.sandbox, self.attests, self._cheat, self._retain = sandbox, ZERO_HASH, cheat, retain
         self._payload_bytes = Sync.of(terms.spec).bound(terms.layout)
         self._workplace = Workplace(key, terms, disk, dial, dataset_bytes)
         self.shelf = objects.Shelf(disk, self._payload_bytes)
@@ -281,7 +281,7 @@ class Tenancy:
         nonce = nonce_of(self._key, self._terms.id, request.round)
         trace, said = result.trace, result.trace.statistics
         made = (said.tokens, trace.payload, manifest.id, nonce, trace.root, self.sandbox, said.stated)
-        shown = Contribution(self._key.public, *made)
+        shown = Contribution(self._key.public, *made, self.attests)
         moved = Moved(manifest.size, time.monotonic() - began)
         return Shown(Share(shown, manifest, replica), moved)
 

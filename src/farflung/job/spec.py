@@ -112,13 +112,15 @@ class SyncSpec(Wire, frozen=True):
 class NetworkSpec(Wire, frozen=True):
     """The local network: how many providers and verifiers, and the requester's port (0: any free one).
 
-    The first `hidden` providers listen nowhere, as behind a home's router: they are reached through a relay.
+    The first `hidden` providers listen nowhere, as behind a home's router: they are reached through a relay. `image`:
+    `mine` hires only nodes that say that they run the requester's own farflung: their word, not a proof of work.
     """
 
     providers: int = 5
     verifiers: int = 3
     hidden: int = 2
     port: int = 0
+    image: Literal["any", "mine"] = "any"
 
 
 class AuditSpec(Wire, frozen=True):
@@ -270,6 +272,7 @@ class Terms(Wire, frozen=True):
     stake: int = 0  # micro-credits that each provider and each verifier of the job puts up
     program: Program = Program()  # of its canonical execution; Program(): outcome only
     unproven: str = "no step was traced"  # why there is no program, for people; "" where there is one
+    image: Hash = ZERO_HASH  # of the farflung that its nodes must say they run (core.attestations); zero: any
 
     @property
     def is_proven(self) -> bool:

@@ -56,7 +56,8 @@ class Contribution(Wire, frozen=True):
     """One revealed payload: content hash, the stored object that holds it, and what it weighs in the merge.
 
     `trace` is the Merkle root over how it was made (train.trace), and `stated` sums up the statistics under it, which
-    the coordinator saw; `sandbox` names the tier in which it was made.
+    the coordinator saw; `sandbox` names the tier in which it was made, and `attests` what its node says that it runs
+    (core.attestations: its word, and not a proof of work).
     """
 
     peer: PeerId
@@ -67,6 +68,7 @@ class Contribution(Wire, frozen=True):
     trace: Hash
     sandbox: str
     stated: Stated = Stated()
+    attests: Hash = ZERO_HASH
 
 
 class Timed(Wire, frozen=True):
@@ -79,9 +81,9 @@ class Timed(Wire, frozen=True):
 class Committed(Wire, frozen=True, tag="committed"):
     """All commitments of a round: from here on payloads may be shown.
 
-    `promised`: what each of them stands for, as its maker told the coordinator alone, in the same order; neither object
-    nor sandbox is named yet. By it is audited who is drawn and then shows nothing. `timed`: in the same order, where
-    the job judges claimed speed (verify.speed); measured, so that no two runs have the same.
+    `promised`: what each stands for, as its maker told the coordinator alone, in the same order; object, sandbox and
+    attestation are not named yet. By it is audited who is drawn and then shows nothing. `timed`: in the same order,
+    where the job judges claimed speed (verify.speed); measured, so that no two runs have the same.
     """
 
     round: int

@@ -103,6 +103,7 @@ def compare(books: Books, terms: Terms, records: Sequence[Record], report: Repor
     _compare_rounds(books, records)
     _compare_draws(books, terms, records)
     _compare_pay(books, terms, records)
+    report.attested = _attested(books, records)
     report.paid, report.refunded = books.job.paid, books.job.refunded
     report.slashed = len(books.slashed)
 
@@ -142,6 +143,13 @@ def _compare_draws(books: Books, terms: Terms, records: Sequence[Record]) -> Non
         require(
             is_anchored, "FF-VERI-133", f"round {record.round} is drawn from a block that does not anchor it"
         )
+
+
+def _attested(books: Books, records: Sequence[Record]) -> int:
+    """How many contributions name what their node's lease does. A node that was changed since then names another."""
+    named = {lease.node: lease.attests for lease in books.leases}
+    made = (c for contributions in accepted_by_round(records).values() for c in contributions)
+    return sum(c.attests == named.get(c.peer) for c in made)
 
 
 def _compare_pay(books: Books, terms: Terms, records: Sequence[Record]) -> None:

@@ -144,6 +144,8 @@ def _terms(data: bytes) -> Terms:
     model = terms.spec.model
     is_models = model.kind != "gpt" or terms.layout == Layout.of(gpt_shapes(model))
     require(is_models, "FF-VERI-006", "the terms name tensors that are not the model's")
+    is_named = (terms.image != ZERO_HASH) == (terms.spec.network.image == "mine")
+    require(is_named, "FF-VERI-146", "the terms name an image that the job does not ask for, or none")
     fault = proof.fault(terms, parse_credits(terms.spec.unit_price))
     require(not fault, "FF-VERI-112", "the terms are not of the class that they claim", fault)
     return terms

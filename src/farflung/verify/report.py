@@ -40,9 +40,10 @@ class Retrial(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct):
     """How often each kind of statement was recomputed and found true. Money in micro-credits.
 
-    `audits`: contributions that were drawn and judged; their round went on without `owed` of them; `slashed`: nodes
-    that lost their stake by it; `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs
-    that it stands on, nearest first, of which `parents` were given and proved; behind those nothing is checked.
+    `attested`: payloads that name what their node's lease attests: not a proof of work. `audits`: contributions
+    that were drawn and judged; their round went on without `owed` of them; `slashed`: nodes that lost their stake by
+    it; `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs that it stands on,
+    nearest first, of which `parents` were given and proved; behind those nothing is checked.
     `receipt_files`: of the parties. `again`, `retried`: what was trained again, where that was asked for.
     `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
     on it.
@@ -52,6 +53,7 @@ class Report(msgspec.Struct):
     merges: int = 0
     roots: int = 0
     commitments: int = 0
+    attested: int = 0
     signatures: int = 0
     audits: int = 0
     owed: int = 0

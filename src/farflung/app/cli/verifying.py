@@ -11,6 +11,7 @@ import msgspec
 from farflung.app import asking, folder
 from farflung.app.cli.completing import run_names
 from farflung.app.local import chain_of
+from farflung.core.attestations import NOT_A_PROOF
 from farflung.core.money import format_credits
 from farflung.verify.report import Reexecution, Report, Retrial
 from farflung.watch.text import say
@@ -74,6 +75,7 @@ def words(report: Report) -> list[str]:
     return [
         f"Verify   {report.rounds} rounds: {report.merges} merges and {report.roots} roots recomputed",
         f"Verify   {report.commitments} payloads match their commitments; {report.signatures} signatures hold",
+        f"Verify   {report.attested} of {report.commitments} payloads name their node's attestation: {NOT_A_PROOF}",
         f"Verify   {report.blocks} blocks with {report.transactions} transactions executed again",
         f"Verify   {report.receipts} receipts hold: paid {format_credits(report.paid)},"
         f" refunded {format_credits(report.refunded)}",
