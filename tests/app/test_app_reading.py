@@ -19,7 +19,15 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from hypothesis import strategies as st
 from ledger_committee import SEATS, Reign
-from ledger_history import audited_batches, batches, disputed_batches, governed_batches, history, signed
+from ledger_history import (
+    audited_batches,
+    batches,
+    disputed_batches,
+    governed_batches,
+    history,
+    perjured_batches,
+    signed,
+)
 from ledger_world import JOB, NODES, PARAMS, REQUESTER, SLOW_PARAMS, VALIDATOR
 
 from farflung.app.cli.main import cli
@@ -46,6 +54,7 @@ HISTORIES = {
     "plain": batches,
     "audited": audited_batches,
     "disputed": disputed_batches,
+    "perjured": perjured_batches,
     "governed": governed_batches,
 }
 
@@ -152,6 +161,11 @@ def test_a_jobs_life_holds_what_was_claimed_by_vouchers_and_what_was_disputed() 
     rows = [row.text for row in screen(Checker(source_of("disputed"), None), Place("jobs", JOB.hex()), 120)]
     told = " ".join(rows)
     assert all(words in told for words in ("count 1 voucher", "deny what is said", "innocent", "early"))
+
+
+def test_a_jobs_life_says_whose_guess_was_wrong() -> None:
+    rows = [row.text for row in screen(Checker(source_of("perjured"), None), Place("jobs", JOB.hex()), 120)]
+    assert "called planted work true" in " ".join(rows)
 
 
 def test_a_jobs_life_is_told_in_the_order_of_its_blocks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ledger_canary import perjury
 from ledger_world import (
     BOND,
     CAPS,
@@ -94,6 +95,13 @@ def disputed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
         [(STRANGER, JobAttest(JOB, tuple(mark_attest(key, attest) for key in VERIFIERS)))],
         [(VALIDATOR, JuryVote(JOB, NODES[1].public, False)), (REQUESTER, tx.JobSettle(JOB))],
     ]
+
+
+def perjured_batches() -> list[list[tuple[SigningKey, tx.Op]]]:
+    """The same with verifiers, of whom one says that what the first node planted holds."""
+    made, world = audited_batches(), World()
+    made[4] = [(REQUESTER, perjury(world, VERIFIERS[0], NODES[0]))]
+    return made
 
 
 def governed_batches() -> list[list[tuple[SigningKey, tx.Op]]]:

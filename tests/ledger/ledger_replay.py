@@ -3,7 +3,7 @@
 import sys
 
 from ledger_committee import SEATS, Reign
-from ledger_history import audited_batches, disputed_batches, governed_batches, history
+from ledger_history import audited_batches, disputed_batches, governed_batches, history, perjured_batches
 from ledger_world import REQUESTER, SLOW_PARAMS
 
 from farflung.core.codec import encode
@@ -26,6 +26,7 @@ def ends() -> list[str]:
     made = (
         history(),
         history(audited_batches()),
+        history(perjured_batches()),
         history(disputed_batches(), SLOW_PARAMS),
         history(governed_batches()),
         grown(),

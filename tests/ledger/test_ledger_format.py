@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from ledger_game import HONEST, TINY, Game, flipped
-from ledger_history import audited_batches, disputed_batches, governed_batches, history, rotated
+from ledger_history import (
+    audited_batches,
+    disputed_batches,
+    governed_batches,
+    history,
+    perjured_batches,
+    rotated,
+)
 from ledger_world import JOB, NODES, REQUESTER, SLOW_PARAMS, STRANGER, World, genesis
 
 from farflung.core.codec import encode
@@ -39,6 +46,11 @@ def test_a_known_history_of_audits_and_slashing_ends_in_a_known_block():
 def test_a_known_history_of_a_dispute_and_a_voucher_ends_in_a_known_block():
     chain = history(disputed_batches(), SLOW_PARAMS)
     assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("20ca541b66d1861f", "04c9f60392318a39")
+
+
+def test_a_known_history_of_a_canary_ends_in_a_known_block():
+    chain = history(perjured_batches())
+    assert (chain.head.id.hex()[:16], named(chain.blocks)) == ("", "")
 
 
 def test_a_known_history_of_validators_and_motions_ends_in_a_known_block():

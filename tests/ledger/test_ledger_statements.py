@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from ledger_history import audited_batches, batches, history
+from ledger_history import audited_batches, batches, history, perjured_batches
 from ledger_sums import check_sums
 from ledger_world import (
     BOND,
@@ -32,7 +32,7 @@ def read(chain: Chain) -> list[Entry]:
     return list(entries_of(chain.genesis, chain.blocks))
 
 
-@pytest.mark.parametrize("made", [batches, audited_batches])
+@pytest.mark.parametrize("made", [batches, audited_batches, perjured_batches])
 def test_entries_of_a_whole_history_sum_to_what_every_row_holds(made) -> None:  # type: ignore[no-untyped-def]
     chain = history(made())
     check_sums(read(chain), chain.state)
