@@ -118,6 +118,8 @@ def test_a_round_and_a_dispute_are_shown_in_detail(farflung: Farflung) -> None:
         (("--dispute", "2"), "FF-APP-152", "there is 1"),
         (("--dispute", "0"), "FF-APP-152", "there is 1"),
         (("--round", "1", "--dispute", "1"), "FF-APP-153", "each fills the screen"),
+        (("--round", "1", "--nodes"), "FF-APP-153", "each fills the screen"),
+        (("--nodes",), "FF-APP-418", "no node was hired yet"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(

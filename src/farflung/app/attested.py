@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from farflung.app.folder import RunFolder
+from farflung.app.handed import read_file
+from farflung.core import limits
 from farflung.core.attestations import NOT_A_PROOF, Attestation, attestation_hash
+from farflung.core.errors import ProtocolError
 from farflung.core.ids import PeerId
 from farflung.core.io.durable import write_atomic
+from farflung.watch.nodes import Stated
 
 
 def facts(said: Attestation) -> dict[str, Any]:
@@ -28,6 +33,24 @@ def facts(said: Attestation) -> dict[str, Any]:
         "threads": said.threads,
         "sandbox": said.sandbox,
     }
+
+
+def read(folder: RunFolder) -> tuple[Stated, ...]:
+    """What was kept, ascending by node; of a stranger's folder perhaps. Raises ProtocolError FF-APP-419."""
+    paths = sorted(folder.attestations.glob("*.json"))[: limits.ATTESTED_NODES]
+    return tuple(_read(path) for path in paths)
+
+
+def _read(path: Path) -> Stated:
+    try:
+        return msgspec.json.decode(read_file(path, limits.ATTESTED_BYTES), type=Stated)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ProtocolError(
+            "FF-APP-419",
+            f"{path.name[:80]} is no attestation",
+            cause=str(error)[:200],
+            hint="restore the run's folder from a copy",
+        ) from error
 
 
 def keep(folder: RunFolder, attested: Mapping[PeerId, Attestation]) -> None:

@@ -38,6 +38,8 @@ PAYLOAD_BYTES: Final = 8 << 30
 STATED: Final = 1 << 50  # of a loss or a gradient norm, in units of 2^-20: more than 10^9
 SANDBOX_CHARACTERS: Final = 32  # of the name of a sandbox tier
 ATTESTED_CHARACTERS: Final = 64  # of each thing that a node says it runs
+ATTESTED_BYTES: Final = 4096  # of one attestation in a run's folder
+ATTESTED_NODES: Final = 128  # of which a run's folder is read
 
 # Audits
 # Leaves with their paths that a peer shows at a time: losses of some 100,000 steps.

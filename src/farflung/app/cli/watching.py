@@ -7,7 +7,7 @@ import sys
 import click
 import msgspec
 
-from farflung.app import asking, folder
+from farflung.app import asking, attested, folder
 from farflung.app.audits import evidence_file
 from farflung.app.cli.showing import surface
 from farflung.app.folder import RunFolder
@@ -19,6 +19,7 @@ from farflung.core.events import AuditConcluded
 from farflung.core.ids import PeerId
 from farflung.watch import detail, words
 from farflung.watch.fold import Timeline
+from farflung.watch.nodes import node_rows
 from farflung.watch.rows import Row
 from farflung.watch.screen import COLUMNS
 from farflung.watch.text import say
@@ -126,6 +127,18 @@ def _show_dispute(run: RunFolder, t: Timeline, number: int, as_json: bool) -> No
     )
 
 
+def _show_nodes(run: RunFolder, as_json: bool) -> None:
+    stated = attested.read(run)
+    if not stated:
+        raise UsageError(
+            "FF-APP-418",
+            f"run {run.name} has nobody's attestation",
+            cause="no node was hired yet, or the folder was removed",
+            hint=f"farflung watch {run.name}",
+        )
+    _print(node_rows(stated, _columns()), {"nodes": stated}, as_json)
+
+
 @click.command(epilog="Example: farflung watch --speed 20")
 @click.argument("name", metavar="[RUN]", required=False)
 @click.option(
@@ -135,21 +148,27 @@ def _show_dispute(run: RunFolder, t: Timeline, number: int, as_json: bool) -> No
 @click.option(
     "--dispute", type=int, metavar="N", help="One contested audit: who claimed what, what was found."
 )
+@click.option("--nodes", "is_nodes", is_flag=True, help="What each node says it runs. Not a proof of work.")
 @click.option("--json", "as_json", is_flag=True, help="The events, or the detail, as JSON.")
 def watch(
-    name: str | None, speed: str | None, number: int | None, dispute: int | None, as_json: bool
+    name: str | None,
+    speed: str | None,
+    number: int | None,
+    dispute: int | None,
+    is_nodes: bool,
+    as_json: bool,
 ) -> None:
     """Watch a run: one that runs now, or an old one again, from its event log.
 
     RUN: its name or folder; the newest by default.
     """
     run = folder.find(asking.runs_folder(), name)
-    if number is not None and dispute is not None:
+    if (number is not None) + (dispute is not None) + is_nodes > 1:
         raise UsageError(
             "FF-APP-153",
-            "a round and a dispute at once",
+            "a round, a dispute or the nodes, and another of them at once",
             cause="each fills the screen",
-            hint=f"farflung watch {run.name} --round {number}",
+            hint=f"farflung watch {run.name} --nodes",
         )
     if not run.events_file.exists() and run.owner() is None:
         raise UsageError(
@@ -158,7 +177,9 @@ def watch(
             cause="it ended before it began, or the file was removed",
             hint=f"farflung resume {run.name}",
         )
-    if number is not None:
+    if is_nodes:
+        _show_nodes(run, as_json)
+    elif number is not None:
         _show_round(run, read_timeline(run), number, as_json)
     elif dispute is not None:
         _show_dispute(run, read_timeline(run), dispute, as_json)
