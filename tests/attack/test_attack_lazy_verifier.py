@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_canary import (
     END,
@@ -41,7 +41,7 @@ from ledger_world import (
 )
 from msgspec.structs import replace
 
-from farflung.core import merkle
+from farflung.core import limits, merkle
 from farflung.core.canon.program import Program
 from farflung.core.claims import Border
 from farflung.core.codec import encode
@@ -334,6 +334,19 @@ def test_nor_one_that_is_challenged() -> None:
     for nonce, signature in ((made.nonce, made.signature), (NONCE, made.truth.signature)):
         op = Challenge(*about, nonce, Signature(signature), ROOTS[0], Program(), 10_000)
         assert world.do(B, op) == "FF-LEDG-345"
+
+
+@settings(max_examples=40)
+@given(segments=st.integers(canaries.SEGMENTS_LEAST, limits.SEGMENTS), at=st.floats(0, 1, exclude_max=True))
+def test_every_segment_of_every_round_that_is_long_enough_can_be_planted(segments: int, at: float) -> None:
+    """Other weights and nothing else, in one leaf, of work of another length."""
+    segment, rows = int(at * segments), borders(7, segments)
+    made = signed_plant(A, rows, segment)
+    assert canaries.plant_fault(made, JOB, A.public, 7, segment) == ""
+    shown = canaries.planted(made)
+    assert shown.params in {row.params for row in rows if row.steps != shown.steps}
+    rows[segment + 1] = shown
+    assert canaries.planted_root(made) == merkle.root_of_hashes(leaves_of(rows)) != made.trace
 
 
 def test_a_plant_is_the_true_trace_but_for_one_leaf() -> None:

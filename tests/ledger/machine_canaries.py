@@ -50,7 +50,7 @@ class CanaryRules(Machine):
 
     @rule(
         stake=st.integers(0, 200),
-        accused=st.sampled_from((None, None, "before", "after")),
+        accused=st.sampled_from((None, "before", "after", "after")),
         stage=st.integers(0, 4),
         ends=st.sampled_from((None, "finish", "cancel")),
         guilty=st.booleans(),

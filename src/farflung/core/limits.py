@@ -51,7 +51,7 @@ PLANNED_SEGMENTS: Final = (
     1 << 12
 )  # of a round whose audits are planned: each number of false ones is looked at
 
-TRACE_LEAVES: Final = 64 + 3  # of a round of 64 segments (core.claims)
+SEGMENTS: Final = 64  # of a round
 
 # Canonical graphs
 GRAPH_BYTES: Final = 16 * MIB

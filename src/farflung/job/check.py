@@ -85,7 +85,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "network.verifiers": Range(0, 16),
     "network.hidden": Range(0, 64),
     "network.port": Range(0, 65535),
-    "audit.segments": Range(1, 64),
+    "audit.segments": Range(1, limits.SEGMENTS),
     "audit.rate": Range(0, 1),
     "audit.probation": Range(0, limits.ROUNDS),
     "audit.speed": Range(0, 100),

@@ -51,7 +51,7 @@ def planted_root(plant: Plant) -> Hash:
 def plant_fault(plant: Plant, job: Hash, node: PeerId, round: int, segment: int) -> str:
     """Why this is no plant of this segment of the node's round, or the empty text."""
     segments = len(plant.leaves) - leaf_count(0)
-    if not SEGMENTS_LEAST <= segments <= limits.TRACE_LEAVES - leaf_count(0) or not 0 <= segment < segments:
+    if not SEGMENTS_LEAST <= segments <= limits.SEGMENTS or not 0 <= segment < segments:
         return f"{len(plant.leaves)} leaves have no segment {segment} to plant in"
     places = (segment + 1, source_of(segment, segments))
     for border, index in zip((plant.end, plant.source), places, strict=True):
