@@ -13,7 +13,7 @@ from farflung.core.crypto import NS_SPEC, SigningKey, digest
 from farflung.core.ids import Hash
 from farflung.ledger import tx
 from farflung.ledger.disputes import DisputeAnswer, JuryVote
-from farflung.ledger.rows import HOLDS_MONEY, JobRow
+from farflung.ledger.rows import JobRow, LeaseRow
 
 ODD = (None, None, None, None, "round", "trace", "job", "plant", "finding")
 
@@ -38,8 +38,9 @@ class CanaryRules(Machine):
         odd: str | None,
         finding: tx.Finding,
     ) -> None:
-        """Of a job that holds money, and now and then wrong in one thing."""
-        open_ = [row.job for row in self.world.state.rows(JobRow) if row.state in HOLDS_MONEY]
+        """Of a job that somebody audits, and now and then wrong in one thing."""
+        leases = [row for row in self.world.state.rows(LeaseRow) if row.is_open]
+        open_ = [row.job for row in leases if row.role == tx.Role.AUDIT]
         if open_:
             job = open_[place % len(open_)]
             other = {"round": {"round": 1}, "trace": {"trace": ROOTS[6]}, "job": {"job": ROOTS[5]}}
