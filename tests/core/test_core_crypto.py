@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from blake3 import blake3
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hypothesis import given, settings
@@ -31,6 +32,16 @@ def test_no_two_lists_of_parts_share_a_digest(left: list[bytes], right: list[byt
     assert (digest("farflung/a/1", *left) == digest("farflung/a/1", *right)) == (left == right)
     assert digest("farflung/a/1", *left) != digest("farflung/b/1", *left)
     assert derive("farflung/a/1", bytes(32), *left) != digest("farflung/a/1", *left)
+
+
+@pytest.mark.parametrize(
+    "size", [0, 1, crypto.JOINED_BYTES - 64, crypto.JOINED_BYTES, crypto.JOINED_BYTES + 1]
+)
+def test_a_digest_is_that_of_its_parts_in_a_row_however_long_they_are(size: int) -> None:
+    part = bytes(size)
+    whole = b"farflung/a/1\0" + size.to_bytes(8, "little") + part + (1).to_bytes(8, "little") + b"z"
+    assert digest("farflung/a/1", memoryview(part), b"z") == blake3(whole).digest()
+    assert crypto.digests("farflung/a/1", [part, b"z"]) == [digest("farflung/a/1", p) for p in (part, b"z")]
 
 
 def test_moving_a_byte_between_namespace_and_parts_changes_the_digest() -> None:

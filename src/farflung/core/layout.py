@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from farflung.core import limits, merkle
 from farflung.core.codec import Wire, encode
-from farflung.core.crypto import NS_LAYOUT, NS_STATE, NS_TENSOR_CHUNK, digest
+from farflung.core.crypto import NS_LAYOUT, NS_STATE, NS_TENSOR_CHUNK, digest, digests
 from farflung.core.errors import ProtocolError
 from farflung.core.ids import Hash
 
@@ -101,11 +101,9 @@ class Layout(Wire, frozen=True):
 
 def tensor_root(tensor: TensorSpec, values: Float32) -> Hash:
     """Merkle root of one tensor over chunks of ROOT_CHUNK elements."""
-    flat = np.ascontiguousarray(values.reshape(-1), dtype="<f4")
-    chunks = [
-        digest(NS_TENSOR_CHUNK, flat[i : i + ROOT_CHUNK].data.cast("B"))
-        for i in range(0, flat.size, ROOT_CHUNK)
-    ]
+    data = np.ascontiguousarray(values.reshape(-1), dtype="<f4").data.cast("B")
+    step = ROOT_CHUNK * np.dtype("<f4").itemsize
+    chunks = digests(NS_TENSOR_CHUNK, (data[i : i + step] for i in range(0, len(data), step)))
     return digest(NS_STATE, encode(tensor), merkle.root(chunks))
 
 
