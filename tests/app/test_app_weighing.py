@@ -107,6 +107,7 @@ def _rounds(stake: int, pay: int) -> str:
         ("--set", "audit.rate=1", "--set", "sync.steps=100", "--set", "audit.segments=64"),
         ("--set", "name=" + "n" * 60, "--set", "unit_price=0.5", "--set", "budget=999999999"),
         ("--simulate", "--absent", "30%", "--set", "network.verifiers=1"),
+        ("--set", "audit.canaries=0.123456", "--set", "audit.jackpot=99"),
     ],
 )
 def test_an_answer_fits_80_columns(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
@@ -208,3 +209,24 @@ def test_the_example_of_the_page_is_what_is_reckoned(capsys: pytest.CaptureFixtu
         f"in three of five after {three}, in two after {two}.",
     ):
         assert wanted in text
+
+
+def test_by_default_no_stake_pays_for_a_guess_and_it_is_said_which_canaries_would(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = facts(capsys)["checking"]
+    assert (said["canaries"], said["stable"]) == (0.0, False)
+    assert "no verifier's stake pays for a guess" in " ".join(told(capsys).split())
+    enough = ("--set", f"audit.canaries={said['least']}")
+    fewer = ("--set", f"audit.canaries={said['least'] - 0.0002}")
+    assert facts(capsys, *enough)["checking"]["stable"]
+    assert not facts(capsys, *fewer)["checking"]["stable"]
+
+
+def test_a_jackpot_stands_for_a_stake(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of so many segments' pay, where a check costs one."""
+    canaries = ("--stake", "0", "--set", "audit.canaries=0.1", "--set")
+    assert not facts(capsys, *canaries, "audit.jackpot=9")["checking"]["stable"]
+    assert facts(capsys, *canaries, "audit.jackpot=11")["checking"]["stable"]
+    none = facts(capsys, "--stake", "0", "--set", "audit.canaries=0.5")["checking"]
+    assert (none["stable"], none["least"]) == (False, None)

@@ -15,6 +15,7 @@ from attack_world import (
     LAYOUT,
     MEMBERS,
     REQUESTER,
+    SEGMENTS,
     SPEC,
     STRANGER,
     TERMS,
@@ -32,6 +33,7 @@ from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import SigningKey, local_key
 from farflung.core.errors import RunError
+from farflung.core.ids import Hash
 from farflung.host.sandbox import Tier
 from farflung.ledger.block import Genesis
 from farflung.ledger.tx import Role
@@ -56,6 +58,7 @@ ORDERS = (
     wire.REVEAL,
     wire.MERGE,
     wire.OPEN,
+    wire.PLANT,
     wire.UNVEIL,
     wire.MEMBERS,
     wire.PASSES,
@@ -181,6 +184,11 @@ class Scene:
         assert is_root_signed(ME.public, merged.signature, TERMS.id, number, merged.root)
         assert worker.state.root(LAYOUT) == merged.root
         return share
+
+    def root(self, number: int, segment: int = 0) -> Hash:
+        """The trace under which the provider has opened a segment; nothing that there is when it has opened none."""
+        opening = self.provider._tenancy._openings.find(number, segment)  # type: ignore[union-attr]
+        return (opening.trace(SEGMENTS) if opening is not None else None) or Hash(bytes(32))
 
     async def opened(self, number: int, segment: int = 0) -> wire.SegmentOpened:
         """An audit's opening, by the requester's order."""

@@ -76,6 +76,7 @@ ORDERS: dict[str, type[Any]] = {
     wire.MERGE: wire.MergeRound,
     wire.DROP: wire.DropRound,
     wire.OPEN: wire.OpenSegment,
+    wire.PLANT: wire.OpenSegment,
     wire.UNVEIL: wire.RevealSegment,
 }
 AUDITS: dict[str, type[Any]] = {wire.AUDIT: wire.AuditOrder, wire.JUDGE: wire.AuditReveal}
@@ -141,6 +142,7 @@ class Member(Party):
             wire.MERGE: self.tenancy.merge,
             wire.DROP: self._drop,
             wire.OPEN: self.tenancy.open,
+            wire.PLANT: self.tenancy.plant,
             wire.UNVEIL: self._unveil,
         }
         return await verb[method](order)
@@ -323,6 +325,7 @@ class Run:
             self.on_closed(after.round - 1)
 
         audits = self.audits = Audits(
+            REQUESTER,
             CHAIN,
             TERMS,
             members,

@@ -703,13 +703,14 @@ def test_no_reply_to_an_audit_makes_the_coordinator_stumble(scene: Any, method: 
             return Canned({**told, method: body})
 
         one = run.audits
-        one._dial, one._opened = dial, {}
+        one._dial = one._hearing._dial = dial
+        one._opened = {}
         one._journal = type("Nobody", (), {"emit": lambda *_, **__: None})()
         try:
             if method == wire.OPEN:
                 await one.open(*about)
             else:
-                await one._ask(judge.key.public, case, order)
+                await one._hearing.ask(judge.key.public, case, order)
         except FarflungError as error:
             return error.code
         return "ok"

@@ -61,7 +61,7 @@ def said_by(key: SigningKey, round: int = 0, segment: int = 0) -> Blind:
 def test_nothing_is_opened_before_it_was_trained_or_of_another_round(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         start = wire.OpenSegment(TERMS.id, 0, 0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, NIL, said_by(VERIFIERS[0]))
         assert await scene.order(wire.PROPOSE, scene.proposal) == "ok"
         assert await scene.order(wire.OPEN, start) == "FF-APP-084"  # not even started
         assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
@@ -85,7 +85,7 @@ def test_a_segment_that_a_round_does_not_have_is_not_opened(against: Any, segmen
         code = await scene.order(wire.OPEN, wire.OpenSegment(TERMS.id, 0, segment))
         assert code in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
         assert "OpenSegment" not in scene.process.worker.asked  # looked at before anything is computed
-        unveil = wire.RevealSegment(TERMS.id, 0, segment, replace(said_by(VERIFIERS[0])))
+        unveil = wire.RevealSegment(TERMS.id, 0, segment, NIL, replace(said_by(VERIFIERS[0])))
         assert await scene.order(wire.UNVEIL, unveil) in ("FF-APP-084", "FF-CORE-022", "FF-CORE-021")
         assert scene.provider._disk.size() == before
 
@@ -100,11 +100,13 @@ def test_private_state_is_opened_to_nobody_but_requester_and_verifiers(against: 
         order = wire.OpenSegment(TERMS.id, 0, 1)
         for party in (scene.fellow, scene.stranger):
             assert await scene.refused(party, wire.OPEN, order) == "FF-APP-041"
-            unveil = wire.RevealSegment(TERMS.id, 0, 1, said_by(VERIFIERS[0], segment=1))
+            unveil = wire.RevealSegment(TERMS.id, 0, 1, NIL, said_by(VERIFIERS[0], segment=1))
             assert await scene.refused(party, wire.UNVEIL, unveil) == "FF-APP-041"
         assert await scene.refused(scene.verifier, wire.OPEN, order) == "FF-APP-084"
         assert "OpenSegment" not in scene.process.worker.asked
         await scene.opened(0, 1)
+        assert await scene.refused(scene.verifier, wire.OPEN, order) == "FF-APP-084"  # it names no trace
+        order = replace(order, trace=scene.root(0, 1))
         assert await scene.refused(scene.verifier, wire.OPEN, order) == "ok"
         for method in (wire.TRAIN, wire.MERGE, wire.MEMBERS, wire.END, wire.START):
             assert await scene.refused(scene.verifier, method, b"") == "FF-APP-041"
@@ -122,7 +124,9 @@ def test_a_verifier_sees_the_drawn_segment_and_chooses_none(against: Any) -> Non
         assert await scene.refused(scene.verifier, wire.OPEN, other) == "FF-APP-084"
         assert scene.process.worker.asked.count("OpenSegment") == 1
         async with scene.provider._tenancy.turn:  # type: ignore[union-attr]  # an order is under way
-            data = await scene.call(scene.verifier, wire.OPEN, encode(replace(other, segment=0)))
+            data = await scene.call(
+                scene.verifier, wire.OPEN, encode(replace(other, segment=0, trace=scene.root(0)))
+            )
         assert decode(data, wire.SegmentOpened, 10**6) == opened
 
     against(attack)
@@ -133,7 +137,7 @@ def test_the_end_of_a_segment_is_shown_for_a_verifiers_own_commitment_alone(agai
         await trained(scene)
         opened = await scene.opened(0)
         good = said_by(VERIFIERS[0])
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, good)
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), good)
         wrong = [
             Blind(VERIFIERS[0].public, NIL, Signature(bytes(64))),
             Blind(VERIFIERS[0].public, NIL, Signature(b"")),
@@ -175,9 +179,10 @@ def test_a_commitment_to_one_round_does_not_open_another(against: Any) -> None:
         await scene.round(0)
         await trained(scene, 1)
         await scene.opened(1)
-        replayed = wire.RevealSegment(TERMS.id, 1, 0, said_by(VERIFIERS[0], round=0))
+        replayed = wire.RevealSegment(TERMS.id, 1, 0, scene.root(1, 0), said_by(VERIFIERS[0], round=0))
         assert await scene.order(wire.UNVEIL, replayed) == "FF-APP-083"
-        assert await scene.order(wire.UNVEIL, replace(replayed, round=0)) == "ok"  # what it was made for
+        made = replace(replayed, round=0, trace=scene.root(0))
+        assert await scene.order(wire.UNVEIL, made) == "ok"  # what it was made for
 
     against(attack)
 
@@ -186,7 +191,7 @@ def test_a_start_that_names_other_verifiers_takes_the_first_ones_out(against: An
     async def attack(scene: Scene) -> None:
         await trained(scene)
         await scene.opened(0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[1]))
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[1]))
         mine = replace(scene.start, verifiers=(STRANGER.public,))
         for party in (scene.fellow, scene.stranger, scene.verifier):
             assert await scene.refused(party, wire.START, mine) == "FF-APP-041"
@@ -243,7 +248,7 @@ def test_what_was_opened_is_opened_alike_after_a_crash(against: Any) -> None:
     async def attack(scene: Scene) -> None:
         await trained(scene)
         opened = await scene.opened(0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
         shown = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
         scene.provider._tenancy._workplace.worker = None  # type: ignore[union-attr]  # as after a restart
         assert await scene.order(wire.START, scene.start) == "ok"
@@ -263,7 +268,7 @@ def test_what_was_opened_is_served_while_the_worker_is_gone(against: Any) -> Non
     async def attack(scene: Scene) -> None:
         await trained(scene)
         opened = await scene.opened(0)
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
         shown = await scene.call(scene.home, wire.UNVEIL, encode(unveil))
         scene.provider._end_worker()  # what the watch does when it finds it dead
         assert scene.provider._tenancy is None
@@ -294,7 +299,7 @@ def test_openings_lie_sealed_and_go_when_no_audit_can_ask_for_them(against: Any)
         assert name in vault.names()
         assert await scene.order(wire.TRAIN, wire.TrainRound(TERMS.id, 1, 1)) == "ok"
         assert name not in vault.names()
-        unveil = wire.RevealSegment(TERMS.id, 0, 0, said_by(VERIFIERS[0]))
+        unveil = wire.RevealSegment(TERMS.id, 0, 0, scene.root(0, 0), said_by(VERIFIERS[0]))
         assert await scene.order(wire.UNVEIL, unveil) == "FF-APP-084"
 
     against(attack)

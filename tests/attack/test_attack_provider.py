@@ -93,7 +93,8 @@ def test_only_the_requester_of_the_lease_gives_orders(against: Any) -> None:
             wire.REVEAL: wire.RevealRound(TERMS.id, 0, FELLOW.public),
             wire.MERGE: wire.MergeRound(TERMS.id, 0, ()),
             wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
-            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, said),
+            wire.PLANT: wire.OpenSegment(TERMS.id, 0, 0),
+            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, NIL, said),
             wire.MEMBERS: wire.Members(TERMS.id, (scene.stranger.address, scene.fellow.address)),
             wire.PASSES: wire.Passes(TERMS.id, (toll_of(STRANGER, ME, STRANGER),)),
             wire.VOUCH: voucher_of(STRANGER),
@@ -333,7 +334,7 @@ def test_an_order_of_another_job_is_refused(against: Any) -> None:
             wire.MERGE: wire.MergeRound(other, 0, ()),
             wire.OPEN: wire.OpenSegment(other, 0, 0),
             wire.UNVEIL: wire.RevealSegment(
-                other, 0, 0, Blind(VERIFIERS[0].public, NIL, Signature(bytes(64)))
+                other, 0, 0, NIL, Blind(VERIFIERS[0].public, NIL, Signature(bytes(64)))
             ),
             wire.MEMBERS: wire.Members(other, ()),
             wire.END: wire.End(other),
@@ -609,7 +610,8 @@ def test_no_body_makes_a_provider_stumble(against: Any) -> None:
             wire.REVEAL: wire.RevealRound(TERMS.id, 1, FELLOW.public),
             wire.MERGE: wire.MergeRound(TERMS.id, 1, (share_,)),
             wire.OPEN: wire.OpenSegment(TERMS.id, 0, 0),
-            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, said),
+            wire.PLANT: wire.OpenSegment(TERMS.id, 0, 0),
+            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 0, NIL, said),
             wire.MEMBERS: wire.Members(NIL, scene.start.members),
             wire.END: wire.End(NIL),
             objects.BEGIN: seal(JOB_KEY, b"x")[0],

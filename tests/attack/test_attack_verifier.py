@@ -81,7 +81,7 @@ class Audited(Scene):
         return decode(await self.call(self.home, wire.AUDIT, encode(order)), wire.AuditAnswer, 10**6)
 
     async def judge(self, order: wire.AuditOrder, said: Blind, **changes: Any) -> wire.Judged:
-        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, said)
+        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, order.contribution.trace, said)
         shown = self.peer.tenancy._openings.reveal(reveal, self.peer.tenancy._verifiers)
         request = wire.AuditReveal(
             TERMS.id, 0, self.peer.key.public, order.segment, replace(shown, **changes)
@@ -159,7 +159,7 @@ def test_only_the_requester_orders_audits(against: Any) -> None:
                 wire.START: scene.start,
                 wire.MEMBERS: wire.Members(TERMS.id, ()),
                 wire.OPEN: wire.OpenSegment(TERMS.id, 0, 1),
-                wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, Blind(V.public, NIL, NIL + NIL)),  # type: ignore[arg-type]
+                wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, NIL, Blind(V.public, NIL, NIL + NIL)),  # type: ignore[arg-type]
                 wire.END: wire.End(TERMS.id),
             }.items():
                 assert await scene.refused(party, method, message) == "FF-APP-041"
@@ -316,7 +316,7 @@ def test_a_state_is_not_withheld_by_a_peer_whose_address_nobody_has_told(against
         said = (await scene.run(order)).blind
         assert said is not None
         known = scene.provider._addresses.pop(FELLOW.public)
-        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, said)
+        reveal = wire.RevealSegment(TERMS.id, 0, order.segment, order.contribution.trace, said)
         shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
         asked = wire.AuditReveal(TERMS.id, 0, FELLOW.public, order.segment, shown)
         assert await scene.order(wire.JUDGE, asked) == "FF-APP-047"
@@ -516,7 +516,7 @@ def test_an_end_that_is_not_under_the_trace_is_false(against: Any) -> None:
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
-        reveal = wire.RevealSegment(TERMS.id, 0, 1, answer.blind)
+        reveal = wire.RevealSegment(TERMS.id, 0, 1, order.contribution.trace, answer.blind)
         honest = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
         indices = [leaf.index for leaf in honest.leaves]
         obey_honestly = scene.peer.obey
@@ -564,7 +564,7 @@ def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.Monk
     async def attack(scene: Audited, order: wire.AuditOrder) -> None:
         answer = await scene.run(order)
         assert answer.blind is not None
-        reveal = wire.RevealSegment(TERMS.id, 0, 1, answer.blind)
+        reveal = wire.RevealSegment(TERMS.id, 0, 1, order.contribution.trace, answer.blind)
         shown = scene.peer.tenancy._openings.reveal(reveal, scene.peer.tenancy._verifiers)
         said = blind(V, TERMS.id, 0, scene.peer.key.public, 1, order_border(scene))
         messages = {
@@ -572,7 +572,7 @@ def test_no_body_makes_a_verifier_stumble(against: Any, monkeypatch: pytest.Monk
             wire.JUDGE: wire.AuditReveal(TERMS.id, 0, order.contribution.peer, 1, shown),
             wire.START: scene.start,
             wire.MEMBERS: wire.Members(NIL, scene.start.members),
-            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, said),
+            wire.UNVEIL: wire.RevealSegment(TERMS.id, 0, 1, order.contribution.trace, said),
         }
         monkeypatch.setattr(owing, "WITHHOLD_SECONDS", 0.1)
         for party in (scene.home, scene.stranger):

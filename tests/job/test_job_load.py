@@ -336,3 +336,20 @@ def test_a_spec_built_from_its_own_values_is_the_same():
     spec = load(None, preset="tiny").spec
     assert build({key: value_of(spec, key) for key in KEYS}) == spec
     assert msgspec.structs.replace(spec, rounds=4) == with_value(spec, "rounds", 4)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"audit.segments": "3"},
+        {"sync.steps": "3"},
+        {"audit.rate": "0", "audit.probation": "0"},
+        {"audit.canaries": "0.51"},
+        {"audit.jackpot": "-1"},
+    ],
+)
+def test_canaries_need_audits_and_a_border_that_no_audit_shows(flags):
+    ok = load(None, flags={"audit.canaries": "0.5", "audit.segments": "4"}).spec
+    assert (ok.audit.canaries, ok.segments) == (0.5, 4)
+    with pytest.raises(SpecError, match="FF-JOB-004"):
+        load(None, flags={"audit.canaries": "0.5", **flags})

@@ -16,7 +16,7 @@ from farflung.job.model import gpt_shapes
 from farflung.job.spec import AuditSpec, JobSpec, ModelSpec, NetworkSpec, OptimizerSpec, SyncSpec
 from farflung.plan import audits
 from farflung.plan.network import Network
-from farflung.plan.price import expected_audits
+from farflung.plan.price import expected_audits, price, worst_audits
 from farflung.plan.states import codec_of
 from farflung.plan.traffic import Traffic, all_relayed, on_wire, snapshot_bytes, traffic
 
@@ -301,3 +301,15 @@ def test_audits_moved_just_what_their_segments_need(name: str) -> None:
     files = [v for round, s in places for v in audits.fetched(job, s, is_fresh=round == 0)]
     moved = sum(on_wire(vectors * state) for vectors in files) + asked * on_wire(sections * state)
     assert moved == pytest.approx(measured.audit, rel=0.005)
+
+
+def test_a_canary_is_a_segment_more_and_its_jackpot_besides() -> None:
+    def spec(**audit: Any) -> JobSpec:
+        return JobSpec(budget="1000", audit=AuditSpec(rate=0.125, **audit))
+
+    plain, tested = spec(), spec(canaries=0.5, jackpot=3)
+    assert expected_audits(tested) == expected_audits(plain) * 3  # 1 + 0.5 x (1 + 3)
+    assert worst_audits(tested) == worst_audits(plain) * 5
+    assert worst_audits(spec(jackpot=3)) == worst_audits(plain)
+    assert price(tested).training == price(plain).training
+    assert price(tested).audits == price(plain).audits * 3

@@ -251,7 +251,7 @@ class Story:
 
     def verdicts(self, c: Contribution, round: int, segment: int) -> list[SignedVerdict]:
         """In the order of a record. The point `finding` is told verifier (its place in the order), peer and round."""
-        order = sample.verifier_order(self.luck(round), c.peer, [key.public for key in VERIFIERS])
+        order = sample.verifier_order(self.luck(round), c.peer, self.asked(round))
         found: list[SignedVerdict] = []
         for place, verifier in enumerate(order):
             finding = self.told("finding", Finding.HOLDS, place, c.peer, round)
@@ -259,6 +259,10 @@ class Story:
             if finding not in DAMNING:
                 break
         return sorted(found, key=lambda signed: signed.verdict.verifier)
+
+    def asked(self, round: int) -> list[PeerId]:
+        """Whom the audits of a round may ask."""
+        return [key.public for key in VERIFIERS]
 
     def verdict(
         self, c: Contribution, round: int, segment: int, verifier: PeerId, finding: Finding
@@ -322,6 +326,9 @@ class Story:
             self.send(REQUESTER, "progress", progress, c.round)
             for guilty in [g for g in tally.guilty.values() if g.round == a.round]:
                 self.send(REQUESTER, "slash", self.slash(a, *guilty), c.round)
+            known_by = a.round - (a is not accepted[-1])
+            for perjury in [p for p in tally.perjurers.found.values() if p.round == known_by]:
+                self.send(REQUESTER, "perjury", tx.JobPerjury(job, perjury.canary), c.round)
         root = closed[-1].root if closed else ZERO_HASH
         self.send(REQUESTER, "finish", tx.JobFinish(job, root, digest(NS_OUTPUT, self.model)))
         self.send(REQUESTER, "settle", tx.JobSettle(job))

@@ -108,7 +108,14 @@ def resolve(
 
 
 def _must_be_caught(spec: JobSpec, cheat: str) -> None:
-    """A dispute begins with a verdict. Raises UsageError FF-APP-387."""
+    """A dispute begins with a verdict. Raises UsageError FF-APP-387, -396."""
+    if spec.audit.canaries:
+        raise UsageError(
+            "FF-APP-396",
+            "a run with disputes has no canaries",
+            cause="a verifier that is found out could not be accused while it plays for an accusation of its own",
+            hint="set audit.canaries = 0, or leave --dispute out",
+        )
     if cheat != cheats.HONEST and spec.is_audited:
         return
     raise UsageError(

@@ -276,12 +276,13 @@ class AuditTenancy:
         return sign_verdict(self._key, Verdict(*about, self._key.public, found.finding, found.excess, result))
 
     async def _ask_opening(self, asked: wire.AuditOrder) -> wire.SegmentOpened:
-        body = encode(wire.OpenSegment(self.job, asked.round, asked.segment))
+        body = encode(wire.OpenSegment(self.job, asked.round, asked.segment, asked.contribution.trace))
         return await self._ask_peer(asked.contribution.peer, wire.OPEN, body, wire.SegmentOpened)
 
     async def _ask_reveal(self, held: Held) -> wire.SegmentRevealed:
         asked = held.order
-        body = encode(wire.RevealSegment(self.job, asked.round, asked.segment, held.blind))
+        trace = asked.contribution.trace
+        body = encode(wire.RevealSegment(self.job, asked.round, asked.segment, trace, held.blind))
         return await self._ask_peer(asked.contribution.peer, wire.UNVEIL, body, wire.SegmentRevealed)
 
     async def _ask_peer(

@@ -21,18 +21,18 @@ from typing import Final
 
 from farflung.app import wire
 from farflung.app.archive import Archive, Held, RunLog
+from farflung.app.canaries import Canaries
 from farflung.app.cases import Case, Said, confirmed, encoded, is_unmatched
 from farflung.app.draws import Draws
+from farflung.app.hearing import OPEN_SECONDS, Dial, Hearing, is_refusal
 from farflung.app.journal import Emitter
 from farflung.core import limits
-from farflung.core.codec import decode, encode
+from farflung.core.codec import encode
+from farflung.core.crypto import SigningKey
 from farflung.core.errors import (
     FarflungError,
     NetworkError,
-    PolicyError,
-    ProtocolError,
     RunError,
-    VerificationError,
 )
 from farflung.core.events import AuditConcluded, Drawn
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
@@ -40,28 +40,20 @@ from farflung.core.io.durable import write_atomic
 from farflung.core.units import Seconds
 from farflung.job.spec import Terms
 from farflung.ledger.rules.verifiers import quorum_of
-from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, is_verdict_signed
+from farflung.ledger.tx import Canary, Finding, SignedVerdict
 from farflung.net.io.connection import Connection
-from farflung.net.messages import RemoteError
-from farflung.train.roundlog import Audited, Beaconed, Committed, Record, RoundOpened
+from farflung.train.roundlog import Audited, Beaconed, Committed, Contribution, Record, RoundOpened
+from farflung.train.rounds import GotVerdicts
 from farflung.train.trace import are_opened
 from farflung.verify import sample
-from farflung.verify.audits import is_sound
-from farflung.verify.blind import Blind, is_blind, opens
-from farflung.verify.evidence import Evidence, Testimony
+from farflung.verify.evidence import Evidence
 from farflung.verify.judge import WHOLE, conclude, needs_another
 from farflung.verify.tally import Tally, rerun_tokens
 
-OPEN_SECONDS: Final = 60.0  # within which a peer opens a drawn segment to the coordinator
 # For which one that was lost is waited for; and twice as long as its round took: it may have to train that again.
 RETURN_SECONDS: Final = 30.0
 TRY_AGAIN_SECONDS: Final = 0.5
 GIVE_UP_SECONDS: Final = 900.0  # for which verifiers are asked in turn, before the run gives up
-
-NO_ANSWER: Final = "FF-NET-047"
-WORKER_GONE: Final = ("FF-APP-049", "FF-TRAIN-090")  # a death, and no refusal
-
-Dial = Callable[[PeerId], Awaitable[Connection]]
 
 
 class Audits:
@@ -69,6 +61,7 @@ class Audits:
 
     def __init__(
         self,
+        key: SigningKey,
         chain: Hash,
         terms: Terms,
         seats: Sequence[PeerId],
@@ -81,15 +74,19 @@ class Audits:
         journal: Emitter,
         patience: Seconds,
     ) -> None:
-        """`rehire(verifier)` brings a verifier that died back into its lease; `patience` is had with its answers."""
-        self._chain, self._terms, self._seats, self._verifiers = chain, terms, seats, tuple(verifiers)
+        """`key`: the requester's. `rehire(verifier)` brings a verifier that died back into its lease; `patience` is had
+        with its answers.
+        """
+        self._terms, self._seats, self._verifiers = terms, seats, tuple(verifiers)
         self._log, self._archive, self._evidence = log, archive, evidence
         self._draws = Draws(terms, log)
-        self._dial, self._rehire, self._journal, self._patience = dial, rehire, journal, patience
+        self._dial, self._rehire, self._journal = dial, rehire, journal
+        self._hearing = Hearing(chain, terms, dial, patience)
+        self._canaries = Canaries(key, terms, self._hearing, dial, journal)
         self._opened: dict[tuple[int, PeerId], wire.SegmentOpened | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
-        self._discredited = _discredited(terms, log, len(self._verifiers))
+        self._discredited = set(self._told().discredited)
         self._returning: dict[PeerId, asyncio.Task[None]] = {}
         self._is_drawn = asyncio.Event()  # the newest round that was committed, if there is any
         if not (log.promised and terms.spec.is_audited) or self._draws.is_made(max(log.promised)):
@@ -135,10 +132,10 @@ class Audits:
         self._journal.emit(Drawn(round=round, peer=peer.hex(), segment=drawn.segment, flagged=drawn.flagged))
         connection = await self._dial(peer)
         try:
+            await self._canaries.prepare(connection, round, peer, drawn.segment)
             await self._ask_opening(connection, round, drawn, OPEN_SECONDS)
         except NetworkError as error:
-            is_there = isinstance(error, RemoteError | ProtocolError) or error.code == NO_ANSWER
-            if not is_there or error.code in WORKER_GONE:
+            if not is_refusal(error):
                 raise
             # It is there and opens nothing: its work counts, verifiers ask it themselves, and say that it withholds.
             self._opened[round, peer] = None
@@ -179,6 +176,14 @@ class Audits:
                         return
                     await asyncio.sleep(TRY_AGAIN_SECONDS)
 
+    def _told(self) -> Tally:
+        """What the log has said so far: verifiers that accused falsely are in it, and those that guessed."""
+        tally, log = Tally(self._terms.spec, len(self._verifiers)), self._log
+        for record in log.records:
+            if isinstance(record, Audited):
+                tally.add(log.accepted[record.round], record, log.promised[record.round])
+        return tally
+
     async def close(self) -> None:
         """Gives up what is under way for verifiers that died."""
         for task in self._returning.values():
@@ -191,26 +196,34 @@ class Audits:
 
     # The audits of a closed round
 
-    async def see_through(self, round: int) -> tuple[SignedVerdict, ...]:
-        """All verdicts of a round; node and verifier ascend."""
+    async def see_through(self, round: int) -> GotVerdicts:
+        """All verdicts of a round, and its canaries; node and verifier ascend. None where no verifier is left."""
         accepted, owed = self._log.accepted[round], self._draws.owed(round)
         drawn = self._draws.of(round, self._flags.get(round, {}))
-        cases = [Case(round, c, drawn[c.peer]) for c in (*accepted, *owed) if c.peer in drawn]
-        if not cases:
-            return ()
+        asked = [v for v in self._verifiers if v not in self._told().perjurers.unasked(round)]
+        cases = [self._case(round, c, drawn[c.peer], asked) for c in (*accepted, *owed) if c.peer in drawn]
+        if not cases or not asked:
+            return GotVerdicts(round, ())
         public = await asyncio.to_thread(self._archive.show, round, self._terms, self._log.records)
         found = await asyncio.gather(*(self._one(case, public) for case in cases))
         self._archive.hide(round)
         self._opened = {place: opened for place, opened in self._opened.items() if place[0] > round}
-        verdicts = [said for each in found for said in each]
-        return tuple(sorted(verdicts, key=lambda s: (s.verdict.node, s.verdict.verifier)))
+        verdicts = [said for each, _ in found for said in each]
+        tests = sorted((c for _, c in found if c is not None), key=lambda c: c.verdict.verdict.node)
+        ordered = sorted(verdicts, key=lambda s: (s.verdict.node, s.verdict.verifier))
+        return GotVerdicts(round, tuple(ordered), tuple(tests))
 
-    async def _one(self, case: Case, public: Held) -> list[SignedVerdict]:
+    def _case(self, round: int, c: Contribution, drawn: sample.Drawn, asked: Sequence[PeerId]) -> Case:
+        return Case(round, c, drawn, sample.verifier_order(self._draws.beacon(round), c.peer, asked))
+
+    async def _one(self, case: Case, public: Held) -> tuple[list[SignedVerdict], Canary | None]:
         began = time.monotonic()
-        if case.contribution not in self._log.accepted[case.round]:
+        is_owed = case.contribution not in self._log.accepted[case.round]
+        if is_owed:
             await self._returned(case.round, case.contribution.peer)
         order = self._order(case, public)
-        hired, said = len(self._verifiers), dict[PeerId, Said]()
+        test = None if is_owed else await self._canaries.test(case, order)
+        hired, said = len(case.ring), dict[PeerId, Said]()
         while case.contribution.peer not in self._excluded:
             verdicts = [s.testimony.verdict.verdict for s in said.values()]
             is_guess = len(said) < quorum_of(hired) and any(is_unmatched(s, case) for s in said.values())
@@ -221,22 +234,20 @@ class Audits:
         testimonies = [said[v].testimony for v in sorted(said)]
         if testimonies and case.contribution.peer not in self._excluded:
             self._conclude(case, order, [said[v] for v in sorted(said)], time.monotonic() - began)
-        return [t.verdict for t in testimonies]
+        return [t.verdict for t in testimonies], test
 
     async def _next(
         self, case: Case, order: wire.AuditOrder, said: dict[PeerId, Said]
     ) -> tuple[PeerId, Said]:
         """The next verifier's part. One that cannot be reached is passed over, and asked again when it is back."""
-        beacon = self._draws.beacon(case.round)
-        ring = sample.verifier_order(beacon, case.contribution.peer, self._verifiers)
-        ring = tuple(v for v in ring if v not in said)
+        ring = tuple(v for v in case.ring if v not in said)
         last: FarflungError | None = None
         until = time.monotonic() + GIVE_UP_SECONDS
         while time.monotonic() < until:
             # The sort is stable: among the others the drawn order stays.
             for verifier in sorted(ring, key=lambda v: v in self._discredited):
                 try:
-                    return verifier, await self._ask(verifier, case, order)
+                    return verifier, await self._hearing.ask(verifier, case, order)
                 except FarflungError as error:
                     last = error
                 self._bring_back(verifier)  # the next one takes the case meanwhile
@@ -259,62 +270,6 @@ class Audits:
         if task is None or task.done():
             self._returning[verifier] = asyncio.create_task(rehire())
 
-    async def _ask(self, verifier: PeerId, case: Case, order: wire.AuditOrder) -> Said:
-        """One verifier's blind run, the reveal, its judgement: each checked against the one before."""
-        c, round, segment = case.contribution, case.round, case.drawn.segment
-        about = (self._terms.id, round, c.peer, segment)
-        connection = await self._dial(verifier)
-        answer = decode(
-            await connection.call(wire.AUDIT, encode(order), timeout=self._patience),
-            wire.AuditAnswer,
-            limits.VERDICT_BYTES,
-        )
-        if answer.verdict is not None:
-            if answer.verdict.verdict.finding not in DAMNING:
-                raise VerificationError("FF-APP-090", "a verifier finds good what it has not run")
-            self._check(answer.verdict, verifier, case, ZERO_HASH)
-            return Said(Testimony((), (), (), answer.verdict), None)
-        if answer.blind is None or answer.blind.verifier != verifier or not is_blind(answer.blind, *about):
-            raise VerificationError("FF-APP-090", "a verifier's commitment is not its own")
-        revealed = await self._reveal(case, answer.blind)
-        request = wire.AuditReveal(self._terms.id, round, c.peer, segment, revealed)
-        data = await connection.call(wire.JUDGE, encode(request), timeout=self._patience)
-        judged = decode(data, wire.Judged, limits.VERDICT_BYTES)
-        if not opens(answer.blind, *about, judged.border, judged.nonce):
-            raise VerificationError("FF-APP-090", "a verifier opens another result than it had committed to")
-        self._check(judged.verdict, verifier, case, answer.blind.digest)
-        testimony = Testimony((answer.blind,), (judged.border,), (judged.nonce,), judged.verdict)
-        return Said(testimony, revealed)
-
-    async def _reveal(self, case: Case, said: Blind) -> wire.SegmentRevealed | None:
-        """What the peer claims, for a verifier that has committed; None: no answer, the verifier asks itself."""
-        request = wire.RevealSegment(self._terms.id, case.round, case.drawn.segment, said)
-        try:
-            connection = await self._dial(case.contribution.peer)
-            data = await connection.call(wire.UNVEIL, encode(request), timeout=OPEN_SECONDS)
-            return wire.read_opening(data, wire.SegmentRevealed)
-        except (NetworkError, PolicyError):  # of another session, perhaps: nobody says where it is
-            return None
-
-    def _check(self, signed: SignedVerdict, verifier: PeerId, case: Case, result: Hash) -> None:
-        v, c = signed.verdict, case.contribution
-        told = (v.chain, v.job, v.round, v.node, v.segment, v.trace, v.verifier, v.result)
-        asked = (
-            self._chain,
-            self._terms.id,
-            case.round,
-            c.peer,
-            case.drawn.segment,
-            c.trace,
-            verifier,
-            result,
-        )
-        if told != asked or not is_verdict_signed(signed) or not is_sound(v):
-            raise VerificationError(
-                "FF-APP-090",
-                "a verdict is of another audit, contradicts itself, or is not signed by its verifier",
-            )
-
     def _order(self, case: Case, public: Held) -> wire.AuditOrder:
         c = case.contribution
         earlier = self._log.accepted.get(case.round - 1, ())
@@ -334,7 +289,7 @@ class Audits:
     def _conclude(self, case: Case, order: wire.AuditOrder, said: list[Said], seconds: float) -> None:
         """Tells what was found; keeps the evidence when it is false."""
         verdicts = [s.testimony.verdict.verdict for s in said]
-        found = conclude(verdicts, quorum_of(len(self._verifiers)))
+        found = conclude(verdicts, quorum_of(len(case.ring)))
         self._discredited.update(found.discredited)
         if found.is_guilty:
             alike = [s for s in said if s.testimony.verdict.verdict.finding is found.finding]
@@ -378,15 +333,6 @@ class Audits:
         self._evidence.mkdir(mode=0o700, exist_ok=True)
         path = evidence_file(self._evidence, case.round, case.contribution.peer)
         write_atomic(path, encoded(evidence), "run.evidence")
-
-
-def _discredited(terms: Terms, log: RunLog, verifiers: int) -> set[PeerId]:
-    """Verifiers that accused falsely, as the log tells it."""
-    tally = Tally(terms.spec, verifiers)
-    for record in log.records:
-        if isinstance(record, Audited):
-            tally.add(log.accepted[record.round], record, log.promised[record.round])
-    return set(tally.discredited)
 
 
 def evidence_file(folder: Path, round: int, peer: PeerId) -> Path:

@@ -25,6 +25,7 @@ class Case(NamedTuple):
     round: int
     contribution: Contribution
     drawn: sample.Drawn
+    ring: tuple[PeerId, ...] = ()  # its verifiers: the first is asked, each next one confirms
 
 
 class Said(NamedTuple):

@@ -368,7 +368,7 @@ class Coordinator:
         if not self._audits.is_flagged(round):
             root = roots_by_round(self._log.records)[round]
             self._audits.flag(round, await self._flags(round, root, self._log.accepted[round]))
-        self.post(rounds.GotVerdicts(round, await self._audits.see_through(round)))
+        self.post(await self._audits.see_through(round))
 
     def _report(self, closed: Closed, accepted: tuple[Contribution, ...]) -> None:
         self._public = self._next_public

@@ -16,7 +16,7 @@ from farflung.app import attested, objects, settling, thrift, wire
 from farflung.app.anchoring import Anchors
 from farflung.app.archive import Archive, RunLog, roots_by_round
 from farflung.app.artefact import model_file, model_hash
-from farflung.app.audits import WORKER_GONE, Audits
+from farflung.app.audits import Audits
 from farflung.app.coordinator import Coordinator
 from farflung.app.crew import RETURN_SECONDS, Crew
 from farflung.app.exchange import Exchange, Outlook
@@ -25,6 +25,7 @@ from farflung.app.fanning import Fanning
 from farflung.app.fares import Fare, Fares
 from farflung.app.folder import RunFolder
 from farflung.app.following import Disputes
+from farflung.app.hearing import WORKER_GONE
 from farflung.app.hiring import (
     Asks,
     Budget,
@@ -365,6 +366,7 @@ class Requester:
     def _audits(self) -> Audits:
         crew = self._crew
         return Audits(
+            self._key,
             self._ledger.chain,
             self._terms,
             crew.starter.seats,

@@ -19,14 +19,15 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.core import limits
 from farflung.core.codec import decode
 from farflung.core.errors import FarflungError, ProtocolError, RunError
-from farflung.core.events import Caught
+from farflung.core.events import Caught, Perjured
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import Terms
 from farflung.ledger.rows import JobState, LeaseRow
 from farflung.ledger.rules.bounties import finders_of, share_of
-from farflung.ledger.tx import Finding, JobSlash, Progress
-from farflung.train.roundlog import Audited, contributions_root
+from farflung.ledger.tx import Finding, JobPerjury, JobSlash, Progress
+from farflung.train.roundlog import Audited, Finished, contributions_root
 from farflung.verify.evidence import Evidence, claim_of, evidence_hash
+from farflung.verify.perjury import Perjury
 from farflung.verify.tally import Guilty, Tally
 
 Hand = Callable[[Hash, int, Mapping[PeerId, int]], None]
@@ -78,7 +79,8 @@ class Recorder:
             roots, accepted = roots_by_round(self._log.records), self._log.accepted
             tally, earned = Tally(self._terms.spec, self._verifiers), Counter[PeerId]()
             job, recorded = await self._ledger.job(self._terms.id), -1
-            for audited in self._judged(len(roots) - 1):
+            judged = self._judged(len(roots) - 1)
+            for audited in judged:
                 round = audited.round
                 units = tally.add(accepted[round], audited, self._log.promised[round])
                 earned.update(units)
@@ -92,10 +94,13 @@ class Recorder:
                     await self._ledger.submit(said)
                 for guilty in [g for g in tally.guilty.values() if g.round == round]:
                     await self._slash(guilty)
+                is_over = audited is judged[-1] and isinstance(self._log.records[-1], Finished)
+                await self._punish_guessers(tally, round if is_over else round - 1)
                 recorded = round
             if recorded > self._handed:
                 self._handed = recorded
-                whole = {node: units for node, units in earned.items() if node not in tally.guilty}
+                lost = tally.guilty.keys() | tally.perjurers.found.keys()
+                whole = {node: units for node, units in earned.items() if node not in lost}
                 self._hand(self._ledger.chain, recorded, whole)
 
     def _judged(self, closed: int) -> list[Audited]:
@@ -135,6 +140,33 @@ class Recorder:
                 burnt=taken - bounty,
                 evidence=named.hex(),
                 pending=pending,
+            ),
+            durable=True,
+        )
+
+    async def _punish_guessers(self, tally: Tally, round: int) -> None:
+        """Takes the stakes of verifiers that were found out up to `round`: the one before the newest, or the last.
+
+        A round later, because what such a verifier said of others meanwhile may be what condemns them (verify.perjury).
+        """
+        for perjury in [p for p in tally.perjurers.found.values() if p.round <= round]:
+            if perjury.verifier not in self._told and tally.owed(perjury.verifier) is not None:
+                await self._punish(perjury)
+
+    async def _punish(self, perjury: Perjury) -> None:
+        if (await self._lease(perjury.verifier)).is_open:
+            await self._ledger.submit(JobPerjury(self._terms.id, perjury.canary))
+        taken = (await self._lease(perjury.verifier)).slashed
+        bounty = share_of(taken, 1)
+        self._told.add(perjury.verifier)
+        self._journal.emit(
+            Perjured(
+                verifier=perjury.verifier.hex(),
+                round=perjury.round,
+                peer=perjury.planter.hex(),
+                slashed=taken,
+                bounty=bounty,
+                burnt=taken - bounty,
             ),
             durable=True,
         )

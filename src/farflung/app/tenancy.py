@@ -16,6 +16,7 @@ from farflung.app.exchange import REPLICA_AWAY
 from farflung.app.fanning import Fanning
 from farflung.app.openings import DrawnSegments, Retain
 from farflung.app.private import Kept, Private, Result
+from farflung.app.showing import Showing
 from farflung.app.vault import Vault
 from farflung.app.wire import (
     OPEN,
@@ -24,6 +25,7 @@ from farflung.app.wire import (
     MergeRound,
     Moved,
     OpenSegment,
+    Planted,
     Promise,
     RevealRound,
     RevealSegment,
@@ -45,7 +47,6 @@ from farflung.core.errors import (
     NetworkError,
     PolicyError,
     ProtocolError,
-    RunError,
     VerificationError,
 )
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
@@ -63,8 +64,6 @@ from farflung.train.sync import Sync
 from farflung.verify.commitments import commit, nonce_of, sign_root
 
 REPLICA_SECONDS: Final = 2.0  # a replica that is out of reach for so long is replaced
-
-NOT_HELD: Final = "FF-TRAIN-081"  # the worker's answer when it does not hold the states of a round
 
 
 class Tenancy:
@@ -180,6 +179,8 @@ class Tenancy:
                 return b""
             case "audit.open":
                 return encode(await self.open(order(self.job, body, OpenSegment)))
+            case "audit.plant":
+                return encode(await self.plant(order(self.job, body, OpenSegment)))
             case "audit.reveal":
                 return self.recall(method, body)
         raise ProtocolError("FF-APP-043", f"a provider does not serve {method[:40]!r}")
@@ -290,29 +291,24 @@ class Tenancy:
         known = self._openings.find(request.round, request.segment)
         if known is not None:
             return known.opened
+        return await self._showing.open(self._drawn(request), request.segment)
+
+    async def plant(self, request: OpenSegment) -> Planted:
+        """Falsifies the trace of the round that is being closed, to test a verifier with; the same again."""
+        known = self._openings.find(request.round, request.segment, is_planted=True)
+        if known is not None and known.plant is not None:
+            return Planted(known.plant, known.opened)
+        return await self._showing.plant(self._drawn(request), request.segment)
+
+    def _drawn(self, request: OpenSegment) -> Result:
         result = self._result
         if result is None or result.round != request.round or self._round != request.round:
             raise PolicyError("FF-APP-084", f"segment {request.segment} of round {request.round} is not open")
-        ask = messages.OpenSegment(request.round, request.segment)
-        try:
-            states = await self._workplace.ask(ask, messages.SegmentOpened)
-        except RunError as error:
-            if error.code != NOT_HELD:
-                raise
-            await self._train_again(request.round, result.trace.statistics.tokens)
-            states = await self._workplace.ask(ask, messages.SegmentOpened)
-        self._retain((request.round, request.segment), result.trace, states)
-        before = self._private.before(request.round)
-        trace = before.result.trace if before is not None and before.result is not None else None
-        return self._openings.make(request.round, request.segment, result.trace, trace, states)
+        return result
 
-    async def _train_again(self, round: int, tokens: int) -> None:
-        """After a crash the worker holds the round's result but not its way: it goes it again, to the same bits."""
-        kept = self._private.before(round)
-        await self._workplace.ask(
-            messages.Rewind(round, kept.inner if kept is not None else b""), messages.State
-        )
-        await self._workplace.ask(messages.Train(round, self._terms.spec.steps_of(tokens)), messages.Trained)
+    @property
+    def _showing(self) -> Showing:
+        return Showing(self._terms, self._workplace, self._private, self._openings, self._retain)
 
     async def merge(self, request: MergeRound) -> Merged:
         """Fetches the accepted payloads, merges them, and signs the root that comes out."""

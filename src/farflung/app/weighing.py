@@ -20,8 +20,10 @@ from farflung.ledger.rules.slash import PERMILLE
 from farflung.plan import audits
 from farflung.verify import economics
 from farflung.verify.economics import Draw, Money, Way
+from farflung.verify.sample import ODDS
 
 STEPS: Final = 10_000  # of a rate, from 0 to 1: four decimals are named
+MOST_CANARIES: Final = Fraction(1, 2)  # that a job may have (job.check)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -32,6 +34,28 @@ class Asked(msgspec.Struct, frozen=True):
     absent: Fraction = Fraction(0)  # of verifiers: they do not look, or are the cheater's friends
     silence: Fraction = economics.silence_of(Params().withheld_permille)
     bound: Fraction = Fraction(1, 50)  # of verifiers' work, as a share of all training
+
+
+class Checking(msgspec.Struct, frozen=True):
+    """What keeps verifiers looking where nobody cheats. Money in micro-credits."""
+
+    canaries: Fraction  # share of audits that begin with one
+    jackpot: Fraction  # for who finds it, above the pay of the segment
+    stake: Fraction  # lost by who says that it holds
+    cost: Fraction  # of looking once: a segment
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether looking pays (economics.is_checking_stable)."""
+        return economics.is_checking_stable(self.canaries, self.jackpot, self.stake, self.cost)
+
+    @property
+    def least(self) -> float | None:
+        """The smallest share of four decimals with which it does; None where none that a job may have is enough."""
+        if not self.jackpot + self.stake:
+            return None
+        steps = math.floor(self.cost / (self.jackpot + self.stake) * STEPS) + 1
+        return steps / STEPS if steps <= MOST_CANARIES * STEPS else None
 
 
 class Weighed(msgspec.Struct, frozen=True):
@@ -51,6 +75,7 @@ class Weighed(msgspec.Struct, frozen=True):
     overhead: Fraction
     overhead_of_run: Fraction  # with probation
     catch: tuple[tuple[int, int | None], ...]  # false segments, and rounds until they are found
+    checking: Checking
 
     @property
     def is_unprofitable(self) -> bool:
@@ -79,7 +104,16 @@ def weigh(spec: JobSpec, asked: Asked) -> Weighed:
         bound_stake=_micro(economics.least_stake(within, money)),
         overhead=economics.overhead(draw),
         overhead_of_run=audits.of_one(spec) / spec.rounds / spec.segments,
+        checking=_checking(spec, money),
         catch=tuple((k, economics.rounds_to_catch(economics.caught(draw, k))) for k in _shown(spec.segments)),
+    )
+
+
+def _checking(spec: JobSpec, money: Money) -> Checking:
+    """A verifier's stake is a provider's; a share as the coin falls (app.canaries)."""
+    share = Fraction(int(spec.audit.canaries * ODDS), ODDS) if spec.is_audited else Fraction(0)
+    return Checking(
+        share, spec.audit.jackpot * money.pay / spec.segments, money.stake, money.cost / spec.segments
     )
 
 

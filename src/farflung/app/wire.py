@@ -7,6 +7,7 @@ round.train     TrainRound      Promise           a commitment, after training
 round.reveal    RevealRound     Shown             the payload is replicated and may be fetched
 round.merge     MergeRound      Merged            the provider's root after the merge, signed
 audit.open      OpenSegment     SegmentOpened     the committed state before a drawn segment
+audit.plant     OpenSegment     Planted           a false trace of its round, to test a verifier with
 audit.reveal    RevealSegment   SegmentRevealed   what the peer claims came out, once a verifier has committed
 lease.members   Members         b""               who is in the job from now on
 fan.enter       Enter           b""               it is in the job's group at a relay (net.groups)
@@ -38,11 +39,11 @@ from farflung.core.attestations import Attestation
 from farflung.core.claims import Border
 from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import PolicyError, ProtocolError
-from farflung.core.ids import Hash, PeerId, Signature
+from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.core.tolls import SignedPass
 from farflung.job.spec import Terms
 from farflung.ledger.tallies import SignedTally, Voucher
-from farflung.ledger.tx import Role, SignedOffer, SignedVerdict
+from farflung.ledger.tx import Plant, Role, SignedOffer, SignedVerdict
 from farflung.net.endpoints import DIRECT, Place
 from farflung.net.groups import SignedRoster
 from farflung.store.objects import Manifest
@@ -63,6 +64,7 @@ MEMBERS = "lease.members"
 PASSES = "lease.pass"
 VOUCH = "lease.vouch"
 OPEN = "audit.open"
+PLANT = "audit.plant"
 UNVEIL = "audit.reveal"
 AUDIT = "audit.run"
 JUDGE = "audit.judge"
@@ -228,11 +230,16 @@ class Merged(Wire, frozen=True):
 
 
 class OpenSegment(Wire, frozen=True):
-    """Open the state before segment `segment` of the round whose contribution was accepted."""
+    """Open the state before segment `segment` of the round whose contribution was accepted.
+
+    `trace`: the root under which; a verifier names the one that it was ordered to audit, and is answered under that or
+    not at all, or one question would tell it what was planted. The requester leaves it out: the committed one.
+    """
 
     job: Hash
     round: int
     segment: int
+    trace: Hash = ZERO_HASH
 
 
 class SegmentOpened(Wire, frozen=True):
@@ -246,12 +253,20 @@ class SegmentOpened(Wire, frozen=True):
     before: tuple[Leaf, ...] = ()
 
 
+class Planted(Wire, frozen=True):
+    """The false trace with all that proves which of its leaves is false, and the start as it opens under it."""
+
+    plant: Plant
+    opened: SegmentOpened
+
+
 class RevealSegment(Wire, frozen=True):
-    """A verifier has committed to its own result: open what yours was."""
+    """A verifier has committed to its own result: open what yours was, under this trace."""
 
     job: Hash
     round: int
     segment: int
+    trace: Hash
     blind: Blind
 
 

@@ -191,6 +191,28 @@ class AuditConcluded(Event, frozen=True, tag="audit"):
     seconds: float
 
 
+class CanaryConcluded(Event, frozen=True, tag="canary"):
+    """A verifier was shown a segment of `peer` that is known to be false. `tokens`: what it is paid for it."""
+
+    round: int
+    peer: str
+    segment: int
+    verifier: str
+    finding: str
+    tokens: int
+
+
+class Perjured(Event, frozen=True, tag="perjured"):
+    """A verifier said that a false segment of `peer` holds, and lost its stake to it. Money in micro-credits."""
+
+    verifier: str
+    round: int
+    peer: str
+    slashed: int
+    bounty: int
+    burnt: int
+
+
 class Caught(Event, frozen=True, tag="caught"):
     """A peer's work was found false and the ledger took its stake. Money in micro-credits.
 
@@ -342,6 +364,8 @@ AnyEvent = (
     | StandsOn
     | Drawn
     | AuditConcluded
+    | CanaryConcluded
+    | Perjured
     | Caught
     | Played
     | Ruled

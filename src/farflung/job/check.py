@@ -18,6 +18,7 @@ from farflung.job.keys import value_of
 from farflung.job.methods import METHODS
 from farflung.job.model import gpt_size
 from farflung.job.spec import JobSpec
+from farflung.ledger.canaries import SEGMENTS_LEAST
 
 Origins = Mapping[str, str]
 
@@ -89,6 +90,8 @@ RANGES: Final[Mapping[str, Range]] = {
     "audit.rate": Range(0, 1),
     "audit.probation": Range(0, limits.ROUNDS),
     "audit.speed": Range(0, 100),
+    "audit.canaries": Range(0, 0.5),
+    "audit.jackpot": Range(0, 100),
     "churn.quorum": Range(0.5, 1),
     "churn.grace": Range(0, 100),
     "churn.exchange": _SHARE,
@@ -112,6 +115,7 @@ def check(spec: JobSpec, origins: Origins | None = None) -> None:
     if spec.is_audited and not spec.network.verifiers:
         hint = "set network.verifiers = 1, or audit.rate = 0 and audit.probation = 0"
         raise _refused(spec, told, "network.verifiers", "at least 1 while work is audited", hint)
+    _check_canaries(spec, told)
     _check_proof(spec, told)
     _check_speed(spec, told)
     for key in ("evaluate.tokens", "evaluate.final_tokens"):
@@ -139,6 +143,17 @@ def _check_credits(spec: JobSpec, origins: Origins, key: str) -> None:
         amount = None
     if not amount:
         raise _refused(spec, origins, key, allowed, f'write it like {key} = "2.5"')
+
+
+def _check_canaries(spec: JobSpec, origins: Origins) -> None:
+    """A false end is another border of the same round, and not one that a verifier is shown."""
+    if spec.audit.canaries and not spec.is_audited:
+        hint = "audit some of the work, or leave canaries out"
+        raise _refused(spec, origins, "audit.canaries", "0 while nothing is audited", hint)
+    if spec.audit.canaries and spec.segments < SEGMENTS_LEAST:
+        allowed = f"0 where a round has fewer than {SEGMENTS_LEAST} segments"
+        hint = f"set audit.segments = {SEGMENTS_LEAST} or more, and sync.steps as many at least"
+        raise _refused(spec, origins, "audit.canaries", allowed, hint)
 
 
 def _check_proof(spec: JobSpec, origins: Origins) -> None:

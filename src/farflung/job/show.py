@@ -67,6 +67,8 @@ ABOUT: Final[Mapping[str, str]] = {
     "audit.rate": "share of the contributions that are audited, drawn after all have committed",
     "audit.probation": "a peer's first contributions, also after an absence: all are audited",
     "audit.speed": "who commits so many times sooner than its benchmark allows is audited; 0: not judged",
+    "audit.canaries": "share of the drawn contributions with which a verifier is tested first; needs 4 segments",
+    "audit.jackpot": "for who finds the false end: so many times the pay of the segment, besides that",
     "audit.proof": "proven: refused unless its steps can be disputed; outcome: not proven; auto: as far as it goes",
     "churn.quorum": "share of a round's tokens whose arrival ends the wait for all; 1: all are waited for",
     "churn.grace": "then the rest is waited for so many times the median arrival, and left out",

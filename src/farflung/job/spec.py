@@ -132,6 +132,8 @@ class AuditSpec(Wire, frozen=True):
     allows (verify.speed); 0: not judged.
     `proof`: the class of the job (job.proof). `auto` is proven where work is audited and the model's step can be
     traced, and outcome only elsewhere; `proven` refuses what would be outcome only; `outcome` traces nothing.
+    `canaries`: share of drawn contributions of which one verifier is first shown an end that is known to be false (V2);
+    who finds it is paid for the segment and `jackpot` times as much besides.
     """
 
     segments: int = 5
@@ -139,6 +141,8 @@ class AuditSpec(Wire, frozen=True):
     probation: int = 2
     speed: float = 0.0
     proof: Literal["auto", "proven", "outcome"] = "auto"
+    canaries: float = 0.0
+    jackpot: int = 0
 
 
 class ChurnSpec(Wire, frozen=True):

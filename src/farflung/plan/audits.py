@@ -58,6 +58,16 @@ def of_one(spec: JobSpec) -> Fraction:
     return known + rate_of(spec) * (spec.rounds - known)
 
 
+def most_of_one(spec: JobSpec) -> int:
+    """What is paid for at most where one contribution is audited, in segments: the audit, and a canary with it."""
+    return 1 + (1 + spec.audit.jackpot if spec.audit.canaries else 0)
+
+
+def paid_of_one(spec: JobSpec) -> Fraction:
+    """The same on the average, among verifiers that look."""
+    return 1 + Fraction(spec.audit.canaries) * (1 + spec.audit.jackpot)
+
+
 def rate_of(spec: JobSpec) -> Fraction:
     """The share of contributions that is drawn after probation."""
     return Fraction(min(max(spec.audit.rate, 0.0), 1.0))

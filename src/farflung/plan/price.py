@@ -1,10 +1,10 @@
 """What a run costs, and what the requester locks for it.
 
-One unit is a token trained and accepted, or a token that a verifier trained again.
+One unit is a token trained and accepted, or a token that a verifier is paid for.
 
     training = tokens of one peer's round x rounds x providers x unit price
     audits   = expected, of peers that stay: the first `probation` contributions of each and a share `rate` of the
-               others, one segment of each
+               others, one segment of each; of a share `canaries` of these 1 + `jackpot` segments more
     price    = training + audits
     escrow   = price + margin + what audits may cost beyond the expected, but never more than the budget
 
@@ -80,16 +80,16 @@ def audit_units(spec: JobSpec, price: Price) -> int:
 
 
 def expected_audits(spec: JobSpec) -> int:
-    """Tokens that verifiers train again on the average, rounded up."""
-    audited = spec.network.providers * audits.of_one(spec)
+    """Tokens that verifiers are paid for on the average, rounded up."""
+    audited = spec.network.providers * audits.of_one(spec) * audits.paid_of_one(spec)
     return math.ceil(audited * spec.round_tokens / spec.segments)
 
 
 def worst_audits(spec: JobSpec) -> int:
-    """Tokens that one verifier trains again at most: the longest segment of every contribution. 0 without audits."""
+    """Tokens that one verifier is paid for at most: the longest segment of every contribution. 0 without audits."""
     if not spec.verifiers:
         return 0
-    return spec.rounds * spec.network.providers * audits.longest(spec)
+    return spec.rounds * spec.network.providers * audits.longest(spec) * audits.most_of_one(spec)
 
 
 def _too_dear(spec: JobSpec, unit: Credits, checks: int, total: int, budget: int) -> PolicyError:

@@ -15,7 +15,7 @@ from farflung.core.codec import Wire, decode, encode
 from farflung.core.crypto import NS_LOG, NS_PAYLOAD, SigningKey, digest, is_signed
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
-from farflung.ledger.tx import DAMNING, SignedVerdict
+from farflung.ledger.tx import DAMNING, Canary, SignedVerdict
 from farflung.train.trace import Stated
 
 
@@ -121,10 +121,14 @@ class Audited(Wire, frozen=True, tag="audited"):
     """What the audits of a round found; written before the round after the next one opens, in order of rounds.
 
     Whom a verdict finds false or withholding is out from here on; `node` and `verifier` ascend together.
+
+    `canaries`: with what verifiers were tested in that round, and what they said (ledger.canaries); by node. They judge
+    no node. Who said that one holds is asked in no audit of the round after the next one, or later (verify.tally).
     """
 
     round: int
     verdicts: tuple[SignedVerdict, ...]
+    canaries: tuple[Canary, ...] = ()
 
 
 class Finished(Wire, frozen=True, tag="finished"):

@@ -32,7 +32,6 @@ import msgspec
 
 from farflung.core.errors import VerificationError
 from farflung.core.ids import Hash, PeerId
-from farflung.ledger.tx import SignedVerdict
 from farflung.train.roundlog import (
     Accepted,
     Audited,
@@ -117,8 +116,8 @@ def step(state: State, event: Event) -> Step:
             return _keep(state, Phase.MERGE, round, peer, "roots", (root, signature))
         case GotOwnRoot(round, root) if round == state.round and state.phase is Phase.MERGE:
             return _advance(_replace(state, own_root=root), [])
-        case GotVerdicts(round, verdicts) if round >= state.audited and round not in state.verdicts:
-            return _advance(_replace(state, verdicts={**state.verdicts, round: verdicts}), [])
+        case GotVerdicts(round) if round >= state.audited and round not in state.verdicts:
+            return _advance(_replace(state, verdicts={**state.verdicts, round: event}), [])
         case Lost(peer):
             return _lose(state, peer)
         case Came(peer) if peer not in state.members and peer not in state.excluded:
@@ -244,10 +243,11 @@ def _settle_audits(state: State, effects: list[Effect]) -> Step:
     return _open(_replace(state, phase=Phase.IDLE), effects)
 
 
-def _conclude(state: State, effects: list[Effect], found: tuple[SignedVerdict, ...]) -> Step:
+def _conclude(state: State, effects: list[Effect], found: GotVerdicts) -> Step:
     """Writes one round's verdicts, and excludes whom they find false. Who is out already is judged no more."""
-    kept = tuple(v for v in found if v.verdict.node not in state.excluded)
-    record = Audited(state.audited, kept)
+    kept = tuple(v for v in found.verdicts if v.verdict.node not in state.excluded)
+    tests = tuple(c for c in found.canaries if c.verdict.verdict.node not in state.excluded)
+    record = Audited(state.audited, kept, tests)
     effects = [*effects, Write(record)]
     effects += [Exclude(peer, record.round) for peer in sorted(excluded_by(record))]
     return _concluded(state, record), effects

@@ -87,6 +87,11 @@ def end(states: Sequence[BorderState], segment: int) -> BorderState:
     return replace(states[segment + 1], residual=None, offset=None)
 
 
+def planted(end: BorderState, source: BorderState) -> BorderState:
+    """What a planted trace says that a segment led to: `end` with the weights of another border."""
+    return replace(end, params=source.params)
+
+
 def last(states: Sequence[BorderState]) -> BorderState:
     """What the encoding was made of: the weights at border K, and what was unsent before the round."""
     return replace(states[-1], vectors=(), residual=states[0].residual, offset=states[0].offset)

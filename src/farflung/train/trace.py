@@ -22,10 +22,13 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from farflung.core import limits, merkle
 from farflung.core.claims import Border, leaf_count
 from farflung.core.codec import Wire, encode
 from farflung.core.ids import Hash
+from farflung.ledger.canaries import source_of
 
 PARAMS: Final = "params"
 STATED_BITS: Final = 20  # of the fraction
@@ -79,6 +82,12 @@ class Trace(Wire, frozen=True):
     def statistics_path(self) -> tuple[Hash, ...]:
         """From the statistics to the root: what a peer says of its round is held against what it committed to."""
         return merkle.prove(self.leaves, statistics_index(len(self.borders) - 1))
+
+    def planted(self, segment: int) -> Trace:
+        """With one false leaf: `segment` ends with the weights of another border of the round (ledger.canaries)."""
+        end, source = segment + 1, source_of(segment, len(self.borders) - 1)
+        false = replace(self.borders[end], params=self.borders[source].params)
+        return replace(self, borders=(*self.borders[:end], false, *self.borders[end + 1 :]))
 
     def opened(self, *indices: int) -> tuple[Leaf, ...]:
         """These leaves with their paths."""

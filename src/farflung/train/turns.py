@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from farflung.core.ids import Hash, PeerId, Signature
-from farflung.ledger.tx import SignedVerdict
+from farflung.ledger.tx import Canary, SignedVerdict
 from farflung.train.roundlog import (
     Closed,
     Commitment,
@@ -65,7 +65,7 @@ class State(msgspec.Struct, frozen=True):
     finished: Finished | None = None
     is_audited: bool = False
     audited: int = 0  # rounds whose audits are in the log
-    verdicts: Mapping[int, tuple[SignedVerdict, ...]] = {}  # of rounds whose audits are not in the log yet
+    verdicts: Mapping[int, GotVerdicts] = {}  # of rounds whose audits are not in the log yet
     excluded: frozenset[PeerId] = frozenset()
     quorum: float = 1.0  # share of the assigned tokens of a phase's members whose arrival opens the window
     window: Window = Window.SHUT
@@ -124,6 +124,7 @@ class GotVerdicts(msgspec.Struct, frozen=True):
 
     round: int
     verdicts: tuple[SignedVerdict, ...]
+    canaries: tuple[Canary, ...] = ()  # by node
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -12,12 +12,15 @@ from itertools import groupby
 
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.job.spec import Terms
+from farflung.ledger import canaries
 from farflung.ledger.rules.slash import EXCESS_FALSE
-from farflung.ledger.tx import DAMNING, Finding, SignedVerdict, Verdict, is_verdict_signed
+from farflung.ledger.rules.verifiers import quorum_of
+from farflung.ledger.tx import DAMNING, Canary, Finding, SignedVerdict, Verdict, is_verdict_signed
 from farflung.train.roundlog import Audited, Contribution, excluded_by
-from farflung.verify.judge import EXCESS_CAP, WHOLE, needs_another, panel_of
+from farflung.verify.judge import EXCESS_CAP, WHOLE, conclusions, needs_another, panel_of
+from farflung.verify.perjury import Perjurers
 from farflung.verify.report import Report, require
-from farflung.verify.sample import Drawn, draw
+from farflung.verify.sample import Drawn, draw, verifier_order
 
 EXCESSES = {
     Finding.HOLDS: range(WHOLE + 1),
@@ -35,6 +38,8 @@ class Audits:
         self._accepted: dict[PeerId, int] = {}
         self._drawn: dict[int, Mapping[PeerId, tuple[Drawn, Contribution]]] = {}
         self._owed: dict[int, frozenset[PeerId]] = {}
+        self._luck: dict[int, Hash] = {}
+        self._perjurers = Perjurers()
         self._judged = 0
         self._out: frozenset[PeerId] = frozenset()
 
@@ -57,6 +62,7 @@ class Audits:
             by_peer = {c.peer: c for c in promised}
             self._drawn[round] = {d.peer: (d, by_peer[d.peer]) for d in found}
             shown = {c.peer for c in accepted}
+            self._luck[round] = luck
             self._owed[round] = frozenset(d.peer for d in found if d.peer not in shown)
         # Rounds in a row, for sample.standing.
         self._accepted = {c.peer: self._accepted.get(c.peer, 0) + 1 for c in accepted}
@@ -71,18 +77,25 @@ class Audits:
         require(self._out.isdisjoint(members), "FF-VERI-034", f"round {round} counts on who was found false")
 
     def judged(self, record: Audited, closed: int) -> None:
-        """One round's verdicts, of `closed` rounds so far. Raises VerificationError FF-VERI-033, -035 to -038."""
+        """One round's verdicts, of `closed` rounds so far. Raises VerificationError FF-VERI-033, -035 to -038, -135 to
+        -137, -139.
+        """
         is_next = record.round == self._judged < closed and self._terms.spec.is_audited
         require(is_next, "FF-VERI-033", f"the audits of round {record.round} are out of turn")
         drawn = self._drawn.pop(record.round)
+        asked = self._verifiers - self._perjurers.unasked(record.round)
         names = [(v.verdict.node, v.verdict.verifier) for v in record.verdicts]
         is_ascending = names == sorted(set(names))
         require(is_ascending, "FF-VERI-035", f"round {record.round} has a verdict twice, or not in order")
-        is_whole = {node for node, _ in names} == drawn.keys() - self._out
+        due = drawn.keys() - self._out if asked else set()
+        is_whole = {node for node, _ in names} == due
         require(is_whole, "FF-VERI-036", f"round {record.round} does not judge exactly whom its draw names")
         for signed in record.verdicts:
             self._check(record.round, signed, *drawn[signed.verdict.node])
-        self._check_quorum(record)
+        is_trusted = all(verifier in asked for _, verifier in names)
+        require(is_trusted, "FF-VERI-139", f"round {record.round} is judged by who was found to guess")
+        self._check_quorum(record, len(asked))
+        self._check_canaries(record, drawn, asked)
         self._out |= excluded_by(record)
         self._judged += 1
         self._report.audits += len(drawn.keys() & {node for node, _ in names})
@@ -103,8 +116,36 @@ class Audits:
         self._report.signatures += 1
         self._report.verdicts += 1
 
-    def _check_quorum(self, record: Audited) -> None:
-        hired = len(self._verifiers)
+    def _check_canaries(
+        self, record: Audited, drawn: Mapping[PeerId, tuple[Drawn, Contribution]], asked: frozenset[PeerId]
+    ) -> None:
+        """Each was planted in what the log says was committed to and drawn, for the verifier that is asked first."""
+        luck, round = self._luck.pop(record.round), record.round
+        nodes = [canary.verdict.verdict.node for canary in record.canaries]
+        possible = {v.verdict.node for v in record.verdicts} - self._owed[round]
+        is_due = (
+            self._terms.spec.audit.canaries > 0 and nodes == sorted(set(nodes)) and possible >= set(nodes)
+        )
+        require(is_due or not nodes, "FF-VERI-135", f"round {round} has canaries where none can be")
+        for node, canary in zip(nodes, record.canaries, strict=True):
+            self._check_canary(canary, *drawn[node])
+            first = verifier_order(luck, node, asked)[0]
+            is_first = canary.verdict.verdict.verifier == first
+            require(is_first, "FF-VERI-137", f"a canary of round {round} was shown to another than the first")
+        verdicts = [signed.verdict for signed in record.verdicts]
+        self._perjurers.note(record, conclusions(verdicts, quorum_of(len(asked))))
+        self._report.canaries += len(nodes)
+
+    def _check_canary(self, canary: Canary, drawn: Drawn, c: Contribution) -> None:
+        said, plant = canary.verdict.verdict, canary.plant
+        told = (plant.trace, plant.truth.payload, plant.truth.weight, plant.truth.nonce, said.segment)
+        is_theirs = told == (c.trace, c.payload, c.weight, c.nonce, drawn.segment)
+        fault = canaries.fault(canary, self._chain, self._terms.id) if is_theirs else "it is of other work"
+        is_whole = not fault and is_sound(said)
+        require(is_whole, "FF-VERI-136", f"a canary of round {said.round} does not hold", fault)
+        self._report.signatures += 1
+
+    def _check_quorum(self, record: Audited, hired: int) -> None:
         verdicts = [signed.verdict for signed in record.verdicts]
         for node, about in groupby(verdicts, key=lambda verdict: verdict.node):
             judges = list(about)

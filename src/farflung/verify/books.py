@@ -65,13 +65,19 @@ class Books(msgspec.Struct, frozen=True):
         return tuple(lease.node for lease in self.leases if lease.role == Role.TRAIN)
 
     @property
+    def perjured(self) -> frozenset[PeerId]:
+        """Which verifiers lost their stakes."""
+        return frozenset(x.node for x in self.leases if x.role == Role.AUDIT and x.evidence != ZERO_HASH)
+
+    @property
     def accused(self) -> Mapping[PeerId, Hash]:
-        """Whose lease ended in a slash, and the hash of the evidence."""
-        return {lease.node: lease.evidence for lease in self.leases if lease.evidence != ZERO_HASH}
+        """Who trained and whose lease ended in a slash, and the hash of the evidence."""
+        trained = [lease for lease in self.leases if lease.role == Role.TRAIN]
+        return {lease.node: lease.evidence for lease in trained if lease.evidence != ZERO_HASH}
 
     @property
     def slashed(self) -> frozenset[PeerId]:
-        """Whose lease ended in a slash."""
+        """Who trained and whose lease ended in a slash."""
         return frozenset(self.accused)
 
 
@@ -98,14 +104,14 @@ def read_books(genesis: Genesis, blocks: Sequence[bytes], terms: Terms, report: 
 
 
 def compare(books: Books, terms: Terms, records: Sequence[Record], report: Report) -> None:
-    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039, -133."""
+    """Holds the books against terms and log. Raises VerificationError FF-VERI-021 to -029, -039, -133, -138."""
     _compare_terms(books, terms, records)
     _compare_rounds(books, records)
     _compare_draws(books, terms, records)
     _compare_pay(books, terms, records)
     report.attested = _attested(books, records)
     report.paid, report.refunded = books.job.paid, books.job.refunded
-    report.slashed = len(books.slashed)
+    report.slashed, report.guessed = len(books.slashed), len(books.perjured)
 
 
 def _compare_terms(books: Books, terms: Terms, records: Sequence[Record]) -> None:
@@ -160,7 +166,7 @@ def _compare_pay(books: Books, terms: Terms, records: Sequence[Record]) -> None:
     units = _units(books, terms, records)
     for lease in leases:
         due = units.get(lease.node, 0)
-        pay = 0 if lease.node in books.slashed else due * lease.unit_price
+        pay = 0 if lease.node in books.slashed | books.perjured else due * lease.unit_price
         is_right = lease.earned == due and lease.paid == pay
         require(is_right, "FF-VERI-023", f"{lease.node[:4].hex()} was not paid for what it did")
     require(sum(x.paid for x in leases) == job.paid, "FF-VERI-025", "the job's payments do not add up")
@@ -183,6 +189,11 @@ def _units(books: Books, terms: Terms, records: Sequence[Record]) -> Mapping[Pee
     is_late = books.job.state is JobState.EXPIRED
     is_just = books.slashed <= tally.out and (is_late or tally.guilty.keys() <= books.slashed)
     require(is_just, "FF-VERI-039", "the ledger punishes others than the audits found guilty")
+    guessed = {verifier for verifier in tally.perjurers.found if tally.owed(verifier) is not None}
+    is_just = books.perjured <= guessed and (is_late or guessed <= books.perjured)
+    require(
+        is_just, "FF-VERI-138", "the ledger punishes other verifiers than said that a false segment holds"
+    )
     return units
 
 

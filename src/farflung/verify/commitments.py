@@ -7,11 +7,14 @@ The nonce is derived from the peer's key, so that a peer that crashed after comm
 
 from __future__ import annotations
 
-from farflung.core import limits
-from farflung.core.claims import commitment_digest, is_commitment_signed, number
+from farflung.core import limits, merkle
+from farflung.core.claims import commitment_digest, is_commitment_signed, number, planted_digest
 from farflung.core.crypto import NS_ACK, NS_NONCE, NS_ROUND_ROOT, SigningKey, is_signed
 from farflung.core.ids import Hash, PeerId, Signature
+from farflung.ledger.canaries import source_of
+from farflung.ledger.tx import Claim, Plant
 from farflung.train.roundlog import Commitment, Contribution
+from farflung.train.trace import Trace
 
 
 def nonce_of(key: SigningKey, job: Hash, round: int) -> Hash:
@@ -24,6 +27,22 @@ def commit(key: SigningKey, job: Hash, round: int, payload: Hash, weight: int, t
     nonce = nonce_of(key, job, round)
     promise = commitment_digest(job, key.public, round, payload, weight, trace, nonce)
     return Commitment(key.public, promise, key.sign(NS_ACK, job, number(round), promise))
+
+
+def plant(key: SigningKey, job: Hash, round: int, trace: Trace, segment: int) -> Plant:
+    """A peer's own trace with a false end of `segment`, and all that shows it to be false (ledger.canaries).
+
+    The nonce is another one than the commitment's, and follows from the key as well.
+    """
+    payload, weight = trace.payload, trace.statistics.tokens
+    committed = commit(key, job, round, payload, weight, trace.root)
+    truth = Claim(payload, weight, nonce_of(key, job, round), committed.signature)
+    nonce = Hash(key.secret(NS_NONCE, b"planted", job, number(round)))
+    asked = planted_digest(job, key.public, round, payload, weight, trace.planted(segment).root, nonce)
+    leaves = tuple(merkle.leaf_hash(index, leaf) for index, leaf in enumerate(trace.leaves))
+    end, source = trace.borders[segment + 1], trace.borders[source_of(segment, len(trace.borders) - 1)]
+    signature = key.sign(NS_ACK, job, number(round), asked)
+    return Plant(truth, trace.root, leaves, end, source, nonce, signature)
 
 
 def is_commitment(commitment: Commitment, job: Hash, round: int) -> bool:

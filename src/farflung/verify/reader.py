@@ -31,7 +31,6 @@ from farflung.job.check import check
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import Ancestor, Terms
 from farflung.ledger.block import Genesis
-from farflung.ledger.rules.verifiers import quorum_of
 from farflung.train import card
 from farflung.train.roundlog import Beaconed, Entry, Finished, Opened, Record, read_log
 from farflung.train.snapshot import PublicState
@@ -132,7 +131,7 @@ def _recompute(exported: Exported, chain: Hash | None) -> Proven:
     books.check_output(held, output)
     report.model_hash = output.hex()
     is_named = held.job.output != ZERO_HASH
-    condemned = condemned_in(records, quorum_of(len(held.verifiers)))
+    condemned = condemned_in(records, len(held.verifiers))
     return Proven(report, terms, records, public, is_named, held.seats, condemned)
 
 

@@ -18,8 +18,10 @@ from typing import Final, NamedTuple
 from farflung.core.claims import number
 from farflung.core.crypto import NS_REEXECUTION, digest
 from farflung.core.ids import Hash, PeerId
+from farflung.ledger.rules.verifiers import quorum_of
 from farflung.train.roundlog import Audited, Contribution, Record
 from farflung.verify.judge import conclusions
+from farflung.verify.perjury import Perjurers
 from farflung.verify.report import Reexecution, Retrial
 
 ODDS: Final = 1 << 64
@@ -48,15 +50,18 @@ class Replay(NamedTuple):
         return len(self.equal) + (self.broken is not None)
 
 
-def condemned_in(records: Sequence[Record], quorum: int) -> frozenset[tuple[int, PeerId]]:
-    """Round and node of each contribution that the log's verdicts come to find false or withheld."""
-    return frozenset(
-        (record.round, node)
-        for record in records
-        if isinstance(record, Audited)
-        for node, found in conclusions([s.verdict for s in record.verdicts], quorum).items()
-        if found.is_guilty
-    )
+def condemned_in(records: Sequence[Record], hired: int) -> frozenset[tuple[int, PeerId]]:
+    """Round and node of each contribution that the log's verdicts come to find false or withheld.
+
+    `hired`: verifiers of the job.
+    """
+    perjurers, condemned = Perjurers(), set[tuple[int, PeerId]]()
+    for record in (r for r in records if isinstance(r, Audited)):
+        quorum = quorum_of(perjurers.left(hired, record.round))
+        found = conclusions([s.verdict for s in record.verdicts], quorum)
+        condemned |= {(record.round, node) for node, each in found.items() if each.is_guilty}
+        perjurers.note(record, found)
+    return frozenset(condemned)
 
 
 def places(accepted: Accepted, segments: int, condemned: frozenset[tuple[int, PeerId]]) -> tuple[Place, ...]:

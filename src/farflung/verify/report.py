@@ -42,11 +42,12 @@ class Report(msgspec.Struct):
 
     `attested`: payloads that name what their node's lease attests: not a proof of work. `audits`: contributions
     that were drawn and judged; their round went on without `owed` of them; `slashed`: nodes that lost their stake by
-    it; `evidence`: accusations whose evidence was there and holds. `lineage`: jobs of the runs that it stands on,
-    nearest first, of which `parents` were given and proved; behind those nothing is checked.
-    `receipt_files`: of the parties. `again`, `retried`: what was trained again, where that was asked for.
-    `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
-    on it.
+    it; `canaries`: tests of verifiers, `guessed`: of those that lost their stake by them; `evidence`: accusations whose
+    evidence was there and holds. `lineage`: jobs of the runs that it stands on, nearest first, of which `parents` were
+    given and proved; behind those nothing is checked.
+        `receipt_files`: of the parties. `again`, `retried`: what was trained again, where that was asked for.
+        `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
+        on it.
     """
 
     rounds: int = 0
@@ -58,6 +59,8 @@ class Report(msgspec.Struct):
     audits: int = 0
     owed: int = 0
     verdicts: int = 0
+    canaries: int = 0
+    guessed: int = 0
     slashed: int = 0
     evidence: int = 0
     blocks: int = 0

@@ -3,9 +3,11 @@
     a round's units = accepted contributions, except of those whom its audit found anything but good
                       and of those who are out already
                     + tokens that a verifier trained again and is honoured for
+                    + 1 + jackpot times those of a planted segment that it found false
+                      and nothing from there on where it said that one holds (verify.perjury)
 
-The coordinator pays by it and the second reader checks by it. What a guilty node earned in earlier rounds is on its
-lease; the slash forfeits it there.
+The coordinator pays by it and the second reader checks by it. What a guilty node, or such a verifier, earned in earlier
+rounds is on its lease; the slash forfeits it there.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict
 from farflung.train.roundlog import Audited, Contribution, excluded_by
 from farflung.verify.judge import Concluded, conclusions
+from farflung.verify.perjury import LAG, Perjurers, Perjury
 
 
 class Guilty(NamedTuple):
@@ -33,10 +36,11 @@ class Tally:
     """What the log has said so far. `verifiers`: how many the job has hired."""
 
     def __init__(self, spec: JobSpec, verifiers: int) -> None:
-        self._spec, self._quorum = spec, quorum_of(verifiers)
+        self._spec, self._verifiers = spec, verifiers
         self.out: frozenset[PeerId] = frozenset()
         self.guilty: dict[PeerId, Guilty] = {}
         self.discredited: set[PeerId] = set()
+        self.perjurers = Perjurers()
 
     def add(
         self, accepted: Sequence[Contribution], audited: Audited, promised: Sequence[Contribution]
@@ -47,15 +51,30 @@ class Tally:
         """
         verdicts = [signed.verdict for signed in audited.verdicts]
         weights = {c.peer: c.weight for c in promised}
-        found = conclusions(verdicts, self._quorum)
+        found = conclusions(verdicts, quorum_of(self.perjurers.left(self._verifiers, audited.round)))
         self._convict(found, audited)
+        self.perjurers.note(audited, found)
         units = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}
-        for verdict in verdicts:
-            tokens = rerun_tokens(self._spec, verdict, weights[verdict.node])
-            if tokens and verdict.verifier in found[verdict.node].honoured:
+        paid = [(v, 1) for v in verdicts if v.verifier in found[v.node].honoured]
+        tests = [canary.verdict.verdict for canary in audited.canaries]
+        paid += [(v, 1 + self._spec.audit.jackpot) for v in tests if v.finding is Finding.FALSE]
+        for verdict, times in paid:
+            tokens = times * rerun_tokens(self._spec, verdict, weights[verdict.node])
+            if tokens and verdict.verifier not in self.perjurers.found:
                 units[verdict.verifier] = units.get(verdict.verifier, 0) + tokens
         self.out |= excluded_by(audited)
         return dict(sorted(units.items()))
+
+    def owed(self, verifier: PeerId) -> Perjury | None:
+        """Why this verifier loses its stake, if it does.
+
+        It does not where who planted was itself found out before the ledger could hear of it: that takes no accusation
+        by a node that trains no more.
+        """
+        perjury = self.perjurers.found.get(verifier)
+        guilty = self.guilty.get(perjury.planter) if perjury is not None else None
+        is_late = perjury is not None and guilty is not None and guilty.round < perjury.round + LAG
+        return None if is_late else perjury
 
     def _convict(self, found: Mapping[PeerId, Concluded], audited: Audited) -> None:
         for node, concluded in found.items():

@@ -194,6 +194,14 @@ def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
         case events.AuditConcluded() if event.finding != words.HOLDS:
             what = f"{words.peer(event.peer)}, round {event.round}, segment {event.segment}: {event.finding}"
             return say("Verify", what, words.excess(event), words.repeated_by(event))
+        case events.CanaryConcluded() if event.finding == words.FALSE:
+            return say("Verify", f"canary: verifier {words.peer(event.verifier)} found it")
+        case events.Perjured():
+            lost = f"{words.credits_of(event.slashed)} of its stake taken"
+            return [
+                *say("Verify", f"verifier {words.peer(event.verifier)} said that a false segment holds"),
+                *say("Verify", lost),
+            ]
         case events.Caught():
             evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
             split = "" if event.pending else f" ({words.bounties(event.bounty, event.burnt)})"

@@ -70,6 +70,12 @@ def _note(text: str) -> None:
     sys.stderr.write(f"note: {text}\n")
 
 
+def _tested(report: Report) -> list[str]:
+    """What is known of the run's verifiers."""
+    lost = f"{report.guessed or 'no'} verifiers said that one holds, and lost their stakes"
+    return [f"Verify   {report.canaries} canaries hold: {lost}"] if report.canaries else []
+
+
 def words(report: Report) -> list[str]:
     """What was found true, for people."""
     return [
@@ -79,6 +85,7 @@ def words(report: Report) -> list[str]:
         f"Verify   {report.blocks} blocks with {report.transactions} transactions executed again",
         f"Verify   {report.receipts} receipts hold: paid {format_credits(report.paid)},"
         f" refunded {format_credits(report.refunded)}",
+        *_tested(report),
         *_standing(report),
         *_again(report.again),
         *_retried(report.retried),

@@ -15,7 +15,7 @@ import msgspec
 from farflung.app import asking, local
 from farflung.app.cli.naming import JOB, PRESET, SET, flags_of
 from farflung.app.simulate import audits as simulated
-from farflung.app.weighing import Asked, Weighed, weigh
+from farflung.app.weighing import Asked, Checking, Weighed, weigh
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
 from farflung.job.spec import JobSpec
@@ -152,10 +152,11 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
             " run with its first rounds",
         ),
         ("To catch", _catch(found)),
+        ("Canaries", _canaries(found.checking)),
         (
             "Lazy",
-            "a verifier that signs without looking loses no stake: there are no canaries yet. It loses its pay where"
-            " another verifier has the provider's result to the bit, or two find false what it found good",
+            "a verifier that signs without looking loses its pay where another verifier has the provider's result to"
+            " the bit, or two find false what it found good; and its stake where it signs a canary",
         ),
         ("Griefing", _griefing(found)),
         (
@@ -164,6 +165,26 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
             " cheater's friends; a round's pay and the stake are all that is at risk",
         ),
     ]
+
+
+def _canaries(checking: Checking) -> str:
+    """Whether checking is stable; if not, from which share on it is."""
+    said = (
+        f"{percent(checking.canaries)} of audits begin with a false end that is known to be one"
+        if (checking.canaries)
+        else "none, so no verifier's stake pays for a guess"
+    )
+    worth = checking.canaries * (checking.jackpot + checking.stake) / checking.cost
+    if checking.canaries:
+        said += f"; to look is worth {float(worth):.3g} times what it costs"
+    said += ": checking is stable" if checking.is_stable else ": checking is not stable"
+    if checking.is_stable:
+        return said
+    return said + (
+        f"; it is from audit.canaries = {checking.least:g} on"
+        if checking.least is not None
+        else " at any share"
+    )
 
 
 def _verdict(found: Weighed) -> str:
@@ -258,5 +279,12 @@ def _facts(spec: JobSpec, found: Weighed) -> dict[str, Any]:
         "bounded": {"overhead": float(asked.bound), "rate": found.bound_rate, "stake": found.bound_stake},
         "overhead": float(found.overhead),
         "overhead_of_run": float(found.overhead_of_run),
+        "checking": {
+            "canaries": float(found.checking.canaries),
+            "jackpot": float(found.checking.jackpot),
+            "cost": float(found.checking.cost),
+            "stable": found.checking.is_stable,
+            "least": found.checking.least,
+        },
         "rounds_to_catch": [{"cheated": cheated, "rounds": rounds} for cheated, rounds in found.catch],
     }
