@@ -17,7 +17,13 @@ pytestmark = [pytest.mark.soak, pytest.mark.tree, pytest.mark.timeout(900), pyte
 
 LIMIT_SECONDS = 600
 LOOK_SECONDS = 0.1
-WORDS = ("run", "--preset", "tiny", "--dispute", "--json")
+DRAWN = (
+    "--set",
+    "audit.rate=1",
+    "--set",
+    "rounds=8",
+)  # the cheater is, whatever the job's id and the blocks'
+WORDS = ("run", "--preset", "tiny", "--dispute", *DRAWN, "--json")
 
 Event = dict[str, Any]
 Meddle = Callable[[Path], None]  # with a run in this folder
@@ -88,7 +94,6 @@ def test_a_committee_plays_it_to_one_element_though_validators_are_killed(tmp_pa
         assert len(validators) == 4
         kill(run, min(validators))
 
-    drawn = "--set audit.rate=1 --set rounds=8"  # its cheater is, whatever the blocks' ids
-    words = (*WORDS, "--validators", "4", *drawn.split())
+    words = (*WORDS, "--validators", "4")
     _, ruled = played(Farflung(tmp_path / "runs", limit=LIMIT_SECONDS), words, "first", meddle)
     assert (ruled["ended"], ruled["by"], ruled["silent"]) == ("upheld", "element", [])

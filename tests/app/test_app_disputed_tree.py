@@ -14,7 +14,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.tree, pytest.mark.xdist_group("tree"
 @pytest.fixture(scope="module")
 def disputed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Farflung, Any]:
     command = Farflung(tmp_path_factory.mktemp("disputed") / "runs", limit=400)
-    ended = command("run", "--preset", "tiny", "--dispute", "--json")
+    drawn = ("--set", "audit.rate=1", "--set", "rounds=8")  # its cheater is, whatever the job's id
+    ended = command("run", "--preset", "tiny", "--dispute", *drawn, "--json")
     assert ended.code == 0, ended.errors
     return command, ended
 
