@@ -79,7 +79,11 @@ ORDERS: dict[str, type[Any]] = {
     wire.PLANT: wire.OpenSegment,
     wire.UNVEIL: wire.RevealSegment,
 }
-AUDITS: dict[str, type[Any]] = {wire.AUDIT: wire.AuditOrder, wire.JUDGE: wire.AuditReveal}
+AUDITS: dict[str, type[Any]] = {
+    wire.AUDIT: wire.AuditOrder,
+    wire.JUDGE: wire.AuditReveal,
+    wire.SCORE: wire.ScoreOrder,
+}
 CHAIN = genesis_of(REQUESTER, *MEMBERS, *VERIFIERS).chain
 
 
@@ -184,9 +188,15 @@ class Judge(Party):
         verb: dict[str, Callable[[Any], Awaitable[Any]]] = {
             wire.AUDIT: self.tenancy.run,
             wire.JUDGE: self.tenancy.judge,
+            wire.SCORE: self.tenancy.score,
         }
         said = await verb[method](order)
-        node = order.contribution.peer if method == wire.AUDIT else order.peer
+        nodes = {
+            wire.AUDIT: lambda: order.contribution.peer,
+            wire.JUDGE: lambda: order.peer,
+            wire.SCORE: lambda: EVE.public,  # among all others
+        }
+        node = nodes[method]()
         if method in self.twists and (order.round, node) == (ROUND, EVE.public):
             said = self.twists[method](self, order, said)
         self.said.append((method, order, said))

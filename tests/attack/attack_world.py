@@ -31,10 +31,11 @@ from farflung.store.objects import Manifest, seal
 from farflung.train import inner, messages, segments, snapshot
 from farflung.train.inner import InnerState
 from farflung.train.roundlog import payload_hash
+from farflung.train.scores import Score
 from farflung.train.segments import BorderState
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
-from farflung.train.trace import Statistics, Trace
+from farflung.train.trace import Statistics, Trace, units
 
 REQUESTER, STRANGER = local_key(9, "requester"), local_key(9, "stranger")
 MEMBERS = [local_key(9, "provider", i) for i in range(3)]
@@ -78,6 +79,9 @@ TERMS = Terms(
     Tolerance(_LIMITS),
     stake=500,
 )
+
+
+HARM = 1.0  # the third member's data are bad on purpose
 
 
 def step_of(member: int) -> Float32:
@@ -169,6 +173,8 @@ class Worker:
                 return _rerun(message)
             case messages.Reencode():
                 return _reencode(message)
+            case messages.Probe():
+                return _probe(message)
             case messages.Load(round, packed):
                 self.state = snapshot.check(snapshot.unpack(packed, LAYOUT), LAYOUT, round)
                 self._hold(message.inner)
@@ -236,6 +242,19 @@ def _reencode(asked: messages.Reencode) -> messages.Reencoded:
     residual, payload = SYNCED.codec(0).encode(last.residual, last.params - public.params, LAYOUT, about)
     roots = segments.params_root(LAYOUT, last.params), segments.unsent_root(LAYOUT, residual, None)
     return messages.Reencoded(payload_hash(payload), *roots)
+
+
+def _probe(asked: messages.Probe) -> messages.Probed:
+    """Losses that fall by a nat where weights go as the first two members' do, and on each one's data as its own do."""
+    public = snapshot.unpack(asked.snapshot, LAYOUT)
+    good = step_of(0) + step_of(1) - HARM * step_of(2)
+    each: list[Score] = []
+    for member, part in zip(asked.members, asked.parts, strict=True):
+        change = SYNCED.alone(public, LAYOUT, part) - public.params
+        held, own = (float(change @ way) / float(way @ way) for way in (good, step_of(member)))
+        sign = -1 if HARM and member == 2 else 1  # on true data
+        each.append(Score(part.peer, units(3 - held), units(3.0), units(3 - sign * own)))
+    return messages.Probed(units(3.0), tuple(each), 0.01)
 
 
 class Party:

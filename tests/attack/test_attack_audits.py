@@ -334,7 +334,7 @@ def test_a_member_that_does_other_work_than_its_own_is_caught(scene: Any) -> Non
 
 def test_who_is_out_is_not_paid_for_that_round_and_later_ones(scene: Any) -> None:
     run = scene(twisted(open=lambda _e, _o, said: replace(said, start=replace(said.start, path=()))))
-    tally = Tally(SPEC, len(VERIFIERS))
+    tally = Tally(TERMS, len(VERIFIERS))
     units = [
         tally.add(run.log.accepted[record.round], record, run.log.promised[record.round])
         for record in run.audited
@@ -493,7 +493,7 @@ def test_a_lone_false_accusation_falls_back_on_the_accuser(scene: Any, is_run: b
     stands(run)
     accusation = Finding.FALSE if is_run else Finding.WITHHELD
     assert sorted(verdicts(run)) == sorted([(liar, accusation), (other_than(liar), Finding.HOLDS)])
-    tally = Tally(SPEC, len(VERIFIERS))
+    tally = Tally(TERMS, len(VERIFIERS))
     earned = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert EVE.public in earned[ROUND]
     assert tally.discredited == {liar}
@@ -551,7 +551,7 @@ def outvoted(run: Run, liar: PeerId, said: Finding, finding: Finding) -> None:
     assert set(found.values()) == {finding}
     assert len(found) == 2
     assert run.audits._discredited == {liar}
-    tally = Tally(SPEC, len(COURT))
+    tally = Tally(TERMS, len(COURT))
     earned = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert tally.discredited == {liar}
     others = [v.verdict for v in run.audited[ROUND].verdicts if v.verdict.node != EVE.public]

@@ -157,7 +157,7 @@ def test_an_honest_node_that_died_opens_when_it_is_back_and_loses_the_round_alon
     assert run.concluded[ROUND, EVE.public.hex()].finding == "holds"
     assert run.out == [(EVE.public, True)]
     assert not run.evidence.exists()
-    tally = Tally(SPEC, len(VERIFIERS))
+    tally = Tally(TERMS, len(VERIFIERS))
     units = [tally.add(run.log.accepted[r.round], r, run.log.promised[r.round]) for r in run.audited]
     assert EVE.public not in units[ROUND]  # a round that goes on without it does not pay it
     assert (

@@ -254,7 +254,7 @@ def test_a_contribution_that_was_not_drawn_and_is_judged_is_seen() -> None:
 
 def test_a_flag_that_no_payload_bears_out_draws_nobody() -> None:
     lie = {"flagged": only(2, lambda _: {A: "norm", B: "norm"})}
-    refused(Story(lie), "FF-VERI-036")
+    refused(Story(lie, spec=replace(SPEC, audit=AuditSpec(rate=1e-9, probation=1))), "FF-VERI-036")
 
 
 def test_a_suspicious_payload_has_to_be_audited() -> None:

@@ -7,11 +7,12 @@ import math
 
 import pytest
 
+from farflung.core.canon.program import Program
 from farflung.core.crypto import digest, local_key
 from farflung.core.errors import PolicyError
 from farflung.core.ids import ZERO_HASH, PeerId
 from farflung.core.layout import Layout
-from farflung.job.spec import AuditSpec, JobSpec, SyncSpec, Tolerance
+from farflung.job.spec import AuditSpec, JobSpec, SyncSpec, Terms, Tolerance
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, Verdict, sign_verdict
 from farflung.train.roundlog import Audited, Contribution
@@ -205,6 +206,8 @@ def audited(round: int, *verdicts: Verdict) -> Audited:
     return Audited(round, tuple(sign_verdict(key, v) for v in ordered))
 
 
+NOWHERE = Layout.of({"weight": (1,)})
+TERMS = Terms(SPEC, HASH, HASH, NOWHERE, X, HASH, program=Program(graph=HASH), unproven="")
 V, W = PeerId(b"\x11" * 32), PeerId(b"\x12" * 32)
 
 
@@ -217,7 +220,7 @@ def test_a_verifier_is_paid_for_the_steps_of_its_segment() -> None:
 
 
 def test_units_are_those_of_good_work_and_of_honoured_verifiers() -> None:
-    tally = Tally(SPEC, 2)
+    tally = Tally(TERMS, 2)
     all_of_them = [contribution(X), contribution(Y), contribution(Z)]
     first = audited(0, verdict(V, UNPAID), verdict(V, FALSE, Y), verdict(W, HOLDS, Y))
     assert tally.add(all_of_them, first, all_of_them) == {Y: 640, Z: 640, V: 128, W: 128}

@@ -23,6 +23,7 @@ from farflung.core.errors import FarflungError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
 from farflung.core.layout import Layout
 from farflung.core.money import parse_credits
+from farflung.job.proof import probe_of
 from farflung.job.spec import Ancestor, AuditSpec, JobSpec, ModelSpec, NetworkSpec, SyncSpec, Terms
 from farflung.ledger import tx
 from farflung.ledger.block import Genesis, unforeseen
@@ -49,12 +50,14 @@ from farflung.train.roundlog import (
     payload_hash,
 )
 from farflung.train.rounds import REASON_COMPLETE, REASON_STOPPED
+from farflung.train.scores import Score, Scores, SignedScores, sign_scores
 from farflung.train.snapshot import PublicState
 from farflung.train.sync import Sync
 from farflung.verify import sample
 from farflung.verify.commitments import commit, nonce_of, sign_root
 from farflung.verify.judge import EXCESS_CAP, WHOLE
 from farflung.verify.reader import Exported
+from farflung.verify.scores import Streaks, harmful, panel_of
 from farflung.verify.tally import Tally
 
 REQUESTER, VALIDATOR, STRANGER = (local_key(9, role) for role in ("requester", "validator", "stranger"))
@@ -78,6 +81,7 @@ PRICE = parse_credits(SPEC.unit_price)
 RICH = parse_credits("10")
 START, HOUR = 1_000, 3_600_000
 EXCESS = {Finding.HOLDS: 3, Finding.UNPAID: WHOLE + 500, Finding.FALSE: EXCESS_CAP, Finding.WITHHELD: 0}
+LOSS = 3 << 20  # nats a token, in units of 2^-20
 LOST_IN = 1  # the round in which the last peer commits and does not show; it is no member afterwards
 
 Lies = Mapping[str, Callable[..., Any]]
@@ -226,18 +230,36 @@ class Story:
             if c.peer in drawn and c.peer not in self.out
             for verdict in self.verdicts(c, round, drawn[c.peer])
         )
-        self.say("audited", Audited(round, verdicts), round)
+        self.say("audited", Audited(round, verdicts, scores=self.scores(round)), round)
         told = self.last(Audited)
         self.out |= excluded_by(told) if told is not None else frozenset()
 
+    def scores(self, round: int) -> tuple[SignedScores, ...]:
+        """What the round's verifiers state. The point `gains` is told the verifier's place, peer and round."""
+        probe = probe_of(self.terms.spec, is_proven=self.terms.is_proven)
+        accepted, beacon = self.of_round(Accepted, round).contributions, self.luck(round)
+        found: list[SignedScores] = []
+        for place, verifier in enumerate(panel_of(probe, beacon, [key.public for key in VERIFIERS])):
+            gains = {c.peer: self.told("gains", (1000, 2000), place, c.peer, round) for c in accepted}
+            each = tuple(Score(p, LOSS - held, LOSS, LOSS - own) for p, (held, own) in gains.items())
+            about = (self.genesis.chain, self.terms.id, round, beacon, contributions_root(accepted))
+            found.append(sign_scores(KEYS[verifier], Scores(*about, verifier, LOSS, each)))
+            if not harmful(found[0].scores):
+                break
+        told: tuple[SignedScores, ...] = self.told("scores", tuple(found), round)
+        return told
+
     def drawn(self, round: int) -> tuple[sample.Drawn, ...]:
-        """The draw of a round; no payload of a story is suspicious, so none is flagged."""
+        """The draw of a round; no payload of a story is suspicious, so none is flagged but for what scores say."""
         spec = self.terms.spec
         committed = self.of_round(Committed, round)
         luck = self.luck(round)
         before = [c.peer for r in range(round) for c in self.of_round(Accepted, r).contributions]
         known = [(peer, before.count(peer)) for peer in {c.peer for c in committed.commitments}]
-        flagged: dict[PeerId, str] = self.told("flagged", {}, round)
+        streaks = Streaks()
+        for record in (r for r in self.records if isinstance(r, Audited) and r.round < round - 1):
+            streaks.add(record)
+        flagged: dict[PeerId, str] = self.told("flagged", streaks.suspected, round)
         return sample.draw(spec.audit, spec.segments, luck, known, flagged)
 
     def luck(self, round: int) -> Hash:
@@ -309,10 +331,10 @@ class Story:
 
     def book(self) -> None:
         """The rest of it, from what the log says."""
-        job, spec = self.job, self.terms.spec
+        job = self.job
         accepted = [r for r in self.records if isinstance(r, Accepted)]
         closed = [r for r in self.records if isinstance(r, Closed)]
-        tally = Tally(spec, len(VERIFIERS))
+        tally = Tally(self.terms, len(VERIFIERS))
         known = {key.public for key in (*PEERS, *VERIFIERS)}
         for a, c in zip(accepted, closed, strict=False):
             audited = [r for r in self.records if isinstance(r, Audited) and r.round == a.round]
@@ -346,7 +368,8 @@ class Story:
 
     def offer(self, key: SigningKey, job: Hash, role: Role = Role.TRAIN) -> tx.SignedOffer:
         """A node's half of a lease."""
-        offer = tx.Offer(self.chain.id, job, key.public, PRICE, 1000, 10_000, START + 7 * HOUR, role)
+        units = max(10_000, 2 * self.terms.spec.rounds * self.terms.spec.round_tokens)
+        offer = tx.Offer(self.chain.id, job, key.public, PRICE, 1000, units, START + 7 * HOUR, role)
         return tx.sign_offer(key, offer)
 
     def slash(

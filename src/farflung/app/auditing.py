@@ -2,6 +2,7 @@
 
     audit.run     fetch the public state and the opened start, train the segment again, commit to what came out
     audit.judge   only now is the peer's claim here: compare, encode again, sign a verdict
+    audit.score   what each accepted contribution of a round does to the loss: nobody's secret, and no verdict
 
 The verifier holds no state of the job but its data: it may die between the two, and gives the same result again. What
 it cannot fetch from the peer, though it asks itself and waits, is withheld, and it says so under its signature. Its
@@ -24,8 +25,9 @@ from farflung.core import limits
 from farflung.core.claims import Border
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError, ProtocolError, RunError
+from farflung.core.errors import PolicyError, ProtocolError, RunError, VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.job.proof import probe_of
 from farflung.job.spec import Terms
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict, sign_verdict
 from farflung.net.messages import Kind
@@ -33,6 +35,8 @@ from farflung.store.io.disk import Disk
 from farflung.store.objects import Manifest
 from farflung.train import messages, segments, snapshot
 from farflung.train.inner import VECTORS
+from farflung.train.roundlog import contributions_root, payload_hash
+from farflung.train.scores import Scores, SignedScores, seed_of, sign_scores
 from farflung.train.segments import BorderState
 from farflung.train.sync import Sync
 from farflung.train.trace import are_opened
@@ -133,6 +137,8 @@ class AuditTenancy:
                 return encode(await self.run(order(self.job, body, wire.AuditOrder)))
             case "audit.judge":
                 return encode(await self.judge(order(self.job, body, wire.AuditReveal)))
+            case "audit.score":
+                return encode(await self.score(order(self.job, body, wire.ScoreOrder)))
         raise ProtocolError("FF-APP-043", f"a verifier does not serve {method[:40]!r}")
 
     async def run(self, asked: wire.AuditOrder) -> wire.AuditAnswer:
@@ -269,6 +275,26 @@ class AuditTenancy:
             if error.code not in BLAMED:
                 raise
             return None
+
+    async def score(self, asked: wire.ScoreOrder) -> SignedScores:
+        """The losses of a round, signed. Raises PolicyError FF-APP-405 where the job asks for none, or for others."""
+        accepted = tuple(share.contribution for share in asked.shares)
+        probe = probe_of(self._terms.spec, is_proven=self._terms.is_proven)
+        is_possible = len(asked.members) == len(accepted) <= self._terms.spec.network.providers
+        if probe is None or not is_possible:
+            raise PolicyError("FF-APP-405", "there is nothing to score", cause="the terms say otherwise")
+        self._forget(asked.round)
+        packed = await self._fetch(asked.snapshot, self._requester)
+        layout = self._terms.layout
+        snapshot.check(snapshot.unpack(packed, layout), layout, asked.round, asked.root)
+        payloads = [await self._fetch(share.manifest, self._requester) for share in asked.shares]
+        if [payload_hash(payload) for payload in payloads] != [c.payload for c in accepted]:
+            raise VerificationError("FF-APP-406", "a payload to be scored is not the one that was accepted")
+        parts = tuple(messages.Part(c.peer, c.weight, p) for c, p in zip(accepted, payloads, strict=True))
+        request = messages.Probe(packed, asked.members, parts, probe.windows, seed_of(asked.beacon))
+        probed = await self._workplace.ask(request, messages.Probed)
+        about = (self._chain, self.job, asked.round, asked.beacon, contributions_root(accepted))
+        return sign_scores(self._key, Scores(*about, self._key.public, probed.held_before, probed.each))
 
     def _verdict(self, asked: wire.AuditOrder, found: Found, result: Hash) -> SignedVerdict:
         c = asked.contribution

@@ -26,6 +26,7 @@ from farflung.app.cases import Case, Said, confirmed, encoded, is_unmatched
 from farflung.app.draws import Draws
 from farflung.app.hearing import OPEN_SECONDS, Dial, Hearing, is_refusal
 from farflung.app.journal import Emitter
+from farflung.app.scorers import Scorers
 from farflung.core import limits
 from farflung.core.codec import encode
 from farflung.core.crypto import SigningKey
@@ -44,6 +45,7 @@ from farflung.ledger.tx import Canary, Finding, SignedVerdict
 from farflung.net.io.connection import Connection
 from farflung.train.roundlog import Audited, Beaconed, Committed, Contribution, Record, RoundOpened
 from farflung.train.rounds import GotVerdicts
+from farflung.train.scores import SignedScores
 from farflung.train.trace import are_opened
 from farflung.verify import sample
 from farflung.verify.evidence import Evidence
@@ -83,6 +85,7 @@ class Audits:
         self._dial, self._rehire, self._journal = dial, rehire, journal
         self._hearing = Hearing(chain, terms, dial, patience)
         self._canaries = Canaries(key, terms, self._hearing, dial, journal)
+        self.scorers = Scorers(chain, terms, seats, log, archive, dial, journal, patience)
         self._opened: dict[tuple[int, PeerId], wire.SegmentOpened | None] = {}
         self._flags: dict[int, dict[PeerId, str]] = {}
         self._excluded: set[PeerId] = set()
@@ -91,10 +94,7 @@ class Audits:
         self._is_drawn = asyncio.Event()  # the newest round that was committed, if there is any
         if not (log.promised and terms.spec.is_audited) or self._draws.is_made(max(log.promised)):
             self._is_drawn.set()
-        self._began, self._took = (
-            time.monotonic(),
-            0.0,
-        )  # of the newest round: until it was committed, seconds
+        self._began, self._took = time.monotonic(), 0.0  # the newest round, until it was committed
 
     def see(self, record: Record) -> None:
         """Notices how long rounds take and which of them can be drawn, from what is written of them."""
@@ -116,8 +116,8 @@ class Audits:
         await self._is_drawn.wait()
 
     def flag(self, round: int, flags: dict[PeerId, str]) -> None:
-        """What the submission checks suspect in the accepted payloads of a round."""
-        self._flags[round] = flags
+        """What the submission checks suspect in the accepted payloads of a round; earlier scores do besides."""
+        self._flags[round] = {**self.scorers.suspected(round), **flags}
 
     def is_flagged(self, round: int) -> bool:
         """Whether the checks of a round have spoken."""
@@ -178,7 +178,7 @@ class Audits:
 
     def _told(self) -> Tally:
         """What the log has said so far: verifiers that accused falsely are in it, and those that guessed."""
-        tally, log = Tally(self._terms.spec, len(self._verifiers)), self._log
+        tally, log = Tally(self._terms, len(self._verifiers)), self._log
         for record in log.records:
             if isinstance(record, Audited):
                 tally.add(log.accepted[record.round], record, log.promised[record.round])
@@ -200,7 +200,7 @@ class Audits:
         """All verdicts of a round, and its canaries; node and verifier ascend. None where no verifier is left."""
         accepted, owed = self._log.accepted[round], self._draws.owed(round)
         drawn = self._draws.of(round, self._flags.get(round, {}))
-        asked = [v for v in self._verifiers if v not in self._told().perjurers.unasked(round)]
+        asked = self._asked(round)
         cases = [self._case(round, c, drawn[c.peer], asked) for c in (*accepted, *owed) if c.peer in drawn]
         if not cases or not asked:
             return GotVerdicts(round, ())
@@ -212,6 +212,13 @@ class Audits:
         tests = sorted((c for _, c in found if c is not None), key=lambda c: c.verdict.verdict.node)
         ordered = sorted(verdicts, key=lambda s: (s.verdict.node, s.verdict.verifier))
         return GotVerdicts(round, tuple(ordered), tuple(tests))
+
+    async def scores(self, round: int) -> tuple[SignedScores, ...]:
+        """What those who are asked say of the losses of a round."""
+        return await self.scorers.see_through(round, self._asked(round))
+
+    def _asked(self, round: int) -> list[PeerId]:
+        return [v for v in self._verifiers if v not in self._told().perjurers.unasked(round)]
 
     def _case(self, round: int, c: Contribution, drawn: sample.Drawn, asked: Sequence[PeerId]) -> Case:
         return Case(round, c, drawn, sample.verifier_order(self._draws.beacon(round), c.peer, asked))

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from farflung.app import wire
 from farflung.app.archive import SNAPSHOT_EVERY, Archive, RunLog, roots_by_round
 from farflung.app.arrivals import NO_BENCHMARKS, Arrivals
@@ -368,7 +370,8 @@ class Coordinator:
         if not self._audits.is_flagged(round):
             root = roots_by_round(self._log.records)[round]
             self._audits.flag(round, await self._flags(round, root, self._log.accepted[round]))
-        self.post(await self._audits.see_through(round))
+        found = await self._audits.see_through(round)
+        self.post(replace(found, scores=await self._audits.scores(round)))
 
     def _report(self, closed: Closed, accepted: tuple[Contribution, ...]) -> None:
         self._public = self._next_public

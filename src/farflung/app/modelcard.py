@@ -12,6 +12,7 @@ from farflung.core.units import format_bytes, format_count
 from farflung.job.proof import UNPROVEN
 from farflung.job.spec import JobSpec
 from farflung.train.card import Card
+from farflung.watch import classes
 from farflung.watch.sharing import share
 
 _USE: Final = """\
@@ -69,6 +70,7 @@ def _how(card: Card, spec: JobSpec, result: Result) -> str:
         f"- {result.segments_audited} segments of the work were repeated by verifiers;"
         f" {len(result.caught)} providers were caught cheating",
         f"- the work is {card.proof or UNPROVEN}",
+        *[f"- {said}" for said in [classes.probed(result.probed)] if said],
     ]
     return "\n".join(rows)
 

@@ -77,7 +77,7 @@ class Recorder:
         """Records everything that the ledger does not have; raises RunError FF-APP-068."""
         async with self._turn:
             roots, accepted = roots_by_round(self._log.records), self._log.accepted
-            tally, earned = Tally(self._terms.spec, self._verifiers), Counter[PeerId]()
+            tally, earned = Tally(self._terms, self._verifiers), Counter[PeerId]()
             job, recorded = await self._ledger.job(self._terms.id), -1
             judged = self._judged(len(roots) - 1)
             for audited in judged:

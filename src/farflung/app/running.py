@@ -287,8 +287,7 @@ class Run:
             self._processes.count("supervisor", by_name(counter))
 
     def _result(self, outcome: Outcome, layout: Layout, losses: Losses, ending: Ending) -> events.Result:
-        timeline, rounds = self._journal.timeline, outcome.rounds
-        steps, peers = rounds * self._spec.sync.steps, self._spec.network.providers
+        timeline, rounds, peers = self._journal.timeline, outcome.rounds, self._spec.network.providers
         slashed, bounty, burnt = timeline.lost
         return events.Result(
             loss=losses.end,
@@ -297,9 +296,10 @@ class Run:
             loss_baseline=losses.baseline,
             bytes_sent=timeline.bytes_sent(),
             bytes_by=timeline.bytes_by(),
-            bytes_ring_bf16=ring_bytes(layout.size, steps=steps, members=peers),
+            bytes_ring_bf16=ring_bytes(layout.size, steps=rounds * self._spec.sync.steps, members=peers),
             segments_audited=len(timeline.audits),
             caught=tuple(timeline.caught),
+            probed=timeline.probed,
             paid=outcome.paid,
             slashed=slashed,
             bounty=bounty,

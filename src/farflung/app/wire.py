@@ -20,6 +20,7 @@ lease.propose   Proposal        Offered           as a provider, with the role A
 lease.start     Start           Started           data is here; its worker is ready (no public state, no replay)
 audit.run       AuditOrder      AuditAnswer       it has trained the segment again and committed to what came out
 audit.judge     AuditReveal     Judged            it has compared
+audit.score     ScoreOrder      SignedScores      what each accepted contribution does to the loss (train.scores)
 lease.members   Members         b""               who was in the job, those included that are out
 lease.pass      Passes          b""               as a provider
 lease.vouch     Vouched         b""               as a provider
@@ -32,7 +33,7 @@ Member → replica: fan.held, an object's id; the answer is 1 once it is here, e
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from farflung.core import limits
 from farflung.core.attestations import Attestation
@@ -68,6 +69,7 @@ PLANT = "audit.plant"
 UNVEIL = "audit.reveal"
 AUDIT = "audit.run"
 JUDGE = "audit.judge"
+SCORE = "audit.score"
 
 
 class Proposal(Wire, frozen=True):
@@ -84,9 +86,8 @@ class Proposal(Wire, frozen=True):
 
 
 class Offered(Wire, frozen=True):
-    """The node's half of a lease, and the key that this lease's secrets are wrapped for (app.wrapping).
-
-    `attestation`: what the node says it runs, whose hash its offer names.
+    """The node's half of a lease, the key that this lease's secrets are wrapped for (app.wrapping), and what the node
+    says it runs, whose hash its offer names.
     """
 
     offer: SignedOffer
@@ -125,7 +126,6 @@ class PastRound(Wire, frozen=True):
 class Start(Wire, frozen=True):
     """All that a provider needs to take its place: the job's key (wrapped for this lease), its fellow members, data,
     the step's graph (nothing where the job is outcome only) and public state.
-
     `members` are all who may fetch from and leave objects with this provider, the requester among them.
     """
 
@@ -152,9 +152,8 @@ class Started(Wire, frozen=True):
 
 
 class TrainRound(Wire, frozen=True):
-    """Train on this round; whatever belongs to rounds before `keep_from` may be deleted.
-
-    `members`, as the log has them: how much each may contribute, this peer's own share among them.
+    """Train on this round; whatever belongs to rounds before `keep_from` may be deleted. `members`, as the log has
+    them: how much each may contribute, this peer's own share among them.
     """
 
     job: Hash
@@ -319,6 +318,18 @@ class Judged(Wire, frozen=True):
     nonce: Hash
 
 
+class ScoreOrder(Wire, frozen=True):
+    """Measure what each accepted contribution does to the loss. `members`: the index of each share's maker."""
+
+    job: Hash
+    round: int
+    beacon: Hash
+    root: Hash
+    snapshot: Manifest
+    members: tuple[int, ...]
+    shares: tuple[Share, ...]
+
+
 class Members(Wire, frozen=True):
     """All who may fetch from and leave objects with this provider from now on."""
 
@@ -356,22 +367,12 @@ class End(Wire, frozen=True):
     job: Hash
 
 
-OrderT = TypeVar(
-    "OrderT",
-    Start,
-    TrainRound,
-    RevealRound,
-    MergeRound,
-    DropRound,
-    OpenSegment,
-    RevealSegment,
-    AuditOrder,
-    AuditReveal,
-    Members,
-    Enter,
-    Passes,
-    End,
-)
+class _OfAJob(Protocol):
+    @property
+    def job(self) -> Hash: ...
+
+
+OrderT = TypeVar("OrderT", bound=_OfAJob)
 OpeningT = TypeVar("OpeningT", SegmentOpened, SegmentRevealed)
 
 

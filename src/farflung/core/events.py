@@ -12,6 +12,8 @@ import msgspec
 
 from farflung.core.events_base import Event as Event
 from farflung.core.events_of_class import Classed as Classed
+from farflung.core.events_of_class import Probed as Probed
+from farflung.core.events_of_class import Scored as Scored
 from farflung.core.events_of_disputes import Played as Played
 from farflung.core.events_of_disputes import Ruled as Ruled
 from farflung.core.events_of_ledger import ChainsCompared as ChainsCompared
@@ -214,10 +216,7 @@ class Perjured(Event, frozen=True, tag="perjured"):
 
 
 class Caught(Event, frozen=True, tag="caught"):
-    """A peer's work was found false and the ledger took its stake. Money in micro-credits.
-
-    `pending`: what a dispute still holds; whose it is, is not decided.
-    """
+    """A peer's work was found false and the ledger took its stake (micro-credits; `pending`: in a dispute still)."""
 
     peer: str
     round: int
@@ -340,6 +339,7 @@ class Result(Event, frozen=True, tag="result"):
     loss_baseline: float | None = None
     burnt: int = 0
     bounty: int = 0
+    probed: Probed = Probed()
 
 
 AnyEvent = (
@@ -366,6 +366,7 @@ AnyEvent = (
     | AuditConcluded
     | CanaryConcluded
     | Perjured
+    | Scored
     | Caught
     | Played
     | Ruled

@@ -1,6 +1,8 @@
-"""What can be shown of a run's work. Part of core.events."""
+"""What can be shown of a run's work: its class, and what its loss probes say. Part of core.events."""
 
 from __future__ import annotations
+
+import msgspec
 
 from farflung.core.events_base import Event
 
@@ -11,3 +13,27 @@ class Classed(Event, frozen=True, tag="class"):
     is_proven: bool
     graph: str
     reason: str
+
+
+class Scored(Event, frozen=True, tag="scored"):
+    """What each accepted contribution of a round does to the loss, as the round's verifiers state it.
+
+    `gains`: how much better held-out loss was with it alone, and `own` the same on its own data, nats per token, by the
+    first verifier; in the order of `peers`. `unpaid`: who is not paid for the round because of it.
+    """
+
+    round: int
+    verifiers: tuple[str, ...]
+    loss: float
+    peers: tuple[str, ...]
+    gains: tuple[float, ...]
+    own: tuple[float, ...]
+    unpaid: tuple[str, ...]
+    seconds: float
+
+
+class Probed(msgspec.Struct, frozen=True):
+    """Contributions of a run whose effect on the loss was measured, and those that were not paid for it."""
+
+    scored: int = 0
+    unpaid: int = 0

@@ -92,6 +92,7 @@ RANGES: Final[Mapping[str, Range]] = {
     "audit.speed": Range(0, 100),
     "audit.canaries": Range(0, 0.5),
     "audit.jackpot": Range(0, 100),
+    "audit.probe": Range(0, limits.WEIGHT),
     "churn.quorum": Range(0.5, 1),
     "churn.grace": Range(0, 100),
     "churn.exchange": _SHARE,

@@ -3,7 +3,7 @@
 | class        | its terms              | what is said of the work                                            |
 |--------------|------------------------|---------------------------------------------------------------------|
 | proven       | name a program         | every segment can be checked, down to one operation                 |
-| outcome only | name none, and say why | filters, tolerances of audits, held-out loss: nothing is proven     |
+| outcome only | name none, and say why | filters, tolerances of audits, loss probes: nothing is proven       |
 
 A model outside the whitelist of operations (docs/protocol/canon) can still be trained, and so can one by a method whose
 steps start from what nobody committed to; but what nobody can prove is worth less to cheat for: a token of it costs at
@@ -12,7 +12,7 @@ most OUTCOME_PRICE.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from farflung.core import limits
 from farflung.core.canon.program import Program, is_sound
@@ -20,6 +20,10 @@ from farflung.core.money import Credits
 from farflung.job.spec import JobSpec, Terms
 
 OUTCOME_PRICE: Final = Credits(10)  # micro-credits a token: ten times what a job offers by default
+OUTCOME_PROBE: Final = 512  # tokens of each loss probe at least, where nothing else is known of the work
+PROBE_WINDOWS: Final = 8
+PROBE_SHARE: Final = 16
+ODDS: Final = 1 << 32  # a round is scored in so many of them
 PROVEN: Final = "proven: each step can be checked down to one operation"
 UNPROVEN: Final = "outcome only: not proven"
 ASKED: Final = "the job asks for no more"
@@ -51,6 +55,37 @@ def foreseen(spec: JobSpec) -> str:
         if spec.audit.proof == "proven"
         else f"proven if its model can be traced, else {UNPROVEN}"
     )
+
+
+class Probe(NamedTuple):
+    """How a job's contributions are scored: on so many windows, in so many of ODDS rounds, drawn one by one."""
+
+    windows: int
+    odds: int
+
+    def tokens(self, contributions: int, context: int) -> int:
+        """What a verifier is paid for the scores of a round: tokens read forward, three for one that is trained on."""
+        return self.windows * (1 + 3 * contributions) * context // 3
+
+
+def probe_of(spec: JobSpec, *, is_proven: bool) -> Probe | None:
+    """How each contribution's loss is measured (train.scores); None: it is not.
+
+    Always in an outcome-only job that has verifiers; elsewhere where `audit.probe` asks for it. Fewer windows than
+    PROBE_WINDOWS say nothing. To score a contribution takes about as long as to train on as many tokens as are looked
+    at: where these are more than a PROBE_SHARE of its own, a share of the rounds is scored.
+    """
+    tokens = spec.audit.probe if is_proven else max(spec.audit.probe, OUTCOME_PROBE)
+    if not (tokens and spec.verifiers):
+        return None
+    windows = max(PROBE_WINDOWS, tokens // spec.model.context)
+    looked_at = PROBE_SHARE * windows * spec.model.context
+    return Probe(windows, min(ODDS, ODDS * spec.round_tokens // looked_at))
+
+
+def may_be_outcome(spec: JobSpec) -> bool:
+    """Whether a job can still turn out to be outcome only when its model is traced: a plan reckons with it."""
+    return bool(known(spec)) or (spec.audit.proof == "auto" and spec.model.kind == "module")
 
 
 def label(terms: Terms) -> str:

@@ -70,6 +70,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "audit.canaries": "share of the drawn contributions with which a verifier is tested first; needs 4 segments",
     "audit.jackpot": "for who finds the false end: so many times the pay of the segment, besides that",
     "audit.proof": "proven: refused unless its steps can be disputed; outcome: not proven; auto: as far as it goes",
+    "audit.probe": "tokens for measuring what each contribution does to the loss; outcome only: 512 at least",
     "churn.quorum": "share of a round's tokens whose arrival ends the wait for all; 1: all are waited for",
     "churn.grace": "then the rest is waited for so many times the median arrival, and left out",
     "churn.adaptive": "assign each peer as many steps as it makes in the others' time, from measurements",

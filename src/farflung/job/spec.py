@@ -134,6 +134,7 @@ class AuditSpec(Wire, frozen=True):
     traced, and outcome only elsewhere; `proven` refuses what would be outcome only; `outcome` traces nothing.
     `canaries`: share of drawn contributions of which one verifier is first shown an end that is known to be false (V2);
     who finds it is paid for the segment and `jackpot` times as much besides.
+    `probe`: tokens on which a verifier measures what each contribution does to the loss (job.proof.probe_of).
     """
 
     segments: int = 5
@@ -143,6 +144,7 @@ class AuditSpec(Wire, frozen=True):
     proof: Literal["auto", "proven", "outcome"] = "auto"
     canaries: float = 0.0
     jackpot: int = 0
+    probe: int = 0
 
 
 class ChurnSpec(Wire, frozen=True):

@@ -21,6 +21,7 @@ from itertools import pairwise
 
 import msgspec
 
+from farflung.job.proof import ODDS, may_be_outcome, probe_of
 from farflung.job.spec import JobSpec
 from farflung.plan.states import carried_vectors, inner_vectors
 
@@ -76,6 +77,24 @@ def rate_of(spec: JobSpec) -> Fraction:
 def _busy(chance: float, members: int, verifiers: int) -> float:
     """Verifiers that have work in a round, on the average."""
     return verifiers * (1.0 - (1.0 - chance / verifiers) ** members)
+
+
+class Scores(msgspec.Struct, frozen=True):
+    """Loss probes as far as they are known before the model is traced: rounds that are scored on the average, and what
+    one verifier is paid for one of them, in tokens.
+    """
+
+    rounds: Fraction
+    units: int
+
+
+def scores(spec: JobSpec) -> Scores:
+    """Whether a job that may be outcome only will be is not known: it is reckoned with."""
+    probe = probe_of(spec, is_proven=not may_be_outcome(spec))
+    if probe is None:
+        return Scores(Fraction(0), 0)
+    units = probe.tokens(spec.network.providers, spec.model.context)
+    return Scores(spec.rounds * Fraction(probe.odds, ODDS), units)
 
 
 def longest(spec: JobSpec) -> int:

@@ -4,13 +4,15 @@ One unit is a token trained and accepted, or a token that a verifier is paid for
 
     training = tokens of one peer's round x rounds x providers x unit price
     audits   = expected, of peers that stay: the first `probation` contributions of each and a share `rate` of the
-               others, one segment of each; of a share `canaries` of these 1 + `jackpot` segments more
+               others, one segment of each; of a share `canaries` of these 1 + `jackpot` segments more; and what one
+               verifier reads to score all of every round, where that is done
     price    = training + audits
     escrow   = price + margin + what audits may cost beyond the expected, but never more than the budget
 
 The margin is the price of one round of all providers: while a disputed round awaits its verdict its pay stays held,
 and the margin pays the spare that runs it again. At worst every verifier repeats the longest segment of every
-contribution. What is not paid returns. Where the budget is short, the margin is served before the worst case.
+contribution, and scores every round. What is not paid returns. Where the budget is short, the margin is served before
+the worst case.
 """
 
 from __future__ import annotations
@@ -82,14 +84,18 @@ def audit_units(spec: JobSpec, price: Price) -> int:
 def expected_audits(spec: JobSpec) -> int:
     """Tokens that verifiers are paid for on the average, rounded up."""
     audited = spec.network.providers * audits.of_one(spec) * audits.paid_of_one(spec)
-    return math.ceil(audited * spec.round_tokens / spec.segments)
+    scored = audits.scores(spec)
+    return math.ceil(audited * spec.round_tokens / spec.segments) + math.ceil(scored.rounds * scored.units)
 
 
 def worst_audits(spec: JobSpec) -> int:
-    """Tokens that one verifier is paid for at most: the longest segment of every contribution. 0 without audits."""
+    """Tokens that one verifier is paid for at most: the longest segment of every contribution, and scores of every
+    round. 0 without audits.
+    """
     if not spec.verifiers:
         return 0
-    return spec.rounds * spec.network.providers * audits.longest(spec) * audits.most_of_one(spec)
+    repeated = spec.network.providers * audits.longest(spec) * audits.most_of_one(spec)
+    return spec.rounds * (repeated + audits.scores(spec).units)
 
 
 def _too_dear(spec: JobSpec, unit: Credits, checks: int, total: int, budget: int) -> PolicyError:

@@ -136,9 +136,9 @@ def alone_seconds(spec: JobSpec, layout: Layout, machine: Machine) -> Seconds:
 
 
 def audit_work(spec: JobSpec, layout: Layout, traffic: Traffic, rate: float) -> float:
-    """Core-seconds of all audits that are expected: segments trained again at `rate` FLOP/s, and moved states."""
-    count = audits.expected(spec).count
-    tokens = count * spec.round_tokens / spec.segments
+    """Core-seconds of all audits that are expected: work repeated or scored at `rate` FLOP/s, and moved states."""
+    count, scored = audits.expected(spec).count, audits.scores(spec)
+    tokens = count * spec.round_tokens / spec.segments + float(scored.rounds * scored.units)
     return 3.0 * forward_flop(spec, layout) * tokens / rate + count * AUDIT + traffic.audit * AUDIT_BYTE
 
 

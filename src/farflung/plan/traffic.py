@@ -6,7 +6,8 @@ With N providers, V verifiers, and p, d and s the bytes at the socket of a paylo
              members and the requester fetch it) or by way of one peer, rounds x N p where the relay copies them:
              as the exchange chooses from the lines (plan.network); `sync_most` if it chooses otherwise
     join     N (d + s) + V d: verifiers get public states with their audits
-    audit    what verifiers fetch of states (plan.audits), and s for each verifier that has work in a round
+    audit    what verifiers fetch of states (plan.audits), and s for each verifier that has work in a round; s and
+           N payloads in a round that is scored
     control  orders, promises, shares, Merkle paths, verdicts and the ledger: rounds, audits, and the start
              where the ledger has several validators, also what these send (plan.committee)
     relay    what of all this passes the relay; it is sent once more, by the relay
@@ -149,6 +150,7 @@ def traffic(
     sync_round = round(goes.sent * each) + members * push
     data, state = on_wire(dataset_bytes), on_wire(snapshot_bytes(spec, layout))
     from_peers = audits.moved(spec, drawn, lambda vectors: on_wire(FLOAT * layout.size * vectors))
+    to_scorers = float(audits.scores(spec).rounds) * (state + members * on_wire(payload))
     control_round = control_bytes(members, spec.sync.steps)
     control = (
         spec.rounds * control_round
@@ -170,7 +172,7 @@ def traffic(
         sync=Bytes(spec.rounds * sync_round),
         join=Bytes(members * (data + state) + verifiers * data),
         control=Bytes(round(control)),
-        audit=Bytes(round(from_peers + drawn.asked * state)),
+        audit=Bytes(round(from_peers + drawn.asked * state + to_scorers)),
         relay=_relayed(spec, sync_relayed, members * (data + state) + from_peers),
         ring=ring_bytes(layout.size, spec.steps, members),
     )

@@ -17,7 +17,19 @@ from farflung.compress import kernels
 from farflung.core.errors import RunError, SpecError
 from farflung.core.layout import Float32
 from farflung.job import dataset
-from farflung.train import cheats, inner, local, messages, model, order, profile, segments, snapshot, work
+from farflung.train import (
+    cheats,
+    inner,
+    local,
+    messages,
+    model,
+    order,
+    probe,
+    profile,
+    segments,
+    snapshot,
+    work,
+)
 from farflung.train.ahead import Ahead
 from farflung.train.inner import InnerState
 from farflung.train.segments import BorderState
@@ -26,7 +38,6 @@ from farflung.train.sync import Sync
 from farflung.train.work import Honest, Job, Made
 
 Clock = Callable[[], float]
-EVALUATE_ROWS = 32  # windows of one forward pass
 THREADS = 1024
 
 
@@ -72,6 +83,8 @@ class Engine:
                 return self.merge(request)
             case messages.Evaluate():
                 return self.evaluate(request)
+            case messages.Probe():
+                return self.probe(request)
             case messages.Baseline():
                 return self.baseline(request)
             case messages.OpenSegment():
@@ -230,6 +243,14 @@ class Engine:
         loss, tokens = self._score(job, state.params, request.tokens)
         return messages.Score(loss, tokens, 0, self._clock() - began)
 
+    def probe(self, request: messages.Probe) -> messages.Probed:
+        """What each of a round's parts does to the loss (train.probe gives the codes)."""
+        job = self._setup_done()
+        began = self._clock()
+        state = snapshot.unpack(request.snapshot, job.model.layout)
+        before, each = probe.measure(job, state, request, self._pulse)
+        return messages.Probed(before, each, self._clock() - began)
+
     def baseline(self, request: messages.Baseline) -> messages.Score:
         """One machine, the members' batches joined, the same schedule and number of steps; then its loss.
 
@@ -251,19 +272,8 @@ class Engine:
         return messages.Score(loss, tokens, self._alone.step, self._clock() - began)
 
     def _score(self, job: Job, params: Float32, limit: int) -> tuple[float, int]:
-        x_NT, y_NT = local.tensors(order.windows(job.data.heldout, job.spec.model.context, limit))
-        job.model.put(params)
-        job.model.module.eval()
-        total = 0.0
-        try:
-            with torch.no_grad():
-                for start in range(0, len(x_NT), EVALUATE_ROWS):
-                    self._pulse()
-                    rows = slice(start, start + EVALUATE_ROWS)
-                    total += float(job.model.loss(x_NT[rows], y_NT[rows])) * len(x_NT[rows])
-        finally:
-            job.model.module.train()
-        return total / len(x_NT), int(x_NT.numel())
+        rows = order.windows(job.data.heldout, job.spec.model.context, limit)
+        return probe.loss(job, params, rows, self._pulse), rows[0].size
 
     def _set_threads(self) -> None:
         torch.set_num_threads(1 if self._job is None else self._job.setup.threads)

@@ -1,6 +1,6 @@
 """How well a model predicts text that it has not seen: loss, and how often its first guess is right.
 
-The windows, the rows of one forward pass and the sum are those of the run's own evaluation (train.engine), so that the
+The windows, the rows of one forward pass and the sum are those of the run's own evaluation (train.probe), so that the
 same tokens give the same figure to the last bit.
 """
 
@@ -12,9 +12,9 @@ import msgspec
 import torch
 
 from farflung.train import local, order
-from farflung.train.engine import EVALUATE_ROWS
 from farflung.train.model import Model
 from farflung.train.order import Tokens
+from farflung.train.probe import EVALUATE_ROWS
 from farflung.train.sampling import logits_of
 
 

@@ -10,6 +10,7 @@ from farflung.core.claims import Border
 from farflung.core.codec import Wire
 from farflung.core.ids import Hash, PeerId
 from farflung.job.spec import JobSpec
+from farflung.train.scores import Score as ScoreOf
 from farflung.train.trace import Trace
 
 
@@ -123,6 +124,18 @@ class Evaluate(Wire, frozen=True, tag="evaluate"):
     tokens: int
 
 
+class Probe(Wire, frozen=True, tag="probe"):
+    """A verifier's work: what each of a round's accepted parts does to the loss, on `windows` windows that `seed` names
+    (train.scores). `members`: whose data each part was to be made from. Changes nothing that the worker holds.
+    """
+
+    snapshot: bytes
+    members: tuple[int, ...]
+    parts: tuple[Part, ...]
+    windows: int
+    seed: int
+
+
 class Baseline(Wire, frozen=True, tag="baseline"):
     """Train one machine up to step `until` on the tokens that `members` peers are given, then evaluate.
 
@@ -149,6 +162,7 @@ Request = (
     | Profile
     | Merge
     | Evaluate
+    | Probe
     | Baseline
 )
 
@@ -243,6 +257,14 @@ class Score(Wire, frozen=True, tag="score"):
     seconds: float
 
 
+class Probed(Wire, frozen=True, tag="probed"):
+    """Reply to Probe: the held-out loss before the round, and each part's losses, in units of 2^-20."""
+
+    held_before: int
+    each: tuple[ScoreOf, ...]
+    seconds: float
+
+
 class Broken(Wire, frozen=True, tag="broken"):
     """The request failed; the worker's state is as before the request."""
 
@@ -252,4 +274,4 @@ class Broken(Wire, frozen=True, tag="broken"):
     hint: str
 
 
-Reply = Ready | State | Trained | SegmentOpened | Reran | Reencoded | Profiled | Score | Broken
+Reply = Ready | State | Trained | SegmentOpened | Reran | Reencoded | Profiled | Score | Probed | Broken

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +29,11 @@ def batch(tokens: Tokens, spec: JobSpec, round: int, member: int, step: int) -> 
             cause=f"{len(tokens)} tokens hold no window of model.context + 1 = {context + 1}",
             hint="give more data, or set a smaller model.context",
         )
-    begin = starts(spec.seed, round, member, step, spec.batch, places)
+    return cut(tokens, context, starts(spec.seed, round, member, step, spec.batch, places))
+
+
+def cut(tokens: Tokens, context: int, begin: Sequence[int]) -> tuple[Int64, Int64]:
+    """The windows that begin there: inputs and targets of shape (len(begin), context)."""
     rows = np.stack([tokens[s : s + context + 1] for s in begin]).astype(np.int64)
     return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 

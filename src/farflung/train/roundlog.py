@@ -16,6 +16,7 @@ from farflung.core.crypto import NS_LOG, NS_PAYLOAD, SigningKey, digest, is_sign
 from farflung.core.errors import VerificationError
 from farflung.core.ids import ZERO_HASH, Hash, PeerId, Signature
 from farflung.ledger.tx import DAMNING, Canary, SignedVerdict
+from farflung.train.scores import SignedScores
 from farflung.train.trace import Stated
 
 
@@ -124,11 +125,14 @@ class Audited(Wire, frozen=True, tag="audited"):
 
     `canaries`: with what verifiers were tested in that round, and what they said (ledger.canaries); by node. They judge
     no node. Who said that one holds is asked in no audit of the round after the next one, or later (verify.tally).
+
+    `scores`, in the order in which they were asked for, where the job has loss probes and somebody answered.
     """
 
     round: int
     verdicts: tuple[SignedVerdict, ...]
     canaries: tuple[Canary, ...] = ()
+    scores: tuple[SignedScores, ...] = ()
 
 
 class Finished(Wire, frozen=True, tag="finished"):

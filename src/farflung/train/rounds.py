@@ -247,7 +247,7 @@ def _conclude(state: State, effects: list[Effect], found: GotVerdicts) -> Step:
     """Writes one round's verdicts, and excludes whom they find false. Who is out already is judged no more."""
     kept = tuple(v for v in found.verdicts if v.verdict.node not in state.excluded)
     tests = tuple(c for c in found.canaries if c.verdict.verdict.node not in state.excluded)
-    record = Audited(state.audited, kept, tests)
+    record = Audited(state.audited, kept, tests, found.scores)
     effects = [*effects, Write(record)]
     effects += [Exclude(peer, record.round) for peer in sorted(excluded_by(record))]
     return _concluded(state, record), effects

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from farflung.compress import registry
 from farflung.compress.density import kept
@@ -44,6 +45,7 @@ from farflung.train.snapshot import FIRST, MOMENTUM, PENDING, SECOND, PublicStat
 # A clipped gradient's elements are at most 1 in size, and 64 is where fixed point saturates.
 SCALE: Final = 64.0
 GRADIENT: Final = "gradient"
+OUTER: Final = frozenset({MOMENTUM, FIRST, SECOND, PENDING})  # what the outer step keeps from round to round
 
 
 class Sent(NamedTuple):
@@ -185,6 +187,15 @@ class Sync:
         """
         change = self.merged(state, layout, parts) if parts else None
         return self.moved(state, layout, change)
+
+    def alone(self, state: PublicState, layout: Layout, part: Part) -> Float32:
+        """The weights that P_r and one contribution alone lead to, shape (size,): the outer step, at once and begun
+        anew, since what earlier rounds left in it moves all alike. Raises ProtocolError for a bad payload.
+        """
+        at_once = Sync(replace(self.spec, sync=replace(self.spec.sync, delay=0)))
+        anew = {n: np.zeros_like(v) if n in OUTER else v for n, v in state.vectors.items()}
+        begun = PublicState(state.round, state.params, anew)
+        return at_once.moved(begun, layout, self.merged(state, layout, [part])).params
 
     def moved(self, state: PublicState, layout: Layout, change: Float32 | None) -> PublicState:
         """P_r and the aggregate of its round, shape (fragment's size,) → P_{r+1}."""

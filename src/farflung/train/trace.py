@@ -44,8 +44,8 @@ class Statistics(Wire, frozen=True):
     @property
     def stated(self) -> Stated:
         """What of it stands in the log, whatever the numbers are."""
-        each = [_units(loss) for loss in self.losses]
-        return Stated(sum(each) // max(1, len(each)), _units(self.grad_norm))
+        each = [units(loss) for loss in self.losses]
+        return Stated(sum(each) // max(1, len(each)), units(self.grad_norm))
 
 
 class Stated(Wire, frozen=True):
@@ -55,8 +55,8 @@ class Stated(Wire, frozen=True):
     norm: int = 0
 
 
-def _units(value: float) -> int:
-    """Half to even; what is no number, or beyond the limit, is the limit."""
+def units(value: float) -> int:
+    """In units of 2^-20, half to even; what is no number, or beyond the limit, is the limit."""
     scaled = value * (1 << STATED_BITS)
     return round(scaled) if math.isfinite(scaled) and abs(scaled) < limits.STATED else limits.STATED
 

@@ -17,6 +17,7 @@ from farflung.train.roundlog import (
     Record,
     Timed,
 )
+from farflung.train.scores import SignedScores
 
 
 class Phase(enum.Enum):
@@ -120,11 +121,12 @@ class GotRoot(msgspec.Struct, frozen=True):
 
 
 class GotVerdicts(msgspec.Struct, frozen=True):
-    """All audits that were drawn in `round` are over; node and verifier ascend."""
+    """All audits that were drawn in `round` are over; node and verifier ascend. `scores` of its loss probes, if any."""
 
     round: int
     verdicts: tuple[SignedVerdict, ...]
     canaries: tuple[Canary, ...] = ()  # by node
+    scores: tuple[SignedScores, ...] = ()
 
 
 class Lost(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from farflung.core.ids import ZERO_HASH, Hash, PeerId
+from farflung.job.proof import probe_of
 from farflung.job.spec import Terms
 from farflung.ledger import canaries
 from farflung.ledger.rules.slash import EXCESS_FALSE
@@ -21,6 +22,7 @@ from farflung.verify.judge import EXCESS_CAP, WHOLE, conclusions, needs_another,
 from farflung.verify.perjury import Perjurers
 from farflung.verify.report import Report, require
 from farflung.verify.sample import Drawn, draw, verifier_order
+from farflung.verify.scores import Scored, Streaks, check_scores
 
 EXCESSES = {
     Finding.HOLDS: range(WHOLE + 1),
@@ -41,6 +43,9 @@ class Audits:
         self._luck: dict[int, Hash] = {}
         self._perjurers = Perjurers()
         self._judged = 0
+        self._probe = probe_of(terms.spec, is_proven=terms.is_proven)
+        self._scored: dict[int, Scored] = {}
+        self._streaks = Streaks()
         self._out: frozenset[PeerId] = frozenset()
 
     def drawn(
@@ -57,6 +62,9 @@ class Audits:
         """
         spec = self._terms.spec
         if spec.is_audited:
+            flagged = {**self._streaks.suspected, **flagged}
+            about = (self._chain, self._terms.id, round, luck, accepted)
+            self._scored[round] = Scored(*about, self._probe)
             known = [(c.peer, self._accepted.get(c.peer, 0)) for c in promised]
             found = draw(spec.audit, spec.segments, luck, known, flagged)
             by_peer = {c.peer: c for c in promised}
@@ -78,7 +86,7 @@ class Audits:
 
     def judged(self, record: Audited, closed: int) -> None:
         """One round's verdicts, of `closed` rounds so far. Raises VerificationError FF-VERI-033, -035 to -038, -135 to
-        -137, -139.
+        -137, -139, -140, -141.
         """
         is_next = record.round == self._judged < closed and self._terms.spec.is_audited
         require(is_next, "FF-VERI-033", f"the audits of round {record.round} are out of turn")
@@ -96,6 +104,8 @@ class Audits:
         require(is_trusted, "FF-VERI-139", f"round {record.round} is judged by who was found to guess")
         self._check_quorum(record, len(asked))
         self._check_canaries(record, drawn, asked)
+        check_scores(self._scored.pop(record.round), record.scores, asked, self._report)
+        self._streaks.add(record)
         self._out |= excluded_by(record)
         self._judged += 1
         self._report.audits += len(drawn.keys() & {node for node, _ in names})

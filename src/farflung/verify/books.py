@@ -108,7 +108,7 @@ def compare(books: Books, terms: Terms, records: Sequence[Record], report: Repor
     _compare_terms(books, terms, records)
     _compare_rounds(books, records)
     _compare_draws(books, terms, records)
-    _compare_pay(books, terms, records)
+    _compare_pay(books, terms, records, report)
     report.attested = _attested(books, records)
     report.paid, report.refunded = books.job.paid, books.job.refunded
     report.slashed, report.guessed = len(books.slashed), len(books.perjured)
@@ -158,12 +158,12 @@ def _attested(books: Books, records: Sequence[Record]) -> int:
     return sum(c.attests == named.get(c.peer) for c in made)
 
 
-def _compare_pay(books: Books, terms: Terms, records: Sequence[Record]) -> None:
+def _compare_pay(books: Books, terms: Terms, records: Sequence[Record], report: Report) -> None:
     job, leases = books.job, books.leases
     members = {m.peer for r in records if isinstance(r, RoundOpened) for m in r.members}
     lent = {x.node for x in leases if x.role == Role.TRAIN}
     require(members <= lent, "FF-VERI-024", "somebody takes part without a lease")
-    units = _units(books, terms, records)
+    units, report.unpaid = _units(books, terms, records)
     for lease in leases:
         due = units.get(lease.node, 0)
         pay = 0 if lease.node in books.slashed | books.perjured else due * lease.unit_price
@@ -174,14 +174,15 @@ def _compare_pay(books: Books, terms: Terms, records: Sequence[Record]) -> None:
     require(is_whole, "FF-VERI-029", "what was paid and refunded is not what was in escrow")
 
 
-def _units(books: Books, terms: Terms, records: Sequence[Record]) -> Mapping[PeerId, int]:
-    """What everybody earned by the log, and that those are slashed whom it finds guilty, and nobody that it does not.
+def _units(books: Books, terms: Terms, records: Sequence[Record]) -> tuple[Mapping[PeerId, int], int]:
+    """What everybody earned by the log, and how many contributions their scores cost the pay; that those are slashed
+    whom the log finds guilty, and nobody that it does not.
 
     A job that ran out had nobody to bring an accusation before the ledger.
     """
     accepted, promised = accepted_by_round(records), promised_by_round(records)
     audited = {r.round: r for r in records if isinstance(r, Audited)}
-    tally, units = Tally(terms.spec, len(books.verifiers)), dict[PeerId, int]()
+    tally, units = Tally(terms, len(books.verifiers)), dict[PeerId, int]()
     for round in sorted(accepted):
         found = audited.get(round, Audited(round, ()))
         for peer, earned in tally.add(accepted[round], found, promised[round]).items():
@@ -194,7 +195,7 @@ def _units(books: Books, terms: Terms, records: Sequence[Record]) -> Mapping[Pee
     require(
         is_just, "FF-VERI-138", "the ledger punishes other verifiers than said that a false segment holds"
     )
-    return units
+    return units, tally.unpaid
 
 
 def check_receipts(books: Books, data: Sequence[bytes], genesis: Genesis, report: Report) -> None:

@@ -43,11 +43,12 @@ class Report(msgspec.Struct):
     `attested`: payloads that name what their node's lease attests: not a proof of work. `audits`: contributions
     that were drawn and judged; their round went on without `owed` of them; `slashed`: nodes that lost their stake by
     it; `canaries`: tests of verifiers, `guessed`: of those that lost their stake by them; `evidence`: accusations whose
-    evidence was there and holds. `lineage`: jobs of the runs that it stands on, nearest first, of which `parents` were
-    given and proved; behind those nothing is checked.
-        `receipt_files`: of the parties. `again`, `retried`: what was trained again, where that was asked for.
-        `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
-        on it.
+    evidence was there and holds. `scores`: losses of contributions that verifiers stated; `unpaid`: contributions that
+    are not paid for them. `lineage`: jobs of the runs that it stands on, nearest first, of which `parents` were given
+    and proved; behind those nothing is checked.
+    `receipt_files`: of the parties. `again`, `retried`: what was trained again, where that was asked for.
+    `genesis` is the one thing that a reader must know from elsewhere: whoever forges a chain can prove anything
+    on it.
     """
 
     rounds: int = 0
@@ -63,6 +64,8 @@ class Report(msgspec.Struct):
     guessed: int = 0
     slashed: int = 0
     evidence: int = 0
+    scores: int = 0
+    unpaid: int = 0
     blocks: int = 0
     transactions: int = 0
     receipts: int = 0

@@ -1,8 +1,8 @@
 """The books of an audited run, folded over its log: who earned what in each round, who is out, who is guilty.
 
-    a round's units = accepted contributions, except of those whom its audit found anything but good
-                      and of those who are out already
-                    + tokens that a verifier trained again and is honoured for
+    a round's units = accepted contributions, except of those whom its audit found anything but good, of those who
+                      are out already, and in an outcome-only job of those whom its scores find harmful
+                    + tokens that a verifier trained again and is honoured for, and of what it read to score others
                     + 1 + jackpot times those of a planted segment that it found false
                       and nothing from there on where it said that one holds (verify.perjury)
 
@@ -16,12 +16,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from farflung.core.ids import PeerId
-from farflung.job.spec import JobSpec
+from farflung.job.proof import probe_of
+from farflung.job.spec import JobSpec, Terms
 from farflung.ledger.rules.verifiers import quorum_of
 from farflung.ledger.tx import Finding, SignedVerdict, Verdict
 from farflung.train.roundlog import Audited, Contribution, excluded_by
 from farflung.verify.judge import Concluded, conclusions
 from farflung.verify.perjury import LAG, Perjurers, Perjury
+from farflung.verify.scores import unpaid
 
 
 class Guilty(NamedTuple):
@@ -33,10 +35,13 @@ class Guilty(NamedTuple):
 
 
 class Tally:
-    """What the log has said so far. `verifiers`: how many the job has hired."""
+    """What the log has said so far. `verifiers`: how many the job has hired; `unpaid`: contributions that are not paid
+    for what their scores say.
+    """
 
-    def __init__(self, spec: JobSpec, verifiers: int) -> None:
-        self._spec, self._verifiers = spec, verifiers
+    def __init__(self, terms: Terms, verifiers: int) -> None:
+        self._spec, self._is_proven, self._verifiers = terms.spec, terms.is_proven, verifiers
+        self.unpaid = 0
         self.out: frozenset[PeerId] = frozenset()
         self.guilty: dict[PeerId, Guilty] = {}
         self.discredited: set[PeerId] = set()
@@ -54,7 +59,8 @@ class Tally:
         found = conclusions(verdicts, quorum_of(self.perjurers.left(self._verifiers, audited.round)))
         self._convict(found, audited)
         self.perjurers.note(audited, found)
-        units = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}
+        good = {c.peer: c.weight for c in accepted if c.peer not in self.out and _is_good(found, c.peer)}
+        units = self._scored(accepted, audited, good)
         paid = [(v, 1) for v in verdicts if v.verifier in found[v.node].honoured]
         tests = [canary.verdict.verdict for canary in audited.canaries]
         paid += [(v, 1 + self._spec.audit.jackpot) for v in tests if v.finding is Finding.FALSE]
@@ -64,6 +70,20 @@ class Tally:
                 units[verdict.verifier] = units.get(verdict.verifier, 0) + tokens
         self.out |= excluded_by(audited)
         return dict(sorted(units.items()))
+
+    def _scored(
+        self, accepted: Sequence[Contribution], audited: Audited, good: Mapping[PeerId, int]
+    ) -> dict[PeerId, int]:
+        """The units of good work without what its scores cost, and those of who scored it."""
+        hired = self.perjurers.left(self._verifiers, audited.round)
+        harmful = frozenset[PeerId]() if self._is_proven else unpaid(audited.scores, hired)
+        self.unpaid += len(harmful & good.keys())
+        units = {peer: weight for peer, weight in good.items() if peer not in harmful}
+        probe = probe_of(self._spec, is_proven=self._is_proven)
+        read = probe.tokens(len(accepted), self._spec.model.context) if probe is not None else 0
+        for scorer in {signed.scores.verifier for signed in audited.scores} - self.perjurers.found.keys():
+            units[scorer] = units.get(scorer, 0) + read
+        return units
 
     def owed(self, verifier: PeerId) -> Perjury | None:
         """Why this verifier loses its stake, if it does.

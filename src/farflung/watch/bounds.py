@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from farflung.core import events, limits
-from farflung.core.events import AnyEvent, BytesBy
+from farflung.core.events import AnyEvent, BytesBy, Probed
 
 EVENTS: Final = 1 << 21  # of one log, and as many entries of lists in them
 LOG_BYTES: Final = 256 * limits.MIB
@@ -67,6 +67,8 @@ def _is_possible(field: str, value: object) -> bool:
             return len(value) <= TEXT
         case tuple():
             return len(value) <= ENTRIES and all(_is_possible("", each) for each in value)
-        case BytesBy():
+        case float():
+            return -MOST_REAL <= value <= MOST_REAL
+        case BytesBy() | Probed():
             return all(_is_possible("", getattr(value, each)) for each in value.__struct_fields__)
     return value is None

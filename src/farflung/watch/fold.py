@@ -102,6 +102,7 @@ class Timeline(Struct, frozen=True):
     chains: events.ChainsCompared | None = None
     drawn: Mapping[Segment, events.Drawn] = _NOTHING
     audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
+    scores: Mapping[int, events.Scored] = _NOTHING  # by round
     caught: Mapping[str, events.Caught] = _NOTHING  # by peer; without those whom a dispute freed
     games: Mapping[str, tuple[events.Played, ...]] = _NOTHING  # by the accused, rung by rung
     ruled: Mapping[str, events.Ruled] = _NOTHING  # by the accused
@@ -133,6 +134,12 @@ class Timeline(Struct, frozen=True):
         lost, gained = sum(each.lost for each in ruled), sum(each.gained for each in ruled)
         slashed, burnt = sum(each.slashed for each in caught), sum(each.burnt for each in caught)
         return slashed + lost, sum(each.bounty for each in caught), burnt + lost - gained
+
+    @property
+    def probed(self) -> events.Probed:
+        """What the loss probes of all rounds came to."""
+        told = self.scores.values()
+        return events.Probed(sum(len(s.peers) for s in told), sum(len(s.unpaid) for s in told))
 
     @property
     def last_round(self) -> events.RoundClosed | None:
@@ -332,6 +339,8 @@ def _verify(t: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, drawn=_with(t.drawn, (event.round, event.peer, event.segment), event))
         case events.AuditConcluded():
             return replace(t, audits=_with(t.audits, (event.round, event.peer, event.segment), event))
+        case events.Scored():
+            return replace(t, scores=_with(t.scores, event.round, event))
         case events.Caught():
             return replace(t, caught=_with(t.caught, event.peer, event))
         case events.Played():

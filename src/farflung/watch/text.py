@@ -202,6 +202,13 @@ def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
                 *say("Verify", f"verifier {words.peer(event.verifier)} said that a false segment holds"),
                 *say("Verify", lost),
             ]
+        case events.Scored() if event.unpaid:
+            harm = f"round {event.round} is not paid: alone it makes the held-out loss worse"
+            said = len(event.verifiers)
+            told = [
+                (f"{words.peer(peer)}'s {harm}", words.many(said, "verifier")) for peer in event.unpaid[:8]
+            ]
+            return [line for each in told for line in say("Verify", *each)]
         case events.Caught():
             evidence = f"evidence {event.evidence[:8]}" if event.evidence else ""
             split = "" if event.pending else f" ({words.bounties(event.bounty, event.burnt)})"

@@ -86,6 +86,7 @@ def words(report: Report) -> list[str]:
         f"Verify   {report.receipts} receipts hold: paid {format_credits(report.paid)},"
         f" refunded {format_credits(report.refunded)}",
         *_tested(report),
+        *_scored(report),
         *_standing(report),
         *_again(report.again),
         *_retried(report.retried),
@@ -99,6 +100,15 @@ def words(report: Report) -> list[str]:
 def _but(report: Report) -> str:
     """What the last line must not be taken for."""
     return ", but for what it stands on" if report.parents < len(report.lineage) else ""
+
+
+def _scored(report: Report) -> list[str]:
+    """What verifiers stated of losses: that it stands under their signatures, and what follows from it."""
+    if not report.scores:
+        return []
+    return [
+        f"Verify   {report.scores} scores are signed; {report.unpaid} contributions are not paid for them"
+    ]
 
 
 def _again(found: Reexecution | None) -> list[str]:

@@ -1,0 +1,154 @@
+"""A member whose work is true and harmful, and verifiers that lie about losses: what each comes to in a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from attack_run import CHAIN, EVE, HONEST, ROUND, Judge, Run
+from attack_world import COURT, SPEC, TERMS, VERIFIERS, within
+
+from farflung.app import audits, wire
+from farflung.app import lines as role
+from farflung.core.crypto import SigningKey
+from farflung.core.errors import PolicyError
+from farflung.core.events import Scored
+from farflung.core.ids import Hash, PeerId
+from farflung.job import proof
+from farflung.train.scores import SignedScores, sign_scores
+from farflung.verify.tally import Tally
+
+replace = msgspec.structs.replace
+Twist = Callable[[Judge, Any, Any], Any]
+PEERS = {key.public for key in (*HONEST, EVE)}
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Runs a network in which every round is scored; some of its verifiers twist what they say of round ROUND."""
+    monkeypatch.setattr(role, "REDIAL_SECONDS", 0.0)
+    monkeypatch.setattr(audits, "TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(proof, "PROBE_SHARE", Fraction(1, 10**6))
+
+    def run(
+        twist: Twist | None = None, who: Sequence[int] = (0, 1), court: Sequence[SigningKey] = VERIFIERS
+    ) -> Run:
+        async def test() -> None:
+            made.append(Run(tmp_path, court))
+            for judge in [made[0].judges[i] for i in who] if twist is not None else []:
+                judge.twists[wire.SCORE] = twist
+            await made[0].go()
+            made[0].check_honest()
+
+        made: list[Run] = []
+        within(30, test)
+        return made[0]
+
+    return run
+
+
+def units(run: Run, court: Sequence[SigningKey] = VERIFIERS) -> dict[int, dict[PeerId, int]]:
+    """What the law pays for, round by round."""
+    tally = Tally(TERMS, len(court))
+    return {
+        r: tally.add(run.log.accepted[r], run.audited[r], run.log.promised[r]) for r in range(SPEC.rounds)
+    }
+
+
+def told(run: Run) -> dict[int, Scored]:
+    return {event.round: event for event in run.events if isinstance(event, Scored)}
+
+
+def test_a_member_whose_true_work_does_harm_is_not_paid_by_two_verifiers_scores(scene: Any) -> None:
+    run = scene()
+    for round, paid in units(run).items():
+        assert paid.keys() & PEERS == {key.public for key in HONEST}
+        assert {s.scores.verifier for s in run.audited[round].scores} == {key.public for key in VERIFIERS}
+        assert told(run)[round].unpaid == (EVE.public.hex(),)
+    assert run.out == run.left == []  # not punished: its work was what it was asked for
+    assert {found.finding for found in run.concluded.values()} == {"holds"}
+
+
+def test_scorers_are_paid_for_what_they_read_beside_what_they_trained_again(scene: Any) -> None:
+    run, probe = scene(), proof.probe_of(SPEC, is_proven=False)
+    assert probe is not None
+    paid = units(run)[ROUND]
+    audited = {v.verdict.verifier for v in run.audited[ROUND].verdicts}
+    for key in VERIFIERS:
+        read = probe.tokens(3, SPEC.model.context)
+        assert paid[key.public] == read if key.public not in audited else paid[key.public] > read
+
+
+def test_a_lone_verifier_that_says_that_honest_work_does_harm_takes_nobodys_pay(scene: Any) -> None:
+    """Whether it is asked first or second: the other one does not say so."""
+
+    def liar(judge: Judge, _order: Any, said: SignedScores) -> SignedScores:
+        bad = tuple(
+            replace(s, held=9 << 20, own=9 << 20) if s.peer == HONEST[0].public else s
+            for s in said.scores.each
+        )
+        return sign_scores(judge.key, replace(said.scores, each=bad))
+
+    run = scene(liar, (0,))
+    assert units(run)[ROUND].keys() >= PEERS  # it may as well save whom it likes
+    assert EVE.public not in units(run)[ROUND + 1]
+
+
+def refuses(_judge: Judge, _order: Any, _said: Any) -> Any:
+    raise PolicyError("FF-APP-041", "no")
+
+
+def unsigned(_judge: Judge, _order: Any, said: SignedScores) -> Any:
+    return replace(said, scores=replace(said.scores, held_before=1))
+
+
+def of_another_job(judge: Judge, _order: Any, said: SignedScores) -> Any:
+    return sign_scores(judge.key, replace(said.scores, job=Hash(bytes(32))))
+
+
+def babbles(_judge: Judge, _order: Any, _said: Any) -> Any:
+    return "what?"
+
+
+@pytest.mark.parametrize("twist", [refuses, unsigned, of_another_job, babbles])
+def test_without_scores_that_hold_a_round_is_paid_as_without_and_goes_on(scene: Any, twist: Twist) -> None:
+    run = scene(twist)
+    assert run.audited[ROUND].scores == ()
+    assert ROUND not in told(run)
+    assert units(run)[ROUND].keys() >= PEERS
+    assert EVE.public not in units(run)[ROUND + 1]
+
+
+def test_where_one_of_a_rounds_two_is_gone_the_other_takes_nobodys_pay(scene: Any) -> None:
+    run = scene(refuses, (0,))
+    assert [s.scores.verifier for s in run.audited[ROUND].scores] == [VERIFIERS[1].public]
+    assert units(run)[ROUND].keys() >= PEERS
+
+
+def test_only_who_the_rounds_beacon_names_is_asked(scene: Any) -> None:
+    run = scene(court=COURT)
+    for round in range(SPEC.rounds):
+        signers = [s.scores.verifier for s in run.audited[round].scores]
+        assert len(signers) == len(set(signers)) == 2
+        place = wire.SCORE, round
+        asked = {j.key.public for j in run.judges for how, order, _ in j.said if (how, order.round) == place}
+        assert asked == set(signers)
+    assert {s.scores.chain for each in run.audited for s in each.scores} == {CHAIN}
+
+
+def test_a_verifier_scores_no_more_than_the_terms_ask_for(scene: Any) -> None:
+    """Nobody is paid to read contributions that the job cannot have."""
+    judge = next(judge for judge in scene().judges if judge.said)
+    order = next(order for method, order, _ in judge.said if method == wire.SCORE)
+    for wrong in (
+        replace(order, shares=order.shares * 3, members=order.members * 3),
+        replace(order, members=order.members[1:]),
+    ):
+        with pytest.raises(PolicyError) as refused:
+            asyncio.run(judge.tenancy.score(wrong))
+        assert refused.value.code == "FF-APP-405"
