@@ -68,6 +68,11 @@ def test_where_nobody_can_be_accused_a_dispute_is_an_error(
     assert cause in raised.value.cause
 
 
+def test_a_run_with_a_dispute_has_no_canaries() -> None:
+    with pytest.raises(UsageError, match="FF-APP-396"):
+        resolve(None, "local", {"audit.canaries": "0.1"}, cheat=DEFAULT, disputes=True)
+
+
 def test_the_folder_alone_says_which_ledger_a_run_has(tmp_path: Path) -> None:
     resolved, identity = resolve(None, "tiny", {}, cheat="skip", disputes=True)
     run = folder.create(tmp_path / "run", identity)

@@ -148,6 +148,10 @@ def test_a_verifier_that_guesses_is_found_out_and_loses_its_stake_to_who_planted
         assert (GUESSER.public in asked) <= (record.round < first + LAG)
     ledger, events = recorded(run)
     (perjury,) = [op for op in ledger.submitted if isinstance(op, JobPerjury)]
+    kinds = [(type(op), getattr(op, "round", -1)) for op in ledger.submitted]
+    assert kinds.index((JobPerjury, -1)) > kinds.index(
+        (Progress, first + 1)
+    )  # what it said then may be needed
     planter = perjury.canary.verdict.verdict.node
     lease, stake = ledger.lease(GUESSER.public), ledger.lease(LOOKER.public).stake
     assert (lease.is_open, lease.slashed) == (False, stake)
@@ -198,6 +202,32 @@ def test_the_same_run_again_has_the_same_canaries(scene: Any, tmp_path: Path) ->
     for path in tmp_path.iterdir():
         path.rename(tmp_path.parent / f"{path.name}-before")
     assert told(scene(guess)) == first
+
+
+def test_a_coordinator_and_peers_that_were_started_anew_have_the_same_canaries(
+    scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was planted lies on the peer's disk, and the coin is nobody's memory."""
+    first = told(scene(guess))
+    for path in tmp_path.iterdir():
+        path.rename(tmp_path.parent / f"{path.name}-before")
+    runs: list[Run] = []
+    remembered, forgotten = Canaries._remembered, list[tuple[int, PeerId]]()
+
+    async def forgetful(self: Canaries, case: Any) -> Any:
+        forgotten.extend(self._planted)
+        self._planted.clear()
+        for member in runs[0].members:
+            member.tenancy._openings._known.clear()
+        return await remembered(self, case)
+
+    def prepare(run: Run) -> None:
+        runs.append(run)
+        guess(run)
+
+    monkeypatch.setattr(Canaries, "_remembered", forgetful)
+    assert told(scene(prepare)) == first
+    assert forgotten
 
 
 # What a verifier can learn

@@ -92,6 +92,18 @@ def test_a_segment_that_a_round_does_not_have_is_not_opened(against: Any, segmen
     against(attack)
 
 
+def test_where_a_round_has_too_few_borders_nothing_is_planted(against: Any) -> None:
+    async def attack(scene: Scene) -> None:
+        await trained(scene)
+        assert await scene.order(wire.PLANT, wire.OpenSegment(TERMS.id, 0, 1)) == "FF-APP-395"
+        assert await scene.order(wire.PLANT, wire.OpenSegment(TERMS.id, 1, 0)) == "FF-APP-084"
+        for party in (scene.fellow, scene.verifier, scene.stranger):
+            assert await scene.refused(party, wire.PLANT, wire.OpenSegment(TERMS.id, 0, 1)) == "FF-APP-041"
+        assert "OpenSegment" not in scene.process.worker.asked
+
+    against(attack)
+
+
 def test_private_state_is_opened_to_nobody_but_requester_and_verifiers(against: Any) -> None:
     """A fellow member holds the job's key: what it could fetch, it could read."""
 

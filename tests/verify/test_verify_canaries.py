@@ -157,12 +157,45 @@ def test_who_says_that_a_planted_segment_holds_loses_stake_and_pay_and_judges_no
     assert GUESSER not in {signed.verdict.verifier for signed in late}
 
 
+def test_what_a_verifier_earned_before_it_guessed_is_forfeited() -> None:
+    story = Probed(says=lambda verifier, round: Finding.HOLDS if round == 2 else Finding.FALSE)
+    read(story)
+    leases = [story.lease(verifier) for verifier in story.perjurers.found]
+    assert any(lease.earned for lease in leases)
+    assert all((lease.paid, lease.slashed) == (0, lease.stake) for lease in leases)
+
+
 def test_who_is_found_out_in_the_last_round_loses_its_stake_as_well() -> None:
     story = Probed(says=lambda verifier, round: Finding.HOLDS if round == 2 else Finding.FALSE)
     found = story.perjurers.found
     assert found
     assert read(story).guessed == len(found)
     assert not any(story.lease(verifier).is_open for verifier in found)
+
+
+def test_who_planted_and_is_found_out_before_the_ledger_hears_of_it_has_nobodys_stake() -> None:
+    planter = Probed(says=guessing()).perjurers.found[GUESSER].planter
+
+    def lying(truth: Finding, place: int, node: PeerId, round: int) -> Finding:
+        return Finding.FALSE if (node, round) == (planter, 1) else truth
+
+    story = Probed({"finding": lying}, guessing())
+    assert story.perjurers.found[GUESSER].planter == planter
+    report = read(story)
+    assert (report.guessed, report.slashed) == (0, 1)
+    assert (story.lease(GUESSER).slashed, story.lease(planter).slashed) == (0, 1000)
+
+
+def test_a_canary_of_work_that_is_found_false_punishes_nobody() -> None:
+    planter = Probed(says=guessing()).perjurers.found[GUESSER].planter
+
+    def lying(truth: Finding, place: int, node: PeerId, round: int) -> Finding:
+        return Finding.FALSE if (node, round) == (planter, 0) else truth
+
+    story = Probed({"finding": lying}, guessing())
+    perjury = story.perjurers.found.get(GUESSER)
+    assert perjury is None or perjury.planter != planter
+    read(story)
 
 
 @pytest.mark.parametrize("finding", [Finding.UNPAID, Finding.WITHHELD])

@@ -349,7 +349,7 @@ class Story:
             for guilty in [g for g in tally.guilty.values() if g.round == a.round]:
                 self.send(REQUESTER, "slash", self.slash(a, *guilty), c.round)
             known_by = a.round - (a is not accepted[-1])
-            for perjury in [p for p in tally.perjurers.found.values() if p.round == known_by]:
+            for perjury in [p for p in map(tally.owed, tally.perjurers.found) if p and p.round == known_by]:
                 self.send(REQUESTER, "perjury", tx.JobPerjury(job, perjury.canary), c.round)
         root = closed[-1].root if closed else ZERO_HASH
         self.send(REQUESTER, "finish", tx.JobFinish(job, root, digest(NS_OUTPUT, self.model)))

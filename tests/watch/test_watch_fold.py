@@ -228,6 +228,8 @@ def test_foreign_text_cannot_break_a_line_or_move_the_cursor(noise: str, number:
         events.Drawn(round=1, peer=noise, segment=1, flagged=noise + "!"),
         msgspec.structs.replace(AUDIT, peer=noise, verifiers=(noise,) * 9, finding=noise, excess=value),
         msgspec.structs.replace(CAUGHT, peer=noise, why=noise, evidence=noise, burnt=number),
+        events.CanaryConcluded(round=1, peer=noise, segment=1, verifier=noise, finding="false", tokens=1),
+        events.Perjured(verifier=noise, round=1, peer=noise, slashed=number, bounty=number, burnt=number),
         events.Restarted(name=noise, why=noise, seconds=value),
         msgspec.structs.replace(RESULT, caught=(noise,) * 20, run=noise, model_hash=noise, bytes_sent=number),
     )
@@ -346,3 +348,18 @@ def test_counters_say_nothing() -> None:
 def test_clean_cuts_and_strips() -> None:
     assert clean("a\x1b[2Jb\nc") == "a?[2Jb?c"
     assert clean("x" * 20, 5) == "xxxx…"
+
+
+def test_a_canary_that_was_found_and_one_that_was_not_are_a_line_each() -> None:
+    """An answer that is neither says nothing of anybody."""
+    told = events.CanaryConcluded(
+        round=1, peer=PEERS[0], segment=2, verifier=PEERS[1], finding="false", tokens=64
+    )
+    lost = events.Perjured(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
+    (line,) = lines(told, Timeline())
+    assert "canary: verifier" in line
+    assert line.endswith("found it")
+    assert lines(msgspec.structs.replace(told, finding="unpaid"), Timeline()) == []
+    said = lines(lost, Timeline())
+    assert "said that a false segment holds" in said[0]
+    assert "0.001000 credits of its stake taken" in said[1]

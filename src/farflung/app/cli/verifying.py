@@ -72,8 +72,12 @@ def _note(text: str) -> None:
 
 def _tested(report: Report) -> list[str]:
     """What is known of the run's verifiers."""
-    lost = f"{report.guessed or 'no'} verifiers said that one holds, and lost their stakes"
-    return [f"Verify   {report.canaries} canaries hold: {lost}"] if report.canaries else []
+    if not report.canaries:
+        return []
+    lost = (
+        f"verifiers that lost their stakes by them: {report.guessed}" if report.guessed else "nobody guessed"
+    )
+    return [f"Verify   {report.canaries} canaries hold; {lost}"]
 
 
 def words(report: Report) -> list[str]:
