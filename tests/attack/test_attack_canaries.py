@@ -43,7 +43,7 @@ NIL = Hash(bytes(32))
 JACKPOT = 2
 SPEC = replace(
     attack_world.SPEC,
-    rounds=4,
+    rounds=6,
     sync=replace(attack_world.SYNC, steps=4),
     audit=replace(AUDITED, segments=4, canaries=0.5, jackpot=JACKPOT),
 )
@@ -200,7 +200,7 @@ def test_a_canary_decides_nothing_about_who_planted_it(scene: Any) -> None:
 def test_the_same_run_again_has_the_same_canaries(scene: Any, tmp_path: Path) -> None:
     first = told(scene(guess))
     for path in tmp_path.iterdir():
-        path.rename(tmp_path.parent / f"{path.name}-before")
+        path.rename(tmp_path.parent / f"{tmp_path.name}-{path.name}-before")
     assert told(scene(guess)) == first
 
 
@@ -210,7 +210,7 @@ def test_a_coordinator_and_peers_that_were_started_anew_have_the_same_canaries(
     """What was planted lies on the peer's disk, and the coin is nobody's memory."""
     first = told(scene(guess))
     for path in tmp_path.iterdir():
-        path.rename(tmp_path.parent / f"{path.name}-before")
+        path.rename(tmp_path.parent / f"{tmp_path.name}-{path.name}-before")
     runs: list[Run] = []
     remembered, forgotten = Canaries._remembered, list[tuple[int, PeerId]]()
 
