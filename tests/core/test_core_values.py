@@ -21,6 +21,7 @@ from farflung.core.errors import (
     UsageError,
     VerificationError,
 )
+from farflung.core.events_of_class import Probed
 from farflung.core.ids import short, text
 from farflung.core.money import (
     MAX_CREDITS,
@@ -241,12 +242,22 @@ def test_errors_show_code_cause_and_next_step_and_end_with_their_own_status() ->
 
 
 def _example(kind: type[Any]) -> Any:
-    by_type = {"int": 3, "float": 1.25, "str": "x", "bool": True, "BytesBy": events.BytesBy(1, 2, 3, 4)}
+    by_type = {
+        "int": 3,
+        "float": 1.25,
+        "str": "x",
+        "bool": True,
+        "BytesBy": events.BytesBy(1, 2, 3, 4),
+        "Probed": Probed(5, 6),
+    }
+    pairs = {"int": (3, 4), "float": (0.5, -0.25)}
     values = {}
     for field in msgspec.structs.fields(kind):
         name = getattr(field.type, "__name__", str(field.type))
-        pair = (3, 4) if "tuple[int" in str(field.type) else ("p", "q")
-        values[field.name] = pair if "tuple" in str(field.type) else by_type.get(name, 1.5)
+        of = str(field.type).removeprefix("tuple[").split(",")[0]
+        values[field.name] = (
+            pairs.get(of, ("p", "q")) if "tuple" in str(field.type) else by_type.get(name, 1.5)
+        )
     return kind(**values)
 
 

@@ -348,8 +348,8 @@ class Story:
             self.send(REQUESTER, "progress", progress, c.round)
             for guilty in [g for g in tally.guilty.values() if g.round == a.round]:
                 self.send(REQUESTER, "slash", self.slash(a, *guilty), c.round)
-            known_by = a.round - (a is not accepted[-1])
-            for perjury in [p for p in map(tally.owed, tally.perjurers.found) if p and p.round == known_by]:
+            due = {a.round - 1} | ({a.round} if a is accepted[-1] else set())
+            for perjury in [p for p in map(tally.owed, tally.perjurers.found) if p and p.round in due]:
                 self.send(REQUESTER, "perjury", tx.JobPerjury(job, perjury.canary), c.round)
         root = closed[-1].root if closed else ZERO_HASH
         self.send(REQUESTER, "finish", tx.JobFinish(job, root, digest(NS_OUTPUT, self.model)))
