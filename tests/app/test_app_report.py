@@ -20,6 +20,7 @@ from farflung.app.view import report
 from farflung.core import events
 from farflung.core.errors import RunError
 from farflung.core.events import AnyEvent
+from farflung.watch import series
 from farflung.watch.fold import Timeline, fold
 
 pytestmark = pytest.mark.xdist_group("report")  # its pages are drawn once
@@ -188,6 +189,28 @@ def test_the_story_of_the_cheater_is_told(pages: dict[str, str]) -> None:
         "3c" * 32,
     ):
         assert words in text
+
+
+def test_the_story_of_a_verifier_that_guessed_is_told_and_its_money_counted() -> None:
+    verifier, member = app_told.VERIFIERS[0], app_told.PEERS[0]
+    canary = events.CanaryConcluded(
+        at=15.0, round=1, peer=member, segment=1, verifier=verifier, finding="holds", tokens=0
+    )
+    guessed = events.Perjured(
+        at=15.0, verifier=verifier, round=1, peer=member, slashed=51_200, bounty=25_600, burnt=25_600
+    )
+    before, t = told(app_told.whole()), told([*app_told.whole(), canary, guessed])
+    text = read(page_of([*app_told.whole(), canary, guessed])).text
+    assert "verifier-0 (5e5e5e5e) guessed" in text
+    assert (
+        "It lost 0.051200 credits of its stake: 0.025600 went to who showed it, 0.025600 were burnt." in text
+    )
+    assert "0 of 1 canary found" in text
+    money = series.money(t)
+    assert (money.slashed, money.returned + money.slashed) == (
+        series.money(before).slashed + 51_200,
+        money.stakes,
+    )
 
 
 def test_the_loss_is_compared_even_when_the_gap_is_bad(pages: dict[str, str]) -> None:

@@ -363,3 +363,16 @@ def test_a_canary_that_was_found_and_one_that_was_not_are_a_line_each() -> None:
     said = lines(lost, Timeline())
     assert "said that a false segment holds" in said[0]
     assert "0.001000 credits of its stake taken" in said[1]
+
+
+def test_what_a_verifier_lost_by_guessing_is_counted_once_however_often_it_is_told() -> None:
+    """A coordinator that takes over tells of it again."""
+    caught = events.Caught(
+        peer=PEERS[2], round=1, segment=0, why="w", slashed=300, bounty=150, burnt=150, evidence=""
+    )
+    guessed = events.Perjured(verifier=PEERS[1], round=1, peer=PEERS[0], slashed=1000, bounty=500, burnt=500)
+    t = Timeline()
+    for event in (guessed, caught, guessed):
+        t = fold(t, event)
+    assert t.lost == (1300, 650, 650)
+    assert fold(fold(Timeline(), guessed), guessed).lost == (1000, 500, 500)

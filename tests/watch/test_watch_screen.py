@@ -134,6 +134,22 @@ def test_the_cheaters_story_is_two_rows_and_the_command() -> None:
     assert rows[start + 2].startswith("Settle")
 
 
+def test_a_verifier_that_lost_its_stake_to_a_canary_is_on_the_screen_with_its_price() -> None:
+    drawn = events.Drawn(round=0, peer=PEERS[3], segment=2)
+    canaries = [
+        events.CanaryConcluded(round=r, peer=PEERS[3], segment=2, verifier=v, finding=f, tokens=9)
+        for r, v, f in ((0, PEERS[0], "false"), (1, PEERS[1], "holds"), (1, PEERS[1], "holds"))
+    ]
+    guessed = events.Perjured(
+        verifier=PEERS[1], round=1, peer=PEERS[3], slashed=2_000_000, bounty=1_000_000, burnt=1_000_000
+    )
+    paid = events.Settled(peer=PEERS[0], units=5, paid=5)
+    text = shown(told(BEGAN, PLANNED, drawn, AUDIT, *canaries, guessed, paid))
+    assert "1 of 2 canaries found" in text
+    assert "verifier 02020202 said that a false segment holds   2.000000 credits of its stake taken" in text
+    assert "slashed 2.000000" in text
+
+
 def test_money_says_that_it_is_conserved_or_that_it_is_not() -> None:
     paid = events.Settled(peer=PEERS[0], units=5, paid=5)
     assert "sum 0: money is conserved" in shown(told(paid, RESULT))

@@ -215,9 +215,10 @@ def test_the_audit_grid_shows_the_gravest_finding_of_a_members_round() -> None:
     st.lists(st.integers(0, 10**9), max_size=6),
     st.integers(0, 10**9),
     st.lists(st.integers(0, 10**6), max_size=4),
+    st.integers(0, 10**6),
 )
-def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int]) -> None:
-    stakes = sum(slashed) + 1_000
+def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int], guessed: int) -> None:
+    stakes = sum(slashed) + guessed + 1_000
     said: list[AnyEvent] = [events.Funded(job="j", escrow=sum(paid) + refunded, stakes=stakes)]
     said += [events.Settled(peer=f"{i:064x}", units=1, paid=each) for i, each in enumerate(paid)]
     said += [
@@ -233,6 +234,10 @@ def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int]) -> No
         )
         for i, s in enumerate(slashed)
     ]
+    half = guessed // 2
+    said.append(
+        events.Perjured(verifier=C, round=0, peer=A, slashed=guessed, bounty=half, burnt=guessed - half)
+    )
     open_ = series.money(told(*said))
     assert open_.held == refunded
     assert open_.refunded is None
@@ -240,6 +245,7 @@ def test_money_adds_up(paid: list[int], refunded: int, slashed: list[int]) -> No
     assert closed.held == 0
     assert closed.paid + refunded == closed.escrow
     assert closed.returned + sum(s.bounty + s.burnt for s in closed.slashes) == closed.stakes
+    assert closed.slashed == sum(slashed) + guessed
 
 
 @given(st.floats(0.001, 1e12), st.floats(0, 1e12))

@@ -8,7 +8,7 @@ from farflung.core.events import Caught
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count
 from farflung.plan.compare import is_off
-from farflung.watch import fares, foretold, game, words, yardstick
+from farflung.watch import fares, foretold, game, guessing, words, yardstick
 from farflung.watch.fold import Timeline
 from farflung.watch.progress import DETAIL, FACT, MORE, STORY
 from farflung.watch.rows import WIDE, Row, Span, Style, block, plain
@@ -32,7 +32,16 @@ def verify(t: Timeline, columns: int, is_over: bool, run: str = "") -> list[Row]
         by = words.repeated_by(audit) if audit is not None else ""
         price = [plain(by), plain(words.caught_price(each))]
         rows += block("", price, columns, rank=rank + 1, right=_see(t, each, run))
-    return rows + _played(t, columns)
+    return rows + _guessers(t, columns) + _played(t, columns)
+
+
+def _guessers(t: Timeline, columns: int) -> list[Row]:
+    """Verifiers that lost their stakes to a canary: a line each."""
+    rows: list[Row] = []
+    for each in sorted(t.perjured.values(), key=lambda p: (p.round, p.verifier)):
+        parts = [Span(guessing.claim(each), Style.BAD), plain(guessing.price(each))]
+        rows += block("", parts, columns, rank=STORY if not rows else DETAIL)
+    return rows
 
 
 def _played(t: Timeline, columns: int) -> list[Row]:
@@ -93,6 +102,7 @@ def _counts(t: Timeline, is_over: bool) -> list[Span]:
         *([_quiet(f"{still} open")] if still else []),
         *([_quiet(f"{idle} dropped with its peer")] if idle else []),
         plain(f"repeated by {verifiers}" if t.verifiers else ""),
+        plain(guessing.shown(t)),
     ]
 
 
@@ -104,7 +114,7 @@ def settle(t: Timeline, columns: int, is_over: bool) -> list[Row]:
     parts = [plain(_paid(t, "provider")), plain(_paid(t, "verifier"))]
     parts.append(plain(fares.together(t)))
     if t.result is None:
-        slashed = sum(c.slashed for c in t.caught.values())
+        slashed, _, _ = t.lost
         parts += [
             plain(f"slashed {format_credits(slashed)}" if slashed else ""),
             plain(_pending(t)),

@@ -104,6 +104,8 @@ class Timeline(Struct, frozen=True):
     audits: Mapping[Segment, events.AuditConcluded] = _NOTHING
     scores: Mapping[int, events.Scored] = _NOTHING  # by round
     caught: Mapping[str, events.Caught] = _NOTHING  # by peer; without those whom a dispute freed
+    canaries: Mapping[Segment, events.CanaryConcluded] = _NOTHING
+    perjured: Mapping[str, events.Perjured] = _NOTHING  # by verifier
     games: Mapping[str, tuple[events.Played, ...]] = _NOTHING  # by the accused, rung by rung
     ruled: Mapping[str, events.Ruled] = _NOTHING  # by the accused
     reexecuted: Mapping[str, int] = _NOTHING  # contributions computed again, by peer
@@ -129,11 +131,14 @@ class Timeline(Struct, frozen=True):
 
     @property
     def lost(self) -> tuple[int, int, int]:
-        """Micro-credits that were slashed, that went to finders and that were burnt: of the guilty and of accusers."""
-        caught, ruled = self.caught.values(), self.ruled.values()
+        """Micro-credits that were slashed, that went to finders and that were burnt: of the guilty, of verifiers that
+        guessed, and of accusers.
+        """
+        ruled = self.ruled.values()
+        taken: list[events.Caught | events.Perjured] = [*self.caught.values(), *self.perjured.values()]
         lost, gained = sum(each.lost for each in ruled), sum(each.gained for each in ruled)
-        slashed, burnt = sum(each.slashed for each in caught), sum(each.burnt for each in caught)
-        return slashed + lost, sum(each.bounty for each in caught), burnt + lost - gained
+        slashed, burnt = sum(each.slashed for each in taken), sum(each.burnt for each in taken)
+        return slashed + lost, sum(each.bounty for each in taken), burnt + lost - gained
 
     @property
     def probed(self) -> events.Probed:
@@ -341,6 +346,10 @@ def _verify(t: Timeline, event: AnyEvent) -> Timeline:
             return replace(t, audits=_with(t.audits, (event.round, event.peer, event.segment), event))
         case events.Scored():
             return replace(t, scores=_with(t.scores, event.round, event))
+        case events.CanaryConcluded():
+            return replace(t, canaries=_with(t.canaries, (event.round, event.peer, event.segment), event))
+        case events.Perjured():
+            return replace(t, perjured=_with(t.perjured, event.verifier, event))
         case events.Caught():
             return replace(t, caught=_with(t.caught, event.peer, event))
         case events.Played():

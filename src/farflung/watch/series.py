@@ -153,7 +153,7 @@ class Pay(Struct, frozen=True):
 
 
 class Slash(Struct, frozen=True):
-    """What a caught peer lost, and where it went."""
+    """What a caught peer, or a verifier that guessed, lost, and where it went."""
 
     peer: str
     slashed: int
@@ -329,7 +329,9 @@ def money(t: Timeline) -> Money:
     """Escrow and stakes as the ledger moved them so far."""
     funded = t.funded or events.Funded(job="", escrow=0, stakes=0)
     pays = tuple(Pay(peer, s.units, s.paid) for peer, s in sorted(t.settled.items()))
-    slashes = tuple(Slash(peer, c.slashed, c.bounty, c.burnt) for peer, c in sorted(t.caught.items()))
+    caught = [Slash(peer, c.slashed, c.bounty, c.burnt) for peer, c in t.caught.items()]
+    guessed = [Slash(peer, p.slashed, p.bounty, p.burnt) for peer, p in t.perjured.items()]
+    slashes = tuple(sorted([*caught, *guessed], key=lambda slash: slash.peer))
     refunded = t.result.refunded if t.result is not None else None
     conserved = t.result.sum if t.result is not None else None
     return Money(funded.escrow, funded.stakes, pays, refunded, slashes, conserved)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -146,17 +147,19 @@ def audits(timeline: Timeline) -> Table:
 def payments(timeline: Timeline) -> Table:
     """One row for each lease that the ledger paid, or whose holder lost its stake (PAYMENTS)."""
     names = series.names(timeline)
-    peers = [*timeline.settled, *(peer for peer in timeline.caught if peer not in timeline.settled)]
+    slashed: Counter[str] = Counter()
+    for each in series.money(timeline).slashes:
+        slashed[each.peer] += each.slashed
+    peers = [*timeline.settled, *(peer for peer in slashed if peer not in timeline.settled)]
     peers.sort(key=lambda peer: (names.get(peer, ""), peer))
     settled = [timeline.settled.get(peer) for peer in peers]
-    caught = [timeline.caught.get(peer) for peer in peers]
     return Table(
         {
             "peer": peers,
             "name": [names.get(peer, "") for peer in peers],
             "units": [0 if one is None else one.units for one in settled],
             "paid": [0 if one is None else one.paid for one in settled],
-            "slashed": [0 if one is None else one.slashed for one in caught],
+            "slashed": [slashed[peer] for peer in peers],
         },
         PAYMENTS,
     )

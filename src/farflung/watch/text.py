@@ -11,7 +11,7 @@ from farflung.core import events
 from farflung.core.events import AnyEvent
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
-from farflung.watch import classes, committee, fares, foretold, game, words, yardstick
+from farflung.watch import classes, committee, fares, foretold, game, guessing, words, yardstick
 from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
@@ -197,11 +197,7 @@ def _verify(event: AnyEvent, timeline: Timeline) -> list[str]:
         case events.CanaryConcluded() if event.finding == words.FALSE:
             return say("Verify", f"canary: verifier {words.peer(event.verifier)} found it")
         case events.Perjured():
-            lost = f"{words.credits_of(event.slashed)} of its stake taken"
-            return [
-                *say("Verify", f"verifier {words.peer(event.verifier)} said that a false segment holds"),
-                *say("Verify", lost),
-            ]
+            return [*say("Verify", guessing.claim(event)), *say("Verify", guessing.price(event))]
         case events.Scored() if event.unpaid:
             harm = f"round {event.round} is not paid: alone it makes the held-out loss worse"
             said = len(event.verifiers)

@@ -54,7 +54,7 @@ def flows(money: Money, names: Mapping[str, str]) -> tuple[Flow, ...]:
     found.append(Flow("escrow", f"{len(rest)} more", sum(pay.paid for pay in rest), S1))
     found.append(Flow("escrow", "refunded", money.refunded or 0, S3))
     found.append(Flow("escrow", "still in escrow", money.held, MUTED))
-    found.append(Flow("stakes", "to the verifiers", sum(s.bounty for s in money.slashes), S4))
+    found.append(Flow("stakes", "to the finders", sum(s.bounty for s in money.slashes), S4))
     found.append(Flow("stakes", "burnt", sum(s.burnt for s in money.slashes), S2))
     whose = "returned" if money.refunded is not None else "still at stake"
     found.append(Flow("stakes", whose, money.returned, MUTED))

@@ -24,7 +24,7 @@ from farflung.core.errors import RunError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.plan.compare import HIGH, LOW
-from farflung.watch import classes, series
+from farflung.watch import classes, guessing, series
 from farflung.watch.fold import Timeline
 from farflung.watch.meetings import meetings
 from farflung.watch.series import AuditRow, Audits, Losses, PlanRow, Strip
@@ -271,6 +271,7 @@ def _audited(t: Timeline) -> Tile | None:
         return None
     caught = len(t.caught)
     note = f"{tale.many(caught, 'provider')} caught" if caught else "nobody was caught"
+    note += f"; {told}" if (told := guessing.shown(t)) else ""
     return Tile("Segments audited", f"{found.concluded}", note)
 
 

@@ -148,10 +148,29 @@ def _settled(t: Timeline) -> str:
 
 
 def stories(t: Timeline, names: Mapping[str, str]) -> tuple[Story, ...]:
-    """One for each peer that was caught, in the order of time, and one for each whom a dispute freed."""
+    """One for each peer that was caught, in the order of time, for each verifier that guessed, and for each whom a
+    dispute freed.
+    """
     found = sorted(t.caught.values(), key=lambda c: (c.at, c.peer))
     freed = sorted((r for peer, r in t.ruled.items() if peer not in t.caught), key=lambda r: (r.at, r.peer))
-    return (*(_story(t, caught, names) for caught in found), *(_freed(ruled, names) for ruled in freed))
+    guessed = sorted(t.perjured.values(), key=lambda p: (p.at, p.verifier))
+    return (
+        *(_story(t, caught, names) for caught in found),
+        *(_guessed(event, names) for event in guessed),
+        *(_freed(ruled, names) for ruled in freed),
+    )
+
+
+def _guessed(event: events.Perjured, names: Mapping[str, str]) -> Story:
+    """A verifier signed that a canary holds."""
+    who = person(names, event.verifier)
+    said = (
+        f"In round {event.round}, {person(names, event.peer)} showed it one segment with a false end, as the requester"
+        f" had drawn. {who} signed that it holds: it had not looked."
+    )
+    lost, bounty, burnt = (format_credits(x) for x in (event.slashed, event.bounty, event.burnt))
+    price = f"It lost {lost} credits of its stake: {bounty} went to who showed it, {burnt} were burnt."
+    return Story(f"{who} guessed", (said, price), "")
 
 
 def _freed(ruled: events.Ruled, names: Mapping[str, str]) -> Story:
