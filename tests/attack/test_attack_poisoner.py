@@ -15,8 +15,9 @@ from attack_world import COURT, SPEC, TERMS, VERIFIERS, within
 
 from farflung.app import audits, wire
 from farflung.app import lines as role
+from farflung.app.auditing import AuditTenancy
 from farflung.core.crypto import SigningKey
-from farflung.core.errors import PolicyError
+from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import Scored
 from farflung.core.ids import Hash, PeerId
 from farflung.job import proof
@@ -66,6 +67,9 @@ def told(run: Run) -> dict[int, Scored]:
 
 def test_a_member_whose_true_work_does_harm_is_not_paid_by_two_verifiers_scores(scene: Any) -> None:
     run = scene()
+    assert (
+        not run.archive._shown
+    )  # states of rounds that are judged and scored are no longer kept for fetching
     for round, paid in units(run).items():
         assert paid.keys() & PEERS == {key.public for key in HONEST}
         assert {s.scores.verifier for s in run.audited[round].scores} == {key.public for key in VERIFIERS}
@@ -152,3 +156,30 @@ def test_a_verifier_scores_no_more_than_the_terms_ask_for(scene: Any) -> None:
         with pytest.raises(PolicyError) as refused:
             asyncio.run(judge.tenancy.score(wrong))
         assert refused.value.code == "FF-APP-405"
+
+
+def test_work_that_is_shown_as_another_members_is_not_scored(
+    scene: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator could else have a rival's contribution called harmful for its friend's bytes."""
+    real, score, refused = wire.ScoreOrder, AuditTenancy.score, list[str]()
+
+    def swapped(*parts: Any) -> wire.ScoreOrder:
+        order = real(*parts)
+        first, second, *rest = order.shares
+        mixed = (replace(first, manifest=second.manifest), replace(second, manifest=first.manifest), *rest)
+        return replace(order, shares=mixed)
+
+    async def heard(self: AuditTenancy, asked: wire.ScoreOrder) -> SignedScores:
+        try:
+            return await score(self, asked)
+        except FarflungError as error:
+            refused.append(error.code)
+            raise
+
+    monkeypatch.setattr(wire, "ScoreOrder", swapped)
+    monkeypatch.setattr(AuditTenancy, "score", heard)
+    run = scene()
+    assert set(refused) == {"FF-APP-406"}
+    assert [run.audited[round].scores for round in range(SPEC.rounds)] == [()] * SPEC.rounds
+    assert units(run)[ROUND].keys() >= PEERS

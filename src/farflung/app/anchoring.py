@@ -42,6 +42,5 @@ class Anchors:
             )
         blocks = await self._ledger.blocks()
         found = (b.header.height for b in blocks if any(op in signed.tx.ops for signed in b.txs))
-        return await self._ledger.unforeseen(
-            next(found, 0)
-        )  # 0: who was asked left it out, and no block is there
+        # Of height 0 there is no block: whoever was asked left ours out.
+        return await self._ledger.unforeseen(next(found, 0))

@@ -136,7 +136,7 @@ class Archive:
         return self._shown[round]
 
     def hide(self, round: int) -> None:
-        """The audits of a round are over. A stored state of the same content stays where others may need it."""
+        """Audits and scores of a round are over. A stored state of the same content stays where others may need it."""
         self._shown.pop(round, None)
 
     def latest_state(self, terms: Terms, roots: Mapping[int, Hash]) -> PublicState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ def facts(said: Attestation) -> dict[str, Any]:
 
 def read(folder: RunFolder) -> tuple[Stated, ...]:
     """What was kept, ascending by node; of a stranger's folder perhaps. Raises ProtocolError FF-APP-419."""
-    paths = sorted(folder.attestations.glob("*.json"))[: limits.ATTESTED_NODES]
-    return tuple(_read(path) for path in paths)
+    found = itertools.islice(folder.attestations.glob("*.json"), limits.ATTESTED_NODES)
+    return tuple(_read(path) for path in sorted(found))
 
 
 def _read(path: Path) -> Stated:

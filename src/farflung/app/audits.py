@@ -206,7 +206,6 @@ class Audits:
             return GotVerdicts(round, ())
         public = await asyncio.to_thread(self._archive.show, round, self._terms, self._log.records)
         found = await asyncio.gather(*(self._one(case, public) for case in cases))
-        self._archive.hide(round)
         self._opened = {place: opened for place, opened in self._opened.items() if place[0] > round}
         verdicts = [said for each, _ in found for said in each]
         tests = sorted((c for _, c in found if c is not None), key=lambda c: c.verdict.verdict.node)
@@ -214,8 +213,11 @@ class Audits:
         return GotVerdicts(round, tuple(ordered), tuple(tests))
 
     async def scores(self, round: int) -> tuple[SignedScores, ...]:
-        """What those who are asked say of the losses of a round."""
-        return await self.scorers.see_through(round, self._asked(round))
+        """What those who are asked say of the losses of a round: the last for which its public state is shown."""
+        try:
+            return await self.scorers.see_through(round, self._asked(round))
+        finally:
+            self._archive.hide(round)
 
     def _asked(self, round: int) -> list[PeerId]:
         return [v for v in self._verifiers if v not in self._told().perjurers.unasked(round)]

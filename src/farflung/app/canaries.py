@@ -12,7 +12,6 @@ verifier cannot be reached, there is no canary. After a crash coin, plant and an
 from __future__ import annotations
 
 import contextlib
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -33,9 +32,8 @@ from farflung.ledger.tx import Canary, Finding
 from farflung.net.io.connection import Connection
 from farflung.train.roundlog import Contribution
 from farflung.train.trace import are_opened
+from farflung.verify.sample import ODDS
 from farflung.verify.tally import rerun_tokens
-
-ODDS: Final = 1 << 32  # the coin: so many in ODDS, rounded down
 
 
 class Canaries:
@@ -48,7 +46,9 @@ class Canaries:
         self._planted: dict[tuple[int, PeerId], wire.Planted | None] = {}
 
     def is_due(self, round: int, peer: PeerId) -> bool:
-        """Whether the audit of a drawn contribution is to begin with one: known to the requester alone."""
+        """Whether the audit of a drawn contribution is to begin with one: known to the requester alone. Its share is
+        rounded down to whole odds.
+        """
         luck = self._key.secret(NS_CANARY, self._terms.id, number(round), peer)
         return int.from_bytes(luck[:4], "little") < int(self._terms.spec.audit.canaries * ODDS)
 

@@ -220,7 +220,7 @@ class Starter:
         self.lease_keys: dict[PeerId, bytes] = {}  # what secrets of each member's lease are wrapped for
         self.attested: dict[
             PeerId, Hash
-        ] = {}  # hash of what each node says it runs, as it offered itself last
+        ] = {}  # hash of what each node says it runs, as it last offered itself
 
     async def member(
         self,

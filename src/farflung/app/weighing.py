@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from farflung.core.money import parse_credits
+from farflung.job.check import RANGES
 from farflung.job.spec import JobSpec
 from farflung.ledger.params import Params
 from farflung.ledger.rules.slash import PERMILLE
@@ -23,7 +24,6 @@ from farflung.verify.economics import Draw, Money, Way
 from farflung.verify.sample import ODDS
 
 STEPS: Final = 10_000  # of a rate, from 0 to 1: four decimals are named
-MOST_CANARIES: Final = Fraction(1, 2)  # that a job may have (job.check)
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Checking(msgspec.Struct, frozen=True):
         if not self.jackpot + self.stake:
             return None
         steps = math.floor(self.cost / (self.jackpot + self.stake) * STEPS) + 1
-        return steps / STEPS if steps <= MOST_CANARIES * STEPS else None
+        return steps / STEPS if steps <= RANGES["audit.canaries"].high * STEPS else None
 
 
 class Weighed(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ from farflung.core.ids import Hash, PeerId
 from farflung.ledger.tx import Canary, Finding, Plant, is_verdict_signed
 
 SEGMENTS_LEAST: Final = (
-    4  # of a round: with fewer no border is neither first, last, nor one of the segment's own
+    4  # of a round: with fewer no border is neither an outer one nor one of the segment's own
 )
 
 

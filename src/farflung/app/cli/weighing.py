@@ -171,7 +171,7 @@ def _canaries(checking: Checking) -> str:
     """Whether checking is stable; if not, from which share on it is."""
     said = (
         f"{percent(checking.canaries)} of audits begin with a false end that is known to be one"
-        if (checking.canaries)
+        if checking.canaries
         else "none, so no verifier's stake pays for a guess"
     )
     worth = checking.canaries * (checking.jackpot + checking.stake) / checking.cost
