@@ -74,6 +74,7 @@ def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Made, **flags: 
         return made
 
     monkeypatch.setattr(tracing, "_traced", traced)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     keys = {"model.layers": "1", "model.width": "8", "model.heads": "1", "model.context": "4"}
     keys |= {"model.vocabulary": "16"} | {key.replace("__", "."): value for key, value in flags.items()}
     spec = load(None, preset="tiny", flags=keys).spec
@@ -185,7 +186,10 @@ def test_the_class_is_told_as_an_event() -> None:
 
 @pytest.mark.slow
 @pytest.mark.tree
-def test_the_tracer_is_a_process_of_its_own_in_the_sandbox_of_workers(tmp_path: Path) -> None:
+def test_the_tracer_is_a_process_of_its_own_in_the_sandbox_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     traced = asyncio.run(tracing.trace(RunFolder(tmp_path), SPEC, b""))
     assert traced == (encode(step()), "")
     assert (tmp_path / "tracer.log").read_bytes() == b""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from farflung.app.user_folders import config_folder, state_folder
 from farflung.core.errors import UsageError
 from farflung.core.units import format_bytes
 from farflung.net.budget import GIGABYTE
@@ -40,19 +41,14 @@ class Thrift:
     lan: bool = True  # whether nodes look for peers on the LAN, and say there that they are here
 
 
-def _folder(variable: str, otherwise: str, environment: Mapping[str, str]) -> Path:
-    base = environment.get(variable, "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / otherwise) / "farflung"
-
-
 def config_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Where the owner writes it."""
-    return _folder("XDG_CONFIG_HOME", ".config", environment) / "network.toml"
+    return config_folder(environment) / "network.toml"
 
 
 def book_file(environment: Mapping[str, str] = os.environ) -> Path:
     """Where the month is counted."""
-    return _folder("XDG_STATE_HOME", ".local/state", environment) / "month.book"
+    return state_folder(environment) / "month.book"
 
 
 def read_thrift(environment: Mapping[str, str] = os.environ) -> Thrift:

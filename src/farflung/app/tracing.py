@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
+from farflung.app import graphs
 from farflung.app.folder import RunFolder
 from farflung.core import limits
 from farflung.core.canon.graph import graph_id
@@ -22,7 +23,7 @@ from farflung.core.money import format_credits, parse_credits
 from farflung.host.io.process import PYTHON, start_worker
 from farflung.host.limits import Limits
 from farflung.job import dataset, proof
-from farflung.job.spec import JobSpec, Terms, Tolerance
+from farflung.job.spec import JobSpec, NetworkSpec, Terms, Tolerance
 from farflung.verify.canon import shipping
 from farflung.verify.canon.programs import Parts, assemble, check_program
 from farflung.verify.canon.shipping import Shipped
@@ -51,12 +52,29 @@ async def trace(folder: RunFolder, spec: JobSpec, module: bytes) -> Traced:
     """Traces the model where that decides the job's class. Raises what `classify` does of a model without a graph."""
     if why := proof.known(spec):
         return Traced(b"", why)
+    request = TraceStep(_step_of(spec), module)
     try:
-        data = encode(await _traced(folder, TraceStep(spec, module)))
+        found = await asyncio.to_thread(graphs.find, request)
+        data = found if found is not None else encode(await _traced(folder, request))
         await asyncio.to_thread(shipping.read, data)
     except FarflungError as error:
         return Traced(b"", _unproven(spec, error))
+    if found is None:
+        await asyncio.to_thread(graphs.keep, request, data)
     return Traced(data, "")
+
+
+def _step_of(spec: JobSpec) -> JobSpec:
+    """What one step follows from: all else as it is where nobody says anything, so that one trace serves many jobs."""
+    members = NetworkSpec(providers=spec.network.providers)
+    return JobSpec(
+        seed=spec.seed,
+        batch=spec.batch,
+        model=spec.model,
+        optimizer=spec.optimizer,
+        sync=spec.sync,
+        network=members,
+    )
 
 
 def classify(

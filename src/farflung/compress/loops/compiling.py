@@ -5,13 +5,13 @@ And where compiled code may be kept between processes: in a folder that nobody e
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from numba import config as numba_config
 from numba import njit
+
+from farflung.core.private import is_private
 
 
 def loop(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +32,7 @@ def part(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def keep(loops: Mapping[str, Any], cache: str) -> None:
     """Lets loops keep their compiled code in a folder (it is made), unless that is "" or open to others."""
-    if not cache or not _is_private(cache):
+    if not cache or not is_private(cache):  # what lies there is run
         return
     config: Any = numba_config
     before, config.CACHE_DIR = config.CACHE_DIR, cache
@@ -41,14 +41,3 @@ def keep(loops: Mapping[str, Any], cache: str) -> None:
             loop.enable_caching()
     finally:
         config.CACHE_DIR = before
-
-
-def _is_private(folder: str) -> bool:
-    """Makes a folder, and says whether nobody but this user can put anything into it: what lies there is run."""
-    try:
-        os.makedirs(folder, 0o700, exist_ok=True)
-        about = os.stat(folder)
-    except OSError:
-        return False
-    is_shared = about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return not is_shared and os.access(folder, os.W_OK)

@@ -1,0 +1,68 @@
+"""Graphs of steps that this user's machine has traced before: what a trace gives follows from what it is asked.
+
+A trace takes some six seconds of a processor, and a job is often submitted again with another name, price or number of
+rounds. A file is named by the hash of all that its graph follows from: the step's part of the spec, the model's source,
+the sources of farflung, the versions of torch and Python. It begins with the hash of what it holds; one that does not
+agree, is too large or cannot be read is as none. Like any graph, it is looked at before it is used, and each node tries
+one step of the program it makes (decision 052), so a wrong one is refused; and the folder is this user's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from farflung.app.handed import read_file
+from farflung.app.user_folders import cache_folder
+from farflung.core.codec import encode
+from farflung.core.crypto import NS_TRACED, digest
+from farflung.core.errors import FarflungError
+from farflung.core.ids import ID_BYTES, Hash
+from farflung.core.private import is_private
+from farflung.host.io.image import image_digest
+from farflung.verify.canon.shipping import SHIPPED_BYTES
+from farflung.verify.io.tracer import TraceStep
+
+KEPT: Final = 16  # graphs; who keeps one more drops the oldest
+
+
+def find(request: TraceStep) -> bytes | None:
+    """What was shipped for this very step; None: it was never traced here, or what is kept is damaged."""
+    path = _file(request)
+    if path is None or not path.exists():
+        return None
+    try:
+        data = read_file(path, ID_BYTES + SHIPPED_BYTES)
+    except FarflungError:
+        return None
+    shipped = data[ID_BYTES:]
+    return shipped if data[:ID_BYTES] == digest(NS_TRACED, shipped) else None
+
+
+def keep(request: TraceStep, shipped: bytes) -> None:
+    """Keeps what a trace gave, for the next submission. Where that cannot be, nothing is kept, and nothing is said."""
+    path = _file(request)
+    if path is None:
+        return
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with contextlib.suppress(OSError):
+        temporary.write_bytes(digest(NS_TRACED, shipped) + shipped)
+        os.replace(temporary, path)
+        found = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime, reverse=True)
+        for old in found[KEPT:]:
+            old.unlink()
+
+
+def _file(request: TraceStep) -> Path | None:
+    """Where its graph is kept; None: nowhere, for others could write there."""
+    folder = cache_folder() / "graphs"
+    return folder / f"{_name(request).hex()}.graph" if is_private(str(folder)) else None
+
+
+def _name(request: TraceStep) -> Hash:
+    made_by = f"torch {version('torch')}, Python {platform.python_version()}"
+    return digest(NS_TRACED, encode(request), image_digest(), made_by.encode())
