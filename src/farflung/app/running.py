@@ -41,10 +41,11 @@ from farflung.job.load import Resolved
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
 from farflung.plan.advise import Plan, advise
-from farflung.plan.compare import Measured, compare
+from farflung.plan.compare import compare
 from farflung.plan.time import ALONE_THREADS
 from farflung.plan.traffic import Traffic, all_relayed, ring_bytes
 from farflung.train.rounds import REASON_STOPPED
+from farflung.watch import sightings
 
 
 class RunStoppedError(FarflungError):
@@ -346,19 +347,8 @@ class Run:
         timeline = self._journal.timeline
         if self._plan is None or timeline.sessions > 1 or outcome.rounds < self._spec.rounds:
             return
-        by = timeline.bytes_by()
-        peaks = [u.peak_bytes for name, u in timeline.usage.items() if name.endswith("worker")]
-        measured = Measured(
-            sync_bytes=by.sync,
-            audit_bytes=by.audit,
-            join_bytes=by.join,
-            control_bytes=by.control,
-            relay_bytes=by.relay,
-            memory_bytes=max(peaks, default=None),
-            seconds=took,
-            paid=outcome.paid,
-        )
-        for row in compare(self._plan, measured):
+        measured = sightings.measured(timeline, took, outcome.paid)
+        for row in compare(self._plan, measured, sightings.seen(timeline)):
             self._journal.emit(row)
 
 

@@ -18,6 +18,7 @@ from farflung.core.events_of_disputes import Played as Played
 from farflung.core.events_of_disputes import Ruled as Ruled
 from farflung.core.events_of_ledger import ChainsCompared as ChainsCompared
 from farflung.core.events_of_ledger import ValidatorKilled as ValidatorKilled
+from farflung.core.events_of_plan import Compared as Compared
 from farflung.core.events_of_plan import Planned as Planned
 from farflung.core.events_of_stacks import StandsOn as StandsOn
 from farflung.core.events_of_ways import Housed as Housed
@@ -250,16 +251,6 @@ class Left(Event, frozen=True, tag="left"):
 
     peer: str
     reason: str
-
-
-class Compared(Event, frozen=True, tag="compared"):
-    """One planned quantity against the measured one."""
-
-    quantity: str
-    unit: str
-    planned: float
-    measured: float
-    most: float = 0.0  # planned at most; 0: there is no such bound
 
 
 class Baseline(Event, frozen=True, tag="baseline"):

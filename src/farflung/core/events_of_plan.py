@@ -36,3 +36,14 @@ class Planned(Event, frozen=True, tag="plan"):
     validators: int = 1  # of the ledger
     committee_bytes: int = 0  # that are sent because there are several of them
     proof: str = ""  # the class that is foreseen (job.proof), in words
+
+
+class Compared(Event, frozen=True, tag="compared"):
+    """One planned quantity against the measured one."""
+
+    quantity: str
+    unit: str
+    planned: float
+    measured: float
+    most: float = 0.0  # planned at most; 0: there is no such bound
+    cause: str = ""  # the likeliest of what lies off the plan; empty: nothing does, or the run shows none

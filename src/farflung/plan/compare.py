@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from farflung.core.events import Compared
+from farflung.plan import causes
 from farflung.plan.advise import Plan
+from farflung.plan.causes import Seen
 
 LOW: Final = 0.8
 HIGH: Final = 1.25
+NOTHING: Final = Seen()
 OPTIONAL: Final = ("audit", "relay")  # what not every job has
 
 
@@ -27,8 +31,9 @@ class Measured(msgspec.Struct, frozen=True):
     paid: int | None = None  # micro-credits
 
 
-def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, ...]:
+def compare(plan: Plan, measured: Measured, seen: Seen = NOTHING, at: float = 0.0) -> tuple[Compared, ...]:
     """One event per measured quantity, in a fixed order; none for audits or a relay that are neither planned nor there.
+    What lies off the plan is told with its likeliest cause.
 
     Where rounds may choose another way than the plan foresees, the plan's word is what it says at most.
     The plan of audits is what the draw brings on the average: a single run may lie beside it by luck alone.
@@ -46,7 +51,7 @@ def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, 
     sent = plan.traffic
     bounds = {"sync": (sent.sync, sent.sync_most), "relay": (sent.relay, sent.relay_most)}
     most = {name: bound for name, (planned, bound) in bounds.items() if bound > planned}
-    return tuple(
+    found = (
         Compared(
             at=at,
             quantity=name,
@@ -58,6 +63,14 @@ def compare(plan: Plan, measured: Measured, at: float = 0.0) -> tuple[Compared, 
         for name, unit, planned, value in rows
         if value is not None and (planned or value or name not in OPTIONAL)
     )
+    return tuple(_with_cause(row, plan, seen) for row in found)
+
+
+def _with_cause(row: Compared, plan: Plan, seen: Seen) -> Compared:
+    if not is_off(row):
+        return row
+    share = ratio(row)
+    return replace(row, cause=causes.likely(row.quantity, 2.0 if share is None else share, plan, seen))
 
 
 def ratio(row: Compared) -> float | None:

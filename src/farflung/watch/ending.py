@@ -223,7 +223,8 @@ def _against_plan(t: Timeline, columns: int, verbose: bool) -> list[Row]:
     if not verbose:
         off = foretold.off_plan(t.compared)
         if off:
-            return block("", [Span(f"not as planned: {off}", Style.CARE)], columns, rank=FACT)
+            off[0] = f"not as planned: {off[0]}"
+            return block("", [Span(each, Style.CARE) for each in off], columns, rank=FACT)
         return block("", [Span("all within 0.8 to 1.25 of the plan", Style.GOOD)], columns, rank=DETAIL)
     width = CELL if columns >= WIDE else 0
     cells = [

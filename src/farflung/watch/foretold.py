@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from farflung.core import events
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
 from farflung.plan.compare import is_off, ratio
 from farflung.watch import words
+
+CAUSE: Final = 100  # characters of one
 
 
 def lines_of(plan: events.Planned) -> tuple[str, str]:
@@ -27,7 +30,8 @@ def compared(row: events.Compared) -> str:
     share = ratio(row)
     told = f"{share:.2f} of the plan" if share is not None else "not planned"
     most = f", at most {words.amount(row.most, row.unit)}" if row.most else ""
-    return f"{words.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({told})"
+    why = f"; {words.clean(row.cause, CAUSE)}" if row.cause else ""
+    return f"{words.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({told}){why}"
 
 
 def against(row: events.Compared) -> str:
@@ -42,12 +46,14 @@ def against(row: events.Compared) -> str:
     return f"{words.clean(row.quantity, 14)} {measured} of {planned}{most}: {told}"
 
 
-def off_plan(rows: Sequence[events.Compared]) -> str:
-    """What came out otherwise than planned by more than a quarter, as multiples of the plan; empty: nothing did."""
+def off_plan(rows: Sequence[events.Compared]) -> list[str]:
+    """What lies off the plan by more than a quarter, in multiples of it, with its likeliest cause."""
     told = []
     for row in rows:
         if is_off(row):
-            share = ratio(row)
-            name = words.clean(row.quantity, 20)
-            told.append(f"{name} {share:.2f} x" if share is not None else f"{name} not planned")
-    return f"{', '.join(told)} the plan" if told else ""
+            share, name = ratio(row), words.clean(row.quantity, 20)
+            why = f": {words.clean(row.cause, CAUSE)}" if row.cause else ""
+            told.append(
+                f"{name} {share:.2f} x the plan{why}" if share is not None else f"{name} was not planned{why}"
+            )
+    return told

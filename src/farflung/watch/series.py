@@ -205,6 +205,7 @@ class PlanRow(Struct, frozen=True):
     ratio: float | None
     off: bool
     most: float = 0.0
+    cause: str = ""  # the likeliest, where it is off; empty: the run shows none
 
 
 def losses(t: Timeline) -> Losses:
@@ -340,7 +341,9 @@ def money(t: Timeline) -> Money:
 def planned(t: Timeline) -> tuple[PlanRow, ...]:
     """Plan against measured, in the order in which it was compared."""
     return tuple(
-        PlanRow(row.quantity, row.unit, row.planned, row.measured, ratio(row), is_off(row), row.most)
+        PlanRow(
+            row.quantity, row.unit, row.planned, row.measured, ratio(row), is_off(row), row.most, row.cause
+        )
         for row in t.compared
     )
 
