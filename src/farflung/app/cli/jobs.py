@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from farflung.app import asking, fares, folder, preparation, running
-from farflung.app.cli import linking
+from farflung.app.cli import advising, linking
 from farflung.app.cli.completing import run_names
 from farflung.app.cli.naming import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.showing import watcher
@@ -23,6 +23,7 @@ from farflung.host.io.probe import machine
 from farflung.job import cheats, dataset, show
 from farflung.job.io.read import read_dataset
 from farflung.job.spec import JobSpec
+from farflung.plan.advice.search import Goal
 from farflung.plan.advise import advise
 from farflung.watch.fold import Timeline
 from farflung.watch.text import lines
@@ -142,10 +143,17 @@ def resume(name: str | None, as_json: bool) -> None:
 @SEED
 @ROUNDS
 @click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
-@click.option("--link", metavar="UP/DOWN[/RTT]", help="Pick a sync method for these Mbit/s and ms.")
+@click.option("--link", metavar="UP/DOWN[/RTT]", help="Which sync method suits these Mbit/s and ms.")
 @click.option("--peers", type=int, help="With --link: how many. Default: the job's.")
 @click.option("--step", type=float, help="With --link: seconds of one step. Default: here.")
 @click.option("--fan-out", is_flag=True, help="With --link: a server copies what is sent once.")
+@click.option(
+    "--offers", type=click.Path(path_type=Path), metavar="FILE", help="The best ways on the hosts in FILE."
+)
+@click.option(
+    "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
+)
+@click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
 @_JSON
 def plan(
     job: Path | None,
@@ -158,12 +166,12 @@ def plan(
     peers: int | None,
     step: float | None,
     fan_out: bool,
+    offers: Path | None,
+    goal: str | None,
+    explain: bool,
     as_json: bool,
 ) -> None:
-    """Say what a job will take, before anything is spent: bytes, memory, time, price.
-
-    With --link: which sync method suits the links, how many local steps, and why.
-    """
+    """Say what a job takes before anything is spent: bytes, memory, time, price."""
     flags = flags_of(settings, seed, rounds)
     resolved, identity = asking.resolve(job, preset, flags)
     if show_config:
@@ -175,6 +183,15 @@ def plan(
         linking.refuse_without_link(peers, step, fan_out)
     spec = resolved.spec
     layout = _layout(spec, job)
+    if offers is not None:
+        asks, advice = advising.plan(advising.Asked(offers, Goal(goal or Goal.TIME)), spec, layout)
+        text = (
+            [msgspec.json.encode(advising.facts(asks, advice)).decode()]
+            if as_json
+            else advising.lines(asks, advice, explains=explain)
+        )
+        sys.stdout.write("\n".join(text) + "\n")
+        return
     if link is not None:
         asked = linking.Asked(link, peers, step, fan_out)
         choice = linking.plan(asked, spec, layout, machine)

@@ -1,0 +1,169 @@
+"""Who lends what, as a person writes it down to plan a job over it: hosts with cards, lines, machines and prices (P1).
+
+    [[host]]
+    name = "attic"            # any word, each once
+    card = "RTX 4090"         # of the table of cards
+    cards = 2                 # in this host; 1 where nothing is said
+    link = "40/250/20ms"      # Mbit/s up and down, and a round trip
+    price = "0.35"            # credits an hour for the whole host
+    owner = "ann"             # whose it is: the host's own name where nothing is said
+    region = "eu-west"
+    cores = 16                # of its processor, memory in GB, PCIe lanes a card: not known where nothing is said
+    memory_gb = 64
+    lanes = 16
+    churn_hours = 30          # mean time until it leaves
+
+An unknown key is refused with the nearest one, for a misspelt bound would be none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.errors import FarflungError, UsageError
+from farflung.core.money import Credits, parse_credits
+from farflung.core.units import Bytes, Seconds
+from farflung.plan import links
+from farflung.plan.cards.card import Card
+from farflung.plan.cards.table import Table
+from farflung.plan.links import Link
+
+HOUR: Final = 3600.0
+GB: Final = 10**9
+MOST: Final = {"cards": 64, "cores": 4096, "memory_gb": 1 << 16, "lanes": 16, "churn_hours": 1e6}
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine that is offered. None: not known. `price`: micro-credits an hour; `churn`: mean seconds to leave."""
+
+    name: str
+    owner: str
+    region: str
+    card: Card
+    cards: int
+    link: Link
+    price: Credits
+    cores: int | None = None
+    memory_bytes: Bytes | None = None
+    lanes: int | None = None
+    churn: Seconds | None = None
+
+
+KEYS: Final = (
+    "name", "owner", "region", "card", "cards", "link", "price", "cores", "memory_gb", "lanes", "churn_hours",
+)  # fmt: skip
+
+
+def parse(text: str, table: Table) -> tuple[Host, ...]:
+    """The hosts of a file, in its order.
+
+    Raises UsageError FF-PLAN-060 (no TOML, no host, too many), FF-PLAN-061 with the host and the key that is unknown,
+    missing or impossible; and what names of cards, links and amounts of credits raise.
+    """
+    if len(text) > limits.OFFERS_CHARACTERS:
+        raise _unreadable(f"it has more than {limits.OFFERS_CHARACTERS} characters")
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _unreadable(str(error)[:200]) from None
+    except RecursionError:
+        raise _unreadable("it is nested too deeply") from None
+    rows = tree.get("host")
+    if set(tree) != {"host"} or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise _unreadable("it is made of [[host]] parts, and of nothing else")
+    if len(rows) > limits.OFFERED_HOSTS:
+        raise _unreadable(f"it has {len(rows)} hosts, and at most {limits.OFFERED_HOSTS} are looked at")
+    hosts: dict[str, Host] = {}
+    for number, row in enumerate(rows, 1):
+        host = _Row(number, row).host(table)
+        if host.name in hosts:
+            _Row(number, row).refuse("name", f"{host.name!r} is another host's, too")
+        hosts[host.name] = host
+    return tuple(hosts.values())
+
+
+class _Row:
+    """One host as it was written."""
+
+    def __init__(self, number: int, fields: Mapping[str, Any]) -> None:
+        name = fields.get("name")
+        self.called = f"host {number}" + (f" ({name[:40]!r})" if isinstance(name, str) else "")
+        self.fields = fields
+
+    def host(self, table: Table) -> Host:
+        for key in self.fields:
+            if key not in KEYS:
+                near = difflib.get_close_matches(key[:40], KEYS, 1, 0.5)
+                self.refuse(key[:40], "no host has that", f'did you mean "{near[0]}"?' if near else "")
+        name = self.text("name")
+        memory = self.number("memory_gb")
+        churn = self.number("churn_hours")
+        return Host(
+            name=name,
+            owner=self.text("owner", name),
+            region=self.text("region", ""),
+            card=self.of("card", table.find),
+            cards=self.whole("cards") or 1,
+            link=self.of("link", links.parse),
+            price=self.of("price", parse_credits),
+            cores=self.whole("cores"),
+            memory_bytes=None if memory is None else Bytes(round(memory * GB)),
+            lanes=self.whole("lanes"),
+            churn=None if churn is None else Seconds(churn * HOUR),
+        )
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.fields.get(key, default)
+        if value is None:
+            self.refuse(key, "it is missing")
+        if not isinstance(value, str) or len(value) > limits.OFFER_NAME_CHARACTERS or not value.isprintable():
+            self.refuse(key, f"it is a text in quotes of at most {limits.OFFER_NAME_CHARACTERS} characters")
+        if default is None and not value.strip():
+            self.refuse(key, "it is empty")
+        return value
+
+    def of(self, key: str, read: Any) -> Any:
+        """What a text means; which host it is of is said in front of what is wrong with it."""
+        text = self.text(key)
+        try:
+            return read(text)
+        except FarflungError as error:
+            cause = f"{error.message}: {error.cause}" if error.cause else error.message
+            self.refuse(key, cause, error.hint)
+
+    def number(self, key: str) -> float | None:
+        value = self.fields.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST[key]:
+            self.refuse(key, f"it is a number above 0 and at most {MOST[key]:g}; not known: leave it out")
+        return float(value)
+
+    def whole(self, key: str) -> int | None:
+        value = self.number(key)
+        if value is not None and value != int(value):
+            self.refuse(key, "it is a whole number")
+        return None if value is None else int(value)
+
+    def refuse(self, key: str, cause: str, hint: str = "") -> NoReturn:
+        raise UsageError(
+            "FF-PLAN-061",
+            f"{self.called} cannot be planned with: {key}",
+            cause=cause,
+            hint=hint or "docs/plan/advise.md shows a file of offers",
+        )
+
+
+def _unreadable(cause: str) -> UsageError:
+    return UsageError(
+        "FF-PLAN-060",
+        "the offers cannot be read",
+        cause=cause,
+        hint="docs/plan/advise.md shows a file of offers",
+    )

@@ -1,0 +1,109 @@
+"""What one way to train comes to, or what keeps it from coming to anything (P1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from farflung.core.money import Credits
+from farflung.core.units import Bytes, Seconds
+from farflung.plan.advice.offers import HOUR, Host
+from farflung.plan.footprint.worst import Worst
+from farflung.plan.parallel.shapes import Recompute
+
+
+class Kind(StrEnum):
+    """The layouts that are looked at."""
+
+    ROUNDS = "rounds"  # whole replicas that agree now and then: what `farflung run` does
+    DATA = "data parallel"
+    SHARDED = "sharded"
+    PIPELINE = "pipeline"
+    PIPELINES = "pipelines"  # several, that agree now and then
+
+
+class Fact(msgspec.Struct, frozen=True):
+    """One number of a derivation: what it is, the value as it is shown, the formula with its numbers, its source."""
+
+    name: str
+    value: str
+    formula: str
+    source: str
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to train the whole job. Bytes are those of the busiest host's line, a step.
+
+    `efficiency`: the share of time that is work which counts, after failures and leaving. `facts` derive it all.
+    """
+
+    kind: Kind
+    how: str
+    hosts: tuple[Host, ...]
+    recompute: Recompute
+    micro: int  # sequences of a micro-batch
+    step: Seconds
+    exchange: Seconds  # of `step`, what compute does not hide
+    steps: int
+    up: float
+    down: float
+    efficiency: float
+    worst: Worst
+    tokens: int
+    facts: tuple[Fact, ...]
+
+    @property
+    def seconds(self) -> Seconds:
+        """Of the whole job."""
+        return Seconds(self.step * self.steps / self.efficiency)
+
+    @property
+    def price(self) -> Credits:
+        """Of all hosts for that time, micro-credits; verification is not in it."""
+        hourly = sum(host.price for host in self.hosts)
+        return Credits(round(hourly * self.seconds / HOUR))
+
+    @property
+    def price_of_million(self) -> Credits:
+        """Of a million tokens."""
+        return Credits(round(self.price * 1e6 / self.tokens))
+
+    @property
+    def is_run_today(self) -> bool:
+        """Whether `farflung run` trains so; the others are planned for what comes."""
+        return self.kind is Kind.ROUNDS
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """Why a way is none: the constraint that binds, and what would lift it.
+
+    `passed`: how many constraints it meets before that one; `short`: have over need, below 1. The more, the nearer.
+    """
+
+    kind: Kind
+    constraint: str
+    passed: int
+    short: float
+    cause: str
+    help: str
+
+    @property
+    def nearness(self) -> tuple[int, float]:
+        """How near it comes to being a way."""
+        return self.passed, self.short
+
+
+Found = Option | Blocked
+
+
+def mean_churn(hosts: Sequence[Host], otherwise: float) -> Seconds:
+    """Mean seconds until one of them leaves, per host; `otherwise` where a host does not say."""
+    rates = [1.0 / (host.churn if host.churn is not None else otherwise) for host in hosts]
+    return Seconds(len(rates) / sum(rates))
+
+
+def memory_of(host: Host) -> Bytes:
+    """Bytes of one of its cards."""
+    return host.card.memory[0]

@@ -1,0 +1,63 @@
+"""How a model finds room on a card: what is recomputed, how much goes through at once, what moves to RAM (T6, P2).
+
+Tried in the order of what they cost: keep all activations, compute attention's again, compute all again, and then the
+same with the optimizer in RAM, where the host says that it has enough; of each the largest micro-batch that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import msgspec
+
+from farflung.plan.advice.offers import Host
+from farflung.plan.advice.options import memory_of
+from farflung.plan.advice.work import Work
+from farflung.plan.footprint.parts import Place
+from farflung.plan.footprint.states import Offload, Recipe, Split
+from farflung.plan.footprint.worst import Pipeline, Training, Worst, footprints, worst
+from farflung.plan.parallel.schedules import Schedule
+from farflung.plan.parallel.shapes import Recompute
+
+
+class Room(msgspec.Struct, frozen=True):
+    """How it fits, or the nearest that it comes to it (`worst` says by how much)."""
+
+    recompute: Recompute
+    micro: int
+    offload: Place
+    worst: Worst
+
+    @property
+    def fits(self) -> bool:
+        """Whether it does."""
+        return self.worst.fits
+
+
+def room(work: Work, recipe: Recipe, host: Host, split: Split, batch: int) -> Room:
+    """The cheapest way for one card of `host` to train `batch` sequences a step, its states split as said."""
+    nearest: Room | None = None
+    for offload, recompute, micro in _ways(batch, host):
+        moved = Offload(optimizer=offload)
+        training = Training(
+            Pipeline((work.model.layers,), batch // micro, Schedule.ONE_F_ONE_B),
+            recipe,
+            msgspec.structs.replace(split, offload=moved),
+        )
+        needs = footprints(work.stack(micro, recompute), training)
+        found = Room(recompute, micro, offload, worst(needs, (memory_of(host),)))
+        if found.fits and needs[0].ram * host.cards <= (
+            host.memory_bytes or 0.0 if offload is Place.RAM else 1e30
+        ):
+            return found
+        if nearest is None or found.worst.spare > nearest.worst.spare:
+            nearest = found
+    assert nearest is not None
+    return nearest
+
+
+def _ways(batch: int, host: Host) -> Iterator[tuple[Place, Recompute, int]]:
+    micros = [batch // parts for parts in range(1, batch + 1) if batch % parts == 0]
+    places = (Place.CARD,) if host.memory_bytes is None else (Place.CARD, Place.RAM)
+    return product(places, Recompute, micros)

@@ -1,0 +1,58 @@
+"""How fast a host trains: its cards' rate for bfloat16, what of it is reached, and what passes its bus (P3).
+
+A card reaches a share of its dense rate, `utilisation`: 0.3 to 0.5 for transformers on data-centre cards (Narayanan et
+al. 2021, table 1; Chowdhery et al. 2022, table 3). For a card of one's own a measured profile is better than either.
+Several cards of one host split the model (FSDP) and move 3 x 2 bytes a parameter over the bus, each step; an optimizer
+in RAM moves gradients down and weights up, 2 + 2.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from farflung.core.units import Seconds, format_count, format_seconds
+from farflung.plan.advice.offers import Host
+from farflung.plan.advice.options import Fact
+from farflung.plan.advice.room import Room
+from farflung.plan.advice.work import WIRE, Work
+from farflung.plan.cards.card import LANE_BYTES, Precision, Units
+from farflung.plan.footprint.parts import Place
+
+UTILISATION: Final = 0.4
+BUS: Final = 0.8  # of a bus, what transfers reach (assumed)
+MFU: Final = "Narayanan et al. 2021, table 1: 44 to 52 % on A100; 0.4 is assumed"
+
+
+def rate(host: Host, utilisation: float = UTILISATION) -> float:
+    """FLOP/s of training, all cards of the host."""
+    return host.cards * host.card.rate(Precision.BF16).flops * utilisation
+
+
+def bus(host: Host) -> float:
+    """Bytes/s between a card and the machine's memory; infinite where the memory is one and the same."""
+    if host.card.is_unified:
+        return float("inf")
+    lanes = host.card.lanes if host.lanes is None else min(host.lanes, host.card.lanes)
+    return BUS * lanes * LANE_BYTES[host.card.pcie]
+
+
+def computing(work: Work, host: Host, room: Room, tokens: float, utilisation: float) -> Seconds:
+    """Of one step of `tokens` tokens on this host, with what crosses its bus."""
+    spent = work.flop(tokens, room.recompute) / rate(host, utilisation)
+    moved = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
+    if room.offload is Place.RAM:
+        moved += 2.0 * WIRE * work.parameters
+    return Seconds(spent + moved / bus(host))
+
+
+def fact(work: Work, host: Host, room: Room, tokens: float, utilisation: float) -> Fact:
+    """The same, explained."""
+    flop, found = work.flop(tokens, room.recompute), host.card.rate(Precision.BF16)
+    cards = f"{host.cards} x " if host.cards > 1 else ""
+    kind = "measured" if found.units is Units.WHOLE else f"{found.units} units"
+    formula = (
+        f"{format_count(flop)}FLOP / ({cards}{found.flops / 1e12:.4g} TFLOP/s x {utilisation:g}) on {host.card.name},"
+        f" {kind}, with what crosses its bus"
+    )
+    spent = computing(work, host, room, tokens, utilisation)
+    return Fact("compute of a step", format_seconds(spent), formula, MFU)

@@ -1,0 +1,54 @@
+"""Hosts for tests of advice: equal but for what a test changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from farflung.app import preparation
+from farflung.core.money import Credits
+from farflung.core.units import Bytes, Seconds
+from farflung.job.load import load
+from farflung.plan.advice.offers import Host
+from farflung.plan.advice.work import Work, work
+from farflung.plan.io import cards
+from farflung.plan.links import Link
+
+SMALL = {"model.layers": "4", "model.width": "128"}
+LARGE = {"model.layers": "32", "model.width": "4096", "model.heads": "32", "model.context": "1024", "rounds": "50"}
+LAN = Link(1e9, 1e9, Seconds(0.0005))
+HOME = Link(20e6, 100e6, Seconds(0.03))
+
+
+def host(name: str, card: str = "RTX 4090", **changes: Any) -> Host:
+    made = Host(
+        name=name,
+        owner=name,
+        region="",
+        card=cards.read().find(card),
+        cards=1,
+        link=HOME,
+        price=Credits(300_000),
+        cores=16,
+        memory_bytes=Bytes(64 * 10**9),
+        lanes=16,
+        churn=Seconds(360_000.0),
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def hosts(count: int, card: str = "RTX 4090", **changes: Any) -> tuple[Host, ...]:
+    return tuple(host(f"h{number:02}", card, **changes) for number in range(count))
+
+
+def asked(**flags: str) -> Work:
+    """A job's work; keys with __ for dots."""
+    spec = load(None, flags={key.replace("__", "."): value for key, value in flags.items()}).spec
+    layout = preparation.known_layout(spec)
+    assert layout is not None
+    return work(spec, layout)
+
+
+def sized(flags: dict[str, str]) -> Work:
+    return asked(**{key.replace(".", "__"): value for key, value in flags.items()})

@@ -1,0 +1,112 @@
+"""A file of offers: read as it was meant, or refused with the host and the key that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farflung.core.errors import FarflungError, UsageError
+from farflung.plan.advice import offers
+from farflung.plan.advice.offers import HOUR, parse
+from farflung.plan.io import cards
+
+TABLE = cards.read()
+WHOLE = """
+[[host]]
+name = "attic"
+owner = "ann"
+region = "eu"
+card = "rtx 4090"
+cards = 2
+link = "40/250/20ms"
+price = "0.35"
+cores = 16
+memory_gb = 64
+lanes = 8
+churn_hours = 30
+"""
+LEAST = '[[host]]\nname = "den"\ncard = "RTX 3090"\nlink = "20/100"\nprice = "0"\n'
+
+
+def test_a_host_is_what_is_written() -> None:
+    (host,) = parse(WHOLE, TABLE)
+    assert (host.name, host.owner, host.region, host.cards) == ("attic", "ann", "eu", 2)
+    assert host.card.name == "GeForce RTX 4090"
+    assert (host.link.up, host.link.down, host.link.round_trip) == (40e6, 250e6, 0.02)
+    assert (host.price, host.cores, host.memory_bytes, host.lanes) == (350_000, 16, 64 * 10**9, 8)
+    assert host.churn == 30 * HOUR
+
+
+def test_what_is_not_said_is_not_known_and_never_zero() -> None:
+    (host,) = parse(LEAST, TABLE)
+    assert (host.owner, host.cards) == ("den", 1)
+    assert (host.cores, host.memory_bytes, host.lanes, host.churn) == (None, None, None, None)
+
+
+def test_the_example_is_a_file_of_offers() -> None:
+    text = (Path(__file__).parents[2] / "examples" / "offers.toml").read_text()
+    found = parse(text, TABLE)
+    assert len(found) == len({host.owner for host in found}) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("", "FF-PLAN-060", "[[host]] parts"),
+        ("x = [", "FF-PLAN-060", ""),
+        ("[host]\nname = 'a'", "FF-PLAN-060", "[[host]] parts"),
+        (LEAST + "[job]\n", "FF-PLAN-060", "nothing else"),
+        (LEAST + LEAST, "FF-PLAN-061", "'den' is another host's, too"),
+        (LEAST.replace('name = "den"\n', ""), "FF-PLAN-061", "it is missing"),
+        (LEAST.replace('"den"', '" "'), "FF-PLAN-061", "it is empty"),
+        (LEAST.replace('"den"', "7"), "FF-PLAN-061", "a text in quotes"),
+        (LEAST + "card_count = 2", "FF-PLAN-061", "no host has that"),
+        (LEAST.replace("RTX 3090", "RTX 3900"), "FF-PLAN-061", "no card is called"),
+        (LEAST.replace("20/100", "20"), "FF-PLAN-061", "is no link"),
+        (LEAST.replace('"0"', '"-1"'), "FF-PLAN-061", "not an amount of credits"),
+        (LEAST + "cards = 0", "FF-PLAN-061", "above 0"),
+        (LEAST + "cards = 1.5", "FF-PLAN-061", "whole number"),
+        (LEAST + "cards = true", "FF-PLAN-061", "above 0"),
+        (LEAST + "memory_gb = -1", "FF-PLAN-061", "above 0"),
+        (LEAST + "memory_gb = nan", "FF-PLAN-061", "above 0"),
+        (LEAST + "memory_gb = inf", "FF-PLAN-061", "above 0"),
+        (LEAST + "lanes = 17", "FF-PLAN-061", "at most 16"),
+        (LEAST + "churn_hours = 0", "FF-PLAN-061", "above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_name(text: str, code: str, words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(text, TABLE)
+    assert raised.value.code == code
+    assert words in (raised.value.cause or "")
+
+
+def test_a_misspelt_key_is_told_which_was_meant() -> None:
+    with pytest.raises(UsageError, match="host 1 .'den'.*churn_hour") as raised:
+        parse(LEAST + "churn_hour = 3", TABLE)
+    assert raised.value.hint == 'did you mean "churn_hours"?'
+
+
+def test_too_many_hosts_and_too_long_files_are_refused_before_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(offers.limits, "OFFERED_HOSTS", 2)
+    rows = "".join(LEAST.replace("den", f"den{number}") for number in range(3))
+    with pytest.raises(UsageError, match="cannot be read") as raised:
+        parse(rows, TABLE)
+    assert "3 hosts, and at most 2" in (raised.value.cause or "")
+    monkeypatch.setattr(offers.limits, "OFFERS_CHARACTERS", 10)
+    with pytest.raises(UsageError) as raised:
+        parse(LEAST, TABLE)
+    assert "more than 10 characters" in (raised.value.cause or "")
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_hosts_or_a_clear_refusal(text: str) -> None:
+    try:
+        parse(text, TABLE)
+    except FarflungError as error:
+        assert error.code in ("FF-PLAN-060", "FF-PLAN-061")
