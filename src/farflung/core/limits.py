@@ -223,3 +223,10 @@ API_ADDRESSES: Final = 4096  # whose rate is remembered; the one that was silent
 API_RATE: Final = 50.0  # tokens a second for one address; a path costs 1 to 8
 API_BURST: Final = 200.0  # tokens that it may have saved
 METRIC_PEERS: Final = 128  # that one page of metrics names
+
+# Cards
+CARD_NAME_CHARACTERS: Final = 96  # of a name that is looked for
+CARD_TABLE_CHARACTERS: Final = MIB  # of the table: 169 rows are 40 kB
+CARD_PROFILE_CHARACTERS: Final = 16 * KIB  # of what a user measured
+SITES: Final = 1 << 16  # over which one plan shares out work
+CARDS_OF_SITE: Final = 1 << 16
