@@ -102,10 +102,10 @@ def spread(sites: Sequence[Site], precision: Precision = Precision.BF16) -> tupl
 
 
 def _why(share: Share) -> str:
-    if share.unknown:
-        return "not known are " + ", ".join(share.unknown)
     if not any(count for _, count in share.site.cards):
         return "no cards"
+    if share.unknown:
+        return "not known are " + ", ".join(share.unknown)
     return (
         f"{share.site.spare_watts:g} W are spare, its machines take {share.site.base_watts:g} W without cards"
     )

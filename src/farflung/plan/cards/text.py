@@ -51,11 +51,11 @@ def listing(cards: Iterable[Card]) -> list[str]:
     return aligned([HEAD, *rows(cards)])
 
 
-def aligned(table: Sequence[Sequence[str]]) -> list[str]:
+def aligned(table: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
     """Columns as wide as they need, the first one to the left, the others to the right."""
     widths = [max(len(row[at]) for row in table) for at in range(len(table[0]))]
     return [
-        "  ".join(
+        gap.join(
             text.rjust(width) if at else text.ljust(width)
             for at, (text, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
@@ -93,7 +93,7 @@ def _line(label: str, told: str, origin: Origin | None = None) -> str:
 
 def worth(values: Sequence[Value]) -> list[str]:
     """Cards beside the reference: relative rate, per watt, per money, level price and electricity of an hour."""
-    head = ("card", "TFLOP/s", "units", "of A100", "per W", "per money", "level/h", "power/h")
+    head = ("card", "TFLOP/s", "by", "of A100", "/W", "/money", "level/h", "power/h")
     table = [
         (
             one.card.name,
@@ -107,7 +107,7 @@ def worth(values: Sequence[Value]) -> list[str]:
         )
         for one in values
     ]
-    return aligned([head, *table])
+    return aligned([head, *table], gap=" ")
 
 
 def bill(cost: Cost, currency: str = "") -> list[str]:
@@ -126,7 +126,7 @@ def bill(cost: Cost, currency: str = "") -> list[str]:
     head = ("site", "share", "tokens", "W", "cards")
     table = [
         (
-            textwrap.shorten(share.site.name, NAME, placeholder="..."),
+            share.site.name[:NAME],
             f"{100 * share.share:.1f} %",
             f"{tokens}",
             f"{share.watts:.0f}",
