@@ -229,9 +229,13 @@ PLANNED_FLOWS: Final = 1 << 12  # that share lines at a time
 PLANNED_OPERATIONS: Final = 1 << 18  # of one pipeline's timeline
 PLANNED_AMOUNT: Final = 1e30  # of any quantity: bytes, seconds, FLOP
 PLANNED_STAGES: Final = 1 << 12  # of one pipeline
-CARD_NAME_CHARACTERS: Final = 96  # of a name that is looked for
-CARD_TABLE_CHARACTERS: Final = MIB  # of the table
-CARD_PROFILE_CHARACTERS: Final = 16 * KIB
 OFFERED_HOSTS: Final = 1 << 12  # of one file of offers
 OFFERS_CHARACTERS: Final = 4 * MIB
 OFFER_NAME_CHARACTERS: Final = 96
+
+# Cards
+CARD_NAME_CHARACTERS: Final = 96  # of a name that is looked for
+CARD_TABLE_CHARACTERS: Final = MIB  # of the table: 169 rows are 40 kB
+CARD_PROFILE_CHARACTERS: Final = 16 * KIB  # of what a user measured
+SITES: Final = 1 << 16  # over which one plan shares out work
+CARDS_OF_SITE: Final = 1 << 16

@@ -1,0 +1,291 @@
+"""Whether machines fit a job: the rules of thumb, and beside them what this job needs (J9, N4).
+
+    rule          thumb                                   computed for the job
+    cores         4 a card                                what feeding and an offloaded optimizer take, if it is said
+    memory        twice the card's                        bytes that the job keeps outside the card (`offload_bytes`)
+    lanes         8 a card                                bytes over the bus a step / (0.8 x step's seconds)
+    up, down      above 10 cards 500 Mbit/s, above        8 x cards x bytes a round / (0.8 x round's seconds)
+                  100 cards 1 Gbit/s, each way, a site
+
+What is computed decides where it can be computed, and the thumb is shown; else the thumb decides. What is not known is
+neither met nor missed: it is warned of, and the machine's class is no better than if it were missed, so nobody gains by
+saying nothing. The thumbs are the source article's (research: plan, section 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.errors import PolicyError, UsageError
+from farflung.core.units import Bytes, Seconds, format_bytes, format_rate
+from farflung.plan.cards.card import LANE_BYTES
+
+CORES: Final = 4  # a card
+MEMORIES: Final = 2  # of a card, in the machine
+LANES: Final = 8
+THUMBS: Final = ((100, 1e9), (10, 500e6))  # above so many cards, bit/s each way
+USABLE: Final = 0.8  # of a link or a bus: the rest is headers, acknowledgements and others
+RESERVE: Final = 1.5  # DeepSpeed's estimators keep half as much again (docs: memory requirements)
+MOST_BYTES: Final = 1 << 60
+MOST_RATE: Final = 1e15
+
+
+class Slot(msgspec.Struct, frozen=True):
+    """One card as it sits in a machine; None: not known. `lanes` as they are connected, under load.
+
+    `is_unified`: the card computes in the machine's own memory, and there is no bus.
+    """
+
+    memory_bytes: Bytes | None = None
+    pcie: int | None = None
+    lanes: int | None = None
+    is_unified: bool = False
+
+
+class Computer(msgspec.Struct, frozen=True):
+    """One computer of a site."""
+
+    name: str
+    slots: tuple[Slot, ...]
+    cores: int | None = None
+    memory_bytes: Bytes | None = None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Computers behind one line, in bit/s; None: not known."""
+
+    computers: tuple[Computer, ...]
+    up: float | None = None
+    down: float | None = None
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What a job takes of each card; None: nobody computed it, and only the thumb is left.
+
+    `memory_bytes` outside the card; `bus_bytes` of a step, in the direction that carries more; `sent` and `received`
+    bytes of a round. Raises UsageError FF-PLAN-036 that names the field.
+    """
+
+    cores: float | None = None
+    memory_bytes: float | None = None
+    bus_bytes: float | None = None
+    step_seconds: Seconds | None = None
+    sent: float | None = None
+    received: float | None = None
+    round_seconds: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        for field, most in _MOST.items():
+            _bounded(field, getattr(self, field), most)
+        for field, moved in _WITHIN.items():
+            seconds = getattr(self, field)
+            if seconds == 0 or (seconds is None and any(getattr(self, one) is not None for one in moved)):
+                raise _wrong(field, seconds, f"above 0 where {' or '.join(moved)} is given")
+
+
+_MOST: Final = {
+    "cores": 1e6,
+    "memory_bytes": float(MOST_BYTES),
+    "bus_bytes": float(MOST_BYTES),
+    "step_seconds": 1e9,
+    "sent": float(MOST_BYTES),
+    "received": float(MOST_BYTES),
+    "round_seconds": 1e9,
+}
+_WITHIN: Final = {"step_seconds": ("bus_bytes",), "round_seconds": ("sent", "received")}
+
+
+class State(StrEnum):
+    """How a rule ended."""
+
+    OK = "ok"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
+
+
+class Grade(StrEnum):
+    """The class of a machine for a job: what a market may ask for, and pay for."""
+
+    A = "A"  # all that the job needs, and all thumbs
+    B = "B"  # all that the job needs as computed; a thumb is missed
+    C = "C"  # something that decides is missed, or not known
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One rule at one machine or line. `thumb` and `computed` in the unit of `have`; None: not known, not computed."""
+
+    rule: str
+    at: str
+    have: float | None
+    thumb: float | None
+    computed: float | None
+    state: State
+    why: str
+
+    @property
+    def need(self) -> float | None:
+        """What decides."""
+        return self.thumb if self.computed is None else self.computed
+
+    @property
+    def is_below_thumb(self) -> bool:
+        """Whether the rule of thumb is missed, whatever decides."""
+        return self.have is not None and self.thumb is not None and self.have < self.thumb
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """All findings, and the class that follows from them."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def grade(self) -> Grade:
+        """A, B or C."""
+        if any(finding.state is not State.OK for finding in self.findings):
+            return Grade.C
+        return Grade.B if any(finding.is_below_thumb for finding in self.findings) else Grade.A
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """What is missed, below its thumb or not known."""
+        return tuple(one for one in self.findings if one.state is not State.OK or one.is_below_thumb)
+
+
+def judge(place: Place, demand: Demand | None = None) -> Admission:
+    """Every rule at every machine, then the line's; raises UsageError FF-PLAN-036 that names the field."""
+    demand = demand or Demand()
+    _check(place)
+    findings = [
+        one for computer in place.computers if computer.slots for one in _of_computer(computer, demand)
+    ]
+    cards = sum(len(computer.slots) for computer in place.computers)
+    ways = (("up", place.up, demand.sent), ("down", place.down, demand.received))
+    findings += [one for way in ways if (one := _of_line(*way, cards, demand)) is not None]
+    return Admission(tuple(findings))
+
+
+def require(admission: Admission, least: Grade = Grade.C) -> None:
+    """Where a job asks for it: raises PolicyError FF-PLAN-034 for a missed rule, and below the class that it asks.
+
+    What is not known is refused by the class alone: C is the class of whoever does not say.
+    """
+    missed = [one for one in admission.findings if one.state is State.FAILED]
+    if not missed and admission.grade <= least:
+        return
+    told = missed or admission.warnings
+    raise PolicyError(
+        "FF-PLAN-034",
+        f"the machine is of class {admission.grade}, and the job asks for {least} with no rule missed",
+        cause="; ".join(f"{one.at}: {one.rule} {one.why}" for one in told[:3]),
+        hint="offer another machine, or ask for a lower class",
+    )
+
+
+def _of_computer(computer: Computer, demand: Demand) -> Iterable[Finding]:
+    cards = len(computer.slots)
+    computed = None if demand.cores is None else demand.cores * cards
+    yield _finding("cores", computer.name, computer.cores, CORES * cards, computed)
+    yield _of_memory(computer, demand)
+    yield from (_of_bus(computer.name, at, slot, demand) for at, slot in enumerate(computer.slots))
+
+
+def _of_memory(computer: Computer, demand: Demand) -> Finding:
+    """Cards that share the machine's memory have no thumb of their own: they hold what the others offload beside."""
+    cards = [slot for slot in computer.slots if not slot.is_unified]
+    sizes = [slot.memory_bytes for slot in cards]
+    thumb = None if any(size is None for size in sizes) else MEMORIES * sum(size or 0 for size in sizes)
+    computed = None if demand.memory_bytes is None else demand.memory_bytes * len(computer.slots)
+    if not cards and computed is None:
+        why = "cards and processor share one memory"
+        return Finding("memory", computer.name, computer.memory_bytes, None, None, State.OK, why)
+    thumb = thumb if cards else None
+    return _finding("memory", computer.name, computer.memory_bytes, thumb, computed)
+
+
+def _of_bus(name: str, at: int, slot: Slot, demand: Demand) -> Finding:
+    where = f"{name}, card {at + 1}"
+    if slot.is_unified:
+        return Finding("lanes", where, None, None, None, State.OK, "cards and processor share one memory")
+    if not demand.bus_bytes or demand.step_seconds is None:
+        return _finding("lanes", where, slot.lanes, LANES, demand.bus_bytes)
+    if slot.pcie is None:
+        why = "the bus's generation is not known, so neither is what its lanes carry"
+        return Finding("lanes", where, slot.lanes, LANES, None, State.UNKNOWN, why)
+    rate = demand.bus_bytes / demand.step_seconds
+    found = _finding("lanes", where, slot.lanes, LANES, rate / (USABLE * LANE_BYTES[slot.pcie]))
+    return msgspec.structs.replace(found, why=f"{found.why}: {rate / 1e9:.3g} GB/s")
+
+
+def _of_line(
+    rule: str, have: float | None, moved: float | None, cards: int, demand: Demand
+) -> Finding | None:
+    """None: few cards, and nothing that they send was computed."""
+    thumb = next((rate for above, rate in THUMBS if cards > above), None)
+    computed = None
+    if moved is not None and demand.round_seconds is not None:
+        computed = line_need(cards, moved, demand.round_seconds)
+    if thumb is None and computed is None:
+        return None
+    return _finding(rule, "the line", have, thumb, computed)
+
+
+def amount(rule: str, number: float) -> str:
+    """A rule's number with its unit."""
+    if rule == "memory":
+        return format_bytes(number)
+    return format_rate(number) if rule in ("up", "down") else f"{number:.3g} {rule}"
+
+
+def _finding(rule: str, at: str, have: float | None, thumb: float | None, computed: float | None) -> Finding:
+    """Judges one number against what decides; equal is enough."""
+    need = thumb if computed is None else computed
+    basis = "by the rule of thumb" if computed is None else "for this job"
+    if need is None:
+        return Finding(rule, at, have, thumb, computed, State.UNKNOWN, "what is needed is not known")
+    if have is None:
+        why = f"not known; needed are {amount(rule, need)} {basis}"
+        return Finding(rule, at, have, thumb, computed, State.UNKNOWN, why)
+    state = State.OK if have >= need else State.FAILED
+    why = f"{amount(rule, have)}, needed are {amount(rule, need)} {basis}"
+    if computed is not None and thumb is not None and have < thumb:
+        why += f" (the rule of thumb: {amount(rule, thumb)})"
+    return Finding(rule, at, have, thumb, computed, state, why)
+
+
+def line_need(cards: int, moved: float, seconds: float) -> float:
+    """bit/s of a site's line in one direction: 8 x cards x bytes / (0.8 x seconds)."""
+    return 8 * cards * moved / (USABLE * seconds)
+
+
+def _check(place: Place) -> None:
+    if sum(len(computer.slots) for computer in place.computers) > limits.CARDS_OF_SITE:
+        raise _wrong("slots", float(limits.CARDS_OF_SITE + 1), f"at most {limits.CARDS_OF_SITE} of a site")
+    _bounded("up", place.up, MOST_RATE)
+    _bounded("down", place.down, MOST_RATE)
+    for computer in place.computers:
+        _bounded("cores", computer.cores, 1e6)
+        _bounded("memory_bytes", computer.memory_bytes, float(MOST_BYTES))
+        for slot in computer.slots:
+            _bounded("memory_bytes", slot.memory_bytes, float(MOST_BYTES))
+            _bounded("lanes", slot.lanes, 64.0)
+            if slot.pcie is not None and slot.pcie not in LANE_BYTES:
+                raise _wrong("pcie", float(slot.pcie), f"a generation from 1 to {max(LANE_BYTES)}")
+
+
+def _bounded(field: str, number: float | None, most: float) -> None:
+    if number is not None and not 0 <= number <= most:  # false for nan too
+        raise _wrong(field, number, f"from 0 to {most:g}; what is not known is left out")
+
+
+def _wrong(field: str, number: float | None, wanted: str) -> UsageError:
+    return UsageError(
+        "FF-PLAN-036",
+        f"{field} of a machine or a job is {'not given' if number is None else f'{number:g}'}",
+        cause=f"it is {wanted}",
+        hint=f"give {field} as it was measured",
+    )

@@ -1,0 +1,119 @@
+"""What a run costs on given sites, a verified token and in kWh, beside the same work on rented A100s (P3).
+
+    work    = tokens x FLOP a token x (1 + audited)           audited: the share of it that is repeated to check it
+    seconds = work / (sum of rates x utilisation x (1 - loss))
+    energy  = sum of W drawn x seconds / 3.6e6 kWh
+    price   = sum of (busy cards x rent + W / 1000 x tariff) x hours
+    price of a verified token = price / tokens                repeated work is paid for and adds no token
+
+FLOP a token is 6 x parameters, and attention (Kaplan et al. 2020, section 2.1): the caller says it. `utilisation` is
+the share of a data sheet's rate that training reaches, 0.3 to 0.5 on data-centre cards (Korthikanti et al. 2022, table
+5); of a measured rate it is nearer to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from farflung.core.units import Flop, Seconds, Tokens
+from farflung.job.spec import JobSpec
+from farflung.plan.cards.amounts import MOST_TOKENS, checked, positive, whole
+from farflung.plan.cards.card import Precision
+from farflung.plan.cards.spread import Share, Site, divide, spread
+from farflung.plan.cards.value import A100, CLAIMED_LOSS, Reference
+from farflung.plan.price import expected_audits
+
+JOULES: Final = 3.6e6  # of a kWh
+UTILISATION: Final = 0.4
+
+
+class Work(msgspec.Struct, frozen=True):
+    """What is to be done: tokens that count, FLOP of one of them, and the share of the work that audits repeat.
+
+    Raises UsageError FF-PLAN-035 that names the field.
+    """
+
+    tokens: Tokens
+    flop: Flop
+    audited: float = 0.0
+
+    def __post_init__(self) -> None:
+        whole("tokens", self.tokens, 1, MOST_TOKENS)
+        positive("flop", self.flop, 1e18)
+        checked("audited", self.audited, 0.0, 1e3)
+
+    @property
+    def total(self) -> float:
+        """FLOP, repeated ones among them."""
+        return self.tokens * self.flop * (1 + self.audited)
+
+
+def audited(spec: JobSpec) -> float:
+    """The share of a job's tokens that its audits repeat on the average (plan.audits)."""
+    return expected_audits(spec) / (spec.round_tokens * spec.network.providers * spec.rounds)
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """A run on `shares`, whose tokens are `tokens`: seconds, kWh, and money in the sites' currency.
+
+    `reference`: what the same work costs on the reference's cards without network and audits, which it does not need.
+    `unknown`: what the figures leave out.
+    """
+
+    shares: tuple[Share, ...]
+    tokens: tuple[int, ...]
+    seconds: Seconds
+    energy: float
+    rent: float
+    power: float
+    reference: float
+    unknown: tuple[str, ...]
+
+    @property
+    def price(self) -> float:
+        """Rent and electricity."""
+        return self.rent + self.power
+
+    @property
+    def per_token(self) -> float:
+        """Of a verified one."""
+        return self.price / sum(self.tokens)
+
+    @property
+    def ratio(self) -> float:
+        """The price over that of the reference: below 1 the sites are cheaper."""
+        return self.price / self.reference
+
+
+def cost(
+    work: Work,
+    sites: Sequence[Site],
+    precision: Precision = Precision.BF16,
+    *,
+    utilisation: float = UTILISATION,
+    loss: float = CLAIMED_LOSS,
+    reference: Reference = A100,
+) -> Cost:
+    """Balances the work over the sites and prices it; rates are taken alike for sites and reference.
+
+    Raises UsageError FF-PLAN-035 (a number), FF-PLAN-037 (nobody can work).
+    """
+    positive("utilisation", utilisation, 1.0)
+    checked("loss", loss, 0.0, 0.999)
+    shares = spread(sites, precision)
+    rate = sum(share.rate for share in shares)
+    seconds = work.total / (rate * utilisation * (1 - loss))
+    hours = seconds / 3600
+    return Cost(
+        shares=shares,
+        tokens=divide(work.tokens, [share.share for share in shares]),
+        seconds=Seconds(seconds),
+        energy=sum(share.watts for share in shares) * seconds / JOULES,
+        rent=sum(share.busy * share.site.hour for share in shares) * hours,
+        power=sum(share.watts / 1000 * share.site.kilowatt_hour for share in shares) * hours,
+        reference=work.tokens * work.flop / (reference.rate * utilisation) / 3600 * reference.hour,
+        unknown=tuple(f"{share.site.name}: {what}" for share in shares for what in share.unknown),
+    )

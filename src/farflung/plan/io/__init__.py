@@ -1,0 +1,1 @@
+"""The shells of `plan`: the only files of the package that read the disk."""

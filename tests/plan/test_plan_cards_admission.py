@@ -1,0 +1,420 @@
+"""Whether machines fit a job: rules of thumb, what is computed, what is not known, and what is kept off the card."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core import limits
+from farflung.core.errors import PolicyError, UsageError
+from farflung.core.units import Bytes, Seconds
+from farflung.plan.cards.admission import (
+    Admission,
+    Computer,
+    Demand,
+    Finding,
+    Grade,
+    Place,
+    Slot,
+    State,
+    judge,
+    line_need,
+    require,
+)
+from farflung.plan.cards.offload import Offload, bus_bytes, memory_bytes
+
+GB = 10**9
+SLOT = Slot(Bytes(24 * GB), 4, 16)
+
+
+def place(
+    cards: int = 1, up: float | None = 1e9, down: float | None = 1e9, slot: Slot = SLOT, **fields: Any
+) -> Place:
+    """One computer that meets every rule of thumb, unless it is said."""
+    said: dict[str, Any] = {"cores": 4 * cards, "memory_bytes": Bytes(48 * GB * cards), **fields}
+    return Place((Computer("box", (slot,) * cards, **said),), up, down)
+
+
+def found(admission: Admission, rule: str) -> Finding:
+    return next(one for one in admission.findings if one.rule == rule)
+
+
+# Rules of thumb
+
+
+def test_a_machine_at_every_threshold_is_of_class_a() -> None:
+    admission = judge(place())
+    assert admission.grade is Grade.A
+    assert [one.rule for one in admission.findings] == ["cores", "memory", "lanes"]
+    assert admission.warnings == ()
+    require(admission, Grade.A)
+
+
+@pytest.mark.parametrize(
+    ("rule", "worse"),
+    [
+        ("cores", place(2, cores=7)),
+        ("memory", place(2, memory_bytes=Bytes(96 * GB - 1))),
+        ("lanes", place(slot=Slot(Bytes(24 * GB), 4, 7))),
+        ("up", place(11, up=499e6)),
+        ("down", place(11, down=499e6)),
+        ("up", place(101, up=999e6)),
+        ("down", place(101, down=999e6)),
+    ],
+)
+def test_one_below_a_threshold_misses_the_rule_and_lowers_the_class(rule: str, worse: Place) -> None:
+    admission = judge(worse)
+    assert found(admission, rule).state is State.FAILED
+    assert admission.grade is Grade.C
+    assert {one.rule for one in admission.warnings} == {rule}
+
+
+@pytest.mark.parametrize(("cards", "need"), [(10, None), (11, 500e6), (100, 500e6), (101, 1e9)])
+def test_the_lines_thumb_begins_above_ten_and_above_a_hundred_cards(cards: int, need: float | None) -> None:
+    admission = judge(place(cards))
+    lines = [one for one in admission.findings if one.rule in ("up", "down")]
+    assert [one.thumb for one in lines] == ([] if need is None else [need, need])
+    assert admission.grade is Grade.A
+
+
+def test_cards_of_all_computers_of_a_site_share_its_line() -> None:
+    one = place(6).computers[0]
+    admission = judge(Place((one, msgspec.structs.replace(one, name="other")), 100e6, 1e9))
+    assert found(admission, "up").state is State.FAILED
+    assert {finding.at.split(",")[0] for finding in admission.findings} == {"box", "other", "the line"}
+
+
+def test_eight_lanes_are_enough_and_a_riser_with_four_is_not() -> None:
+    assert judge(place(slot=Slot(Bytes(8 * GB), 4, 8))).grade is Grade.A
+    assert judge(place(slot=Slot(Bytes(8 * GB), 3, 4))).grade is Grade.C
+
+
+def test_a_computer_without_cards_has_nothing_to_fit() -> None:
+    assert judge(Place((Computer("empty", ()),))).findings == ()
+
+
+def test_a_chip_that_shares_the_memory_has_no_bus_and_no_thumb_for_it() -> None:
+    admission = judge(place(slot=Slot(is_unified=True), memory_bytes=Bytes(16 * GB)))
+    assert admission.grade is Grade.A
+    assert found(admission, "lanes").why == "cards and processor share one memory"
+
+
+# What the job needs decides
+
+
+def test_what_the_job_needs_decides_and_the_thumb_is_shown_beside() -> None:
+    lean = judge(place(memory_bytes=Bytes(20 * GB)), Demand(memory_bytes=16.0 * GB))
+    one = found(lean, "memory")
+    assert (one.state, one.need, one.thumb) == (State.OK, 16 * GB, 48 * GB)
+    assert one.is_below_thumb
+    assert "the rule of thumb: 48 GB" in one.why
+    assert lean.grade is Grade.B
+    assert lean.warnings == (one,)
+    require(lean, Grade.B)
+
+
+def test_what_offloading_needs_is_far_more_than_the_thumb() -> None:
+    """7 B parameters: the thumb would have twice 24 GB."""
+    need = memory_bytes(7 * GB, Offload.OPTIMIZER)
+    assert need == 168 * GB
+    one = found(judge(place(), Demand(memory_bytes=float(need))), "memory")
+    assert one.state is State.FAILED
+    assert not one.is_below_thumb
+
+
+@pytest.mark.parametrize(
+    ("pcie", "lanes", "state"), [(3, 3, "ok"), (3, 2, "failed"), (4, 2, "ok"), (4, 1, "failed")]
+)
+def test_lanes_follow_from_bytes_of_a_step_and_the_generation(pcie: int, lanes: int, state: str) -> None:
+    demand = Demand(bus_bytes=4.0 * GB, step_seconds=Seconds(2.0))  # 2 GB/s
+    one = found(judge(place(slot=Slot(Bytes(8 * GB), pcie, lanes)), demand), "lanes")
+    assert one.state == state
+    assert one.computed == pytest.approx(2 / (0.8 * {3: 0.985, 4: 1.969}[pcie]))
+    assert one.why.endswith("2 GB/s")
+
+
+def test_a_line_needs_the_bytes_of_all_cards_in_a_round_with_a_fifth_to_spare() -> None:
+    """DisTrO's 86.8 MB to each of 100 cards behind 1 Gbit/s: at best a round of 86.8 s."""
+    assert line_need(100, 86.8e6, 86.8) == pytest.approx(1e9)
+    one = judge(place(100), Demand(received=86.8e6, round_seconds=Seconds(86.0)))
+    assert found(one, "down").state is State.FAILED
+    assert found(one, "up").computed is None
+    assert found(one, "up").state is State.OK
+    slower = judge(place(100), Demand(received=86.8e6, round_seconds=Seconds(87.0)))
+    assert found(slower, "down").state is State.OK
+
+
+def test_up_and_down_are_judged_by_what_goes_each_way() -> None:
+    demand = Demand(sent=1e6, received=10e6, round_seconds=Seconds(10.0))
+    admission = judge(place(1, up=1e6, down=1e7), demand)
+    assert found(admission, "up").computed == pytest.approx(1e6)
+    assert found(admission, "down").computed == pytest.approx(1e7)
+    assert admission.grade is Grade.A
+    assert judge(place(1, up=1e7, down=1e6), demand).grade is Grade.C
+
+
+# What is not known
+
+
+UNSAID = [
+    ("cores", {"cores": None}),
+    ("memory", {"memory_bytes": None}),
+    ("memory", {"slot": Slot(None, 4, 16)}),
+    ("lanes", {"slot": Slot(Bytes(24 * GB), 4, None)}),
+]
+
+
+@pytest.mark.parametrize(("rule", "fields"), UNSAID)
+def test_what_is_not_known_is_warned_of_and_neither_met_nor_missed(rule: str, fields: dict[str, Any]) -> None:
+    admission = judge(place(**fields))
+    one = found(admission, rule)
+    assert one.state is State.UNKNOWN
+    assert "not known" in one.why
+    assert one in admission.warnings
+    assert admission.grade is Grade.C
+    require(admission)  # not known is not missed
+    with pytest.raises(PolicyError, match="FF-PLAN-034"):
+        require(admission, Grade.B)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields"),
+    [
+        ("cores", {"cores": 0}),
+        ("memory", {"memory_bytes": Bytes(0)}),
+        ("lanes", {"slot": Slot(Bytes(24 * GB), 4, 0)}),
+    ],
+)
+def test_not_known_is_not_zero(rule: str, fields: dict[str, Any]) -> None:
+    assert found(judge(place(**fields)), rule).state is State.FAILED
+
+
+def test_a_line_that_is_not_known_is_said_where_a_rule_asks_for_it() -> None:
+    assert found(judge(place(11, up=None)), "up").state is State.UNKNOWN
+    assert judge(place(10, up=None)).grade is Grade.A  # no rule for ten cards, and nothing computed
+    one = judge(place(1, up=None), Demand(sent=1.0, round_seconds=Seconds(1.0)))
+    assert found(one, "up").state is State.UNKNOWN
+
+
+def test_a_bus_whose_generation_is_not_known_is_not_judged_by_its_lanes() -> None:
+    unknown = place(slot=Slot(Bytes(8 * GB), None, 16))
+    assert judge(unknown).grade is Grade.A
+    one = found(judge(unknown, Demand(bus_bytes=1.0, step_seconds=Seconds(1.0))), "lanes")
+    assert one.state is State.UNKNOWN
+    nothing = found(judge(unknown, Demand(bus_bytes=0.0, step_seconds=Seconds(1.0))), "lanes")
+    assert nothing.state is State.OK
+
+
+# A job that asks for it
+
+
+def test_a_missed_rule_is_refused_where_the_job_asks_for_it_and_named() -> None:
+    admission = judge(place(2, cores=3))
+    with pytest.raises(PolicyError) as caught:
+        require(admission)
+    assert caught.value.code == "FF-PLAN-034"
+    assert caught.value.exit_code == 4
+    assert "box: cores 3 cores, needed are 8 cores by the rule of thumb" in caught.value.cause
+
+
+def test_a_class_below_the_one_asked_for_is_refused() -> None:
+    below = judge(place(memory_bytes=Bytes(20 * GB)), Demand(memory_bytes=1.0 * GB))
+    assert below.grade is Grade.B
+    require(below, Grade.B)
+    with pytest.raises(PolicyError, match="class B, and the job asks for A"):
+        require(below, Grade.A)
+
+
+# Properties
+
+
+KNOWN = st.one_of(st.none(), st.integers(0, 64))
+SLOTS = st.builds(
+    lambda size, pcie, lanes: Slot(None if size is None else Bytes(size * GB), pcie, lanes),
+    KNOWN, st.one_of(st.none(), st.integers(1, 6)), st.one_of(st.none(), st.integers(0, 16)),
+)  # fmt: skip
+PLACES = st.builds(
+    lambda slots, times, cores, memory, up, down: Place(
+        (Computer("box", tuple(slots) * times, cores, None if memory is None else Bytes(memory * GB)),), up, down
+    ),
+    st.lists(SLOTS, min_size=1, max_size=2),
+    st.sampled_from([1, 6, 51]), KNOWN, KNOWN,
+    st.one_of(st.none(), st.floats(0, 2e9)), st.one_of(st.none(), st.floats(0, 2e9)),
+)  # fmt: skip
+DEMANDS = st.builds(
+    Demand,
+    cores=st.one_of(st.none(), st.floats(0, 8)),
+    memory_bytes=st.one_of(st.none(), st.floats(0, 5e10)),
+    bus_bytes=st.one_of(st.none(), st.floats(0, 5e10)),
+    step_seconds=st.floats(0.1, 100),
+    sent=st.one_of(st.none(), st.floats(0, 1e9)),
+    received=st.one_of(st.none(), st.floats(0, 1e9)),
+    round_seconds=st.floats(0.1, 1000),
+)
+RANK = {State.OK: 0, State.UNKNOWN: 1, State.FAILED: 1}
+
+
+def better(where: Place, rule: str) -> Place:
+    """The same place with more of one thing, if it is known."""
+
+    def more(number: float | None) -> Any:
+        return None if number is None else number * 2 + 1
+
+    computer = where.computers[0]
+    match rule:
+        case "cores":
+            computer = msgspec.structs.replace(computer, cores=more(computer.cores))
+        case "memory":
+            computer = msgspec.structs.replace(computer, memory_bytes=more(computer.memory_bytes))
+        case "lanes":
+            slots = tuple(msgspec.structs.replace(slot, lanes=more(slot.lanes)) for slot in computer.slots)
+            computer = msgspec.structs.replace(computer, slots=slots)
+        case _:
+            return msgspec.structs.replace(where, **{rule: more(getattr(where, rule))})
+    return msgspec.structs.replace(where, computers=(computer,))
+
+
+@given(where=PLACES, demand=DEMANDS, rule=st.sampled_from(["cores", "memory", "lanes", "up", "down"]))
+@settings(max_examples=150, deadline=None)
+def test_more_of_anything_is_never_worse(where: Place, demand: Demand, rule: str) -> None:
+    before, after = judge(where, demand), judge(better(where, rule), demand)
+    assert after.grade <= before.grade
+    for old, new in zip(before.findings, after.findings, strict=True):
+        assert RANK[new.state] <= RANK[old.state]
+
+
+@given(where=PLACES, demand=DEMANDS, factor=st.floats(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_a_job_that_needs_more_is_never_easier_to_fit(where: Place, demand: Demand, factor: float) -> None:
+    fields = ("cores", "memory_bytes", "bus_bytes", "sent", "received")
+    more = {name: None if (had := getattr(demand, name)) is None else had * factor for name in fields}
+    assert judge(where, msgspec.structs.replace(demand, **more)).grade >= judge(where, demand).grade
+
+
+@given(where=PLACES, demand=DEMANDS, field=st.sampled_from(["cores", "memory_bytes"]))
+@settings(max_examples=100, deadline=None)
+def test_nobody_comes_into_a_better_class_by_saying_nothing(where: Place, demand: Demand, field: str) -> None:
+    silent = msgspec.structs.replace(where.computers[0], **{field: None})
+    hidden = msgspec.structs.replace(where, computers=(silent,))
+    assert judge(hidden, demand).grade >= judge(where, demand).grade
+
+
+@given(where=PLACES, demand=DEMANDS)
+@settings(max_examples=100, deadline=None)
+def test_a_finding_is_unknown_only_where_something_is_not_known(where: Place, demand: Demand) -> None:
+    for one in judge(where, demand).findings:
+        if one.state is State.UNKNOWN:
+            sizes = [slot.memory_bytes for slot in where.computers[0].slots]
+            buses = [slot.pcie for slot in where.computers[0].slots]
+            assert one.have is None or None in (sizes if one.rule == "memory" else buses)
+        else:
+            assert one.have is not None
+            assert one.need is not None
+            assert (one.state is State.OK) == (one.have >= one.need)
+
+
+# Numbers that make no sense
+
+
+@pytest.mark.parametrize("number", [-1.0, math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("field", ["cores", "memory_bytes", "bus_bytes", "sent", "received"])
+def test_a_demand_that_makes_no_sense_is_refused_by_its_field(field: str, number: float) -> None:
+    with pytest.raises(UsageError, match=f"FF-PLAN-036: {field} of"):
+        Demand(**{"step_seconds": 1.0, "round_seconds": 1.0, field: number})
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"bus_bytes": 1.0}, "step_seconds"),
+        ({"bus_bytes": 1.0, "step_seconds": 0.0}, "step_seconds"),
+        ({"sent": 1.0}, "round_seconds"),
+        ({"received": 1.0}, "round_seconds"),
+        ({"received": 1.0, "round_seconds": -1.0}, "round_seconds"),
+        ({"round_seconds": 0.0}, "round_seconds"),
+    ],
+)
+def test_bytes_without_the_time_that_they_have_are_refused(fields: dict[str, Any], name: str) -> None:
+    with pytest.raises(UsageError, match=f"FF-PLAN-036: {name} of"):
+        Demand(**fields)
+
+
+@pytest.mark.parametrize(
+    ("where", "field"),
+    [
+        (place(up=-1.0), "up"),
+        (place(down=math.nan), "down"),
+        (place(cores=-4), "cores"),
+        (place(memory_bytes=Bytes(-1)), "memory_bytes"),
+        (place(memory_bytes=Bytes(1 << 62)), "memory_bytes"),
+        (place(slot=Slot(Bytes(-1), 4, 16)), "memory_bytes"),
+        (place(slot=Slot(Bytes(1), 9, 16)), "pcie"),
+        (place(slot=Slot(Bytes(1), 4, 999)), "lanes"),
+    ],
+)
+def test_a_machine_that_makes_no_sense_is_refused_by_its_field(where: Place, field: str) -> None:
+    with pytest.raises(UsageError, match=f"FF-PLAN-036: {field} of"):
+        judge(where)
+
+
+def test_a_site_of_absurdly_many_cards_is_refused_before_it_is_judged() -> None:
+    with pytest.raises(UsageError, match="FF-PLAN-036: slots of"):
+        judge(place(limits.CARDS_OF_SITE + 1))
+
+
+# What is kept off the card
+
+
+@pytest.mark.parametrize(
+    ("offload", "is_built_there", "gib"),
+    [
+        (Offload.OPTIMIZER, True, 127.48),  # DeepSpeed's page: ZeRO-2, 2851M parameters, 8 cards
+        (Offload.ALL, False, 71.69),  # ZeRO-3 with both offloaded, zero_init
+        (Offload.ALL, True, 127.48),
+    ],
+)
+def test_memory_off_the_card_is_what_deepspeed_estimates(
+    offload: Offload, is_built_there: bool, gib: float
+) -> None:
+    each = memory_bytes(2_851_000_000, offload, 8, is_built_there=is_built_there)
+    assert each * 8 / 2**30 == pytest.approx(gib, rel=0.0005)
+
+
+def test_one_card_alone_keeps_16_or_18_bytes_a_parameter_and_half_as_much_again() -> None:
+    assert memory_bytes(GB, Offload.NOTHING) == 0
+    assert memory_bytes(GB, Offload.OPTIMIZER) == 24 * GB
+    assert memory_bytes(GB, Offload.ALL) == 27 * GB
+
+
+def test_an_offloaded_step_moves_four_bytes_a_parameter_and_with_the_parameters_six() -> None:
+    assert sum(bus_bytes(GB, Offload.OPTIMIZER)) == 4 * GB
+    assert bus_bytes(GB, Offload.OPTIMIZER).busiest == 2 * GB
+    assert bus_bytes(GB, Offload.ALL) == (2 * GB, 4 * GB)
+    assert bus_bytes(GB, Offload.ALL).busiest == 4 * GB
+    assert bus_bytes(GB, Offload.NOTHING) == (0, 0)
+
+
+def test_activations_go_out_and_come_back() -> None:
+    assert bus_bytes(GB, Offload.NOTHING, activations=3e9) == (3e9, 3e9)
+    assert bus_bytes(GB, Offload.ALL, 4, activations=3e9) == (3.5e9, 4e9)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: memory_bytes(-1, Offload.ALL), "parameters"),
+        (lambda: memory_bytes(1, Offload.ALL, 0), "cards"),
+        (lambda: bus_bytes(10**18, Offload.ALL), "parameters"),
+        (lambda: bus_bytes(1, Offload.ALL, 0), "cards"),
+        (lambda: bus_bytes(1, Offload.ALL, activations=-1.0), "activations"),
+        (lambda: bus_bytes(1, Offload.ALL, activations=math.nan), "activations"),
+    ],
+)
+def test_offloading_what_makes_no_sense_is_refused_by_its_field(call: Any, field: str) -> None:
+    with pytest.raises(UsageError, match=f"FF-PLAN-035: {field} is"):
+        call()
