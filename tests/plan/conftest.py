@@ -1,8 +1,8 @@
-"""Makes the ledger's committee in virtual time importable: plans are held against what it sends."""
+"""What the tests of this folder share, and the ledger's committee, against what plans are held."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).parents[1] / "ledger"))
+sys.path[1:1] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "ledger")]

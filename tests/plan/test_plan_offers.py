@@ -85,7 +85,7 @@ def test_what_cannot_be_is_refused_by_its_name(text: str, code: str, words: str)
 
 
 def test_a_misspelt_key_is_told_which_was_meant() -> None:
-    with pytest.raises(UsageError, match="host 1 .'den'.*churn_hour") as raised:
+    with pytest.raises(UsageError, match="churn_hour") as raised:
         parse(LEAST + "churn_hour = 3", TABLE)
     assert raised.value.hint == 'did you mean "churn_hours"?'
 
@@ -109,4 +109,7 @@ def test_any_text_is_hosts_or_a_clear_refusal(text: str) -> None:
     try:
         parse(text, TABLE)
     except FarflungError as error:
-        assert error.code in ("FF-PLAN-060", "FF-PLAN-061")
+        refused = error.code
+    else:
+        refused = ""
+    assert refused in ("", "FF-PLAN-060", "FF-PLAN-061")

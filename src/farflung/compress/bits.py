@@ -10,6 +10,7 @@ The parameter is not sent: it follows from how many elements are chosen among ho
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -55,6 +56,7 @@ def rice_parameter(count: int, rows: int, size: int) -> int:
     return parameter
 
 
+@functools.lru_cache(maxsize=4096)  # plans ask for the same few of many layouts, links and crews
 def rice_mean(count: int, size: int, parameter: int) -> float:
     """Expected unary bits of one gap when `count` of `size` are chosen uniformly: 1 + Σ_j P(gap ≥ j 2^r)."""
     if count >= size:

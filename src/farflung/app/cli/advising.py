@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from farflung.app import preparation
 from farflung.app.handed import read_file
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
-from farflung.core.layout import Layout
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.job.spec import JobSpec
@@ -36,27 +36,34 @@ RECOMPUTED: Final = {
 }
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What was said on the command line."""
+def refuse_without_offers(goal: str | None, explains: bool) -> None:
+    """Raises UsageError FF-APP-429 where something is said of offers, and none are named."""
+    said = {"--goal": goal is not None, "--explain": explains}
+    named = [option for option, is_said in said.items() if is_said]
+    if named:
+        raise UsageError(
+            "FF-APP-429",
+            f"{named[0]} is of a plan over offers, and none are named",
+            cause="it is told with --offers",
+            hint="farflung plan --offers examples/offers.toml",
+        )
 
-    file: Path
-    goal: Goal = Goal.TIME
 
-
-def plan(asked: Asked, spec: JobSpec, layout: Layout) -> tuple[Work, Advice]:
+def plan(file: Path, goal: str | None, spec: JobSpec) -> tuple[Work, Advice]:
     """The advice on a job. Raises UsageError FF-APP-161, FF-PLAN-062 (the file), FF-PLAN-060 and -061 (what it says),
     FF-PLAN-063 (a model whose sizes are not known), PolicyError FF-PLAN-064 (nothing fits).
     """
-    if spec.model.kind != "gpt":
+    layout = preparation.known_layout(spec)
+    if layout is None or spec.model.kind != "gpt":
         raise UsageError(
             "FF-PLAN-063",
             "hosts are planned for the built-in model only",
             cause="layers, width and heads of a module of your own are not known from its tensors",
             hint="describe it by its sizes: --set model.layers=32 --set model.width=4096",
         )
-    hosts = offers.parse(_text(asked.file), cards.read())
+    hosts = offers.parse(_text(file), cards.read())
     asks = work(spec, layout)
-    found = search.search(asks, hosts, asked.goal)
+    found = search.search(asks, hosts, Goal(goal or Goal.TIME))
     if not found.best:
         raise _refused(found)
     return asks, found
@@ -174,9 +181,9 @@ def long(seconds: float) -> str:
     return f"{seconds / DAY:,.4g} days" if seconds >= 2 * DAY else format_seconds(seconds)
 
 
-def facts(asks: Work, found: Advice) -> dict[str, Any]:
-    """Bytes, seconds, micro-credits."""
-    return {
+def json(asks: Work, found: Advice) -> str:
+    """One line; bytes, seconds, micro-credits."""
+    facts = {
         "parameters": asks.parameters,
         "tokens": asks.tokens,
         "goal": found.goal,
@@ -184,6 +191,7 @@ def facts(asks: Work, found: Advice) -> dict[str, Any]:
         "best": [_option(option) for option in found.best],
         "binding": [msgspec.structs.asdict(blocked) for blocked in found.binding],
     }
+    return msgspec.json.encode(facts).decode()
 
 
 def _option(option: Option) -> dict[str, Any]:

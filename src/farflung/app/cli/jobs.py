@@ -22,6 +22,7 @@ from farflung.core.money import MICRO
 from farflung.host.io.probe import machine
 from farflung.job import cheats, dataset, show
 from farflung.job.io.read import read_dataset
+from farflung.job.load import Resolved
 from farflung.job.spec import JobSpec
 from farflung.plan.advice.search import Goal
 from farflung.plan.advise import advise
@@ -174,42 +175,36 @@ def plan(
     """Say what a job takes before anything is spent: bytes, memory, time, price."""
     flags = flags_of(settings, seed, rounds)
     resolved, identity = asking.resolve(job, preset, flags)
+    if link is None and not show_config:
+        linking.refuse_without_link(peers, step, fan_out)
+    if offers is None and not show_config:
+        advising.refuse_without_offers(goal, explain)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
-        sys.stdout.write("\n".join(text) + "\n")
-        return
-    if link is None:
-        linking.refuse_without_link(peers, step, fan_out)
+    elif offers is not None:
+        asks, found = advising.plan(offers, goal, resolved.spec)
+        text = advising.lines(asks, found, explains=explain) if not as_json else [advising.json(asks, found)]
+    elif link is not None:
+        asked = linking.Asked(link, peers, step, fan_out)
+        choice = linking.plan(asked, resolved.spec, _layout(resolved.spec, job), machine)
+        said = linking.settings(choice, lambda more: asking.resolve(job, preset, {**flags, **more})[0].spec)
+        facts = msgspec.json.encode(linking.facts(choice, said)).decode()
+        text = [facts] if as_json else linking.lines(choice, said, is_measured=step is None)
+    else:
+        text = _here(resolved, identity, job, as_json=as_json)
+    sys.stdout.write("\n".join(text) + "\n")
+
+
+def _here(resolved: Resolved, identity: folder.Identity, job: Path | None, *, as_json: bool) -> list[str]:
+    """The plan of a run on this computer."""
     spec = resolved.spec
     layout = _layout(spec, job)
-    if offers is not None:
-        asks, advice = advising.plan(advising.Asked(offers, Goal(goal or Goal.TIME)), spec, layout)
-        text = (
-            [msgspec.json.encode(advising.facts(asks, advice)).decode()]
-            if as_json
-            else advising.lines(asks, advice, explains=explain)
-        )
-        sys.stdout.write("\n".join(text) + "\n")
-        return
-    if link is not None:
-        asked = linking.Asked(link, peers, step, fan_out)
-        choice = linking.plan(asked, spec, layout, machine)
-        said = linking.settings(choice, lambda more: asking.resolve(job, preset, {**flags, **more})[0].spec)
-        facts = linking.facts(choice, said)
-        text = (
-            [msgspec.json.encode(facts).decode()]
-            if as_json
-            else linking.lines(choice, said, is_measured=step is None)
-        )
-        sys.stdout.write("\n".join(text) + "\n")
-        return
     size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
     found = advise(spec, layout, size, machine())
     relays = identity.relays if spec.hidden else 0
     event = fares.planned(found.event(""), found.traffic, identity.relay_price, relays, identity.relay_most)
-    told = [to_json(event)] if as_json else lines(event, Timeline()) + linking.by_default(resolved)
-    sys.stdout.write("\n".join(told) + "\n")
+    return [to_json(event)] if as_json else lines(event, Timeline()) + linking.by_default(resolved)
 
 
 def _layout(spec: JobSpec, job: Path | None) -> Layout:

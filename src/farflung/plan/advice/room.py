@@ -6,6 +6,7 @@ same with the optimizer in RAM, where the host says that it has enough; of each 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from itertools import product
 
@@ -37,19 +38,27 @@ class Room(msgspec.Struct, frozen=True):
 
 def room(work: Work, recipe: Recipe, host: Host, split: Split, batch: int) -> Room:
     """The cheapest way for one card of `host` to train `batch` sequences a step, its states split as said."""
+    return _room(work, recipe, memory_of(host), host.cards, host.memory_bytes, split, batch)
+
+
+@functools.lru_cache(
+    maxsize=1024
+)  # hosts of one kind have the same room, in every crew that they are tried in
+def _room(
+    work: Work, recipe: Recipe, memory: int, cards: int, ram: int | None, split: Split, batch: int
+) -> Room:
     nearest: Room | None = None
-    for offload, recompute, micro in _ways(batch, host):
-        moved = Offload(optimizer=offload)
+    for offload, recompute, micro in _ways(batch, ram):
         training = Training(
             Pipeline((work.model.layers,), batch // micro, Schedule.ONE_F_ONE_B),
             recipe,
-            msgspec.structs.replace(split, offload=moved),
+            msgspec.structs.replace(split, offload=Offload(optimizer=offload)),
         )
         needs = footprints(work.stack(micro, recompute), training)
-        found = Room(recompute, micro, offload, worst(needs, (memory_of(host),)))
-        if found.fits and needs[0].ram * host.cards <= (
-            host.memory_bytes or 0.0 if offload is Place.RAM else 1e30
-        ):
+        if offload is Place.RAM and needs[0].ram * cards > (ram or 0):
+            continue
+        found = Room(recompute, micro, offload, worst(needs, (float(memory),)))
+        if found.fits:
             return found
         if nearest is None or found.worst.spare > nearest.worst.spare:
             nearest = found
@@ -57,7 +66,7 @@ def room(work: Work, recipe: Recipe, host: Host, split: Split, batch: int) -> Ro
     return nearest
 
 
-def _ways(batch: int, host: Host) -> Iterator[tuple[Place, Recompute, int]]:
+def _ways(batch: int, ram: int | None) -> Iterator[tuple[Place, Recompute, int]]:
     micros = [batch // parts for parts in range(1, batch + 1) if batch % parts == 0]
-    places = (Place.CARD,) if host.memory_bytes is None else (Place.CARD, Place.RAM)
+    places = (Place.CARD,) if ram is None else (Place.CARD, Place.RAM)
     return product(places, Recompute, micros)

@@ -1,0 +1,244 @@
+"""Advice over offers: what is best is best by its own numbers, and where nothing fits the constraint is named."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from plan_offers import HOME, LAN, LARGE, SMALL, host, hosts, sized
+
+from farflung.core.money import Credits
+from farflung.core.units import Bytes, Seconds
+from farflung.plan.advice import pipelines, replicas, speed
+from farflung.plan.advice.options import Blocked, Kind, Option
+from farflung.plan.advice.replicas import Assumed
+from farflung.plan.advice.room import room
+from farflung.plan.advice.search import Goal, search
+from farflung.plan.cards.card import Precision
+from farflung.plan.footprint.parts import Place
+from farflung.plan.footprint.states import Split
+from farflung.plan.links import Link
+from farflung.plan.parallel.collectives import all_reduce, span
+from farflung.plan.parallel.shapes import Recompute
+
+TINY, BIG = sized(SMALL), sized(LARGE)
+MIDDLE = sized({"model.layers": "12", "model.width": "768", "model.heads": "12", "model.context": "512"})
+USUAL = Assumed()
+
+
+def option(found: Option | Blocked) -> Option:
+    assert isinstance(found, Option), found
+    return found
+
+
+def blocked(found: Option | Blocked) -> Blocked:
+    assert isinstance(found, Blocked), found
+    return found
+
+
+def test_a_job_asks_for_the_tokens_that_its_file_says_and_for_its_own_parameters() -> None:
+    assert TINY.model.size == TINY.parameters
+    assert TINY.tokens == 12 * 20 * 8 * 64 * 5  # rounds, steps, batch, context, providers
+    assert TINY.sequences == 8 * 5
+
+
+# Room on a card
+
+
+def test_what_fits_as_it_is_recomputes_nothing() -> None:
+    found = room(MIDDLE, MIDDLE.recipe, host("a"), Split(), 8)
+    assert (found.fits, found.recompute, found.micro, found.offload) == (True, Recompute.NONE, 8, Place.CARD)
+
+
+def test_less_memory_takes_smaller_micro_batches_then_recomputation_then_ram() -> None:
+    """In the order of what they cost."""
+    need = room(MIDDLE, MIDDLE.recipe, host("a"), Split(), 8).worst.footprint.card
+    ranks = []
+    for share in (1.001, 0.8, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3):
+        card = replace(host("a").card, memory_bytes=Bytes(round(need * share)))
+        found = room(MIDDLE, MIDDLE.recipe, replace(host("a"), card=card), Split(), 8)
+        ranks.append(
+            (not found.fits, found.offload is Place.RAM, list(Recompute).index(found.recompute), -found.micro)
+        )
+    assert ranks == sorted(ranks)
+    assert ranks[0] == (False, False, 0, -8)
+    assert any(each[1] for each in ranks)
+
+
+def test_nothing_moves_to_ram_that_nobody_says_is_there() -> None:
+    card = replace(host("a").card, memory_bytes=Bytes(2 * 10**9))
+    for memory in (None, Bytes(10**8)):
+        found = room(MIDDLE, MIDDLE.recipe, replace(host("a"), card=card, memory_bytes=memory), Split(), 8)
+        assert not found.fits
+
+
+# Each layout
+
+
+def test_rounds_take_as_many_steps_fewer_as_there_are_hosts() -> None:
+    one, four = (option(replicas.rounds(MIDDLE, hosts(count), USUAL)) for count in (1, 4))
+    assert one.steps == 4 * four.steps
+    assert one.exchange == one.up == 0
+    assert four.exchange + four.up > 0
+
+
+def test_a_round_waits_for_its_slowest_member() -> None:
+    mixed = (*hosts(1), host("slow", "RTX 3060 12GB"))
+    alone = option(replicas.rounds(MIDDLE, mixed[1:], USUAL))
+    assert option(replicas.rounds(MIDDLE, mixed, USUAL)).step >= alone.step
+
+
+def test_data_parallel_sends_what_a_ring_sends_and_hides_it_behind_the_backward_pass() -> None:
+    found = option(replicas.data(MIDDLE, hosts(4, link=LAN), USUAL))
+    assert found.up == all_reduce(span(4), 2.0 * MIDDLE.parameters).sent
+    fast = option(replicas.data(MIDDLE, hosts(4, link=Link(1e12, 1e12, Seconds(0.0))), USUAL))
+    assert fast.exchange == 0
+    assert fast.step < found.step
+
+
+def test_members_that_wait_at_every_step_are_alike() -> None:
+    mixed = (*hosts(1), host("slow", "RTX 3060 12GB"))
+    for layout in (replicas.data, replicas.sharded):
+        found = blocked(layout(MIDDLE, mixed, USUAL))
+        assert (found.constraint, found.short < 1) == ("similarity", True)
+
+
+def test_a_step_has_a_sequence_for_each_rank() -> None:
+    few = replace(TINY, sequences=3)
+    assert blocked(replicas.data(few, hosts(4), USUAL)).constraint == "batch"
+
+
+def test_sharded_states_take_less_of_each_card_and_more_of_the_lines() -> None:
+    whole, split = (
+        option(layout(MIDDLE, hosts(4, link=LAN), USUAL)) for layout in (replicas.data, replicas.sharded)
+    )
+    assert split.worst.footprint.card < whole.worst.footprint.card
+    assert split.up > whole.up
+
+
+def test_a_model_that_no_card_holds_names_the_card_and_what_it_takes() -> None:
+    found = blocked(replicas.rounds(BIG, hosts(4), USUAL))
+    assert found.constraint == "memory"
+    assert "GeForce RTX 4090" in found.cause
+    assert "24 GB" in found.cause
+    assert 0 < found.short < 1
+
+
+# Pipelines
+
+
+@given(
+    st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4),
+    st.integers(1, 9),
+    st.data(),
+)
+@settings(max_examples=60)
+def test_layers_are_shared_out_so_that_the_slowest_stage_is_as_fast_as_can_be(
+    rates: list[float], layers: int, data: st.DataObject
+) -> None:
+    caps = data.draw(st.lists(st.integers(0, layers), min_size=len(rates), max_size=len(rates)))
+    if sum(caps) < layers:
+        return
+    found = pipelines.shared(layers, rates, caps)
+    assert sum(found) == layers
+    assert all(count <= cap for count, cap in zip(found, caps, strict=True))
+    spans = [range(min(cap, layers) + 1) for cap in caps]
+    ways = (way for way in itertools.product(*spans) if sum(way) == layers)
+    best = min(max(n / rate for n, rate in zip(way, rates, strict=True)) for way in ways)
+    assert max(n / rate for n, rate in zip(found, rates, strict=True)) == pytest.approx(best)
+
+
+def test_a_pipeline_trains_what_no_card_holds_and_uneven_hosts_get_uneven_layers() -> None:
+    crew = (host("a", cards=2), *hosts(3, "RTX 3090"))
+    found = option(pipelines.pipeline(BIG, crew, USUAL))
+    assert found.worst.fits
+    counts = dict(
+        zip((each.name for each in found.hosts), map(int, found.how.split()[1].split("/")), strict=True)
+    )
+    assert sum(counts.values()) == BIG.model.layers
+    assert counts["a"] > counts["h00"]
+
+
+def test_a_pipeline_without_room_says_how_many_layers_it_lacks() -> None:
+    found = blocked(pipelines.pipeline(BIG, hosts(2, "RTX 3060 12GB"), USUAL))
+    assert found.constraint == "memory"
+    assert "of 32 layers" in found.cause
+    assert "layers more" in found.help
+
+
+def test_a_slow_line_makes_a_pipeline_slower_and_its_bytes_do_not_change() -> None:
+    slow, fast = (option(pipelines.pipeline(BIG, hosts(8, link=link), USUAL)) for link in (HOME, LAN))
+    assert slow.step > fast.step
+
+
+def test_more_hosts_than_layers_make_no_pipeline() -> None:
+    assert blocked(pipelines.pipeline(TINY, hosts(5), USUAL)).constraint == "layers"
+
+
+# The search
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+def test_the_best_of_each_kind_is_best_by_what_counts(goal: Goal) -> None:
+    found = search(MIDDLE, hosts(5), goal)
+    assert 1 < len(found.best) <= 3
+    assert len({each.kind for each in found.best}) == len(found.best)
+    key = [each.seconds if goal is Goal.TIME else each.price for each in found.best]
+    assert key == sorted(key)
+
+
+def test_the_order_of_offers_changes_nothing() -> None:
+    made = (*hosts(3), host("slow", "RTX 3090", price=Credits(1)))
+    assert search(MIDDLE, made).best == search(MIDDLE, made[::-1]).best
+
+
+def test_what_no_layout_can_hold_gives_the_nearest_constraint_of_each() -> None:
+    found = search(BIG, hosts(2, "GTX 1060 3GB"))
+    assert found.best == ()
+    assert {each.kind for each in found.binding} == {Kind.ROUNDS, Kind.DATA, Kind.SHARDED, Kind.PIPELINE}
+    assert {each.constraint for each in found.binding} == {"memory"}
+    nearness = [each.nearness for each in found.binding]
+    assert nearness == sorted(nearness, reverse=True)
+
+
+def test_a_constraint_that_was_met_is_not_the_one_that_binds() -> None:
+    """Alike hosts that lack memory are nearer than hosts that are not even alike."""
+    found = search(BIG, (*hosts(2, "RTX 4090"), host("slow", "GTX 1060 3GB")))
+    of_data = next(each for each in found.binding if each.kind is Kind.DATA)
+    assert of_data.constraint == "memory"
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 6), st.floats(1e6, 1e9), st.floats(3600.0, 1e7))
+def test_more_churn_and_slower_lines_never_help(count: int, rate: float, churn: float) -> None:
+    crew = hosts(count, link=Link(rate, rate, Seconds(0.02)), churn=Seconds(churn))
+    base = option(replicas.rounds(TINY, crew, USUAL))
+    restless = tuple(replace(each, churn=Seconds(churn / 2)) for each in crew)
+    assert option(replicas.rounds(TINY, restless, USUAL)).efficiency <= base.efficiency <= 1.0
+    assert base.seconds > 0
+
+
+def test_prices_are_those_of_the_hosts_for_as_long_as_it_takes() -> None:
+    found = option(replicas.rounds(MIDDLE, hosts(4), USUAL))
+    assert found.price == pytest.approx(4 * 300_000 * found.seconds / 3600, abs=1)
+    assert found.price_of_million == pytest.approx(found.price * 1e6 / MIDDLE.tokens, abs=1)
+
+
+def test_a_host_computes_at_its_cards_rate_and_several_cards_pay_for_the_bus() -> None:
+    one, two = host("a"), host("b", cards=2)
+    assert (
+        speed.rate(two) == 2 * speed.rate(one) == 2 * speed.UTILISATION * one.card.rate(Precision.BF16).flops
+    )
+    small = room(MIDDLE, MIDDLE.recipe, one, Split(), 8)
+    alone, both = (speed.computing(MIDDLE, each, small, 4096, 0.4) for each in (one, two))
+    assert both > alone / 2
+    assert speed.bus(replace(two, lanes=4)) == speed.bus(two) / 4
+
+
+def test_every_number_of_a_way_has_a_formula_and_a_source() -> None:
+    for found in search(MIDDLE, hosts(4)).best:
+        assert len(found.facts) > 4
+        assert all(fact.formula and fact.source and fact.value for fact in found.facts)
