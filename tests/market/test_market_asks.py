@@ -18,9 +18,20 @@ def test_a_seal_is_opened_by_its_ask_and_nonce_alone() -> None:
     ask = stand(1, 50).ask
     sealed = seal(ask, NONCE)
     assert is_opened(sealed, ask, NONCE)
-    assert not is_opened(sealed, replace(ask, price=49), NONCE)
-    assert not is_opened(sealed, replace(ask, peer=named(2)), NONCE)
     assert not is_opened(sealed, ask, bytes(32))
+
+
+def test_every_field_of_an_ask_is_under_its_seal() -> None:
+    ask = stand(1, 50).ask
+    bounds = replace(ask.bounds, seconds=7)
+    changes = {
+        "peer": named(2), "owner": named(2), "price": 49, "until": ask.until + 1, "bounds": bounds, "minimum": 2,
+        "most": 99, "hours": 1,
+    }  # fmt: skip
+    assert set(changes) == set(ask.__struct_fields__)
+    sealed = seal(ask, NONCE)
+    for name, value in changes.items():
+        assert not is_opened(sealed, replace(ask, **{name: value}), NONCE)
 
 
 def test_equal_asks_have_unequal_seals() -> None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import astuple
 
 from farflung.core import limits
-from farflung.core.codec import Wire, encode
+from farflung.core.codec import encode
 from farflung.core.crypto import NS_ASK, digest
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
@@ -28,7 +29,7 @@ ALL_DAY: Final = (1 << 24) - 1
 LARGE: Final = limits.UNIT_AMOUNT
 
 
-class Ask(Wire, frozen=True):
+class Ask(msgspec.Struct, frozen=True):
     """Micro-credits for one calibrated unit of `peer`'s work, and which jobs it takes.
 
     `hours`: bit h of 24 is set where it works from h o'clock UTC for an hour. Raises UsageError FF-MARK-014.
@@ -100,6 +101,8 @@ class Standing(msgspec.Struct, frozen=True):
     host: Host
 
 
+SEALED: Final = ("peer", "owner", "price", "until", "minimum", "most", "hours", "bounds")
+
 FACTS: Final = (
     "card", "until", "minimum", "most", "hours", "memory", "disk", "cores", "up", "down", "reliability", "stake",
     *(f"most {name}" for name in Bounds.__struct_fields__),
@@ -140,7 +143,8 @@ def seal(ask: Ask, nonce: bytes) -> Hash:
             cause=f"{len(nonce)} bytes: prices are few, and would be tried",
             hint=f"{ID_BYTES} bytes that nobody else knows",
         )
-    return digest(NS_ASK, encode(ask), nonce)
+    *fields, bounds = (getattr(ask, name) for name in SEALED)
+    return digest(NS_ASK, encode((*fields, astuple(bounds))), nonce)
 
 
 def is_opened(sealed: Hash, ask: Ask, nonce: bytes) -> bool:

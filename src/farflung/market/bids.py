@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from farflung.core import limits
-from farflung.core.codec import Wire
 from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash
 from farflung.core.money import MAX_CREDITS, Credits, format_credits
@@ -35,7 +35,7 @@ HALF_DAY: Final = (1 << HALF) - 1
 LONGEST_MS: Final = 1000 << 30  # from start to deadline: 34 years
 
 
-class Bid(Wire, frozen=True):
+class Bid(msgspec.Struct, frozen=True):
     """Members and spares for a job, each with the same work. Raises UsageError FF-MARK-017.
 
     Money in micro-credits; `price` for one of the job's units. No `cards`: any class. `memory_bytes` are the card's.

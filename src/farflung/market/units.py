@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from farflung.core import limits
-from farflung.core.codec import Wire
 from farflung.core.errors import UsageError
 from farflung.core.money import Credits, checked, times
 from farflung.market.ranges import fault
@@ -22,7 +23,7 @@ from farflung.market.ranges import fault
 CALIBRATED: Final = 10**15  # FLOP of one calibrated unit, by the benchmark of the card's class
 
 
-class Bounds(Wire, frozen=True):
+class Bounds(msgspec.Struct, frozen=True):
     """The most that one unit takes: optimizer steps, FLOP, bytes up and down, bytes of memory, seconds.
 
     Raises UsageError FF-MARK-010 for a bound that is missing, negative or absurd.
@@ -52,7 +53,7 @@ class Bounds(Wire, frozen=True):
         return tuple(name for name in self.__struct_fields__ if getattr(used, name) > getattr(self, name))
 
 
-class Work(Wire, frozen=True):
+class Work(msgspec.Struct, frozen=True):
     """What each member of a job does: so many units, each within the same bounds.
 
     Raises UsageError FF-MARK-011 for a number of units that makes no sense.
