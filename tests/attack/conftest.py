@@ -18,6 +18,7 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "ledger"))
 sys.path.insert(2, str(Path(__file__).parents[1] / "verify"))
 sys.path.insert(3, str(Path(__file__).parents[1] / "core"))
 sys.path.insert(4, str(Path(__file__).parents[1] / "app"))
+sys.path.insert(5, str(Path(__file__).parents[1] / "market"))
 pytest.register_assert_rewrite("attack_world", "attack_lease", "attack_run", "attack_snapshot", "attack_wire")
 
 

@@ -112,6 +112,18 @@ VOTE_FRAME_BYTES: Final = (
 )  # records that one append to a vote log adds: a proposal and what lets it be voted for
 VOTE_LOG_BYTES: Final = 256 * MIB  # blocks that are not final, of 64 views, and the votes of many more
 
+# Market
+ASKS: Final = 1 << 20  # of one book
+CARD_CHARACTERS: Final = 64  # of the name of a class of cards
+CARDS: Final = 64  # classes that one bid names
+BIDS: Final = 1 << 14  # of one epoch
+SIMILARITY: Final = 10_000  # percent: speeds that differ by more have no use for each other
+MARKET_UNITS: Final = 1 << 40  # of one job and member, and calibrated ones
+UNIT_FLOP: Final = 1 << 62  # that one unit may take
+UNIT_AMOUNT: Final = 1 << 50  # bytes, steps or seconds of one unit
+BIT_RATE: Final = 1 << 50  # bit/s
+PRICES: Final = 1 << 18  # bundles whose price is remembered
+
 # Specs and logs
 SPEC_BYTES: Final = 256 * KIB
 LOG_RECORD_BYTES: Final = 4 * MIB

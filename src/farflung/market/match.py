@@ -1,18 +1,19 @@
 """Who is hired, and at what price: the cheapest n providers of similar speed.
 
-A round is as slow as its slowest member, so members are taken from one *window* of measured speed [p, 1.25 p].
-Where a window holds n + 1 candidates all n winners are paid the (n+1)-th lowest ask: no winner can change that
-price, and a bid above it cannot win another window, so a provider with one slot does best by asking what it
+A round is as slow as its slowest member, so members are taken from one *window* of measured speed [p, 1.25 p]
+(`clearing`). Where a window holds n + 1 candidates all n winners are paid the (n+1)-th lowest ask: no winner can
+change that price, and a bid above it cannot win another window, so a provider with one slot does best by asking what it
 costs (Vickrey 1961; tests/market tries it by brute force). The window with the least such price wins.
 Where no window has a spare ask, a window of exactly n is taken and all are paid the highest of its n asks:
 whoever asks most sets the price, which is not truthful, but a small market trades, and below the requester's
-ceiling. Asks are ordered by (ask, peer id), within a window and between the asks that set the windows' prices: with
-any other tie-break between windows a winner could raise its own price. Everything is a whole number.
+ceiling. Where owners are known, one of them has one price, and at most a third of the members. Asks are ordered by
+(ask, peer id), within a window and between the asks that set the windows' prices: with any other tie-break between
+windows a winner could raise its own price. Everything is a whole number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -21,9 +22,13 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits, format_credits
 from farflung.core.units import format_bytes, format_count
+from farflung.market.book import Book, Row, book
+from farflung.market.clearing import Similar, Window
+from farflung.market.funnel import Funnel, Mask, Rule, pour, relief
 from farflung.market.offer import Listing
 
 SIMILARITY_PERCENT: Final = 125
+FACTS: Final = ("cores", "memory", "disk", "stake")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -38,19 +43,10 @@ class Request(msgspec.Struct, frozen=True):
     stake: Credits = Credits(0)
     similarity_percent: int = SIMILARITY_PERCENT
 
-
-class Funnel(msgspec.Struct, frozen=True):
-    """How many offers were left after each constraint, in the order they were applied."""
-
-    steps: tuple[tuple[str, int], ...]
-
-    def text(self) -> str:
-        """`5 offers → 5 memory → 4 price`; constraints that lost nobody are left out but for the last."""
-        kept = [self.steps[0]]
-        for i, step in enumerate(self.steps[1:], 1):
-            if step[1] != self.steps[i - 1][1] or i == len(self.steps) - 1:
-                kept.append(step)
-        return " → ".join(f"{count} {name}" for name, count in kept)
+    @property
+    def similar(self) -> Similar:
+        """What may be hired together."""
+        return Similar(self.similarity_percent, cap_of(self.members))
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -63,103 +59,75 @@ class Match(msgspec.Struct, frozen=True):
     is_uniform: bool  # paid the (n+1)-th ask; False: the highest of exactly n
 
 
-Test = Callable[[Listing], bool]
-
-
-def _constraints(request: Request) -> tuple[tuple[str, str, Test], ...]:
-    """(name, its present value as text, test) of each constraint."""
-    return (
-        ("cores", str(request.cores), lambda a: a.capabilities.cores >= request.cores),
-        ("memory", format_bytes(request.memory_bytes), _has_memory(request)),
-        ("disk", format_bytes(request.disk_bytes), lambda a: a.capabilities.disk_bytes >= request.disk_bytes),
-        ("speed", f"{format_count(request.flops)}FLOP/s", _is_fast(request)),
-        ("stake", f"{format_credits(request.stake)} credits", lambda a: a.stake_free >= request.stake),
-        (
-            "price",
-            f"{format_credits(request.unit_price)} credits",
-            lambda a: a.unit_price <= request.unit_price,
-        ),
-    )
-
-
-def _has_memory(request: Request) -> Test:
-    return lambda ask: ask.capabilities.memory_bytes >= request.memory_bytes
-
-
-def _is_fast(request: Request) -> Test:
-    return lambda ask: ask.capabilities.flops >= request.flops
-
-
-def _cheapest_first(listings: Sequence[Listing]) -> list[Listing]:
-    """One listing per peer (its lowest ask), by ask, then by peer id."""
-    seen: dict[PeerId, Listing] = {}
-    for listing in sorted(listings, key=lambda ask: (ask.unit_price, ask.peer)):
-        seen.setdefault(listing.peer, listing)
-    return list(seen.values())
-
-
-def _windows(asks: Sequence[Listing], percent: int) -> list[list[Listing]]:
-    """For each distinct speed p, fastest first: the asks with speed in [p, percent/100 * p], cheapest first."""
-    speeds = sorted({ask.capabilities.flops for ask in asks}, reverse=True)
-    return [
-        [a for a in asks if low <= a.capabilities.flops and 100 * a.capabilities.flops <= percent * low]
-        for low in speeds
-    ]
-
-
-def _best(windows: Sequence[list[Listing]], members: int) -> tuple[list[Listing], int] | None:
-    """The window of least price and the index of the ask that sets it; None when no window has n."""
-    for setter in (members, members - 1):
-        able = [window for window in windows if len(window) > setter]
-        if able:
-            return min(able, key=lambda window: (window[setter].unit_price, window[setter].peer)), setter
-    return None
+def cap_of(members: int) -> int:
+    """Of one owner, at most a third of the members; one where there are fewer than three."""
+    return max(1, members // 3)
 
 
 def match(request: Request, listings: Sequence[Listing]) -> Match:
     """Chooses `request.members` providers; raises PolicyError FF-MARK-001 naming what to relax."""
-    asks = _cheapest_first(listings)
-    left, steps = asks, [("offers", len(asks))]
-    for name, _, is_met in _constraints(request):
-        left = [ask for ask in left if is_met(ask)]
-        steps.append((name, len(left)))
-    windows = _windows(left, request.similarity_percent)
-    steps.append(("similar", max((len(window) for window in windows), default=0)))
-    funnel = Funnel(tuple(steps))
-    best = _best(windows, request.members)
-    if best is None or request.members < 1:
-        raise _too_few(request, asks, funnel)
-    window, setter = best
+    asks = book([_row(listing) for listing in listings], FACTS)
+    rules = _rules(request, asks)
+    left, steps = pour(asks.size, rules)
+    similar = asks.widest(left, request.similar)
+    funnel = Funnel((*steps, ("similar", similar)))
+    if request.members < 1 or similar < request.members:
+        raise _too_few(request, asks, rules, funnel)
+    window, setter = _chosen(request, asks, left)
+    beside = asks.within(left, window.slowest, request.similar)
     return Match(
-        peers=tuple(sorted(ask.peer for ask in window[: request.members])),
-        unit_price=window[setter].unit_price,
-        spares=tuple(ask.peer for ask in window[request.members :]),
+        peers=tuple(sorted(asks.peers[i] for i in window.places[: request.members])),
+        unit_price=Credits(int(asks.prices[setter])),
+        spares=tuple(asks.peers[i] for i in beside[request.members :]),
         funnel=funnel,
-        is_uniform=setter == request.members,
+        is_uniform=len(window.places) > request.members,
     )
 
 
-def _too_few(request: Request, asks: Sequence[Listing], funnel: Funnel) -> PolicyError:
+def _chosen(request: Request, asks: Book, left: Mask) -> tuple[Window, int]:
+    """The window, and the place of the ask that sets the price; some window holds n."""
+    window = asks.best(left, request.members + 1, request.similar)
+    window = window or asks.best(left, request.members, request.similar)
+    assert window is not None
+    return window, window.places[-1]
+
+
+def _row(listing: Listing) -> Row:
+    can = listing.capabilities
+    facts = (can.cores, can.memory_bytes, can.disk_bytes, listing.stake_free)
+    return Row(listing.peer, listing.unit_price, can.flops, listing.owner or listing.peer, "", facts)
+
+
+def _rules(request: Request, asks: Book) -> tuple[Rule, ...]:
+    """The constraints, in the order in which a funnel tells of them."""
+    facts = asks.facts
+    stake, price = (f"{format_credits(amount)} credits" for amount in (request.stake, request.unit_price))
+    speed = f"{format_count(request.flops)}FLOP/s"
+    return (
+        Rule("cores", str(request.cores), facts["cores"] >= request.cores),
+        Rule("memory", format_bytes(request.memory_bytes), facts["memory"] >= request.memory_bytes),
+        Rule("disk", format_bytes(request.disk_bytes), facts["disk"] >= request.disk_bytes),
+        Rule("speed", speed, asks.speeds >= request.flops),
+        Rule("stake", stake, facts["stake"] >= request.stake),
+        Rule("price", price, asks.prices <= request.unit_price),
+    )
+
+
+def _too_few(request: Request, asks: Book, rules: Sequence[Rule], funnel: Funnel) -> PolicyError:
     return PolicyError(
         "FF-MARK-001",
         f"{request.members} providers are asked for, {funnel.steps[-1][1]} are left",
         cause=funnel.text(),
-        hint=_relief(request, asks),
+        hint=_relief(request, asks, rules),
     )
 
 
-def _relief(request: Request, asks: Sequence[Listing]) -> str:
-    """The one constraint that, dropped alone, leaves enough; else the one that loses most."""
-    if len(asks) < request.members:
-        return f"ask for at most {len(asks)} providers, or wait until more offer"
-    rules = _constraints(request)
-    kept: list[tuple[int, str, str]] = []
-    for name, value, _ in rules:
-        rest = [ask for ask in asks if all(test(ask) for other, _, test in rules if other != name)]
-        if _best(_windows(rest, request.similarity_percent), request.members):
-            return f"relax {name}: {value} is asked of each"
-        kept.append((len(rest), name, value))
-    if sum(all(test(ask) for _, _, test in rules) for ask in asks) >= request.members:
-        return f"relax similarity: speeds may differ by {request.similarity_percent - 100} % at most"
-    _, name, value = max(kept, key=lambda row: row[0])
-    return f"relax {name} first ({value} is asked of each); it is not the only constraint in the way"
+def _relief(request: Request, asks: Book, rules: Sequence[Rule]) -> str:
+    if asks.size < request.members:
+        return f"ask for at most {asks.size} providers, or wait until more offer"
+
+    def is_enough(left: Mask) -> bool:
+        return asks.widest(left, request.similar) >= max(1, request.members)
+
+    similar = f"relax similarity: speeds may differ by {request.similarity_percent - 100} % at most"
+    return relief(rules, request.members, similar, is_enough)

@@ -29,3 +29,4 @@ class Listing(msgspec.Struct, frozen=True):
     stake_free: Credits
     capabilities: Capabilities
     endpoint: bytes = b""  # opaque to the market
+    owner: bytes = b""  # whose it is, where that is known; else each peer counts as an owner of its own

@@ -1,0 +1,120 @@
+"""Who works for which bid, and at what price: a sealed reverse auction for bundles of similar cards.
+
+    n + s winners of one window, all paid the (n+s+1)-th ask: members and spares alike, and nobody its own ask
+
+Spares are winners, because they are paid when they work; would the first loser be called up at its own ask, it had
+better ask more. Who of the winners begins is drawn by the beacon of the block that opened the asks and not by what they
+ask: an ask that could move a spare to a member's seat would be worth lowering. (docs/concepts/market.md has the proofs,
+and where they end: several slots of one owner, several bids of one epoch, names that nobody stands behind.)
+
+Bids of one epoch are served one after the other, by what they would pay for a calibrated unit; ties by the beacon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from farflung.core import limits
+from farflung.core.crypto import NS_BID, NS_SPARE, digest
+from farflung.core.errors import PolicyError
+from farflung.core.ids import Hash, PeerId
+from farflung.core.money import Credits
+from farflung.market.asks import Market
+from farflung.market.bids import Bid, rules
+from farflung.market.clearing import Window
+from farflung.market.funnel import Funnel, Mask, Rule, pour, relief
+from farflung.market.units import unit_price
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """Who was hired for a job. `ask` is the price of a calibrated unit, that of `setter`; `price` of one of the job's.
+
+    Members and spares stand in the order in which the beacon drew them.
+    """
+
+    job: Hash
+    members: tuple[PeerId, ...]
+    spares: tuple[PeerId, ...]
+    setter: PeerId
+    ask: Credits
+    price: Credits
+
+
+class Unmet(msgspec.Struct, frozen=True):
+    """A bid without a bundle: where offers were lost, and what to relax."""
+
+    job: Hash
+    funnel: Funnel
+    hint: str
+
+
+def clear(offers: Market, bids: Sequence[Bid], beacon: bytes) -> tuple[Bundle | Unmet, ...]:
+    """Serves the bids of one epoch; answers in the order in which they were served. Nobody is hired twice.
+
+    Raises PolicyError FF-MARK-018 for too many bids.
+    """
+    if len(bids) > limits.BIDS:
+        raise PolicyError(
+            "FF-MARK-018",
+            f"{len(bids)} bids are too many for one epoch",
+            cause=f"{limits.BIDS} are the most",
+            hint="clear the others in the next one",
+        )
+    is_free = np.ones(offers.asks.size, np.bool_)
+    ordered = sorted(bids, key=lambda bid: (-bid.reserve, digest(NS_BID, beacon, bid.job)))
+    return tuple(_serve(offers, bid, beacon, is_free) for bid in ordered)
+
+
+def _serve(offers: Market, bid: Bid, beacon: bytes, is_free: Mask) -> Bundle | Unmet:
+    """One bid's answer; marks those who are hired."""
+    asked = (*rules(bid, offers), Rule("free", "an idle host", is_free))
+    left, steps = pour(offers.asks.size, asked)
+    window = winners(offers, bid, left)
+    if window is None:
+        funnel = Funnel((*steps, ("similar", offers.asks.widest(left, bid.similar))))
+        return Unmet(bid.job, funnel, hint(offers, bid, asked))
+    hired = list(window.places[:-1])
+    is_free[hired] = False
+    return _bundle(offers, bid, beacon, window)
+
+
+def winners(offers: Market, bid: Bid, left: Mask) -> Window | None:
+    """The window of a bid over the offers in `left`: its winners, and last the one that sets their price."""
+    return offers.asks.best(left, bid.seats + 1, bid.similar)
+
+
+def _bundle(offers: Market, bid: Bid, beacon: bytes, window: Window) -> Bundle:
+    asks, setter = offers.asks, window.places[-1]
+    hired = drawn(bid, beacon, (asks.peers[place] for place in window.places[:-1]))
+    ask = Credits(int(asks.prices[setter]))
+    return Bundle(
+        job=bid.job,
+        members=hired[: bid.members],
+        spares=hired[bid.members :],
+        setter=asks.peers[setter],
+        ask=ask,
+        price=unit_price(ask, bid.work.each),
+    )
+
+
+def drawn(bid: Bid, beacon: bytes, peers: Iterable[PeerId]) -> tuple[PeerId, ...]:
+    """Winners in the order of a draw that no ask moves: the first are members, the others stand by."""
+    return tuple(sorted(peers, key=lambda peer: digest(NS_SPARE, beacon, bid.job, peer)))
+
+
+def hint(offers: Market, bid: Bid, asked: Sequence[Rule]) -> str:
+    """What to relax where no window has a setter beyond its winners."""
+    needed = bid.seats + 1
+    if offers.asks.size < needed:
+        return f"{needed} hosts are needed, one of them to set the price, and {offers.asks.size} offer"
+
+    def is_enough(left: Mask) -> bool:
+        return offers.asks.widest(left, bid.similar) >= needed
+
+    similar = (
+        f"relax similarity: speeds may differ by {bid.similarity - 100} % at most, one owner may have a third"
+    )
+    return relief(asked, needed, similar, is_enough)

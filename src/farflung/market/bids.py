@@ -1,0 +1,179 @@
+"""What a requester bids for, and which asks can serve it: budget, deadline, class of cards, and its work in units.
+
+    reserve = the highest ask at which a unit costs at most `price`, and all units of all members at most `budget`
+    in time: speed x open seconds between start and deadline >= FLOP of one member's units
+
+Open seconds are those of the hours in which a machine works. Speed counts in whole MFLOP/s and work in MFLOP, up, so
+that it fits 64 bits: a millionth part of a slow card, to the requester's advantage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.core.ids import ID_BYTES, Hash
+from farflung.core.money import MAX_CREDITS, Credits, format_credits
+from farflung.core.units import Millis, format_bytes, format_count, format_rate, format_seconds
+from farflung.market.asks import LARGE, Market
+from farflung.market.clearing import FASTEST, Similar, Whole
+from farflung.market.funnel import Mask, Rule
+from farflung.market.match import SIMILARITY_PERCENT, cap_of
+from farflung.market.ranges import fault
+from farflung.market.units import Bounds, Work, ask_within, unit_price
+
+MEGA: Final = 10**6
+HOUR_MS: Final = 3_600_000
+HOURS: Final = 24
+HALF: Final = 12  # hours whose sums stand in one table
+HALF_DAY: Final = (1 << HALF) - 1
+LONGEST_MS: Final = 1000 << 30  # from start to deadline: 34 years
+
+
+class Bid(msgspec.Struct, frozen=True):
+    """Members and spares for a job, each with the same work. Raises UsageError FF-MARK-017.
+
+    Money in micro-credits; `price` for one of the job's units. No `cards`: any class. `memory_bytes` are the card's.
+    """
+
+    job: Hash
+    members: int
+    spares: int
+    work: Work
+    price: Credits
+    budget: Credits
+    start: Millis
+    deadline: Millis
+    cards: tuple[str, ...] = ()
+    similarity: int = SIMILARITY_PERCENT
+    speed: int = 0  # FLOP/s
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    cores: int = 0
+    up: int = 0  # bit/s
+    down: int = 0  # bit/s
+    reliability: int = 0  # permille
+    stake: Credits = Credits(0)
+
+    def __post_init__(self) -> None:
+        wrong = fault(
+            {
+                "length of job": (len(self.job), ID_BYTES, ID_BYTES),
+                "members": (self.members, 1, limits.PEERS),
+                "spares": (self.spares, 0, limits.PEERS),
+                "price": (self.price, 0, MAX_CREDITS),
+                "budget": (self.budget, 0, MAX_CREDITS),
+                "start": (self.start, 0, limits.NEVER),
+                "deadline": (self.deadline, self.start + 1, self.start + LONGEST_MS),
+                "number of cards": (len(self.cards), 0, limits.CARDS),
+                "similarity": (self.similarity, 100, limits.SIMILARITY),
+                "speed": (self.speed, 0, FASTEST),
+                **{name: (getattr(self, name), 0, LARGE) for name in ("memory_bytes", "disk_bytes", "cores")},
+                **{name: (getattr(self, name), 0, limits.BIT_RATE) for name in ("up", "down")},
+                "reliability": (self.reliability, 0, 1000),
+                "stake": (self.stake, 0, MAX_CREDITS),
+            }
+        )
+        if wrong:
+            raise UsageError("FF-MARK-017", "this is no bid", cause=wrong, hint="correct that field")
+
+    @property
+    def seats(self) -> int:
+        """Hosts that are hired: members and spares."""
+        return self.members + self.spares
+
+    @property
+    def units(self) -> int:
+        """Units of all members together."""
+        return self.members * self.work.units
+
+    @property
+    def reserve(self) -> int:
+        """The highest ask for a calibrated unit that it can pay, micro-credits."""
+        price = min(self.price, self.budget // self.units)
+        return min(ask_within(price, self.work.each), MAX_CREDITS)
+
+    @property
+    def similar(self) -> Similar:
+        """What may be hired together: at most a third of the *members* of one owner, spares counted with them."""
+        return Similar(self.similarity, cap_of(self.members))
+
+    def total(self, ask: int) -> Credits:
+        """What all units cost where a calibrated one costs `ask`."""
+        return Credits(unit_price(ask, self.work.each) * self.units)
+
+
+def rules(bid: Bid, offers: Market) -> tuple[Rule, ...]:
+    """The constraints of a bid on all standing asks, in the order in which a funnel tells of them."""
+    facts = offers.asks.facts
+    size, span = bid.work.calibrated, (bid.deadline - bid.start) // 1000
+    known = np.array([card in bid.cards or not bid.cards for card in offers.cards] or [False])
+    least: tuple[tuple[str, str, int, Callable[[int], str]], ...] = (
+        ("memory", "memory", bid.memory_bytes, format_bytes),
+        ("disk", "disk", bid.disk_bytes, format_bytes),
+        ("cores", "cores", bid.cores, str),
+        ("upload", "up", bid.up, format_rate),
+        ("download", "down", bid.down, format_rate),
+        ("reliability", "reliability", bid.reliability, lambda value: f"{value / 10:g} %"),
+        ("stake", "stake", bid.stake, lambda value: f"{format_credits(value)} credits"),
+    )
+    reserve = f"{format_credits(bid.reserve)} credits for 10^15 FLOP"
+    return (
+        Rule("card", " or ".join(bid.cards) or "any", known[facts["card"]]),
+        Rule("standing", "an ask that stands at the start", facts["until"] > bid.start),
+        *(Rule(name, text(value), facts[fact] >= value) for name, fact, value, text in least),
+        Rule("speed", f"{format_count(bid.speed)}FLOP/s", offers.asks.speeds >= bid.speed),
+        Rule("unit", "its bounds", _takes(bid.work.each, facts)),
+        Rule("job", f"{size} calibrated units", (facts["minimum"] <= size) & (facts["most"] >= size)),
+        Rule(
+            "deadline", f"{format_count(bid.work.flop)}FLOP in {format_seconds(span)}", _in_time(bid, offers)
+        ),
+        Rule("price", reserve, offers.asks.prices <= bid.reserve),
+    )
+
+
+def _takes(unit: Bounds, facts: dict[str, Whole]) -> Mask:
+    """Whose largest unit holds this one."""
+    names = unit.__struct_fields__
+    held: Mask = np.logical_and.reduce([facts[f"most {name}"] >= getattr(unit, name) for name in names])
+    return held
+
+
+def _in_time(bid: Bid, offers: Market) -> Mask:
+    """Who has done a member's units before the deadline, at the speed that was measured, in the hours it works."""
+    early, late = _tables(bid.start, bid.deadline)
+    hours = offers.asks.facts["hours"]
+    seconds = (early[hours & HALF_DAY] + late[hours >> HALF]) // 1000
+    is_done: Mask = offers.asks.speeds // MEGA * seconds >= -(-bid.work.flop // MEGA)
+    return is_done
+
+
+def open_ms(hours: int, start: int, end: int) -> int:
+    """Milliseconds between two times that lie in the hours whose bits are set (UTC; days have 24 hours)."""
+    early, late = _tables(start, end)
+    return int(early[hours & HALF_DAY] + late[hours >> HALF])
+
+
+def _tables(start: int, end: int) -> tuple[Whole, Whole]:
+    """Open milliseconds for each set of the first twelve hours of a day, and of the last twelve."""
+    days, rest = divmod(end - start, HOURS * HOUR_MS)
+    of_hour = [days * HOUR_MS] * HOURS
+    at = start
+    while rest:
+        part = min(rest, HOUR_MS - at % HOUR_MS)
+        of_hour[at // HOUR_MS % HOURS] += part
+        at, rest = at + part, rest - part
+    return _sums(of_hour[:HALF]), _sums(of_hour[HALF:])
+
+
+def _sums(of_hour: list[int]) -> Whole:
+    """The sum of each subset, by its bits."""
+    found = np.zeros(1, np.int64)
+    for value in of_hour:
+        found = np.concatenate((found, found + value))
+    return found

@@ -1,0 +1,99 @@
+"""What a bid would cost now, before it is made: price, supply curve, where hosts are lost, the last day's prices.
+
+A quote reserves nothing: asks come and go, and others bid; `price` of the bid itself is what protects it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from farflung.core import limits
+from farflung.core.money import Credits
+from farflung.core.units import Millis
+from farflung.market.asks import Market
+from farflung.market.auction import hint, winners
+from farflung.market.bids import Bid, rules
+from farflung.market.funnel import Funnel, Mask, alone, pour
+from farflung.market.prices import Day, Tape, last_day
+from farflung.market.units import unit_price
+
+CURVE: Final = 9  # members of which a curve tells: 1, 2, 4, ... 256
+
+
+class Point(msgspec.Struct, frozen=True):
+    """What a calibrated unit costs for so many members, with as many spares in proportion; None: there are too few."""
+
+    members: int
+    ask: Credits | None
+
+
+class Loss(msgspec.Struct, frozen=True):
+    """Hosts that one constraint removes: after those before it, and hosts that it alone keeps out."""
+
+    name: str
+    removed: int
+    alone: int
+
+
+class Quote(msgspec.Struct, frozen=True):
+    """The answer. `ask`: micro-credits for a calibrated unit; `price`: for one of the job's; `total`: for all of them.
+
+    None of them where no bundle can be had: `hint` says what to relax.
+    """
+
+    ask: Credits | None
+    price: Credits | None
+    total: Credits | None
+    curve: tuple[Point, ...]
+    funnel: Funnel
+    losses: tuple[Loss, ...]
+    day: Day | None
+    hint: str = ""
+
+
+def quote(offers: Market, bid: Bid, tape: Tape, now: Millis) -> Quote:
+    """Looks at all standing asks as if they were all idle. `tape`: bundles that were cleared; `now`: ledger time."""
+    asked = rules(bid, offers)
+    left, steps = pour(offers.asks.size, asked)
+    widest = offers.asks.widest(left, bid.similar)
+    ask = ask_for(offers, bid, left)
+    funnel = Funnel((*steps, ("similar", widest)))
+    others = alone(asked)
+    kept_out = [int(np.count_nonzero(mask & ~rule.met)) for rule, mask in zip(asked, others, strict=True)]
+    removed = dict(funnel.removed)
+    return Quote(
+        ask=ask,
+        price=None if ask is None else unit_price(ask, bid.work.each),
+        total=None if ask is None else bid.total(ask),
+        curve=curve(offers, bid, others[-1]),
+        funnel=funnel,
+        losses=tuple(
+            Loss(rule.name, removed[rule.name], out) for rule, out in zip(asked, kept_out, strict=True)
+        ),
+        day=last_day(tape, bid.cards, now),
+        hint=hint(offers, bid, asked) if ask is None else "",
+    )
+
+
+def ask_for(offers: Market, bid: Bid, left: Mask) -> Credits | None:
+    """The ask that would set the price."""
+    window = winners(offers, bid, left)
+    return None if window is None else Credits(int(offers.asks.prices[window.places[-1]]))
+
+
+def curve(offers: Market, bid: Bid, left: Mask) -> tuple[Point, ...]:
+    """Prices for 1, 2, 4, ... members, up to the first number that cannot be had.
+
+    `left` holds whoever meets all constraints but that of price: what is above the budget is told, too.
+    """
+    points: list[Point] = []
+    for members in (1 << power for power in range(CURVE)):
+        spares = min(-(-bid.spares * members // bid.members), limits.PEERS)
+        ask = ask_for(offers, msgspec.structs.replace(bid, members=members, spares=spares), left)
+        points.append(Point(members, ask))
+        if ask is None:
+            break
+    return tuple(points)

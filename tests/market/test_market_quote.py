@@ -1,0 +1,122 @@
+"""A quote says what the auction would say, what more would cost, and where hosts are lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from market_stand import BEACON, DAY, NOW, bid, crowd, numbers, offers, stand
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.core.money import Credits
+from farflung.core.units import Millis
+from farflung.market.asks import market
+from farflung.market.auction import Bundle, clear
+from farflung.market.prices import Sale, last_day, tape
+from farflung.market.quote import quote
+
+EMPTY = tape([])
+
+
+def sale(age: int, ask: int, *, card: str = "rtx 3060", hosts: int = 4) -> Sale:
+    return Sale(Millis(NOW - age), card, hosts, Credits(ask))
+
+
+@given(
+    prices=st.lists(st.integers(1, 30), min_size=1, max_size=12),
+    members=st.integers(1, 5),
+    spares=st.integers(0, 2),
+)
+@settings(max_examples=50)
+def test_a_quote_is_what_the_auction_says_of_the_same_asks(
+    prices: list[int], members: int, spares: int
+) -> None:
+    asked = bid(members, spares, price=20)
+    (found,) = clear(offers(*prices), [asked], BEACON)
+    told = quote(offers(*prices), asked, EMPTY, NOW)
+    if isinstance(found, Bundle):
+        assert (told.ask, told.price, told.hint) == (found.ask, found.price, "")
+        assert told.total == found.price * members * asked.work.units
+    else:
+        assert (told.ask, told.price, told.total, told.hint) == (None, None, None, found.hint)
+
+
+def test_the_supply_curve_rises_ends_where_supply_does_and_goes_beyond_the_budget() -> None:
+    told = quote(offers(*range(1, 12)), bid(2, price=4), EMPTY, NOW)
+    assert [(point.members, point.ask) for point in told.curve] == [
+        (1, 2),
+        (2, 3),
+        (4, 5),
+        (8, 9),
+        (16, None),
+    ]
+    with_spares = quote(offers(*range(1, 12)), bid(2, 1, price=4), EMPTY, NOW)
+    assert [(point.members, point.ask) for point in with_spares.curve] == [(1, 3), (2, 4), (4, 7), (8, None)]
+
+
+def test_losses_name_who_each_constraint_removes_and_who_it_alone_keeps_out() -> None:
+    standing = [
+        *crowd(5, 5, 5), stand(4, 5, memory_bytes=1), stand(5, 5, memory_bytes=1, cores=0), stand(6, 5, cores=0),
+        stand(7, 2000), stand(8, 2000),
+    ]  # fmt: skip
+    told = quote(market(standing), bid(2, memory_bytes=1 << 30, cores=2), EMPTY, NOW)
+    seen = {loss.name: (loss.removed, loss.alone) for loss in told.losses if loss.removed or loss.alone}
+    assert seen == {"memory": (2, 1), "cores": (1, 1), "price": (2, 2)}
+    assert told.funnel.text() == "8 offers → 6 memory → 5 cores → 3 price → 3 similar"
+    assert told.ask == 5
+
+
+def test_a_quote_takes_nothing() -> None:
+    asks = offers(1, 2, 3, 4)
+    assert quote(asks, bid(2), EMPTY, NOW) == quote(asks, bid(2), EMPTY, NOW)
+    (found,) = clear(asks, [bid(2)], BEACON)
+    assert isinstance(found, Bundle)
+    assert numbers(found.members) == [1, 2]
+
+
+def test_a_market_without_asks_has_a_quote_that_says_so() -> None:
+    told = quote(market([]), bid(2), EMPTY, NOW)
+    assert (told.ask, told.day) == (None, None)
+    assert "0 offer" in told.hint
+
+
+def test_the_last_day_counts_a_day_and_the_classes_that_are_asked_for() -> None:
+    sold = tape(
+        [
+            sale(DAY + 1, 1), sale(DAY, 2), sale(DAY - 1, 30), sale(500, 10, hosts=3), sale(400, 99, card="a100"),
+            sale(300, 20, hosts=2), sale(0, 25), sale(-1, 77),
+        ]
+    )  # fmt: skip
+    day = last_day(sold, ("rtx 3060",), NOW)
+    assert day is not None
+    assert (day.low, day.median, day.high, day.bundles, day.hosts) == (10, 25, 30, 4, 13)
+    everything = last_day(sold, (), NOW)
+    assert everything is not None
+    assert (everything.high, everything.bundles) == (99, 5)
+    assert last_day(sold, ("h100",), NOW) is None
+    assert quote(offers(1, 2, 3), bid(2, cards=("rtx 3060",)), sold, NOW).day == day
+
+
+def test_half_of_all_hosts_were_hired_at_the_median_or_below() -> None:
+    day = last_day(tape([sale(3, 5, hosts=1), sale(2, 7, hosts=2), sale(1, 9, hosts=3)]), (), NOW)
+    assert day is not None
+    assert day.median == 7
+
+
+@pytest.mark.parametrize(
+    "bad", [sale(0, -1), sale(0, 1, hosts=0), sale(0, 1, card=""), sale(NOW + 1, 1), sale(0, 1 << 63)]
+)
+def test_a_sale_that_cannot_be_is_refused(bad: Sale) -> None:
+    with pytest.raises(UsageError) as error:
+        tape([bad])
+    assert error.value.code == "FF-MARK-019"
+
+
+def test_sales_out_of_order_are_refused_and_old_ones_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError):
+        tape([sale(1, 5), sale(2, 5)])
+    monkeypatch.setattr(limits, "PRICES", 2)
+    kept = tape([sale(3, 1), sale(2, 2), sale(1, 3)])
+    assert np.array_equal(kept.ask, [2, 3])

@@ -1,0 +1,67 @@
+"""Work is counted in units with bounds; prices of units are whole, and rounded once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from market_stand import UNIT
+from msgspec.structs import replace
+
+from farflung.core.errors import UsageError
+from farflung.market.units import CALIBRATED, Bounds, Work, ask_within, escrow, unit_price
+
+
+@pytest.mark.parametrize("name", Bounds.__struct_fields__)
+@pytest.mark.parametrize("value", [-1, 1 << 63, 1.5, float("nan"), None, True, "9"])
+def test_a_unit_without_bounds_is_refused_and_the_field_is_named(name: str, value: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        replace(UNIT, **{name: value})
+    assert error.value.code == "FF-MARK-010"
+    assert error.value.cause.startswith(name)
+
+
+@pytest.mark.parametrize("name", ["steps", "flop", "memory_bytes", "seconds"])
+def test_a_unit_that_takes_nothing_is_none(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        replace(UNIT, **{name: 0})
+
+
+@pytest.mark.parametrize("units", [0, -1, 1 << 41, float("inf")])
+def test_an_absurd_amount_of_work_is_refused(units: Any) -> None:
+    with pytest.raises(UsageError) as error:
+        Work(units, UNIT)
+    assert error.value.code == "FF-MARK-011"
+
+
+def test_a_job_of_too_many_calibrated_units_is_refused() -> None:
+    with pytest.raises(UsageError, match="calibrated"):
+        Work(1 << 40, replace(UNIT, flop=2 * CALIBRATED))
+
+
+def test_what_is_used_is_compared_bound_by_bound() -> None:
+    assert UNIT.over(UNIT) == ()
+    used = replace(UNIT, seconds=UNIT.seconds + 1, up_bytes=UNIT.up_bytes + 1)
+    assert UNIT.over(used) == ("up_bytes", "seconds")
+
+
+def test_calibrated_units_are_rounded_up() -> None:
+    assert Work(3, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 2
+    assert Work(2, replace(UNIT, flop=CALIBRATED // 2)).calibrated == 1
+
+
+def test_unequal_units_cost_in_proportion_and_a_part_is_rounded_up() -> None:
+    assert unit_price(1000, UNIT) == 1000
+    assert unit_price(1000, replace(UNIT, flop=CALIBRATED * 5 // 2)) == 2500
+    assert unit_price(1, replace(UNIT, flop=1)) == 1
+    assert escrow(Work(10, UNIT), unit_price(1000, UNIT), 3) == 30_000
+
+
+@given(price=st.integers(0, 10**12), flop=st.integers(1, 1 << 62))
+def test_the_highest_ask_for_a_price_is_the_highest(price: int, flop: int) -> None:
+    each = replace(UNIT, flop=flop)
+    ask = ask_within(price, each)
+    assert -(-ask * flop // CALIBRATED) <= price
+    assert -(-(ask + 1) * flop // CALIBRATED) > price
