@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from farflung.app.cli.jobs import plan
 from farflung.core.errors import FarflungError
 
-OFFERS = Path(__file__).parents[2] / "examples" / "offers.toml"
+OFFERS = Path(__file__).parents[2] / "examples" / "offers" / "six_hosts.toml"
 LARGE = (
     "--set",
     "model.layers=32",
@@ -88,15 +88,15 @@ def test_the_goal_decides_the_order() -> None:
 
 def test_where_nothing_fits_the_constraint_and_what_would_lift_it_are_named() -> None:
     error = refused("--offers", str(OFFERS), *HUGE)
-    assert (error.code, error.exit_code) == ("FF-PLAN-064", 4)
+    assert (error.code, error.exit_code) == ("FF-APP-428", 4)
     assert "memory binds" in error.message
-    assert "24 GB" in (error.cause or "")
+    assert "room for 13 of 80 layers" in (error.cause or "")
     assert "what would make it fit" in (error.hint or "")
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe")
-    for path, code in (("no.toml", "FF-APP-161"), ("x.toml", "FF-PLAN-062"), (".", "FF-APP-161")):
+    for path, code in (("no.toml", "FF-APP-161"), ("x.toml", "FF-APP-426"), (".", "FF-APP-161")):
         assert refused("--offers", str(tmp_path / path)).code == code
 
 
@@ -106,5 +106,5 @@ def test_options_of_offers_want_offers() -> None:
 
 
 def test_a_module_of_ones_own_is_to_be_described_by_its_sizes() -> None:
-    error = refused(str(OFFERS.parent / "own_module.toml"), "--offers", str(OFFERS))
-    assert error.code == "FF-PLAN-063"
+    error = refused(str(OFFERS.parents[1] / "own_module.toml"), "--offers", str(OFFERS))
+    assert error.code == "FF-APP-427"

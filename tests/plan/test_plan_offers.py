@@ -47,7 +47,7 @@ def test_what_is_not_said_is_not_known_and_never_zero() -> None:
 
 
 def test_the_example_is_a_file_of_offers() -> None:
-    text = (Path(__file__).parents[2] / "examples" / "offers.toml").read_text()
+    text = (Path(__file__).parents[2] / "examples" / "offers" / "six_hosts.toml").read_text()
     found = parse(text, TABLE)
     assert len(found) == len({host.owner for host in found}) == 6
 

@@ -45,18 +45,18 @@ def refuse_without_offers(goal: str | None, explains: bool) -> None:
             "FF-APP-429",
             f"{named[0]} is of a plan over offers, and none are named",
             cause="it is told with --offers",
-            hint="farflung plan --offers examples/offers.toml",
+            hint="farflung plan --offers examples/offers/six_hosts.toml",
         )
 
 
 def plan(file: Path, goal: str | None, spec: JobSpec) -> tuple[Work, Advice]:
-    """The advice on a job. Raises UsageError FF-APP-161, FF-PLAN-062 (the file), FF-PLAN-060 and -061 (what it says),
-    FF-PLAN-063 (a model whose sizes are not known), PolicyError FF-PLAN-064 (nothing fits).
+    """The advice on a job. Raises UsageError FF-APP-161, FF-APP-426 (the file), FF-PLAN-060 and -061 (what it says),
+    FF-APP-427 (a model whose sizes are not known), PolicyError FF-APP-428 (nothing fits).
     """
     layout = preparation.known_layout(spec)
     if layout is None or spec.model.kind != "gpt":
         raise UsageError(
-            "FF-PLAN-063",
+            "FF-APP-427",
             "hosts are planned for the built-in model only",
             cause="layers, width and heads of a module of your own are not known from its tensors",
             hint="describe it by its sizes: --set model.layers=32 --set model.width=4096",
@@ -74,7 +74,7 @@ def _text(path: Path) -> str:
         return read_file(path, 4 * limits.OFFERS_CHARACTERS).decode()
     except UnicodeDecodeError:
         raise UsageError(
-            "FF-PLAN-062",
+            "FF-APP-426",
             f"{path.name} is no text",
             cause="offers are TOML, in UTF-8",
             hint="docs/plan/advise.md shows a file of offers",
@@ -85,7 +85,7 @@ def _refused(found: Advice) -> FarflungError:
     """None of all ways fits: the constraint that comes nearest, and what would lift it."""
     nearest = found.binding[0]
     return PolicyError(
-        "FF-PLAN-064",
+        "FF-APP-428",
         f"none of {found.tried} ways to train this fits these {len(found.hosts)} hosts: {nearest.constraint} binds",
         cause=f"{nearest.kind}: {nearest.cause}",
         hint=f"what would make it fit: {nearest.help}",
