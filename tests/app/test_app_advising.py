@@ -108,3 +108,25 @@ def test_options_of_offers_want_offers() -> None:
 def test_a_module_of_ones_own_is_to_be_described_by_its_sizes() -> None:
     error = refused(str(OFFERS.parents[1] / "own_module.toml"), "--offers", str(OFFERS))
     assert error.code == "FF-APP-427"
+
+
+def cards(*words: str) -> str:
+    done = CliRunner().invoke(plan, ["--cards", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_all_cards_or_one_with_what_it_is_worth() -> None:
+    rows = cards().splitlines()
+    assert len(rows) > 100
+    assert max(map(len, rows)) <= 80
+    one = cards("rtx 4090")
+    assert one.startswith("GeForce RTX 4090: NVIDIA Ada")
+    assert "of A100" in one
+    assert json.loads(cards("rtx 4090", "--json"))["memory_bytes"] == 24 * 10**9
+
+
+def test_a_card_that_there_is_not_is_refused_with_the_nearest() -> None:
+    error = refused("--cards", "RTX 4900")
+    assert error.code == "FF-PLAN-031"
+    assert "RTX 4090" in (error.cause or "")

@@ -12,11 +12,12 @@ from plan_offers import HOME, LAN, LARGE, SMALL, host, hosts, sized
 
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Seconds
-from farflung.plan.advice import pipelines, replicas, speed
+from farflung.plan.advice import machines, pipelines, replicas, speed
 from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
 from farflung.plan.advice.room import room
 from farflung.plan.advice.search import Goal, search
+from farflung.plan.advice.work import Work
 from farflung.plan.cards.card import Precision
 from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.states import Split
@@ -242,3 +243,26 @@ def test_every_number_of_a_way_has_a_formula_and_a_source() -> None:
     for found in search(MIDDLE, hosts(4)).best:
         assert len(found.facts) > 4
         assert all(fact.formula and fact.source and fact.value for fact in found.facts)
+
+
+# Machines
+
+
+def grades(work: Work, found: Option) -> dict[str, str]:
+    return {each.host.name: str(each.admission.grade) for each in machines.admitted(work, found)}
+
+
+def test_a_machine_is_judged_for_what_this_way_asks_of_it() -> None:
+    crew = (host("good"), host("unknown", cores=None), host("narrow", lanes=4), host("few", cores=1))
+    found = option(replicas.rounds(MIDDLE, crew, USUAL))
+    assert grades(MIDDLE, found) == {"good": "A", "unknown": "C", "narrow": "C", "few": "C"}
+
+
+def test_a_line_that_cannot_carry_a_way_lowers_the_class_of_its_host() -> None:
+    slow = hosts(2, link=Link(1e5, 1e5, Seconds(0.03)))
+    found = option(replicas.data(MIDDLE, slow, USUAL))
+    assert set(grades(MIDDLE, found).values()) == {"C"}
+    assert {w.rule for each in machines.admitted(MIDDLE, found) for w in each.admission.warnings} == {
+        "up",
+        "down",
+    }

@@ -16,12 +16,14 @@ from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.job.spec import JobSpec
-from farflung.plan.advice import offers, search
+from farflung.plan.advice import machines, offers, search
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Fact, Option, memory_of
 from farflung.plan.advice.replicas import CHURN, Assumed
 from farflung.plan.advice.search import Advice, Goal
 from farflung.plan.advice.work import Work, work
+from farflung.plan.cards import text
+from farflung.plan.cards.value import value
 from farflung.plan.io import cards
 from farflung.plan.parallel.shapes import Recompute
 
@@ -97,8 +99,8 @@ def lines(asks: Work, found: Advice, *, explains: bool) -> list[str]:
     rows = [*_say("Job", _job(asks)), *_say("Offers", _offers(found.hosts))]
     for number, option in enumerate(found.best, 1):
         rows += _say("Best" if number == 1 else "", f"{number}. {_headline(option)}")
-        for text in _body(option):
-            rows += _say("", text, DEEPER)
+        for said in _body(asks, option):
+            rows += _say("", said, DEEPER)
         if explains:
             for fact in option.facts:
                 rows += _say("", _explained(fact), 2 * DEEPER)
@@ -136,7 +138,7 @@ def _headline(option: Option) -> str:
     return f"{option.kind}, {option.how}, on {len(option.hosts)} hosts: {much}"
 
 
-def _body(option: Option) -> list[str]:
+def _body(asks: Work, option: Option) -> list[str]:
     waits = option.exchange / option.step if option.step else 0.0
     tight = option.worst
     have = tight.footprint.card + tight.spare
@@ -144,7 +146,7 @@ def _body(option: Option) -> list[str]:
         f"{format_credits(option.price_of_million)} credits a million tokens; {option.steps:,} steps of"
         f" {long(option.step)}, {waits:.0%} of it waiting for lines; {option.efficiency:.1%} of the time"
         " is work that counts",
-        f"hosts: {_named(option.hosts)}",
+        f"hosts: {_named(option.hosts)}; {_classes(asks, option)}",
         f"memory: {format_bytes(tight.footprint.card)} of {format_bytes(have)} on the tightest card"
         f" ({RECOMPUTED[option.recompute]}, micro-batches of {option.micro}); lines: {format_bytes(option.up)} up and"
         f" {format_bytes(option.down)} down a step",
@@ -154,6 +156,18 @@ def _body(option: Option) -> list[str]:
         if option.is_run_today
         else [*said, "planned only: `farflung run` trains in rounds, with whole replicas"]
     )
+
+
+def _classes(asks: Work, option: Option) -> str:
+    """The machines by their class for this job (docs/plan/admission.md), and the first reason for the worst."""
+    judged = machines.admitted(asks, option)
+    counted = Counter(each.admission.grade for each in judged)
+    said = ", ".join(f"{counted[grade]} of class {grade}" for grade in sorted(counted))
+    worst = max(judged, key=lambda each: each.admission.grade)
+    if not worst.admission.warnings:
+        return said
+    first = worst.admission.warnings[0]
+    return f"{said} ({first.at}: {first.rule} {first.why})"
 
 
 def _named(hosts: tuple[Host, ...]) -> str:
@@ -215,3 +229,14 @@ def _option(option: Option) -> dict[str, Any]:
         "is_run_today": option.is_run_today,
         "facts": [msgspec.structs.asdict(fact) for fact in option.facts],
     }
+
+
+def cards_of(name: str, *, as_json: bool) -> list[str]:
+    """The table of cards, or one card with its worth beside an A100. Raises UsageError FF-PLAN-031 and -032."""
+    table = cards.read()
+    found = (table.find(name),) if name else table.cards
+    if as_json:
+        return [msgspec.json.encode(msgspec.structs.asdict(card), enc_hook=sorted).decode() for card in found]
+    if not name:
+        return text.listing(found)
+    return [*text.sheet(found[0]), "", *text.worth([value(found[0], text.best(found[0]))])]

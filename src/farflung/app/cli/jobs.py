@@ -155,6 +155,9 @@ def resume(name: str | None, as_json: bool) -> None:
     "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
 )
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
+@click.option(
+    "--cards", is_flag=False, flag_value="", metavar="[NAME]", help="What a card is worth; alone: all."
+)
 @_JSON
 def plan(
     job: Path | None,
@@ -170,9 +173,13 @@ def plan(
     offers: Path | None,
     goal: str | None,
     explain: bool,
+    cards: str | None,
     as_json: bool,
 ) -> None:
     """Say what a job takes before anything is spent: bytes, memory, time, price."""
+    if cards is not None:
+        sys.stdout.write("\n".join(advising.cards_of(cards, as_json=as_json)) + "\n")
+        return
     flags = flags_of(settings, seed, rounds)
     resolved, identity = asking.resolve(job, preset, flags)
     if link is None and not show_config:

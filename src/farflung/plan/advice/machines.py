@@ -1,0 +1,45 @@
+"""Whether the machines around a way's cards suit it: their class and what is missed, for this job (J9, N4)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.core.units import Seconds
+from farflung.plan.advice.offers import Host
+from farflung.plan.advice.options import Option, memory_of
+from farflung.plan.advice.work import WIRE, Work
+from farflung.plan.cards.admission import Admission, Computer, Demand, Place, Slot, judge
+from farflung.plan.footprint import parts
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """One host of a way, and what its machine comes to."""
+
+    host: Host
+    admission: Admission
+
+
+def admitted(work: Work, option: Option) -> tuple[Admitted, ...]:
+    """Each host's class for this way. What crosses a bus is what `speed.computing` reckons."""
+    return tuple(Admitted(host, judge(_place(host), _demand(work, option, host))) for host in option.hosts)
+
+
+def _place(host: Host) -> Place:
+    card = host.card
+    lanes = None if host.lanes is None else min(host.lanes, card.lanes)
+    slot = Slot(memory_of(host), card.pcie or None, lanes, is_unified=card.is_unified)
+    computer = Computer(host.name, (slot,) * host.cards, host.cores, host.memory_bytes)
+    return Place((computer,), host.link.up, host.link.down)
+
+
+def _demand(work: Work, option: Option, host: Host) -> Demand:
+    """Of one card, a step: a round of H steps sends as much a second."""
+    ram = option.worst.footprint.at(parts.Place.RAM)
+    bus = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
+    if ram:
+        bus += 2.0 * WIRE * work.parameters
+    step = Seconds(max(option.step, 1e-9))
+    return Demand(
+        memory_bytes=ram or None, bus_bytes=bus or None, step_seconds=step, round_seconds=step,
+        sent=option.up / host.cards, received=option.down / host.cards,
+    )  # fmt: skip
