@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from links_others import Failed
 from links_shaped import DEVICE, Links, address
 
 HERE: Final = Path(__file__).resolve().parent
@@ -28,6 +29,7 @@ class Sizes(NamedTuple):
     batch: int = 16
     micros: int = 4
     local: int = 3
+    payloads: str = ""  # a folder
 
     @property
     def parameters(self) -> int:
@@ -43,13 +45,10 @@ class Seen(NamedTuple):
     seconds: tuple[tuple[float, ...], ...]
 
 
-class Failed(Exception):
-    """A rank did not come to its end."""
-
-
 def run(mode: str, world: int, steps: int, sizes: Sizes, rate: str = "", *, is_split: bool = False) -> Seen:
     """One case. `rate` as `tc` writes it, empty: not shaped; `is_split`: one packet, one header, at the counter."""
-    with tempfile.TemporaryDirectory() as name, Links(world, rate) as links:
+    # Names for addresses: torch asks for them, and waits long where nobody answers.
+    with tempfile.TemporaryDirectory() as name, Links(world, rate, hosts=Path(name, "hosts")) as links:
         folder = Path(name)
         ranks = [_rank(links, rank, mode, steps, sizes, folder, is_split) for rank in range(world)]
         try:

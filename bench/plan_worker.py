@@ -1,10 +1,9 @@
 """One rank of bench/plan.py: `plan_worker.py MODE STEPS`, with RANK, WORLD, OUT and the sizes in its environment.
 
-Trains a stack of square linear layers by torch.distributed over gloo and writes one JSON object to OUT/w<RANK>.json: the
-interface's bytes each way and the seconds of STEPS steps, after WARM that do not count. MODE is `alone` (no group), `ddp`,
-`fsdp`, `fsdp-kept` (parameters kept from forward to backward), `gpipe`, `1f1b`, `diloco` (a round a step, of LOCAL local
-ones) or `sparse` (payloads of farflung's own top-k codec, gathered after
-LOCAL steps of a small GPT).
+Trains a stack of square linear layers by torch.distributed over gloo and writes one JSON object to OUT/w<RANK>.json:
+the interface's bytes each way and the seconds of STEPS steps, after WARM that do not count. MODE is `alone` (no
+group), `ddp`, `fsdp`, `fsdp-kept` (parameters kept from forward to backward), `gpipe`, `1f1b`, `diloco` (a round a
+step, of LOCAL local ones) or `sparse` (files of PAYLOADS, from each to each).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -147,34 +146,23 @@ def diloco(rank: int) -> Step:
 
 
 def sparse(rank: int) -> Step:
-    """LOCAL steps of a small GPT; lengths of payloads are told, then all are gathered, filled up to the longest."""
-    import links_worker
-    from plan_payloads import ABOUT, codec, layout
-
-    module, data = links_worker.model(), links_worker.text()
-    coder, shape, world = codec(), layout(module), dist.get_world_size()
-    named = sorted(module.named_parameters())
-    optimizer = torch.optim.AdamW(module.parameters(), lr=links_worker.RATE)
-    generator = torch.Generator().manual_seed(rank)
-    state: list[Any] = [None]
-
-    def flat() -> Any:
-        return torch.cat([parameter.detach().flatten() for _, parameter in named]).numpy()
+    """Lengths are told, then everybody's payload goes to everybody; each rank sends all of them in turn."""
+    files = sorted(Path(os.environ["PAYLOADS"]).glob("*.payload"))
+    payloads = [torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in files]
+    world, turn = dist.get_world_size(), iter(range(1 << 30))
+    others = [peer for peer in range(world) if peer != rank]
 
     def step() -> None:
-        before = flat()
-        for _ in range(LOCAL):
-            optimizer.zero_grad()
-            module(*links_worker.batch(data.train, links_worker.BATCH, generator)).backward()
-            optimizer.step()
-        state[0], payload = coder.encode(state[0], before - flat(), shape, ABOUT)
-        length = torch.tensor([len(payload)])
+        own = payloads[(rank + next(turn)) % len(payloads)]
+        length = torch.tensor([len(own)])
         lengths = [torch.zeros_like(length) for _ in range(world)]
         dist.all_gather(lengths, length)
-        longest = max(int(one) for one in lengths)
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        dist.all_gather([torch.empty_like(own) for _ in range(world)], own)
+        theirs = {peer: torch.empty(int(lengths[peer]), dtype=torch.uint8) for peer in others}
+        under_way = [dist.isend(own, peer) for peer in others] + [
+            dist.irecv(theirs[peer], peer) for peer in others
+        ]
+        for one in under_way:
+            one.wait()
 
     return step
 

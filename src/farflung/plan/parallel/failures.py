@@ -84,7 +84,7 @@ def best(cost: float, mean: float, restart: float = 0.0) -> Interval:
     low, high = 0.0, 1.0  # of W / M: the slope changes its sign once
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if math.log1p(-middle) + middle + cost / mean > 0:
+        if middle < 1.0 and math.log1p(-middle) + middle + cost / mean > 0:
             low = middle
         else:
             high = middle
@@ -99,13 +99,12 @@ def per_group(parts: int, groups: int, per_day: float, cost: float, restart: flo
     return best(cost, mean_time(-(-parts // groups), per_day), restart)
 
 
-def elastic_loss(steps: int, step: float, members: int, mean: float) -> float:
+def elastic_loss(steps: int, step: float, mean: float) -> float:
     """Share of work lost where a member that fails loses its own round alone: half of its H steps on the average.
 
     `mean`: seconds between failures of one member. Of each member's time H t / 2 is lost once in `mean` + that.
     """
     bounds.count("steps", steps)
-    bounds.count("members", members)
     lost = steps * bounds.amount("step", step) / 2
     return lost / (_mean(mean) + lost)
 

@@ -86,6 +86,13 @@ def sent(payload: float, group: Span, steps: int = 1, *, is_fanned: bool = False
     return Exchange(spread, spread, payload)
 
 
+def computing(compute: float, exchange: float, *, is_hidden: bool = False) -> float:
+    """Share of a round's seconds that is compute; `is_hidden`: the exchange goes on beside the next round's."""
+    bounds.amount("compute", compute, above=True)
+    bounds.amount("exchange", exchange)
+    return compute / (max(compute, exchange) if is_hidden else compute + exchange)
+
+
 def _spread(term: Term, steps: int) -> Term:
     by = bounds.count("steps", steps)
     spread = term.times(1.0 / by)

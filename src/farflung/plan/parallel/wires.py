@@ -17,6 +17,7 @@ IP_TCP: Final = 52
 MTU: Final = 1500
 ACKNOWLEDGED: Final = 2.0  # full packets by one empty one
 IN_BATCHES: Final = 10.0  # the same on links that are not shaped
+GLOO_HEAD: Final = 48  # bytes before each of gloo's messages: six words
 
 
 def segment(mtu: int = MTU) -> int:
@@ -24,13 +25,26 @@ def segment(mtu: int = MTU) -> int:
     return bounds.count("mtu", mtu, least=68, most=65536) - IP_TCP
 
 
-def counted(sent: float, received: float, mtu: int = MTU, acknowledged: float = ACKNOWLEDGED) -> float:
-    """Bytes that an interface sends: `sent` of payload with its headers, and acknowledgements of what it received."""
-    bounds.amount("sent", sent)
-    bounds.amount("received", received)
+def counted(
+    sent: float,
+    received: float,
+    mtu: int = MTU,
+    *,
+    messages: float = 0.0,
+    head: float = 0.0,
+    acknowledged: float = ACKNOWLEDGED,
+) -> float:
+    """Bytes that an interface sends: `sent` of payload with its headers, and acknowledgements of what it received.
+
+    `messages`: into which it is cut each way; each has a head of its own, and ends a packet half-way on the average.
+    """
+    for name, value in (("sent", sent), ("received", received), ("messages", messages), ("head", head)):
+        bounds.amount(name, value)
     bounds.amount("acknowledged", acknowledged, 1.0, 1e6)
     header, full = ETHERNET + IP_TCP, segment(mtu)
-    return sent * (1 + header / full) + received / full / acknowledged * header
+    told = sent + messages * head
+    packets = told / full + messages / 2
+    return told + packets * header + (received + messages * head) / full / acknowledged * header
 
 
 def payload_rate(rate: float, mtu: int = MTU) -> float:
