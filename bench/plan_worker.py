@@ -9,6 +9,7 @@ step, of LOCAL local ones) or `sparse` (files of PAYLOADS, from each to each).
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import subprocess
@@ -199,7 +200,7 @@ def main() -> None:
     time.sleep(QUIET)
     after = counted()
     dist.barrier()
-    each = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+    each = [later - sooner for sooner, later in itertools.pairwise(times)]
     said = {"sent": after[0] - before[0], "received": after[1] - before[1], "seconds": each}
     Path(os.environ["OUT"], f"w{rank}.json").write_text(json.dumps(said))
     dist.barrier()

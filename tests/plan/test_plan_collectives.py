@@ -30,6 +30,7 @@ def ring_of(count: int) -> tuple[list[float], np.ndarray]:
 
 
 @given(ranks, st.integers(1, 1000))
+@settings(max_examples=30)
 def test_a_ring_sends_what_a_ring_that_is_carried_out_sends(count: int, unit: int) -> None:
     sent, held = ring_of(count)
     assert (held == np.arange(count * count, dtype=float).reshape(count, count).sum(axis=0)).all()

@@ -12,7 +12,7 @@ from farflung.plan.parallel import failures
 
 costs, means = st.floats(0.1, 1e4), st.floats(10, 1e7)
 
-# Cards; failures a card and day; hours between failures, hours of the interval (60 s to write), waste to the first order.
+# Cards; failures a card and day; hours between failures and of the interval (60 s to write); first-order waste.
 TABLE = (
     (64, 1e-4, 3750, 11.2, 0.003),
     (64, 4.74e-4, 792, 5.1, 0.006),

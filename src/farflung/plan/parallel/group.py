@@ -2,8 +2,7 @@
 
 A rank's link has a rate up, a rate down and a round trip; the way from i to j takes half of either's round trip, or
 what a matrix of measured pairs says, and a pair may have a rate of its own besides (bit/s). All flows of a rank
-pass its one link: that is what a matrix of pairs alone cannot say, and what home lines are limited by (DT-FM's cost
-model has no such line: Yuan et al. 2022, section 3.1).
+pass its one link, which a matrix of pairs alone cannot say, and which is what limits homes.
 
 `finish` is fluid max-min fairness by progressive filling (Bertsekas & Gallager, Data Networks, section 6.5.2): all
 rates grow alike until a line is full, flows over it are fixed, the others go on. `least` is the lower bound that

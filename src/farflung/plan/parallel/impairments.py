@@ -31,7 +31,7 @@ from farflung.plan.parallel.wires import MTU, segment
 CUBIC_C: Final = 0.4
 CUBIC_BETA: Final = 0.7
 BBR_MOST: Final = 0.2  # loss beyond which BBR's own figures show collapse
-_POINTS: Final = 4096
+_POINTS: Final = 600
 _LONGEST: Final = 1e3
 
 

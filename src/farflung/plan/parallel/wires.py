@@ -1,9 +1,9 @@
 """Bytes at an interface for bytes of payload: what Ethernet, IPv4 and TCP put around it (P1).
 
-A packet of `mtu` bytes carries mtu - 52 of payload: 20 of IPv4 (RFC 791), 20 of TCP (RFC 9293) and 12 of time stamps (RFC
-7323); Ethernet adds 14 where an interface counts (RFC 894; preamble, checksum and gap are not counted). A receiver
-acknowledges every second full packet with an empty one (RFC 9293, section 3.8.6.3; RFC 5681, section 4.2); a kernel that
-is handed packets in batches, as on fast links, acknowledges batches: one in some ten, as bench/plan.py saw.
+A packet of `mtu` bytes carries mtu - 52 of payload: 20 of IPv4 (RFC 791), 20 of TCP (RFC 9293) and 12 of time stamps
+(RFC 7323); Ethernet adds 14 where an interface counts (RFC 894; preamble, checksum and gap are not counted). A receiver
+acknowledges every second full packet with an empty one (RFC 5681, section 4.2); a kernel that is handed packets in
+batches, as on fast links, acknowledges batches: one packet in some ten, as bench/plan.py saw.
 """
 
 from __future__ import annotations
