@@ -37,6 +37,7 @@ class Way(NamedTuple):
 
 
 Expected = list[Way]
+Wanted = Callable[[str], bool]  # whether a case of this name is asked for
 
 
 class Case(NamedTuple):
@@ -98,17 +99,23 @@ CASES: Final = (
     Case("1F1B, 4 ranks", "1f1b", 4, _pipeline),
     Case("DiLoCo, 4 ranks", "diloco", 4, _diloco),
 )
+KNOWN: Final = "top-k payloads gathered, lengths known"
+EXPECTED: Final = "top-k payloads gathered, lengths as expected"
 QUICK: Final = tuple(case for case in CASES if case.world == 2)
 
 
-def rows(*, is_quick: bool) -> Iterator[Row]:
+def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
     """A row a case: the worst relative difference between counted and foretold. Quick: fewer cases, fewer steps."""
     for case in QUICK if is_quick else CASES:
-        sizes = sizes_of(case)
-        yield measured(case.name, case.mode, case.foretell(sizes, case.world), sizes, 3 if is_quick else 10)
-    yield _gathered("top-k payloads gathered, lengths known", *plan_payloads.noise(), steps=20)
-    if not is_quick:
-        yield _gathered("top-k payloads gathered, lengths as expected", *plan_payloads.real(), steps=200)
+        if wanted(case.name):
+            sizes = sizes_of(case)
+            yield measured(
+                case.name, case.mode, case.foretell(sizes, case.world), sizes, 3 if is_quick else 10
+            )
+    if wanted(KNOWN):
+        yield _gathered(KNOWN, *plan_payloads.noise(), steps=20)
+    if not is_quick and wanted(EXPECTED):
+        yield _gathered(EXPECTED, *plan_payloads.real(), steps=200)
 
 
 def _gathered(name: str, payloads: list[bytes], length: float, steps: int) -> Row:
