@@ -132,6 +132,13 @@ LINEAGE: Final = 64  # runs that one stands on, the runs that those stand on amo
 REASON_LENGTH: Final = 300  # characters of why a job is outcome only
 DATA_BYTES: Final = 8 << 30
 
+# Plans of parallel training
+PLANNED_RANKS: Final = 1 << 20  # and any other count of one plan
+PLANNED_TIMED: Final = 1 << 11  # ranks whose exchange is timed rank by rank
+PLANNED_FLOWS: Final = 1 << 12  # that share lines at a time
+PLANNED_OPERATIONS: Final = 1 << 18  # of one pipeline's timeline
+PLANNED_AMOUNT: Final = 1e30  # of any quantity: bytes, seconds, FLOP
+
 # Connections
 HANDSHAKE_BYTES: Final = 16 * KIB  # from a stranger, before its key is proved
 HALF_OPEN: Final = 64  # connections of one listener whose handshake is under way
@@ -235,12 +242,8 @@ API_ADDRESSES: Final = 4096  # whose rate is remembered; the one that was silent
 API_RATE: Final = 50.0  # tokens a second for one address; a path costs 1 to 8
 API_BURST: Final = 200.0  # tokens that it may have saved
 METRIC_PEERS: Final = 128  # that one page of metrics names
-PLANNED_RANKS: Final = 1 << 20  # and any other count of one plan
-PLANNED_TIMED: Final = 1 << 11  # ranks whose exchange is timed rank by rank
-PLANNED_FLOWS: Final = 1 << 12  # that share lines at a time
-PLANNED_OPERATIONS: Final = 1 << 18  # of one pipeline's timeline
-PLANNED_AMOUNT: Final = 1e30  # of any quantity: bytes, seconds, FLOP
-PLANNED_STAGES: Final = 1 << 12  # of one pipeline
+
+# Offers
 OFFERED_HOSTS: Final = 1 << 12  # of one file of offers
 OFFERS_CHARACTERS: Final = 4 * MIB
 OFFER_NAME_CHARACTERS: Final = 96

@@ -1,0 +1,49 @@
+"""What `farflung.plan.parallel` foretells, beside what happens.
+
+    python bench/plan.py [--quick] [--only bytes] [--cases WORD ...] [--out FILE]
+
+bytes   bytes on the interfaces of real torch.distributed runs over gloo (plan_bytes.py); root and iproute2 are needed
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import plan_bytes
+from links_others import Failed
+from links_shaped import why_not
+from reporting import Row, load, show
+
+GROUPS: Final[dict[str, Callable[..., Iterator[Row]]]] = {"bytes": plan_bytes.rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a minute")
+    parser.add_argument("--only", choices=GROUPS)
+    parser.add_argument("--cases", nargs="+", default=[""], help="those whose names hold one of these")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if why := why_not():
+        raise SystemExit(f"bench/plan.py: {why}")
+    before = load()
+
+    def wanted(name: str) -> bool:
+        return any(word in name for word in given.cases)
+
+    for name in [given.only] if given.only else GROUPS:
+        try:
+            for row in GROUPS[name](wanted, is_quick=given.quick):
+                show("plan", row, before, given.out)
+        except Failed as error:
+            sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

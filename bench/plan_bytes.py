@@ -1,0 +1,153 @@
+"""Bytes that real torch.distributed runs over gloo put on their interfaces, against what `plan.parallel` foretells.
+
+Each rank has a network namespace and a link of its own, not shaped, of MTU 1500; segments leave one by one, so that the
+interface's counter sees every header as a wire would. Foretold is a rank's payload by the formulas, with TCP/IP headers
+and acknowledgements (`plan.parallel.wires`). Told is the largest relative difference over ranks and both directions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import plan_payloads
+from plan_group import Sizes, run
+from reporting import Row, at_most
+
+from farflung.plan.parallel import periodic, replicas, stages, wires
+from farflung.plan.parallel.collectives import Backend, Span
+from farflung.plan.parallel.replicas import Sharding
+from farflung.plan.parallel.shapes import Shape
+from farflung.plan.parallel.stages import Cutting
+from farflung.plan.parallel.terms import Load, Term
+
+GOAL: Final = 0.02
+FLOAT: Final = 4
+
+
+class Way(NamedTuple):
+    """What a rank sends and receives in a step: bytes of payload, and messages each way."""
+
+    sent: float
+    received: float
+    messages: float
+
+
+Expected = list[Way]
+Wanted = Callable[[str], bool]  # whether a case of this name is asked for
+
+
+class Case(NamedTuple):
+    """One way to train, on so many ranks."""
+
+    name: str
+    mode: str  # of bench/plan_worker.py
+    world: int
+    foretell: Callable[[Sizes, int], Expected]
+
+
+def _alike(terms: Iterable[Term], world: int) -> Expected:
+    load = Load(world, tuple(terms))
+    return [Way(load.sent, load.received, load.messages)] * world
+
+
+def _ddp(sizes: Sizes, world: int) -> Expected:
+    terms = replicas.replicated(FLOAT * sizes.parameters, Span(world), Sharding())
+    return _alike(terms, world)
+
+
+def _sharded(reshard: bool) -> Callable[[Sizes, int], Expected]:
+    def foretell(sizes: Sizes, world: int) -> Expected:
+        sharding = Sharding(3, reshard_after_forward=reshard, units=sizes.layers, backend=Backend.GLOO)
+        terms = replicas.replicated(FLOAT * sizes.parameters, Span(world), sharding)
+        return _alike(terms, world)
+
+    return foretell
+
+
+def _pipeline(sizes: Sizes, world: int) -> Expected:
+    """A rank in the middle hands on what it receives, both ways; the ends one way each."""
+    shape = Shape(sizes.layers, sizes.width, parameters=sizes.parameters, element=FLOAT)
+    forward, backward = stages.pipelined(shape, Cutting(world, sizes.micros), batch=sizes.batch)
+    inner = Way(forward.sent + backward.sent, forward.received + backward.received, 2 * forward.messages)
+    first = Way(forward.sent, backward.received, forward.messages)
+    last = Way(backward.sent, forward.received, backward.messages)
+    return [first, *([inner] * (world - 2)), last]
+
+
+def _diloco(sizes: Sizes, world: int) -> Expected:
+    term = periodic.averaged(sizes.parameters, Span(world), 1).expected
+    return _alike([term], world)
+
+
+def _sparse(length: float, world: int) -> Expected:
+    """Eight bytes each that tell lengths, and the payloads."""
+    terms = [periodic.sent(size, Span(world)).expected for size in (8.0, length)]
+    return _alike(terms, world)
+
+
+CASES: Final = (
+    Case("DDP, 2 ranks", "ddp", 2, _ddp),
+    Case("DDP, 4 ranks", "ddp", 4, _ddp),
+    Case("FSDP2, 2 ranks", "fsdp", 2, _sharded(True)),
+    Case("FSDP2, 4 ranks", "fsdp", 4, _sharded(True)),
+    Case("FSDP2, parameters kept, 4 ranks", "fsdp-kept", 4, _sharded(False)),
+    Case("GPipe, 4 ranks", "gpipe", 4, _pipeline),
+    Case("1F1B, 4 ranks", "1f1b", 4, _pipeline),
+    Case("DiLoCo, 4 ranks", "diloco", 4, _diloco),
+)
+KNOWN: Final = "top-k payloads gathered, lengths known"
+EXPECTED: Final = "top-k payloads gathered, lengths as expected"
+QUICK: Final = tuple(case for case in CASES if case.world == 2)
+
+
+def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
+    """A row a case: the worst relative difference between counted and foretold. Quick: fewer cases, fewer steps."""
+    for case in QUICK if is_quick else CASES:
+        if wanted(case.name):
+            sizes = sizes_of(case)
+            yield measured(
+                case.name, case.mode, case.foretell(sizes, case.world), sizes, 3 if is_quick else 10
+            )
+    if wanted(KNOWN):
+        yield _gathered(KNOWN, *plan_payloads.noise(), steps=20)
+    if not is_quick and wanted(EXPECTED):
+        yield _gathered(EXPECTED, *plan_payloads.real(), steps=200)
+
+
+def _gathered(name: str, payloads: list[bytes], length: float, steps: int) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        plan_payloads.store(payloads, Path(folder))
+        return measured(f"{name}, 4 ranks", "sparse", _sparse(length, 4), Sizes(payloads=folder), steps)
+
+
+def measured(name: str, mode: str, expected: Expected, sizes: Sizes, steps: int) -> Row:
+    """Runs a case and compares."""
+    foretold = np.array([(_wire(way), _wire(Way(way.received, way.sent, way.messages))) for way in expected])
+    seen = run(mode, len(expected), steps, sizes, is_split=True)
+    counted = np.array(list(zip(seen.sent, seen.received, strict=True)))
+    worst = float(np.abs(counted / foretold - 1).max())
+    against = (
+        f"{counted.max():,.0f} bytes counted, {foretold.max():,.0f} foretold, busiest rank and way a step"
+    )
+    return at_most(f"bytes: {name}", worst, "share off", GOAL, against)
+
+
+def _wire(way: Way) -> float:
+    return wires.counted(
+        way.sent,
+        way.received,
+        messages=way.messages,
+        head=wires.GLOO_HEAD,
+        acknowledged=wires.IN_BATCHES,
+    )
+
+
+def sizes_of(case: Case) -> Sizes:
+    """Large enough that messages' heads and the store's words are small beside what is counted."""
+    if case.mode in ("gpipe", "1f1b"):
+        return Sizes(batch=256)
+    return Sizes()

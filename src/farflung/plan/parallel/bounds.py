@@ -1,0 +1,57 @@
+"""Refuses what no cluster has: a count, an amount or a rate that is negative, missing, NaN or absurd, by its
+name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+
+
+def count(name: str, value: int, least: int = 1, most: int = limits.PLANNED_RANKS) -> int:
+    """`value`, a whole number from `least` to `most`; raises UsageError FF-PLAN-020."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise UsageError(
+            "FF-PLAN-020",
+            f"{name} cannot be {_shown(value)}",
+            cause=f"a whole number from {least:,} to {most:,} is needed",
+            hint=f"correct {name}",
+        )
+    return value
+
+
+def amount(
+    name: str, value: float, least: float = 0.0, most: float = limits.PLANNED_AMOUNT, *, above: bool = False
+) -> float:
+    """`value`, finite, from `least` to `most`; `above`: more than `least`. Raises UsageError FF-PLAN-021."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or not least <= value <= most or (above and value == least):
+        raise UsageError(
+            "FF-PLAN-021",
+            f"{name} cannot be {_shown(value)}",
+            cause=f"{'more than' if above else 'at least'} {least:g} and at most {most:g}",
+            hint=f"correct {name}",
+        )
+    return float(value)
+
+
+def matrix(name: str, rows: Sequence[Sequence[float]], side: int, most: float) -> None:
+    """Every entry off the diagonal of a `side` x `side` matrix lies in 0 to `most`; raises FF-PLAN-022, FF-PLAN-021."""
+    if len(rows) != side or any(len(row) != side for row in rows):
+        shape = f"{len(rows)} rows of {sorted({len(row) for row in rows})[:4]}"
+        raise UsageError(
+            "FF-PLAN-022",
+            f"{name} is no matrix of {side} x {side}",
+            cause=f"it has {shape}",
+            hint=f"give {name} a row and a column for each rank",
+        )
+    for at, row in enumerate(rows):
+        for to, value in enumerate(row):
+            if at != to:
+                amount(f"{name}[{at}][{to}]", value, most=most)
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:40]

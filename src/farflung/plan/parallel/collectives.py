@@ -1,0 +1,210 @@
+"""Bytes and messages of one collective: of a rank, of a hub where there is one, of all ranks, and across nodes.
+
+n ranks, a buffer of S bytes (of an all-gather: the gathered one; of payloads: k each):
+
+    all-reduce      ring           2 (n - 1)/n S each way    2 (n - 1) messages, the least there is in bytes
+                    tree           2 (n - 1)/n S, mean       2 ceil(log2 n), two trees with half of S each, pipelined
+                    direct         2 (n - 1)/n S             2 (n - 1), all at once: a sharded parameter server
+                    star           S each way; hub n S       2
+                    naive          (n - 1) S each way        n - 1: everybody sends all to all
+    reduce-scatter, all-gather     (n - 1)/n S               n - 1
+    payloads        gathered       (n - 1) k each way        n - 1; nothing can be summed on the way
+                    fanned out     k up, (n - 1) k down; relay n k in, n (n - 1) k out
+    all-to-all                     (n - 1)/n S               n - 1
+    broadcast       tree           S to each other rank      ceil(log2 n) at the root
+
+Sources: Patarasu & Yuan 2009 (the bound of all-reduce and the ring that meets it); Thakur, Rabenseifner & Gropp
+2005, sections 3 and 4; Sanders, Speck & Traeff 2009 (two trees); Yuan et al. 2022, section 3.1 (sharded parameter
+server). torch's gloo backend makes a reduce-scatter of an all-reduce and drops what is not its own (pytorch pull
+request 118911), so it moves twice as much.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.terms import Phase, Term, told
+
+RING_SOURCE = "Patarasu & Yuan 2009"
+TREE_SOURCE = "Sanders, Speck & Traeff 2009"
+DIRECT_SOURCE = "Yuan et al. 2022, section 3.1"
+STAR_SOURCE = "Li et al. 2014"
+MPI_SOURCE = "Thakur, Rabenseifner & Gropp 2005, section 4"
+GLOO_SOURCE = "pytorch pull request 118911"
+PLAIN_SOURCE = "counted"
+
+
+class Backend(StrEnum):
+    """Who moves the bytes: as few as can be (NCCL, MPI), or torch's gloo."""
+
+    IDEAL = "ideal"
+    GLOO = "gloo"
+
+
+class Algorithm(StrEnum):
+    """How an all-reduce goes."""
+
+    RING = "ring"
+    TREE = "tree"
+    DIRECT = "direct"
+    STAR = "star"
+    NAIVE = "naive"
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A group of ranks, and how it lies over nodes: the shares of ring hops, and of pairs, that leave a node."""
+
+    ranks: int
+    ring: float = 1.0
+    pairs: float = 1.0
+
+    def __post_init__(self) -> None:
+        bounds.count("ranks", self.ranks)
+        bounds.amount("ring", self.ring, most=1.0)
+        bounds.amount("pairs", self.pairs, most=1.0)
+
+
+class Volume(msgspec.Struct, frozen=True):
+    """Bytes of one collective. `hub`: what a server or relay takes and gives, (in, out)."""
+
+    sent: float
+    received: float
+    total: float
+    between: float
+    messages: int
+    formula: str
+    source: str
+    hub: tuple[float, float] = (0.0, 0.0)
+
+    def term(self, name: str, phase: Phase, source: str, times: float = 1.0, groups: float = 1.0) -> Term:
+        """So many of it a step in each of `groups` groups, for a reason that `source` gives."""
+        formula = self.formula if times == 1 else f"{times:g} x [{self.formula}]"
+        return Term(
+            name=name,
+            phase=phase,
+            sent=self.sent * times,
+            received=self.received * times,
+            total=self.total * times * groups,
+            between=self.between * times * groups,
+            messages=self.messages * times,
+            syncs=times if self.messages else 0.0,
+            formula=formula,
+            source=f"{source}; {self.source}",
+        )
+
+
+def span(ranks: int, stride: int = 1, node: int = 1) -> Span:
+    """Ranks 0, stride, 2 stride, ... of nodes of `node` ranks each, nodes filled in order. Raises FF-PLAN-020."""
+    bounds.count("ranks", ranks)
+    bounds.count("stride", stride)
+    bounds.count("node", node)
+    if ranks == 1:
+        return Span(1, 0.0, 0.0)
+    homes = [at * stride // node for at in range(ranks)]
+    hops = sum(homes[at] != homes[at - 1] for at in range(ranks))
+    shared: dict[int, int] = {}
+    for home in homes:
+        shared[home] = shared.get(home, 0) + 1
+    near = sum(one * (one - 1) for one in shared.values())
+    return Span(ranks, hops / ranks, 1.0 - near / (ranks * (ranks - 1)))
+
+
+def all_reduce(group: Span, size: float, algorithm: Algorithm = Algorithm.RING) -> Volume:
+    """A sum of `size` bytes that everybody then has. Raises UsageError FF-PLAN-021."""
+    n, bytes_ = group.ranks, bounds.amount("size", size)
+    if n == 1:
+        return _alone()
+    if algorithm is Algorithm.STAR:
+        text = f"S up and S down, the server n S: n = {n}, S = {told(bytes_)}"
+        moved = n * bytes_
+        return Volume(
+            bytes_, bytes_, 2 * moved, 2 * moved * group.pairs, 2, text, STAR_SOURCE, (moved, moved)
+        )
+    if algorithm is Algorithm.NAIVE:
+        return _even(group.pairs, n, (n - 1) * bytes_, n - 1, f"(n - 1) S: {_with(n, bytes_)}", PLAIN_SOURCE)
+    messages, share, source = {
+        Algorithm.RING: (2 * (n - 1), group.ring, RING_SOURCE),
+        Algorithm.TREE: (2 * (n - 1).bit_length(), group.ring, TREE_SOURCE),
+        Algorithm.DIRECT: (2 * (n - 1), group.pairs, DIRECT_SOURCE),
+    }[algorithm]
+    return _even(share, n, 2 * (n - 1) / n * bytes_, messages, f"2 (n - 1)/n S: {_with(n, bytes_)}", source)
+
+
+def reduce_scatter(group: Span, size: float, backend: Backend = Backend.IDEAL) -> Volume:
+    """A sum of `size` bytes of which everybody has its n-th."""
+    n, bytes_ = group.ranks, bounds.amount("size", size)
+    if n == 1:
+        return _alone()
+    if backend is Backend.GLOO:
+        text = f"2 (n - 1)/n S, as an all-reduce: {_with(n, bytes_)}"
+        return _even(group.ring, n, 2 * (n - 1) / n * bytes_, 2 * (n - 1), text, GLOO_SOURCE)
+    return _even(group.ring, n, (n - 1) / n * bytes_, n - 1, f"(n - 1)/n S: {_with(n, bytes_)}", RING_SOURCE)
+
+
+def all_gather(group: Span, size: float) -> Volume:
+    """`size` bytes, of which everybody had an n-th and then has all."""
+    n, bytes_ = group.ranks, bounds.amount("size", size)
+    if n == 1:
+        return _alone()
+    return _even(group.ring, n, (n - 1) / n * bytes_, n - 1, f"(n - 1)/n S: {_with(n, bytes_)}", RING_SOURCE)
+
+
+def all_to_all(group: Span, size: float) -> Volume:
+    """`size` bytes of everybody's own, an n-th for each."""
+    n, bytes_ = group.ranks, bounds.amount("size", size)
+    if n == 1:
+        return _alone()
+    return _even(group.pairs, n, (n - 1) / n * bytes_, n - 1, f"(n - 1)/n S: {_with(n, bytes_)}", MPI_SOURCE)
+
+
+def payloads(group: Span, size: float, *, is_fanned: bool = False) -> Volume:
+    """A payload of `size` bytes from each to each, which nobody on the way can sum up."""
+    n, bytes_ = group.ranks, bounds.amount("size", size)
+    if n == 1:
+        return _alone()
+    if not is_fanned:
+        text = f"(n - 1) k each way: n = {n}, k = {told(bytes_)}"
+        return _even(group.ring, n, (n - 1) * bytes_, n - 1, text, PLAIN_SOURCE)
+    text = f"k up, (n - 1) k down: n = {n}, k = {told(bytes_)}"
+    given, moved = (n - 1) * bytes_, n * n * bytes_  # what the relay sends counts, too
+    return Volume(bytes_, given, moved, moved, 1, text, PLAIN_SOURCE, (n * bytes_, n * given))
+
+
+def broadcast(group: Span, size: float) -> Volume:
+    """`size` bytes of one rank's to all, down a binomial tree. `sent`: by the root."""
+    n, bytes_ = group.ranks, bounds.amount("size", size)
+    if n == 1:
+        return _alone()
+    hops, total = (n - 1).bit_length(), (n - 1) * bytes_
+    text = f"S to each of n - 1: {_with(n, bytes_)}"
+    return Volume(hops * bytes_, bytes_, total, total * group.ring, hops, text, MPI_SOURCE)
+
+
+def check_dividing(what: str, whole: int, parts: str, by: int) -> None:
+    """Raises UsageError FF-PLAN-023 unless `by` parts divide the whole evenly."""
+    if whole % by:
+        raise UsageError(
+            "FF-PLAN-023",
+            f"{what} = {whole} cannot be cut by {parts} = {by}",
+            cause=f"{whole % by} are left over",
+            hint=f"choose {parts} so that it divides {what}",
+        )
+
+
+def _even(share: float, n: int, each: float, messages: int, formula: str, source: str) -> Volume:
+    total = n * each
+    bounds.amount("total", total, most=limits.PLANNED_AMOUNT)
+    return Volume(each, each, total, total * share, messages, formula, source)
+
+
+def _alone() -> Volume:
+    return Volume(0.0, 0.0, 0.0, 0.0, 0, "n = 1: nothing", PLAIN_SOURCE)
+
+
+def _with(n: int, size: float) -> str:
+    return f"n = {n}, S = {told(size)}"

@@ -1,0 +1,66 @@
+"""Context and expert parallelism: keys and values around a ring, tokens to their experts and back (P1).
+
+Ring attention over c ranks (Liu et al. 2023, section 3): each layer passes every block of keys and values to all
+others, (c - 1)/c x 2 b s h_kv e a rank forward; backward passes them again with their gradients, twice as much.
+
+Experts over e ranks (Lepikhin et al. 2020, section 3.2): each layer with experts sends tokens away and takes them
+back, two all-to-alls forward and two backward of (tokens of the rank) x k x h values, where each token goes to k
+experts.
+"""
+
+from __future__ import annotations
+
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.collectives import Span, all_gather, all_to_all, check_dividing
+from farflung.plan.parallel.shapes import Shape
+from farflung.plan.parallel.terms import Phase, Term
+
+RING_ATTENTION = "Liu et al. 2023, section 3"
+EXPERTS = "Lepikhin et al. 2020, section 3.2"
+_PAIR = 2  # keys and values
+_THERE_AND_BACK = 2
+
+
+def ring_attention(
+    shape: Shape,
+    group: Span,
+    *,
+    batch: int = 1,
+    micros: int = 1,
+    layers: int | None = None,
+    groups: float = 1.0,
+) -> tuple[Term, ...]:
+    """A step of one rank of `group`, each of which holds a part of every sequence of `shape.sequence` tokens."""
+    if group.ranks == 1:
+        return ()
+    check_dividing("sequence", shape.sequence, "context", group.ranks)
+    own = bounds.count("layers", shape.layers if layers is None else layers, most=shape.layers)
+    size = _PAIR * shape.share * shape.activation(batch)
+    times = own * bounds.count("micros", micros)
+    moved = all_gather(group, size)
+    return (
+        moved.term("keys and values", Phase.FORWARD, RING_ATTENTION, times, groups),
+        moved.term("keys, values, their gradients", Phase.BACKWARD, RING_ATTENTION, 2 * times, groups),
+    )
+
+
+def routed(
+    shape: Shape,
+    group: Span,
+    *,
+    tokens: float,
+    micros: int = 1,
+    layers: int | None = None,
+    groups: float = 1.0,
+) -> tuple[Term, ...]:
+    """A step of one rank with `tokens` tokens a micro-batch, which go evenly to `shape.chosen` experts each."""
+    if group.ranks == 1 or not shape.routed:
+        return ()
+    bounds.amount("tokens", tokens)
+    own = bounds.count("layers", shape.routed if layers is None else layers, least=0, most=shape.routed)
+    moved = all_to_all(group, tokens * shape.chosen * shape.hidden * shape.element)
+    times = _THERE_AND_BACK * own * bounds.count("micros", micros)
+    return (
+        moved.term("tokens to experts and back", Phase.FORWARD, EXPERTS, times, groups),
+        moved.term("their gradients, the same way", Phase.BACKWARD, EXPERTS, times, groups),
+    )

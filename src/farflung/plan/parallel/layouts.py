@@ -1,0 +1,158 @@
+"""A step of a mixed layout: which ranks form which groups, what each group sends, and what leaves a node (P1).
+
+Ranks are numbered with tensor innermost, then context, then data, pipeline outermost (Narayanan et al. 2021,
+section 3):
+
+    rank = ((stage x data + replica) x context + part) x tensor + slice
+
+Nodes hold `node` consecutive ranks. Gradients are summed over data x context, since parts of one sequence train the
+same weights; experts lie across `expert` of those ranks, and theirs over the rest. A group's bytes leave a node by
+the share of its ring's hops, or of its pairs, that do.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.collectives import Span, check_dividing, span
+from farflung.plan.parallel.context import ring_attention, routed
+from farflung.plan.parallel.replicas import Sharding, replicated
+from farflung.plan.parallel.shapes import Recompute, Shape
+from farflung.plan.parallel.stages import Changes, Cutting, pipelined
+from farflung.plan.parallel.tensors import embedding, tensor_parallel
+from farflung.plan.parallel.terms import Load, Term
+
+
+class Mesh(msgspec.Struct, frozen=True):
+    """How many ways each kind of parallelism cuts; `node`: ranks of one node. Raises FF-PLAN-020, FF-PLAN-023."""
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    node: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("data", "tensor", "pipeline", "context", "expert", "node"):
+            bounds.count(name, getattr(self, name))
+        bounds.count("ranks", self.ranks)
+        check_dividing("data x context", self.data * self.context, "expert", self.expert)
+
+    @property
+    def ranks(self) -> int:
+        """Cards of the whole mesh."""
+        return self.data * self.tensor * self.pipeline * self.context
+
+    def tensors(self) -> Span:
+        """Slices of a layer."""
+        return span(self.tensor, 1, self.node)
+
+    def contexts(self) -> Span:
+        """Parts of a sequence."""
+        return span(self.context, self.tensor, self.node)
+
+    def replicas(self) -> Span:
+        """Ranks that hold the same weights."""
+        return span(self.data * self.context, self.tensor, self.node)
+
+    def owners(self) -> Span:
+        """Ranks that hold the same experts."""
+        return span(self.data * self.context // self.expert, self.tensor * self.expert, self.node)
+
+    def experts(self) -> Span:
+        """Ranks that share the experts out among them."""
+        return span(self.expert, self.tensor, self.node)
+
+    def between_stages(self) -> float:
+        """Share of hops from one stage to the next that leave a node."""
+        if self.pipeline == 1:
+            return 0.0
+        stride = self.tensor * self.context * self.data
+        homes = [stage * stride // self.node for stage in range(self.pipeline)]
+        return sum(one != other for one, other in pairwise(homes)) / (self.pipeline - 1)
+
+
+class Training(msgspec.Struct, frozen=True):
+    """A step: `micros` micro-batches of `batch` sequences through each replica, and how it is done."""
+
+    batch: int = 1
+    micros: int = 1
+    virtual: int = 1
+    recompute: Recompute = Recompute.NONE
+    is_sequence_parallel: bool = False
+    is_scattered: bool = False
+    sharding: Sharding = Sharding()
+    changes: Changes | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "micros", "virtual"):
+            bounds.count(name, getattr(self, name))
+
+
+def load(shape: Shape, mesh: Mesh, training: Training) -> Load:
+    """All that a step of this layout sends. Raises UsageError FF-PLAN-020, -021, -023 (ways that do not divide)."""
+    check_dividing("layers", shape.layers, "pipeline x virtual", mesh.pipeline * training.virtual)
+    check_dividing("sequence", shape.sequence, "context", mesh.context)
+    check_dividing("routed", shape.routed, "pipeline", mesh.pipeline)
+    terms = (
+        *_gradients(shape, mesh, training),
+        *_inside_layers(shape, mesh, training),
+        *pipelined(
+            _part(shape, mesh),
+            Cutting(
+                mesh.pipeline,
+                training.micros,
+                training.virtual,
+                mesh.tensor,
+                training.is_scattered,
+                mesh.between_stages(),
+            ),
+            batch=training.batch,
+            changes=training.changes,
+            groups=mesh.ranks / mesh.pipeline,
+        ),
+    )
+    return Load(mesh.ranks, terms)
+
+
+def _part(shape: Shape, mesh: Mesh) -> Shape:
+    """What one rank of a context group sees of each sequence."""
+    return msgspec.structs.replace(shape, sequence=shape.sequence // mesh.context, parameters=shape.size)
+
+
+def _gradients(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
+    cut = mesh.tensor * mesh.pipeline
+    sharding = msgspec.structs.replace(training.sharding, accumulation=training.micros)
+    dense = (shape.size - shape.experts) * shape.element / cut
+    terms = replicated(dense, mesh.replicas(), sharding, cut)
+    if not shape.experts:
+        return terms
+    own = shape.experts * shape.element / cut / mesh.expert
+    more = replicated(own, mesh.owners(), sharding, cut * mesh.expert)
+    return terms + tuple(msgspec.structs.replace(term, name=f"experts: {term.name}") for term in more)
+
+
+def _inside_layers(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
+    part, layers = _part(shape, mesh), shape.layers // mesh.pipeline
+    batch, micros = training.batch, training.micros
+    tensors, slices = mesh.tensors(), mesh.ranks / mesh.tensor
+    heads = msgspec.structs.replace(shape, share=shape.share / mesh.tensor)
+    tokens = batch * part.sequence / (mesh.tensor if training.is_sequence_parallel else 1)
+    return (
+        *tensor_parallel(
+            part, tensors, batch=batch, micros=micros, layers=layers, recompute=training.recompute,
+            is_sequence_parallel=training.is_sequence_parallel, backend=training.sharding.backend, groups=slices,
+        ),
+        *embedding(part, tensors, batch=batch, micros=micros, groups=slices / mesh.pipeline),
+        *ring_attention(
+            heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, groups=mesh.ranks / mesh.context
+        ),
+        *routed(
+            part, mesh.experts(), tokens=tokens, micros=micros, layers=shape.routed // mesh.pipeline,
+            groups=mesh.ranks / mesh.expert,
+        ),
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""The other class of traffic, card to storage: training data to its readers, checkpoints out and back (P1, J1).
+
+    data         tokens x bytes a token, once an epoch: each reader its share, or all of it where all read all
+    checkpoint   P x (e + K) bytes: weights, and K of optimizer state (12 with Adam in mixed precision: Rajbhandari
+                 et al. 2020, section 3.1), written by the ranks that hold shares of it; their lines limit it, or
+                 the storage nodes', which also copy
+    restore      the same bytes to each replica
+
+A rate that training needs is bytes a step over seconds a step.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from farflung.core.units import Seconds
+from farflung.plan.links import Link
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.terms import Phase, Road, Term, told
+
+STATES = "Rajbhandari et al. 2020, section 3.1"
+COUNTED = "counted"
+ADAM = 12.0  # bytes a parameter: float32 weights, mean and square
+
+
+class Storage(msgspec.Struct, frozen=True):
+    """`nodes` alike with a line each, shared by all that read and write there; `copies` of what is written."""
+
+    nodes: int
+    link: Link
+    copies: int = 1
+
+    def __post_init__(self) -> None:
+        bounds.count("nodes", self.nodes)
+        bounds.count("copies", self.copies, most=self.nodes)
+
+
+def epoch(tokens: float, width: float, readers: int, *, is_shared: bool = True) -> Term:
+    """One pass over `tokens` tokens of `width` bytes by `readers`; not shared: everybody reads all of them."""
+    bounds.amount("tokens", tokens)
+    bounds.amount("width", width, most=1e9)
+    bounds.count("readers", readers)
+    size = tokens * width
+    each = size / readers if is_shared else size
+    split = f" / {readers} readers" if is_shared else f", by each of {readers}"
+    return _term(
+        "training data", each, each * readers, f"{tokens:.4g} tokens x {width:g} B = {told(size)}{split}"
+    )
+
+
+def batch(sequences: int, sequence: int, width: float, readers: int) -> Term:
+    """One step's data, of all replicas together `sequences` of `sequence` tokens."""
+    bounds.count("sequences", sequences)
+    bounds.count("sequence", sequence, most=1 << 24)
+    return epoch(float(sequences * sequence), width, readers)
+
+
+def checkpoint_bytes(parameters: float, element: float = 2.0, optimizer: float = ADAM) -> float:
+    """Bytes of a checkpoint that training can go on from."""
+    bounds.amount("parameters", parameters)
+    bounds.amount("element", element, most=16.0)
+    bounds.amount("optimizer", optimizer, most=64.0)
+    return parameters * (element + optimizer)
+
+
+def checkpoint(size: float, writers: int) -> Term:
+    """`size` bytes written by so many ranks, an even share each."""
+    bounds.amount("size", size)
+    bounds.count("writers", writers)
+    return _term("checkpoint", size / writers, size, f"{told(size)} / {writers} writers")
+
+
+def writing(size: float, writers: int, link: Link, storage: Storage) -> Seconds:
+    """Seconds until a checkpoint is stored: the slower of the writers' lines and the storage nodes'."""
+    term = checkpoint(size, writers)
+    inward = 8.0 * size * storage.copies / (storage.nodes * storage.link.down)
+    copied = 8.0 * size * (storage.copies - 1) / (storage.nodes * storage.link.up)
+    way = (link.round_trip + storage.link.round_trip) / 2
+    return Seconds(max(8.0 * term.sent / link.up, inward, copied) + way)
+
+
+def restoring(size: float, replicas: int, readers: int, link: Link, storage: Storage) -> Seconds:
+    """Seconds until each of `replicas`, of `readers` ranks each, has all of it."""
+    term = checkpoint(size, bounds.count("readers", readers))
+    total = size * bounds.count("replicas", replicas)
+    outward = 8.0 * total / (storage.nodes * storage.link.up)
+    way = (link.round_trip + storage.link.round_trip) / 2
+    return Seconds(max(8.0 * term.sent / link.down, outward) + way)
+
+
+def needed_rate(size: float, seconds: float) -> float:
+    """Bit/s that bring `size` bytes in the time of a step, so that training does not wait for data."""
+    return 8.0 * bounds.amount("size", size) / bounds.amount("seconds", seconds, above=True)
+
+
+def _term(name: str, each: float, total: float, formula: str) -> Term:
+    source = STATES if name == "checkpoint" else COUNTED
+    return Term(
+        name, Phase.UPDATE if name == "checkpoint" else Phase.FORWARD, each, each, total, total, 1.0, 1.0,
+        formula, source, Road.STORAGE,
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Tensor parallelism: sums of activations inside each layer, forward and backward (P1).
+
+A layer of a micro-batch sums b s h e bytes over its t ranks twice forward and twice backward (Shoeybi et al. 2019,
+section 3). Backward sums gradients of activations, never of weights. With sequence parallelism each sum is a
+reduce-scatter and an all-gather, as many bytes (Korthikanti et al. 2022, section 4.2.2); inputs of which a rank
+keeps its share only are gathered once more backward for the two column-wise products, beside the computation (the
+same). Full recomputation repeats the forward sums; selective recomputation repeats attention, which sums nothing
+(section 5).
+"""
+
+from __future__ import annotations
+
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.collectives import Backend, Span, Volume, all_gather, all_reduce, reduce_scatter
+from farflung.plan.parallel.shapes import Recompute, Shape
+from farflung.plan.parallel.terms import Phase, Term
+
+MEGATRON = "Shoeybi et al. 2019, section 3"
+SEQUENCE = "Korthikanti et al. 2022, section 4.2.2"
+RECOMPUTED = "Korthikanti et al. 2022, section 5"
+SUMS = 2  # a layer, each way: attention and the block behind it
+
+
+def tensor_parallel(
+    shape: Shape,
+    group: Span,
+    *,
+    batch: int = 1,
+    micros: int = 1,
+    layers: int | None = None,
+    recompute: Recompute = Recompute.NONE,
+    is_sequence_parallel: bool = False,
+    backend: Backend = Backend.IDEAL,
+    groups: float = 1.0,
+) -> tuple[Term, ...]:
+    """A step of one rank with `layers` layers (all, unless told) and `micros` micro-batches of `batch` sequences."""
+    if group.ranks == 1:
+        return ()
+    own = bounds.count("layers", shape.layers if layers is None else layers, most=shape.layers)
+    sums = SUMS * own * bounds.count("micros", micros)
+    size = shape.activation(batch)
+    if not is_sequence_parallel:
+        whole, source = {"sums of activations": all_reduce(group, size)}, MEGATRON
+    else:
+        parts = {"gathered": all_gather(group, size), "summed": reduce_scatter(group, size, backend)}
+        whole, source = {f"activations, {name}": moved for name, moved in parts.items()}, SEQUENCE
+    terms = [*_terms(whole, Phase.FORWARD, source, sums, groups)]
+    if recompute is Recompute.FULL:
+        again = {f"{name}, recomputed": moved for name, moved in whole.items()}
+        terms += _terms(again, Phase.BACKWARD, RECOMPUTED, sums, groups)
+    back = {name.replace("activations", "their gradients"): moved for name, moved in whole.items()}
+    terms += _terms(back, Phase.BACKWARD, source, sums, groups)
+    if is_sequence_parallel:
+        inputs = {"activations, gathered again for weights": all_gather(group, size)}
+        terms += _terms(inputs, Phase.BACKWARD, SEQUENCE, sums, groups)
+    return tuple(terms)
+
+
+def embedding(
+    shape: Shape, group: Span, *, batch: int = 1, micros: int = 1, groups: float = 1.0
+) -> tuple[Term, ...]:
+    """What a vocabulary cut over the ranks adds: rows looked up are summed, and so is the gradient of the last layer's
+    output (Shoeybi et al. 2019, section 3). The loss itself adds b s numbers, left out.
+    """
+    if group.ranks == 1 or not shape.vocabulary:
+        return ()
+    moved = all_reduce(group, shape.activation(batch))
+    return (
+        moved.term("rows of the vocabulary", Phase.FORWARD, MEGATRON, micros, groups),
+        moved.term("gradient of the last output", Phase.BACKWARD, MEGATRON, micros, groups),
+    )
+
+
+def _terms(
+    moved: dict[str, Volume], phase: Phase, source: str, times: int, groups: float
+) -> tuple[Term, ...]:
+    return tuple(one.term(name, phase, source, times, groups) for name, one in moved.items())

@@ -1,0 +1,132 @@
+"""How a plan states traffic: terms with bytes, synchronisations, formula and source, and loads that add them up
+(P1).
+
+A term tells the busiest rank's bytes each way, because a link must carry them, and those of all ranks together,
+because somebody pays for them; of the latter, what leaves a node. Forward and backward are kept apart. An epoch is
+a step's load times its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from farflung.core.units import format_count
+
+_SIZES: Final = (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+class Phase(StrEnum):
+    """When it is sent."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"  # after the last gradient: the optimizer's, or a round's exchange
+
+
+class Road(StrEnum):
+    """The two classes of traffic."""
+
+    CARDS = "card to card"
+    STORAGE = "card to storage"
+
+
+class Term(msgspec.Struct, frozen=True):
+    """One reason to send, of one step. Bytes; fractions are those of rarer steps, spread."""
+
+    name: str
+    phase: Phase
+    sent: float  # by the busiest rank
+    received: float
+    total: float  # sent by all ranks
+    between: float  # of `total`, what leaves a node
+    messages: float  # that the busiest rank sends, one after another
+    syncs: float  # collectives, or hand-overs, that it takes part in
+    formula: str  # with its numbers
+    source: str
+    road: Road = Road.CARDS
+
+    def times(self, factor: float) -> Term:
+        """The same, so many times."""
+        return msgspec.structs.replace(
+            self,
+            sent=self.sent * factor,
+            received=self.received * factor,
+            total=self.total * factor,
+            between=self.between * factor,
+            messages=self.messages * factor,
+            syncs=self.syncs * factor,
+        )
+
+
+class Load(msgspec.Struct, frozen=True):
+    """All terms of a step (or of an epoch) on so many ranks.
+
+    Each term's busiest rank may be another one: where stages differ, sums over terms are upper bounds.
+    """
+
+    ranks: int
+    terms: tuple[Term, ...]
+
+    def of(self, *, phase: Phase | None = None, road: Road | None = None) -> Load:
+        """The terms of one phase, or of one class of traffic."""
+        kept = (
+            term
+            for term in self.terms
+            if (phase is None or term.phase is phase) and (road is None or term.road is road)
+        )
+        return Load(self.ranks, tuple(kept))
+
+    def times(self, factor: float) -> Load:
+        """So many steps: an epoch's load is a step's times its steps."""
+        return Load(self.ranks, tuple(term.times(factor) for term in self.terms))
+
+    @property
+    def sent(self) -> float:
+        """Bytes up the busiest rank's link."""
+        return sum(term.sent for term in self.terms)
+
+    @property
+    def received(self) -> float:
+        """Bytes down the busiest rank's link."""
+        return sum(term.received for term in self.terms)
+
+    @property
+    def total(self) -> float:
+        """Bytes that all ranks send."""
+        return sum(term.total for term in self.terms)
+
+    @property
+    def between(self) -> float:
+        """Bytes of all ranks that leave a node."""
+        return sum(term.between for term in self.terms)
+
+    @property
+    def messages(self) -> float:
+        """Messages of the busiest rank."""
+        return sum(term.messages for term in self.terms)
+
+    @property
+    def syncs(self) -> float:
+        """How often the busiest rank waits for others."""
+        return sum(term.syncs for term in self.terms)
+
+
+def explained(terms: Iterable[Term]) -> tuple[str, ...]:
+    """Each term as a line with its formula, numbers and source: what `--explain` shows."""
+    return tuple(
+        f"{term.name} ({term.phase}): {told(term.sent)} a rank, {told(term.total)} in all,"
+        f" {format_count(term.syncs)} synchronisations; {term.formula} [{term.source}]"
+        for term in terms
+    )
+
+
+def told(size: float) -> str:
+    """Bytes in four digits, up to exabytes: `348.9 PB`."""
+    for name, scale in _SIZES:
+        if abs(size) >= scale:
+            return f"{size / scale:.4g} {name}"
+    return f"{size:.4g} B"

@@ -1,0 +1,233 @@
+"""What a step of a mixed layout sends, against ranks that are listed one by one."""
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core.errors import UsageError
+from farflung.plan.parallel import layouts, replicas, stages, tensors
+from farflung.plan.parallel.collectives import Backend, Span
+from farflung.plan.parallel.context import ring_attention, routed
+from farflung.plan.parallel.layouts import Mesh, Training
+from farflung.plan.parallel.replicas import PlusPlus, Sharding
+from farflung.plan.parallel.shapes import Recompute, Shape
+from farflung.plan.parallel.stages import Changes, Cutting
+from farflung.plan.parallel.terms import Load, Phase, Road, explained
+
+MODEL = Shape(layers=24, hidden=256, sequence=64, parameters=24e6)
+SIZE = 2 * 24e6
+powers = st.sampled_from([1, 2, 4])
+
+
+def total(terms: object) -> float:
+    return Load(1, tuple(terms)).sent  # type: ignore[arg-type]
+
+
+@given(st.integers(2, 64), st.integers(1, 8))
+def test_full_sharding_moves_half_as_much_again_for_any_number_of_ranks(count: int, micros: int) -> None:
+    group = Span(count)
+    whole, one, two, three = (total(replicas.replicated(SIZE, group, Sharding(stage))) for stage in range(4))
+    assert whole == pytest.approx(one) == pytest.approx(two)
+    assert three == pytest.approx(1.5 * whole)
+    often = {
+        stage: total(replicas.replicated(SIZE, group, Sharding(stage, accumulation=micros))) / (whole / 2)
+        for stage in range(4)
+    }
+    assert often == {
+        0: pytest.approx(2), 1: pytest.approx(2), 2: pytest.approx(micros + 1), 3: pytest.approx(3 * micros),
+    }  # fmt: skip
+
+
+@given(st.integers(2, 64), st.integers(1, 8), st.integers(1, 9))
+def test_what_is_kept_or_summed_first_is_not_sent(count: int, micros: int, units: int) -> None:
+    def sent(**changes: object) -> float:
+        sharding = Sharding(3, accumulation=micros, units=units, **changes)  # type: ignore[arg-type]
+        return total(replicas.replicated(SIZE, Span(count), sharding)) / ((count - 1) / count * SIZE)
+
+    assert sent(reshard_after_forward=False) == pytest.approx(2 * micros)
+    assert sent(reduce_each=False) == pytest.approx(2 * micros + 1)
+    assert sent(reshard_after_forward=False, reduce_each=False) == pytest.approx(micros + 1)
+    assert sent(backend=Backend.GLOO) == pytest.approx(4 * micros)
+
+
+def test_units_are_gathered_one_by_one() -> None:
+    few, many = (replicas.replicated(SIZE, Span(4), Sharding(3, units=units)) for units in (1, 24))
+    assert total(few) == pytest.approx(total(many))
+    assert (Load(4, few).syncs, Load(4, many).syncs) == (3, 72)
+    assert Load(4, many).messages == 72 * 3
+
+
+def test_quantised_sharding_sends_a_quarter_between_nodes() -> None:
+    load = Load(384, replicas.plus_plus(1e9, nodes=24, node=16))
+    plain = replicas.replicated(2e9, layouts.Mesh(data=384, node=16).replicas(), Sharding(3))
+    assert load.between / 24 / 2e9 == pytest.approx(0.75, rel=0.03)
+    assert Load(384, plain).between / load.between == pytest.approx(4, rel=0.03)
+    with_scales = Load(384, replicas.plus_plus(1e9, 24, 16, PlusPlus(block=256)))
+    assert 1 < with_scales.between / load.between < 1.04
+
+
+def test_tensor_parallel_sums_activations_four_times_a_layer() -> None:
+    """8 b s h (t - 1)/t values a layer and micro-batch (Narayanan et al. 2021, section 3.2)."""
+    group, count = Span(8), 8
+    one = 8 * MODEL.sequence * MODEL.hidden * (count - 1) / count * MODEL.layers * MODEL.element
+    plain = tensors.tensor_parallel(MODEL, group)
+    assert total(plain) == pytest.approx(one)
+    assert Load(8, plain).syncs == 4 * MODEL.layers
+    full = tensors.tensor_parallel(MODEL, group, recompute=Recompute.FULL)
+    assert total(full) == pytest.approx(1.5 * one)
+    assert total(tensors.tensor_parallel(MODEL, group, recompute=Recompute.SELECTIVE)) == total(plain)
+    assert Load(8, full).of(phase=Phase.FORWARD).sent == Load(8, plain).of(phase=Phase.FORWARD).sent
+
+
+def test_sequence_parallel_sends_as_much_but_for_inputs_gathered_again() -> None:
+    plain = Load(8, tensors.tensor_parallel(MODEL, Span(8)))
+    cut = Load(8, tensors.tensor_parallel(MODEL, Span(8), is_sequence_parallel=True))
+    assert cut.of(phase=Phase.FORWARD).sent == pytest.approx(plain.of(phase=Phase.FORWARD).sent)
+    assert cut.of(phase=Phase.BACKWARD).sent == pytest.approx(1.5 * plain.of(phase=Phase.BACKWARD).sent)
+
+
+@given(st.integers(2, 9), st.integers(1, 6), st.integers(1, 3), powers, st.booleans())
+def test_a_pipeline_hands_over_at_each_cut(
+    count: int, micros: int, virtual: int, tensor: int, is_scattered: bool
+) -> None:
+    cutting = Cutting(count, micros, virtual, tensor, is_scattered)
+    terms = stages.pipelined(MODEL, cutting, groups=tensor)
+    handed = Load(count, terms[:2])
+    whole = MODEL.activation(1) * micros * (count * virtual - 1) * 2
+    assert handed.total == pytest.approx(whole * (1 if is_scattered else tensor))
+    gathered = Load(count, terms[2:])
+    expected = whole * (tensor - 1) if is_scattered else 0.0  # each of t ranks lacks (t - 1)/t
+    assert gathered.total == pytest.approx(expected)
+    assert gathered.between == 0.0
+
+
+def test_changes_of_activations_take_their_bits() -> None:
+    cutting = Cutting(4, 8)
+    plain = stages.pipelined(MODEL, cutting)
+    few = stages.pipelined(MODEL, cutting, changes=Changes(4, 8))
+    assert [a.sent / b.sent for a, b in zip(few, plain, strict=True)] == [
+        pytest.approx(4 / 16),
+        pytest.approx(8 / 16),
+    ]
+    scaled = stages.pipelined(MODEL, cutting, changes=Changes(4, 8, block=64))
+    assert scaled[0].sent / plain[0].sent == pytest.approx((4 + 0.25) / 16)
+    assert stages.cache_bytes(MODEL, 1000, 3) == 1000 * 64 * 256 * 2 * 3
+
+
+def test_keys_and_values_go_around_once_forward_and_twice_backward() -> None:
+    grouped = Shape(layers=24, hidden=256, sequence=64, share=0.25)
+    forward, backward = ring_attention(grouped, Span(4), batch=2)
+    assert forward.sent == pytest.approx(24 * 3 / 4 * 2 * 2 * 64 * 256 * 0.25 * 2)
+    assert backward.sent == pytest.approx(2 * forward.sent)
+
+
+def test_tokens_go_to_their_experts_and_back_both_ways() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, routed=12, chosen=2)
+    forward, backward = routed(shape, Span(8), tokens=64.0)
+    assert forward.sent == backward.sent == pytest.approx(12 * 2 * 7 / 8 * 64 * 2 * 256 * 2)
+    assert forward.syncs == 24
+
+
+def listed(mesh: Mesh) -> dict[str, list[list[int]]]:
+    """Every group of a mesh as lists of ranks, from the numbering alone."""
+    groups: dict[str, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for rank in range(mesh.ranks):
+        rest, tensor = divmod(rank, mesh.tensor)
+        rest, part = divmod(rest, mesh.context)
+        stage, replica = divmod(rest, mesh.data)
+        groups["tensor"][stage, replica, part].append(rank)
+        groups["replicas"][stage, tensor].append(rank)
+        groups["context"][stage, replica, tensor].append(rank)
+        groups["chain"][replica, part, tensor].append(rank)
+    return {name: list(found.values()) for name, found in groups.items()}
+
+
+def crossing(ranks: list[int], node: int, *, is_ring: bool) -> float:
+    hops = list(zip(ranks, ranks[1:] + (ranks[:1] if is_ring else []), strict=False))
+    if len(ranks) == 1 or not hops:
+        return 0.0
+    return sum(a // node != b // node for a, b in hops) / len(hops)
+
+
+@given(powers, powers, powers, powers, st.sampled_from([1, 2, 4, 8]), st.integers(1, 3))
+@settings(max_examples=80)
+def test_a_mixed_step_is_the_sum_of_its_groups(
+    data: int, tensor: int, pipeline: int, context: int, node: int, micros: int
+) -> None:
+    mesh = Mesh(data, tensor, pipeline, context, node=node)
+    load = layouts.load(MODEL, mesh, Training(batch=2, micros=micros))
+    groups = listed(mesh)
+    act = 2 * MODEL.sequence / context * MODEL.hidden * 2
+    own = MODEL.size * 2 / tensor / pipeline
+    layers = MODEL.layers / pipeline
+    each = {
+        "replicas": lambda n: 2 * (n - 1) * own,
+        "tensor": lambda n: 4 * 2 * (n - 1) * act * layers * micros,
+        "context": lambda n: 3 * (n - 1) * 2 * act * context / tensor * layers * micros,
+        "chain": lambda n: 2 * (n - 1) * act * micros,
+    }
+    whole = {name: sum(each[name](len(one)) for one in groups[name]) for name in each}
+    assert load.total == pytest.approx(sum(whole.values()))
+    leaving = sum(
+        each[name](len(one)) * crossing(one, node, is_ring=name != "chain")
+        for name in each
+        for one in groups[name]
+    )
+    assert load.between == pytest.approx(leaving)
+
+
+def test_experts_are_summed_among_those_that_hold_them() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, parameters=24e6, experts=16e6, routed=24)
+    load = layouts.load(shape, Mesh(data=8, expert=4), Training())
+    names = {term.name: term for term in load.terms}
+    assert names["gradients"].sent == pytest.approx(2 * 7 / 8 * 8e6 * 2)
+    assert names["experts: gradients"].sent == pytest.approx(2 * 1 / 2 * 16e6 * 2 / 4)
+
+
+def test_an_epoch_is_its_steps_and_storage_is_apart() -> None:
+    step = layouts.load(MODEL, Mesh(data=4), Training())
+    assert step.times(1000).sent == pytest.approx(1000 * step.sent)
+    assert step.of(road=Road.STORAGE).sent == 0
+    assert step.of(road=Road.CARDS).sent == step.sent
+
+
+def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
+    mesh = Mesh(data=4, tensor=2, pipeline=2, context=2, node=8)
+    shape = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000)
+    load = layouts.load(shape, mesh, Training(is_scattered=True, sharding=Sharding(3)))
+    assert len(load.terms) > 8
+    for term, line in zip(load.terms, explained(load.terms), strict=True):
+        assert term.name in line
+        assert term.source in line
+        assert any(character.isdigit() for character in term.formula)
+        assert "19" in term.source or "20" in term.source
+
+
+@pytest.mark.parametrize(
+    ("code", "call"),
+    [
+        ("FF-PLAN-020", lambda: Mesh(data=0)),
+        ("FF-PLAN-020", lambda: Mesh(data=1 << 12, tensor=1 << 12)),
+        ("FF-PLAN-020", lambda: Training(micros=-1)),
+        ("FF-PLAN-020", lambda: Sharding(stage=4)),
+        ("FF-PLAN-020", lambda: Shape(layers=0, hidden=8)),
+        ("FF-PLAN-020", lambda: Shape(layers=2, hidden=8, routed=3)),
+        ("FF-PLAN-020", lambda: Changes(forward=0)),
+        ("FF-PLAN-020", lambda: tensors.tensor_parallel(MODEL, Span(2), layers=25)),
+        ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, parameters=float("nan"))),
+        ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, share=2.0)),
+        ("FF-PLAN-021", lambda: replicas.plus_plus(-1.0, 2, 2)),
+        ("FF-PLAN-021", lambda: stages.cache_bytes(MODEL, float("inf"))),
+        ("FF-PLAN-023", lambda: Mesh(data=6, expert=4)),
+        ("FF-PLAN-023", lambda: layouts.load(MODEL, Mesh(pipeline=5), Training())),
+        ("FF-PLAN-023", lambda: layouts.load(MODEL, Mesh(context=3), Training())),
+        ("FF-PLAN-023", lambda: layouts.load(MODEL, Mesh(pipeline=8), Training(virtual=2))),
+        ("FF-PLAN-023", lambda: ring_attention(MODEL, Span(3))),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(code: str, call: object) -> None:
+    with pytest.raises(UsageError) as error:
+        call()  # type: ignore[operator]
+    assert error.value.code == code
