@@ -1,8 +1,9 @@
 """What `farflung.plan.parallel` foretells, beside what happens.
 
-    python bench/plan.py [--quick] [--only bytes] [--cases WORD ...] [--out FILE]
+    python bench/plan.py [--quick] [--only bytes|steps] [--cases WORD ...] [--out FILE]
 
 bytes   bytes on the interfaces of real torch.distributed runs over gloo (plan_bytes.py); root and iproute2 are needed
+steps   seconds of their steps on shaped links (plan_steps.py), the same
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import plan_bytes
+import plan_steps
 from links_others import Failed
 from links_shaped import why_not
 from reporting import Row, load, show
 
-GROUPS: Final[dict[str, Callable[..., Iterator[Row]]]] = {"bytes": plan_bytes.rows}
+GROUPS: Final[dict[str, Callable[..., Iterator[Row]]]] = {"bytes": plan_bytes.rows, "steps": plan_steps.rows}
 
 
 def main() -> None:
