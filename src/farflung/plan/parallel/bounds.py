@@ -36,6 +36,17 @@ def amount(
     return float(value)
 
 
+def dividing(what: str, whole: int, parts: str, by: int) -> None:
+    """Raises UsageError FF-PLAN-023 unless `by` parts divide the whole evenly."""
+    if whole % by:
+        raise UsageError(
+            "FF-PLAN-023",
+            f"{what} = {whole} cannot be cut by {parts} = {by}",
+            cause=f"{whole % by} are left over",
+            hint=f"choose {parts} so that it divides {what}",
+        )
+
+
 def matrix(name: str, rows: Sequence[Sequence[float]], side: int, most: float) -> None:
     """Every entry off the diagonal of a `side` x `side` matrix lies in 0 to `most`; raises FF-PLAN-022, FF-PLAN-021."""
     if len(rows) != side or any(len(row) != side for row in rows):
