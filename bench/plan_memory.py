@@ -17,7 +17,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ from farflung.train.gauge.measure import Make, Subject, measure, observed
 
 ROWS: Final = {"gpt2": 8, "llama": 12, "vit": 64, "resnet": 128, "t5": 12, "moe": 8}
 FEW: Final = 4
+QUICK_PEAKS: Final = ("llama",)
 STEPS: Final = 3
 THRESHOLD: Final = "65536"
 CLOSED: Final = {  # those that the closed form knows, and how they are written
@@ -95,17 +96,19 @@ def held(subject: Subject) -> int:
     return size
 
 
-def memory(quick: bool) -> Iterator[Row]:
-    """All cases of memory."""
+def rows(wanted: Callable[[str], bool], *, is_quick: bool) -> Iterator[Row]:
+    """All cases of memory, or those of the modules that are wanted."""
     torch.set_num_threads(1)
-    for name, rows in ROWS.items():
-        count = FEW if quick else rows
+    for name, whole in ROWS.items():
+        if not wanted(name):
+            continue
+        count = FEW if is_quick else whole
         found = measure(make_of(name), count, [Recompute.NONE])
         yield from activations(name, count, found)
-        if not quick:
+        if not is_quick:
             yield from recomputed(name, count)
-        if not quick or name in ("llama", "resnet"):
-            yield from peaks(name, rows, found if rows == count else measure(make_of(name), rows, [Recompute.NONE]))
+        if not is_quick or name in QUICK_PEAKS:
+            yield from peaks(name, count, found)
 
 
 def activations(name: str, rows: int, found: Traced) -> Iterator[Row]:

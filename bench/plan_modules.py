@@ -99,7 +99,7 @@ def rotary(x_BHTK: Tensor) -> Tensor:
 
 
 class Grouped(nn.Module):
-    """Causal attention with rotary positions; `keys` heads of keys and values serve all queries (Ainslie et al. 2023)."""
+    """Causal attention, rotary positions; `keys` heads of keys and values serve all queries (Ainslie et al. 2023)."""
 
     def __init__(self, width: int, heads: int, keys: int) -> None:
         super().__init__()

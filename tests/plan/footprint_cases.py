@@ -1,7 +1,7 @@
-"""What others published about the memory of training, by source, and what this planner says of the same: (printed, ours).
+"""What others published about the memory of training, by source, and what this planner says of the same.
 
-Printed figures are given as strings, so that the digits that were printed are known. GB are 10^9 bytes, GiB 2^30; where a
-source prints GB and means GiB (DeepSpeed), it stands as GiB.
+Printed figures are given as strings, so that the digits that were printed are known. GB are 10^9 bytes, GiB 2^30;
+where a source prints GB and means GiB (DeepSpeed), it stands as GiB.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def deepspeeds() -> list[Case]:
 
 
 def korthikanti() -> list[Case]:
-    """Korthikanti et al. 2022, section 5; FLOP from Narayanan et al. 2021, equation 3, with and without recomputation."""
+    """Korthikanti et al. 2022, table 2 and section 5."""
     found = []
     for name, width, heads, scores, saved in (
         ("GPT-3", 12_288, 96, "80", "70"),
