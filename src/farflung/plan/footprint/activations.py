@@ -113,7 +113,7 @@ def edges(load: Load, width: int, vocabulary: int) -> tuple[Part, Part]:
 
 
 def kept(load: Load, model: Transformer) -> Part:
-    """One layer of `model` as it is written today: attention fused or eager, gated or not, masks if there is dropout."""
+    """One layer of `model` as it is written today: fused or eager attention, gated or not, masks where it drops out."""
     h, f, t, spread = model.width, model.wide, load.tensor, load.spread
     whole = 4.0 * h  # norms' inputs and what they give
     inside = h * 2 + 2 * model.narrow + (4 if model.is_gated else 2) * f * max(1, model.chosen)
