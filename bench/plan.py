@@ -1,8 +1,10 @@
-"""What `farflung.plan.parallel` foretells, beside what happens.
+"""What plans foretell of traffic and memory (farflung.plan), beside what happens.
 
-    python bench/plan.py [--quick] [--only bytes] [--cases WORD ...] [--out FILE]
+    python bench/plan.py [--quick] [--only bytes|steps|memory] [--cases WORD ...] [--out FILE]
 
 bytes   bytes on the interfaces of real torch.distributed runs over gloo (plan_bytes.py); root and iproute2 are needed
+steps   seconds of their steps on shaped links (plan_steps.py), the same
+memory  activations of six modules, and resident memory of processes that train them (plan_memory.py)
 """
 
 from __future__ import annotations
@@ -14,11 +16,18 @@ from pathlib import Path
 from typing import Final
 
 import plan_bytes
+import plan_memory
+import plan_steps
 from links_others import Failed
 from links_shaped import why_not
 from reporting import Row, load, show
 
-GROUPS: Final[dict[str, Callable[..., Iterator[Row]]]] = {"bytes": plan_bytes.rows}
+GROUPS: Final[dict[str, Callable[..., Iterator[Row]]]] = {
+    "bytes": plan_bytes.rows,
+    "steps": plan_steps.rows,
+    "memory": plan_memory.rows,
+}
+ALONE: Final = frozenset({"memory"})  # groups that need no lines
 
 
 def main() -> None:
@@ -30,14 +39,15 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=[""], help="those whose names hold one of these")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    if why := why_not():
+    names = [given.only] if given.only else list(GROUPS)
+    if not ALONE.issuperset(names) and (why := why_not()):
         raise SystemExit(f"bench/plan.py: {why}")
     before = load()
 
     def wanted(name: str) -> bool:
         return any(word in name for word in given.cases)
 
-    for name in [given.only] if given.only else GROUPS:
+    for name in names:
         try:
             for row in GROUPS[name](wanted, is_quick=given.quick):
                 show("plan", row, before, given.out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -119,9 +120,16 @@ def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
 
 
 def _gathered(name: str, payloads: list[bytes], length: float, steps: int) -> Row:
+    with gathering(payloads) as sizes:
+        return measured(f"{name}, 4 ranks", "sparse", _sparse(length, 4), sizes, steps)
+
+
+@contextmanager
+def gathering(payloads: list[bytes]) -> Iterator[Sizes]:
+    """What tells ranks where these payloads lie."""
     with tempfile.TemporaryDirectory() as folder:
         plan_payloads.store(payloads, Path(folder))
-        return measured(f"{name}, 4 ranks", "sparse", _sparse(length, 4), Sizes(payloads=folder), steps)
+        yield Sizes(payloads=folder)
 
 
 def measured(name: str, mode: str, expected: Expected, sizes: Sizes, steps: int) -> Row:

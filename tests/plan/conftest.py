@@ -1,4 +1,4 @@
-"""What the tests of this folder share, and the ledger's committee, against what plans are held."""
+"""Makes importable what tests of this folder share, and the ledger's committee in virtual time."""
 
 from __future__ import annotations
 

@@ -11,7 +11,10 @@ from farflung.core.errors import UsageError
 from farflung.core.units import Seconds
 from farflung.plan.links import Link
 from farflung.plan.parallel import timing
+from farflung.plan.parallel.collectives import Span
 from farflung.plan.parallel.group import Flow, Group, alike, finish, least
+from farflung.plan.parallel.replicas import Sharding, replicated
+from farflung.plan.parallel.terms import Load
 
 MB = 1e6
 rates = st.floats(1e5, 1e10)
@@ -159,6 +162,17 @@ def test_a_flow_speeds_up_when_another_has_ended() -> None:
     group = alike(Link(8e6, 8e6, Seconds(0.0)), 3)
     short, long = finish(group, [Flow(0, 1, MB), Flow(0, 2, 3 * MB)])
     assert (short, long) == (pytest.approx(2.0), pytest.approx(4.0))
+
+
+@given(links, st.integers(2, 40), sizes)
+def test_a_step_s_load_keeps_a_link_busy_as_long_as_its_collectives_take(
+    link: Link, count: int, size: float
+) -> None:
+    even = Link(link.up, link.up, link.round_trip)
+    step = Load(count, replicated(size, Span(count), Sharding(3)))
+    alone = timing.ring(alike(even, count), size, rounds=1)
+    assert timing.on_link(step, even) == pytest.approx(3 * alone)
+    assert timing.on_link(step, Link(link.up, link.up / 2, link.round_trip)) > timing.on_link(step, even)
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,10 @@ PLANNED_FLOWS: Final = 1 << 12  # that share lines at a time
 PLANNED_OPERATIONS: Final = 1 << 18  # of one pipeline's timeline
 PLANNED_AMOUNT: Final = 1e30  # of any quantity: bytes, seconds, FLOP
 
+# Plans of memory
+PLANNED_STAGES: Final = 1 << 12  # of one pipeline
+TRACED_BYTES: Final = 1 << 60  # of anything that a traced module keeps
+
 # Connections
 HANDSHAKE_BYTES: Final = 16 * KIB  # from a stranger, before its key is proved
 HALF_OPEN: Final = 64  # connections of one listener whose handshake is under way

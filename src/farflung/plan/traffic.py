@@ -30,6 +30,7 @@ from farflung.job.spec import JobSpec
 from farflung.plan import audits
 from farflung.plan.exchange import Forecast, Way
 from farflung.plan.network import HERE, Network, foreseen, moved
+from farflung.plan.parallel.collectives import Span, all_reduce
 from farflung.plan.states import (
     FLOAT,
     Expecting,
@@ -116,12 +117,12 @@ def _chunk(size: int) -> int:
 
 def ring_bytes(parameters: int, steps: int, members: int, element: int = 2) -> Bytes:
     """Bytes that a ring all-reduce of all gradients sends in `steps` steps, all ranks together."""
-    return Bytes(steps * 2 * (members - 1) * parameters * element)
+    return Bytes(round(steps * members * ring_each(parameters, members, element)))
 
 
 def ring_each(parameters: int, members: int, element: int = 2) -> float:
     """Bytes that each of `members` ranks sends, and receives, for one ring all-reduce: 2 (N - 1) / N of the buffer."""
-    return 2.0 * (members - 1) / members * parameters * element
+    return all_reduce(Span(members), float(parameters * element)).sent
 
 
 def snapshot_bytes(spec: JobSpec, layout: Layout) -> Bytes:

@@ -3,7 +3,6 @@ name."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from farflung.core import limits
@@ -26,7 +25,7 @@ def amount(
     name: str, value: float, least: float = 0.0, most: float = limits.PLANNED_AMOUNT, *, above: bool = False
 ) -> float:
     """`value`, finite, from `least` to `most`; `above`: more than `least`. Raises UsageError FF-PLAN-021."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)  # NaN is not between any two
     if not is_number or not least <= value <= most or (above and value == least):
         raise UsageError(
             "FF-PLAN-021",
@@ -35,6 +34,17 @@ def amount(
             hint=f"correct {name}",
         )
     return float(value)
+
+
+def dividing(what: str, whole: int, parts: str, by: int) -> None:
+    """Raises UsageError FF-PLAN-023 unless `by` parts divide the whole evenly."""
+    if whole % by:
+        raise UsageError(
+            "FF-PLAN-023",
+            f"{what} = {whole} cannot be cut by {parts} = {by}",
+            cause=f"{whole % by} are left over",
+            hint=f"choose {parts} so that it divides {what}",
+        )
 
 
 def matrix(name: str, rows: Sequence[Sequence[float]], side: int, most: float) -> None:

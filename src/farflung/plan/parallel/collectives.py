@@ -26,7 +26,6 @@ from enum import StrEnum
 import msgspec
 
 from farflung.core import limits
-from farflung.core.errors import UsageError
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.terms import Phase, Term, told
 
@@ -183,17 +182,6 @@ def broadcast(group: Span, size: float) -> Volume:
     hops, total = (n - 1).bit_length(), (n - 1) * bytes_
     text = f"S to each of n - 1: {_with(n, bytes_)}"
     return Volume(hops * bytes_, bytes_, total, total * group.ring, hops, text, MPI_SOURCE)
-
-
-def check_dividing(what: str, whole: int, parts: str, by: int) -> None:
-    """Raises UsageError FF-PLAN-023 unless `by` parts divide the whole evenly."""
-    if whole % by:
-        raise UsageError(
-            "FF-PLAN-023",
-            f"{what} = {whole} cannot be cut by {parts} = {by}",
-            cause=f"{whole % by} are left over",
-            hint=f"choose {parts} so that it divides {what}",
-        )
 
 
 def _even(share: float, n: int, each: float, messages: int, formula: str, source: str) -> Volume:

@@ -11,7 +11,7 @@ experts.
 from __future__ import annotations
 
 from farflung.plan.parallel import bounds
-from farflung.plan.parallel.collectives import Span, all_gather, all_to_all, check_dividing
+from farflung.plan.parallel.collectives import Span, all_gather, all_to_all
 from farflung.plan.parallel.shapes import Shape
 from farflung.plan.parallel.terms import Phase, Term
 
@@ -33,7 +33,7 @@ def ring_attention(
     """A step of one rank of `group`, each of which holds a part of every sequence of `shape.sequence` tokens."""
     if group.ranks == 1:
         return ()
-    check_dividing("sequence", shape.sequence, "context", group.ranks)
+    bounds.dividing("sequence", shape.sequence, "context", group.ranks)
     own = bounds.count("layers", shape.layers if layers is None else layers, most=shape.layers)
     size = _PAIR * shape.share * shape.activation(batch)
     times = own * bounds.count("micros", micros)

@@ -5,7 +5,7 @@ between two checkpoints:
 
     Young 1974           W = sqrt(2 C M);      waste about sqrt(2 C / M) + R / M
     Daly 2006, eq. 37    W = sqrt(2 C M) (1 + sqrt(C / (2 M)) / 3 + C / (9 x 2 M)) - C,  W = M where C >= 2 M
-    exact (Daly, eq. 13; Bougeret et al. 2011)
+    exact (Daly, section 3; Bougeret et al. 2011)
                          efficiency(W) = (W / M) e^(-R/M) / (e^((W + C)/M) - 1), largest where
                          (1 - W/M) e^((W + C)/M) = 1, hence W = M (1 + w), w e^w = -e^(-1 - C/M)
 
@@ -90,7 +90,7 @@ def best(cost: float, mean: float, restart: float = 0.0) -> Interval:
             high = middle
     work = Seconds(mean * high)
     text = f"(1 - W/M) e^((W + C)/M) = 1: C = {cost:g} s, M = {mean:.4g} s, R = {restart:g} s -> W = {work:.4g} s"
-    return Interval(work, efficiency(work, cost, mean, restart), text, "Daly 2006, equation 13")
+    return Interval(work, efficiency(work, cost, mean, restart), text, "Daly 2006, section 3")
 
 
 def per_group(parts: int, groups: int, per_day: float, cost: float, restart: float = 0.0) -> Interval:

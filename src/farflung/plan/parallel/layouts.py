@@ -17,7 +17,7 @@ from itertools import pairwise
 import msgspec
 
 from farflung.plan.parallel import bounds
-from farflung.plan.parallel.collectives import Span, check_dividing, span
+from farflung.plan.parallel.collectives import Span, span
 from farflung.plan.parallel.context import ring_attention, routed
 from farflung.plan.parallel.replicas import Sharding, replicated
 from farflung.plan.parallel.shapes import Recompute, Shape
@@ -40,7 +40,7 @@ class Mesh(msgspec.Struct, frozen=True):
         for name in ("data", "tensor", "pipeline", "context", "expert", "node"):
             bounds.count(name, getattr(self, name))
         bounds.count("ranks", self.ranks)
-        check_dividing("data x context", self.data * self.context, "expert", self.expert)
+        bounds.dividing("data x context", self.data * self.context, "expert", self.expert)
 
     @property
     def ranks(self) -> int:
@@ -95,9 +95,9 @@ class Training(msgspec.Struct, frozen=True):
 
 def load(shape: Shape, mesh: Mesh, training: Training) -> Load:
     """All that a step of this layout sends. Raises UsageError FF-PLAN-020, -021, -023 (ways that do not divide)."""
-    check_dividing("layers", shape.layers, "pipeline x virtual", mesh.pipeline * training.virtual)
-    check_dividing("sequence", shape.sequence, "context", mesh.context)
-    check_dividing("routed", shape.routed, "pipeline", mesh.pipeline)
+    bounds.dividing("layers", shape.layers, "pipeline x virtual", mesh.pipeline * training.virtual)
+    bounds.dividing("sequence", shape.sequence, "context", mesh.context)
+    bounds.dividing("routed", shape.routed, "pipeline", mesh.pipeline)
     terms = (
         *_gradients(shape, mesh, training),
         *_inside_layers(shape, mesh, training),

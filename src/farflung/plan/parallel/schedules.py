@@ -23,7 +23,6 @@ from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import Seconds
 from farflung.plan.parallel import bounds
-from farflung.plan.parallel.collectives import check_dividing
 
 
 class Schedule(StrEnum):
@@ -184,7 +183,7 @@ def _grouped(step: int, ranks: int, virtual: int, *, is_forward: bool) -> _Opera
 
 def _check(ranks: int, micros: int, schedule: Schedule, virtual: int, cuts: Sequence[Cut]) -> None:
     if schedule is Schedule.INTERLEAVED:
-        check_dividing("micros", micros, "stages", ranks)
+        bounds.dividing("micros", micros, "stages", ranks)
     elif virtual != 1:
         raise UsageError(
             "FF-PLAN-025",

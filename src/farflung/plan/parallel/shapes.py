@@ -2,8 +2,8 @@
 
     P     = 12 L h^2 (1 + 13/(12 h) + (V + s)/(12 L h))                     Narayanan et al. 2021, equation 2
     FLOP  = 96 B s L h^2 (1 + s/(6 h) + V/(16 L h))   a step, all recomputed  the same, equation 3
-            72 B s L h^2 (1 + s/(6 h) + V/(12 L h))   nothing recomputed      Korthikanti et al. 2022, equation 7
-            with s/(3 h) in place of s/(6 h): attention recomputed            the same, equation 8
+            72 B s L h^2 (1 + s/(6 h) + V/(12 L h))   nothing recomputed      Korthikanti et al. 2022, appendix A
+            with s/(3 h) in place of s/(6 h): attention recomputed            the same
     6 P + 12 L h s a token                                                    Chowdhery et al. 2022, appendix B
 
 These hold for GPTs whose inner width is 4 h. Other modules are counted by tracing, and give `parameters` and

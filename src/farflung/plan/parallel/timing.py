@@ -23,6 +23,7 @@ from farflung.core.units import Seconds
 from farflung.plan.links import Link
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.group import Floats, Group, least
+from farflung.plan.parallel.terms import Load
 
 
 def ring(group: Group, size: float, *, rounds: int = 2) -> Seconds:
@@ -94,6 +95,15 @@ def all_to_all(group: Group, size: float) -> Seconds:
     """An n-th of `size` bytes from each to each other."""
     bounds.amount("size", size)
     return least(group, np.where(np.eye(group.ranks, dtype=bool), 0.0, size / group.ranks))
+
+
+def on_link(load: Load, link: Link) -> Seconds:
+    """How long a load keeps its busiest rank's link busy: bytes, and a way for each message that waits for another.
+
+    All ranks have this link, and nothing is hidden behind computing.
+    """
+    up, down = 8.0 * load.sent / link.up, 8.0 * load.received / link.down
+    return Seconds(max(up, down) + load.messages * link.round_trip)
 
 
 def _sizes(group: Group, sizes: Sequence[float]) -> Floats:

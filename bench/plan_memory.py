@@ -1,0 +1,186 @@
+"""Cases of bench/plan.py: what a plan says of memory, against tensors that are kept and processes that run.
+
+Activations: bytes that autograd holds after the forward pass of a real step, each storage once, parameters and batch
+left out (saved_tensors_hooks), against the trace on fake tensors; a module that needs numbers is run on a quarter and
+on half of its rows first. The closed form stands beside it, where there is one.
+
+Peak: a process of its own makes three steps of AdamW (foreach = False) on one thread. It warms its libraries up, notes
+what is resident (VmRSS), clears the high-water mark (/proc/self/clear_refs) and tells by how much the mark then rose.
+`mmap` is with MALLOC_MMAP_THRESHOLD_=65536, so that a tensor that is freed leaves the process; `glibc` is as Linux has
+it, where the threshold grows up to 32 MiB and the heap keeps what was freed below its top.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import torch
+from plan_modules import KINDS, VOCABULARY
+from reporting import Row, at_most, told
+from torch import Tensor
+
+from farflung.plan.footprint.activations import Attention, Load, kept, logits
+from farflung.plan.footprint.traced import Traced
+from farflung.plan.footprint.transformer import Transformer
+from farflung.plan.parallel.shapes import Recompute
+from farflung.train.gauge.measure import Make, Subject, measure, observed
+
+ROWS: Final = {"gpt2": 8, "llama": 12, "vit": 64, "resnet": 128, "t5": 12, "moe": 8}
+FEW: Final = 4
+QUICK_PEAKS: Final = ("llama",)
+STEPS: Final = 3
+THRESHOLD: Final = "65536"
+CLOSED: Final = {  # those that the closed form knows, and how they are written
+    "gpt2": (Transformer(4, 256, 8, VOCABULARY, positions=256), 256, Attention.EAGER, True),
+    "llama": (
+        Transformer(
+            4, 256, 8, VOCABULARY, key_heads=2, inner=688, is_gated=True, has_biases=False, is_tied=False
+        ),
+        256,
+        Attention.FUSED,
+        False,
+    ),
+    "moe": (
+        Transformer(
+            4, 256, 8, VOCABULARY, key_heads=2, inner=344, is_gated=True, has_biases=False, is_tied=False,
+            experts=8, chosen=2,
+        ),
+        256,
+        Attention.FUSED,
+        False,
+    ),
+}  # fmt: skip
+
+
+def make_of(name: str) -> Make:
+    """A step of one module with AdamW, for so many rows."""
+    kind = KINDS[name]
+
+    def make(rows: int) -> Subject:
+        torch.manual_seed(0)
+        module, batch = kind.build(), kind.batch(rows)
+        optimizer = torch.optim.AdamW(module.parameters(), foreach=False)
+
+        def update() -> None:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return Subject(module, batch, lambda: module(*batch), update)
+
+    return make
+
+
+def held(subject: Subject) -> int:
+    """Bytes that autograd's hooks are shown on a real forward pass, by the addresses of storages."""
+    own = {t.untyped_storage().data_ptr() for t in (*subject.module.parameters(), *subject.module.buffers())}
+    own |= {t.untyped_storage().data_ptr() for t in subject.batch}
+    seen: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        key = tensor.untyped_storage().data_ptr()
+        if key not in own:
+            seen.setdefault(key, tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = subject.loss()
+    size = sum(tensor.untyped_storage().nbytes() for tensor in seen.values())
+    del loss
+    return size
+
+
+def rows(wanted: Callable[[str], bool], *, is_quick: bool) -> Iterator[Row]:
+    """All cases of memory, or those of the modules that are wanted."""
+    torch.set_num_threads(1)
+    for name, whole in ROWS.items():
+        if not wanted(name):
+            continue
+        count = FEW if is_quick else whole
+        found = measure(make_of(name), count, [Recompute.NONE])
+        yield from activations(name, count, found)
+        if not is_quick:
+            yield from recomputed(name, count)
+        if not is_quick or name in QUICK_PEAKS:
+            yield from peaks(name, count, found)
+
+
+def activations(name: str, rows: int, found: Traced) -> Iterator[Row]:
+    """The trace against the hooks, and the closed form against them."""
+    seen, said = held(make_of(name)(rows)), found.mode().saved
+    how = f"run on {found.ran_rows} rows, extrapolated" if found.ran_rows else "traced without numbers"
+    about = f"{rows} rows: {said:,} B said ({how}), {seen:,} B held"
+    yield at_most(f"activations, {name}", abs(said / seen - 1), "of held", 0.03, about)
+    if name in CLOSED:
+        model, context, attention, has_dropout = CLOSED[name]
+        load = Load(rows, context, element=4.0, attention=attention, has_dropout=has_dropout)
+        closed = model.layers * kept(load, model).bytes + logits(load, model).bytes
+        yield told(f"activations, {name}, closed form", closed / seen - 1, "of held", f"{closed:,.0f} B said")
+
+
+def recomputed(name: str, rows: int) -> Iterator[Row]:
+    """Kept and peak with recomputation: the trace against the storages of a real step."""
+    ways = [Recompute.SELECTIVE, Recompute.FULL]
+    said, seen = measure(make_of(name), rows, ways), observed(make_of(name), rows, ways).traced
+    for one, other in zip(said.modes, seen.modes, strict=True):
+        worst = max(abs(one.live / other.live - 1), abs(one.peak / other.peak - 1))
+        about = f"kept {one.live:,} and {other.live:,} B, peak {one.peak:,} and {other.peak:,} B"
+        yield at_most(f"recomputation, {name}, {one.recompute}", worst, "of held", 0.03, about)
+
+
+def peaks(name: str, rows: int, found: Traced) -> Iterator[Row]:
+    """What a process' resident memory rises by, against the trace's peak."""
+    said = found.peak()
+    for heap in ("mmap", "glibc"):
+        seen = risen(name, rows, heap)
+        about = f"{rows} rows: {said:,} B said, {seen:,} B risen; malloc: {heap}"
+        if heap == "mmap":
+            yield at_most(f"peak, {name}", abs(said / seen - 1), "of risen", 0.10, about)
+        else:
+            yield told(f"peak, {name}, {heap}", said / seen - 1, "of risen", about)
+
+
+def risen(name: str, rows: int, heap: str) -> int:
+    """Bytes, from a process that trains."""
+    settings = {"MALLOC_MMAP_THRESHOLD_": THRESHOLD} if heap == "mmap" else {}
+    done = subprocess.run(
+        [sys.executable, __file__, name, str(rows)],
+        env={**os.environ, **settings, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return int(json.loads(done.stdout)["risen"])
+
+
+def status(field: str) -> int:
+    """A field of /proc/self/status, in bytes."""
+    found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+def train(name: str, rows: int) -> int:
+    """By how much three steps raise this process' high-water mark."""
+    torch.set_num_threads(1)
+    warm = make_of(name)(1)
+    for _ in range(2):
+        warm.loss().backward()
+        warm.update()
+    del warm
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    subject = make_of(name)(rows)
+    for _ in range(STEPS):
+        subject.loss().backward()
+        subject.update()
+    return status("VmHWM") - before
+
+
+if __name__ == "__main__":
+    print(json.dumps({"risen": train(sys.argv[1], int(sys.argv[2]))}))

@@ -1,0 +1,145 @@
+"""What a layer keeps for its backward pass, in closed form: the quick way, where nothing can be traced (P2, T6).
+
+Korthikanti et al. 2022, sections 4 and 5, for b sequences of s tokens, width h, a heads, t-way tensor parallelism;
+16-bit values, masks of dropout in a byte each:
+
+    no parallelism            s b h (34 + 5 a s/h)             equation 1
+    tensor parallel           s b h (10 + 24/t + 5 a s/(h t))  equation 2
+    and sequence parallel     s b h / t (34 + 5 a s/h)         equation 4
+    selective recomputation   34 s b h / t                     section 5: attention's own is computed again
+    full recomputation        2 s b h                          a layer's input
+    embedding, norm, logits   s b h/t + s b h/t (2 + 2 + 4 V/h)  section 4.3: dropout's mask; norm, head, float32 logits
+
+They count the products that were materialised in 2022. A module of today keeps other tensors: with fused attention no
+s x s matrix, without dropout no masks, with float32 four bytes, gated inner networks four inner vectors for two.
+`kept` counts those: of one token in one layer, values
+
+    norms 2 h, input of the projections 2 h, queries h, keys and values 2 h k/a, attention's result h (copied: 2 h),
+    inner 2 f, gated 4 f, and a float32 logsumexp a head
+
+A trace of the module itself is exact (train.gauge): it is what a plan should use.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from farflung.core.units import format_count
+from farflung.plan.footprint.parts import Part
+from farflung.plan.footprint.transformer import Transformer
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.shapes import Recompute
+
+KORTHIKANTI: Final = "Korthikanti et al. 2022"
+COUNTED: Final = "Korthikanti et al. 2022, section 4.1, counted for this layer"
+TENSOR: Final = 2  # bytes of a value there
+
+
+class Attention(StrEnum):
+    """Whether the s x s scores are ever in memory."""
+
+    EAGER = "eager"
+    FUSED = "fused"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """One micro-batch on one card. Raises UsageError FF-PLAN-020, FF-PLAN-021."""
+
+    batch: int
+    sequence: int
+    tensor: int = 1
+    is_sequence_parallel: bool = False
+    recompute: Recompute = Recompute.NONE
+    element: float = TENSOR  # bytes of a value
+    attention: Attention = Attention.FUSED
+    has_dropout: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "sequence", "tensor"):
+            bounds.count(name, getattr(self, name))
+        bounds.amount("element", self.element, most=16.0, above=True)
+
+    @property
+    def tokens(self) -> int:
+        """Of the micro-batch."""
+        return self.batch * self.sequence
+
+    @property
+    def spread(self) -> int:
+        """Ways over which what tensor parallelism copies is split."""
+        return self.tensor if self.is_sequence_parallel else 1
+
+
+def korthikanti(load: Load, width: int, heads: int) -> Part:
+    """One layer by the paper's own formulas, whatever `element`, `attention` and `has_dropout` say.
+
+    Full recomputation keeps the input whole, or its t-th with sequence parallelism.
+    """
+    bounds.count("width", width, most=1 << 24)
+    bounds.count("heads", heads, most=1 << 24)
+    t, spread = load.tensor, load.spread
+    sbh = float(load.tokens) * width
+    scores = 5.0 * heads * load.sequence / width
+    if load.recompute is Recompute.FULL:
+        factor, text, where = 2 / spread, f"2 / {spread}", "section 5"
+    elif load.recompute is Recompute.SELECTIVE:
+        factor, text, where = 10 / spread + 24 / t, f"(10/{spread} + 24/{t})", "section 5"
+    else:
+        factor = 10 / spread + 24 / t + scores / t
+        text, where = f"(10/{spread} + 24/{t} + 5 a s/(h {t}))", "equations 1, 2 and 4"
+    formula = f"s b h {text}, s b h = {format_count(sbh)}, 5 a s/h = {scores:.4g}"
+    return Part("activations of a layer", sbh * factor, formula, f"{KORTHIKANTI}, {where}")
+
+
+def edges(load: Load, width: int, vocabulary: int) -> tuple[Part, Part]:
+    """What the first and the last stage keep beside their layers (section 4.3)."""
+    sbh, t = float(load.tokens) * width, load.tensor
+    first = Part(
+        "activations of the embedding",
+        sbh / load.spread,
+        f"s b h / {load.spread}, a mask",
+        f"{KORTHIKANTI}, section 4.3",
+    )
+    last = Part(
+        "activations of the head",
+        sbh * (4 / load.spread + 4 * vocabulary / width / t),
+        f"s b h (4/{load.spread} + 4 V/(h {t})), V/h = {vocabulary / width:.4g}",
+        f"{KORTHIKANTI}, section 4.3",
+    )
+    return first, last
+
+
+def kept(load: Load, model: Transformer) -> Part:
+    """One layer of `model` as it is written today: fused or eager attention, gated or not, masks where it drops out."""
+    h, f, t, spread = model.width, model.wide, load.tensor, load.spread
+    whole = 4.0 * h  # norms' inputs and what they give
+    inside = h * 2 + 2 * model.narrow + (4 if model.is_gated else 2) * f * max(1, model.chosen)
+    masks = 2.0 * h / spread if load.has_dropout else 0.0
+    extra = 0.0  # bytes a token
+    if load.recompute is Recompute.FULL:
+        values, masks = h / spread, 0.0
+    else:
+        values = whole / spread + inside / t
+        if load.recompute is Recompute.NONE:
+            extra = _scores(load, model) / t
+    each = load.element * values + masks + extra
+    formula = f"{each:.4g} B a token x {load.tokens}"
+    return Part("activations of a layer", each * load.tokens, formula, COUNTED)
+
+
+def _scores(load: Load, model: Transformer) -> float:
+    """Bytes a token that attention itself keeps: a logsumexp a head; or softmax, its mask and what is left of it."""
+    if load.attention is Attention.FUSED:
+        return 4.0 * model.heads + load.element * model.width
+    each = load.element if not load.has_dropout else 2 * load.element + 1
+    return each * model.heads * load.sequence
+
+
+def logits(load: Load, model: Transformer) -> Part:
+    """The head's input and the float32 log-probabilities of each token; one copy, as cross-entropy keeps it."""
+    each = load.element * 2 * model.width / load.spread + 4.0 * model.vocabulary / load.tensor
+    formula = f"{each:.4g} B a token x {load.tokens}"
+    return Part("activations of the head", each * load.tokens, formula, COUNTED)

@@ -1,0 +1,74 @@
+"""What memory is taken for, where, and by which formula: every figure of a footprint can be looked up (P2).
+
+A part is so many bytes of one place. A footprint is one card's parts; its sums are what the card, the machine's RAM
+and its disk must have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.terms import told
+
+
+class Place(StrEnum):
+    """Where it lies."""
+
+    CARD = "card"
+    RAM = "ram"
+    DISK = "disk"
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One reason to need memory. Bytes; never negative (UsageError FF-PLAN-021)."""
+
+    name: str
+    bytes: float
+    formula: str  # with its numbers
+    source: str
+    place: Place = Place.CARD
+
+    def __post_init__(self) -> None:
+        bounds.amount(self.name, self.bytes)
+
+
+class Footprint(msgspec.Struct, frozen=True):
+    """One card's need. `label` says which card it is, by what it holds."""
+
+    label: str
+    parts: tuple[Part, ...]
+
+    def at(self, place: Place) -> float:
+        """Bytes of one place."""
+        return sum(part.bytes for part in self.parts if part.place is place)
+
+    @property
+    def card(self) -> float:
+        """Bytes of the card's memory."""
+        return self.at(Place.CARD)
+
+    @property
+    def ram(self) -> float:
+        """Bytes of the machine's RAM, for this card."""
+        return self.at(Place.RAM)
+
+    @property
+    def disk(self) -> float:
+        """Bytes on the machine's disk, for this card."""
+        return self.at(Place.DISK)
+
+    def of(self, name: str) -> float:
+        """Bytes of all parts with this name."""
+        return sum(part.bytes for part in self.parts if part.name == name)
+
+
+def explained(parts: Iterable[Part]) -> tuple[str, ...]:
+    """Each part as a line with its formula, numbers and source, largest first: what `--explain` shows."""
+    ordered = sorted(parts, key=lambda part: -part.bytes)
+    return tuple(
+        f"{part.name} ({part.place}): {told(part.bytes)}; {part.formula} [{part.source}]" for part in ordered
+    )

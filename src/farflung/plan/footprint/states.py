@@ -1,0 +1,180 @@
+"""Bytes of weights, gradients and optimizer on one card, and what is moved out of it to RAM or disk (P2, T6).
+
+Mixed precision with Adam keeps 2 + 2 + K bytes a parameter, K = 12: a copy of the weights, mean and variance in
+float32 (Rajbhandari et al. 2020, section 3.1). With n ways and stages of ZeRO (section 5):
+
+    0  data parallel    (2 + 2 + K) P
+    1  Pos              (2 + 2 + K/n) P
+    2  Pos+g            (2 + (2 + K)/n) P
+    3  Pos+g+p          (2 + 2 + K) P / n
+
+Gradients that are summed in float32 over micro-batches add 4 P, split where gradients are. DiLoCo's outer step keeps
+the weights of the last round and their momentum in float32, 8 P (Douillard et al. 2023, algorithm 1), which nobody
+splits.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.core.units import format_count
+from farflung.plan.footprint.parts import Part, Place
+from farflung.plan.parallel import bounds
+
+ZERO: Final = "Rajbhandari et al. 2020 (ZeRO), sections 3.1 and 5"
+INFINITY: Final = "Rajbhandari et al. 2021 (ZeRO-Infinity), sections 5 and 6"
+DILOCO: Final = "Douillard et al. 2023, algorithm 1"
+SUMMED: Final = "Tazi et al. 2025 (Ultra-scale playbook), memory usage"
+STAGING: Final = 1.5  # DeepSpeed's additional_buffer_factor: RAM beyond what is moved there
+WINDOWS: Final = 4  # of the largest tensor, in RAM, while states stream from disk (DeepSpeed's buffer_count)
+MOST_BYTES: Final = 64.0  # a parameter
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """Bytes a parameter. `optimizer` is K: all that one step reads and writes beside weights and gradients."""
+
+    weights: float = 2.0
+    gradients: float = 2.0
+    optimizer: float = 12.0
+    summed: float = 0.0  # gradients of all micro-batches, beside those of one
+    outer: float = 0.0  # of a method with rounds
+    source: str = ZERO
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "gradients", "optimizer", "summed", "outer"):
+            bounds.amount(name, getattr(self, name), most=MOST_BYTES)
+
+    @property
+    def whole(self) -> float:
+        """Bytes a parameter where nothing is split."""
+        return self.weights + self.gradients + self.optimizer + self.summed + self.outer
+
+
+EIGHT_BIT: Final = "Dettmers et al. 2022 (8-bit optimizers), section 2"
+MUON: Final = "Jordan et al. 2024 (Muon): one momentum"
+SINGLE: Final = "Kingma & Ba 2015, algorithm 1, all in float32"
+
+RECIPES: Final = MappingProxyType(
+    {
+        "adam-mixed": Recipe(),
+        "adam-mixed-summed": Recipe(summed=4.0, source=SUMMED),
+        "adam-single": Recipe(4.0, 4.0, 8.0, source=SINGLE),
+        # mean and variance in one byte each, a float32 scale a block of 2048, and float32 weights
+        "adam-8bit": Recipe(2.0, 2.0, 4.0 + 2 * (1.0 + 4 / 2048), source=EIGHT_BIT),
+        "sgd-mixed": Recipe(2.0, 2.0, 8.0, source="Micikevicius et al. 2018, section 3.1; one momentum"),
+        "sgd-single": Recipe(4.0, 4.0, 4.0, source="Sutskever et al. 2013, equation 1, all in float32"),
+        "muon-mixed": Recipe(2.0, 2.0, 8.0, source=MUON),
+        "diloco": Recipe(4.0, 4.0, 8.0, outer=8.0, source=DILOCO),
+    }
+)
+
+
+class Offload(msgspec.Struct, frozen=True):
+    """Where parameters (stage 3 only) and the optimizer with its gradients lie when no kernel reads them."""
+
+    optimizer: Place = Place.CARD
+    parameters: Place = Place.CARD
+
+
+ON_CARD: Final = Offload()
+
+
+class Split(msgspec.Struct, frozen=True):
+    """ZeRO `stage` over `ways` cards, `local` of which share one machine's RAM.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-050.
+    """
+
+    stage: int = 0
+    ways: int = 1
+    offload: Offload = ON_CARD
+
+    def __post_init__(self) -> None:
+        bounds.count("stage", self.stage, least=0, most=3)
+        bounds.count("ways", self.ways)
+        if self.offload.parameters is not Place.CARD and self.stage < 3:
+            raise UsageError(
+                "FF-PLAN-050",
+                f"parameters cannot be moved to {self.offload.parameters} at ZeRO stage {self.stage}",
+                cause="they are on the card, whole, all the time; stage 3 gathers them for each layer",
+                hint="set stage = 3, or leave parameters on the card",
+            )
+
+    def share(self, from_stage: int) -> float:
+        """Of what is split from that stage on, one card's share."""
+        return 1.0 / self.ways if self.stage >= from_stage else 1.0
+
+
+ADAM: Final = RECIPES["adam-mixed"]
+WHOLE: Final = Split()
+
+
+def named(recipe: str) -> Recipe:
+    """A recipe of RECIPES by its name; raises UsageError FF-PLAN-051."""
+    if recipe not in RECIPES:
+        raise UsageError(
+            "FF-PLAN-051",
+            f"no recipe is called {recipe[:40]!r}",
+            cause="it says how many bytes a parameter takes",
+            hint=f"one of {', '.join(RECIPES)}",
+        )
+    return RECIPES[recipe]
+
+
+def states(
+    size: float, recipe: Recipe = ADAM, split: Split = WHOLE, largest: float = 0.0
+) -> tuple[Part, ...]:
+    """One card's model states for `size` parameters. `largest`: elements of the largest tensor, for windows.
+
+    Raises UsageError FF-PLAN-021.
+    """
+    bounds.amount("parameters", size, most=limits.ELEMENTS * 1e6)
+    bounds.amount("largest", largest, most=max(size, 0.0))
+    rows = (
+        ("weights", recipe.weights, 3, split.offload.parameters),
+        ("gradients", recipe.gradients, 2, Place.CARD),
+        ("summed gradients", recipe.summed, 2, split.offload.optimizer),
+        ("optimizer", recipe.optimizer, 1, split.offload.optimizer),
+        ("outer state", recipe.outer, 4, split.offload.optimizer),
+    )
+    found: list[Part] = []
+    for name, each, stage, place in rows:
+        if each:
+            found += _placed(_part(name, size, each, split, stage, recipe.source), place, largest * each)
+    return tuple(found)
+
+
+def _part(name: str, size: float, each: float, split: Split, stage: int, source: str) -> Part:
+    share = split.share(stage)
+    over = f" / {split.ways}" if share < 1 else ""
+    return Part(name, size * each * share, f"{each:.4g} B x {format_count(size)}{over}", source)
+
+
+def _placed(part: Part, place: Place, window: float) -> tuple[Part, ...]:
+    """The part where it lies, and what RAM needs beside it."""
+    if place is Place.CARD or not part.bytes:
+        return (part,)
+    if place is Place.RAM:
+        staged = Part(
+            f"{part.name}, staging",
+            (STAGING - 1) * part.bytes,
+            f"{STAGING - 1:.2g} x {part.formula}",
+            "DeepSpeed 0.17, memory requirements: additional_buffer_factor 1.5",
+            Place.RAM,
+        )
+        return (msgspec.structs.replace(part, place=place), staged)
+    size = min(part.bytes, WINDOWS * window) if window else part.bytes
+    formula = f"{WINDOWS} windows of the largest tensor" if window else "as much as is on disk"
+    windows = Part(f"{part.name}, windows", size, formula, INFINITY, Place.RAM)
+    return (msgspec.structs.replace(part, place=place), windows)
+
+
+def largest_model(memory: float, recipe: Recipe = ADAM, split: Split = WHOLE) -> float:
+    """Parameters of the largest model whose states fit into `memory` bytes of a card (ZeRO, table 2)."""
+    each = sum(part.bytes for part in states(1.0, recipe, split) if part.place is Place.CARD)
+    return bounds.amount("memory", memory) / each

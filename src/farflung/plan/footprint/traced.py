@@ -1,0 +1,173 @@
+"""What tracing a module's step found, as data: the exact way to its memory, read without torch (P2).
+
+Bytes are of tensors' storages, each counted once however many views it has. *Kept* is what is alive when the forward
+pass ends and was not before it; *peak* is the most that is alive at any operation of forward and backward pass beyond
+what is there between two steps (`resident`: parameters, buffers, the optimizer's vectors, the batch, and gradients
+where they have a place of their own). Memory that a kernel takes and gives back within one operation is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from farflung.core import limits
+from farflung.core.codec import Wire
+from farflung.core.errors import RunError, UsageError
+from farflung.core.units import format_bytes
+from farflung.plan.footprint.parts import Part
+from farflung.plan.parallel.shapes import Recompute
+
+
+class Block(Wire, frozen=True):
+    """One of a module's repeated parts. Bytes of parameters."""
+
+    name: str
+    parameters: int
+
+
+class Mode(Wire, frozen=True):
+    """A step with one way of recomputation. `before` and `after`: kept outside the blocks, up to the first one and from
+    then on; `saved`: what autograd itself holds (hooks; 0: not asked for). FLOP count a multiply and an add as two.
+    """
+
+    recompute: str
+    before: int
+    kept: tuple[int, ...]  # of each block
+    after: int
+    saved: int
+    peak: int
+    flop: int
+
+    @property
+    def live(self) -> int:
+        """Kept in all."""
+        return self.before + sum(self.kept) + self.after
+
+
+class Traced(Wire, frozen=True, tag="traced"):
+    """A module's step. `ran_rows` 0: traced without numbers; else it was run, on at most so many rows, since its shapes
+    depend on values, and what is told is extrapolated to `rows`.
+    """
+
+    rows: int
+    ran_rows: int
+    width: int  # bytes of one parameter
+    parameters: int
+    batch: int
+    resident: int
+    update: int  # most that the optimizer's step adds to `resident`, gradients that come and go included
+    largest: int  # parameters that one submodule owns itself, at most
+    ends: tuple[
+        int, int
+    ]  # bytes of parameters used up to the first block, and from then on, outside the blocks
+    copied: int  # of them, bytes that both ends use
+    blocks: tuple[Block, ...]
+    modes: tuple[Mode, ...]
+
+    def mode(self, recompute: Recompute = Recompute.NONE) -> Mode:
+        """The step with this way of recomputation; raises UsageError FF-PLAN-052."""
+        for mode in self.modes:
+            if mode.recompute == recompute:
+                return mode
+        raise UsageError(
+            "FF-PLAN-052",
+            f"this module was not traced with {recompute} recomputation",
+            cause="it has no repeated blocks to recompute" if not self.blocks else "it was not asked for",
+            hint="build its layers as an nn.ModuleList of one class",
+        )
+
+    def working(self, recompute: Recompute) -> tuple[int, ...]:
+        """Bytes that each block has beside what it kept while it is gone through again."""
+        whole, mode = self.mode(), self.mode(recompute)
+        return tuple(max(0, full - kept) for full, kept in zip(whole.kept, mode.kept, strict=True))
+
+    def peak(self, recompute: Recompute = Recompute.NONE) -> int:
+        """The most that is alive at any time of a step."""
+        return self.resident + max(self.mode(recompute).peak, self.update)
+
+    def parts(self, recompute: Recompute = Recompute.NONE) -> tuple[Part, ...]:
+        """The peak as a footprint's parts; `peak` is their sum."""
+        mode = self.mode(recompute)
+        how = "traced" if not self.ran_rows else f"run on up to {self.ran_rows} rows, extrapolated"
+        passing = max(mode.peak, self.update)
+        rest = passing - min(mode.live, passing)
+        text = f"{format_bytes(mode.live)} alive after the forward pass"
+        return (
+            Part("resident", self.resident, "parameters, optimizer, batch: alive between steps", how),
+            Part("activations", passing - rest, text, how),
+            Part("backward and update", rest, "most alive at once, less activations", how),
+        )
+
+
+def affine(first: Traced, second: Traced, at: tuple[int, int], rows: int) -> Traced:
+    """What `rows` rows take, from traces of `at[0]` and `at[1]` rows: every figure is taken to be a + b rows.
+
+    Raises UsageError FF-PLAN-055 where both are no traces of one module.
+    """
+    if [b.name for b in first.blocks] != [b.name for b in second.blocks] or at[0] >= at[1]:
+        raise UsageError(
+            "FF-PLAN-055",
+            f"traces of {at[0]} and {at[1]} rows cannot be put together",
+            cause="they are not of one module, in growing order",
+            hint="trace one module twice",
+        )
+
+    def put(low: int, high: int) -> int:
+        return max(0, round(low + (high - low) * (rows - at[0]) / (at[1] - at[0])))
+
+    def modes(low: Mode, high: Mode) -> Mode:
+        kept = tuple(put(a, b) for a, b in zip(low.kept, high.kept, strict=True))
+        rest = {name: put(getattr(low, name), getattr(high, name)) for name in _SCALED}
+        return Mode(recompute=low.recompute, kept=kept, **rest)
+
+    return Traced(
+        rows=rows,
+        ran_rows=at[1],
+        width=first.width,
+        parameters=first.parameters,
+        batch=put(first.batch, second.batch),
+        resident=put(first.resident, second.resident),
+        update=put(first.update, second.update),
+        largest=first.largest,
+        ends=first.ends,
+        copied=first.copied,
+        blocks=first.blocks,
+        modes=tuple(modes(a, b) for a, b in zip(first.modes, second.modes, strict=True)),
+    )
+
+
+_SCALED = ("before", "after", "saved", "peak", "flop")
+
+
+def check(found: Traced) -> None:
+    """A trace comes from a process that ran a stranger's module: raises UsageError FF-PLAN-056 if it makes no sense."""
+    sizes: Sequence[int] = (
+        found.parameters,
+        found.batch,
+        found.resident,
+        found.update,
+        found.largest,
+        found.copied,
+        *found.ends,
+        *(block.parameters for block in found.blocks),
+        *(n for mode in found.modes for n in (mode.before, mode.after, mode.saved, mode.peak, *mode.kept)),
+    )
+    is_whole = all(len(mode.kept) == len(found.blocks) for mode in found.modes)
+    is_bounded = all(0 <= size <= limits.TRACED_BYTES for size in sizes)
+    if not (is_whole and is_bounded and found.modes and 1 <= found.width <= 16 and found.rows >= 1):
+        raise UsageError(
+            "FF-PLAN-056",
+            "the trace of this module makes no sense",
+            cause="a size is negative or beyond all memory, or blocks and sizes do not go together",
+            hint="do not trust this module",
+        )
+
+
+def unanswered(cause: str) -> RunError:
+    """The error for a process that ended, or sleeps, without its trace."""
+    return RunError(
+        "FF-PLAN-057",
+        "the model was not traced",
+        cause=cause,
+        hint="see that its source runs: farflung run traces it before anything is spent",
+    )

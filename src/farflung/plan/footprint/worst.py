@@ -1,0 +1,166 @@
+"""The worst card decides: what each stage of a pipeline needs, embeddings and head included, and which has least (P2).
+
+Stage i of p keeps the activations of as many micro-batches as are alive there: all m with GPipe (Huang et al. 2019),
+min(m, p - i) with 1F1B (Narayanan et al. 2021, section 2.2.1), interleaved min(m v, 2 (p - 1 - i) + (v - 1) p + 1)
+parts of v (section 2.2.2). So the first stage holds most of them and the embedding, the last one the logits of one
+micro-batch and the head: which of them is worst depends on the vocabulary. Averages say nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.core.units import format_bytes
+from farflung.plan.footprint import buffers
+from farflung.plan.footprint.buffers import DEFAULTS, Margins
+from farflung.plan.footprint.parts import Footprint, Part
+from farflung.plan.footprint.slices import Slice, Stack
+from farflung.plan.footprint.states import ADAM, WHOLE, Recipe, Split, states
+from farflung.plan.parallel import bounds
+from farflung.plan.parallel.schedules import Schedule
+
+ALIVE: Final = "Narayanan et al. 2021, section 2.2"
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """Layers of each stage, in order, and the schedule. Raises UsageError FF-PLAN-020."""
+
+    layers: tuple[int, ...]
+    micros: int = 1
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    virtual: int = 1
+
+    def __post_init__(self) -> None:
+        bounds.count("stages", len(self.layers), most=limits.PLANNED_STAGES)
+        for count in self.layers:
+            bounds.count("layers", count, least=0)
+        bounds.count("micros", self.micros)
+        bounds.count("virtual", self.virtual, most=1 << 16)
+
+    def alive(self, at: int) -> float:
+        """Micro-batches whose activations stage `at` holds at most; parts of them count as such."""
+        stages, micros, v = len(self.layers), self.micros, self.virtual
+        if self.schedule is Schedule.GPIPE:
+            return float(micros)
+        if self.schedule is Schedule.ONE_F_ONE_B:
+            return float(min(micros, stages - at))
+        return min(micros * v, 2 * (stages - 1 - at) + (v - 1) * stages + 1) / v
+
+
+class Training(msgspec.Struct, frozen=True):
+    """How a stage is trained."""
+
+    pipeline: Pipeline
+    recipe: Recipe = ADAM
+    split: Split = WHOLE
+    margins: Margins = DEFAULTS
+
+
+class Worst(msgspec.Struct, frozen=True):
+    """The card that decides: `spare` bytes are left on it, fewer than on any other; below 0 they are missing."""
+
+    stage: int
+    spare: float
+    footprint: Footprint
+
+    @property
+    def fits(self) -> bool:
+        """Whether all cards have what they need."""
+        return self.spare >= 0
+
+
+def footprints(stack: Stack, training: Training) -> tuple[Footprint, ...]:
+    """What one card of each stage needs. Raises UsageError FF-PLAN-053 (stages hold other layers than there are)."""
+    counts = training.pipeline.layers
+    if sum(counts) != len(stack.layers):
+        raise UsageError(
+            "FF-PLAN-053",
+            f"the stages hold {sum(counts)} layers, the model has {len(stack.layers)}",
+            cause=f"layers of the stages: {', '.join(map(str, counts[:16]))}",
+            hint="give each layer to one stage",
+        )
+    found, start = [], 0
+    for at, count in enumerate(counts):
+        found.append(_stage(stack, training, at, stack.layers[start : start + count]))
+        start += count
+    return tuple(found)
+
+
+def worst(needs: Sequence[Footprint], memory: Sequence[float]) -> Worst:
+    """Which card has least to spare, `memory` bytes being on each. Raises UsageError FF-PLAN-054, FF-PLAN-021."""
+    if len(needs) != len(memory) or not needs:
+        raise UsageError(
+            "FF-PLAN-054",
+            f"{len(memory)} cards for {len(needs)} stages",
+            cause="each stage needs one card's memory",
+            hint="name as many cards as stages",
+        )
+    spare = [bounds.amount("memory", have) - need.card for need, have in zip(needs, memory, strict=True)]
+    at = min(range(len(spare)), key=spare.__getitem__)
+    return Worst(at, spare[at], needs[at])
+
+
+def fitting_layers(stack: Stack, training: Training, at: int, memory: float) -> int:
+    """The most layers that stage `at` has room for in `memory` bytes, -1: not even for what else it holds.
+
+    The layers are taken to be like the model's largest; other stages' counts decide only where the stage stands.
+    """
+    bounds.amount("memory", memory)
+    bounds.count("at", at, least=0, most=len(training.pipeline.layers) - 1)
+    layer = (
+        max(stack.layers, key=lambda each: (each.parameters, each.kept)) if stack.layers else Slice(0.0, 0.0)
+    )
+    few, many = -1, len(stack.layers) + 1
+    while many - few > 1:  # the need grows with the layers
+        middle = (few + many) // 2
+        need = _stage(stack, training, at, (layer,) * middle)
+        few, many = (middle, many) if need.card <= memory else (few, middle)
+    return few
+
+
+def told(found: Worst) -> str:
+    """The verdict in a line, with what takes most."""
+    largest = max(found.footprint.parts, key=lambda part: part.bytes)
+    spare = f"{format_bytes(abs(found.spare))} {'to spare' if found.fits else 'too little'}"
+    need = format_bytes(found.footprint.card)
+    return f"{found.footprint.label}: {need} on its card, {spare}; most is {largest.name}"
+
+
+def _stage(stack: Stack, training: Training, at: int, layers: Sequence[Slice]) -> Footprint:
+    recipe, split, margins = training.recipe, training.split, training.margins
+    is_first, is_last = at == 0, at == len(training.pipeline.layers) - 1
+    ends = ([stack.first] if is_first else []) + ([stack.last] if is_last else [])
+    held = [*ends, *layers]
+    copied = stack.copied if is_first and is_last else 0.0
+    size = sum(each.parameters for each in held) - copied
+    unit = max((each.parameters for each in held), default=0.0)
+    lasting = states(size, recipe, split, min(unit, size))
+    kept = _activations(held, training.pipeline.alive(at))
+    passing = (*kept, *buffers.sending(size, unit, recipe, split, margins))
+    label = f"stage {at + 1} of {len(training.pipeline.layers)}: {_holds(is_first, len(layers), is_last)}"
+    return Footprint(label, (*lasting, *passing, *buffers.beside(lasting, passing, margins)))
+
+
+def _holds(is_first: bool, layers: int, is_last: bool) -> str:
+    words = ["the embedding"] * is_first + [f"{layers} layers"] + ["the head"] * is_last
+    return ", ".join(words)
+
+
+def _activations(held: Sequence[Slice], alive: float) -> tuple[Part, ...]:
+    one = sum(each.kept for each in held)
+    text = f"{format_bytes(one)} a micro-batch x {alive:.4g} alive"
+    sources = sorted({each.source for each in held if each.source})
+    found = [Part("activations", one * alive, text, "; ".join((*sources, ALIVE)))]
+    working = max((each.working for each in held), default=0.0)
+    if working:
+        found.append(
+            Part(
+                "recomputed layer", working, "what one layer keeps while it is gone through again", sources[0]
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""How much memory a module's step takes, found by going through it without numbers."""

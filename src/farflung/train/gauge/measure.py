@@ -1,0 +1,194 @@
+"""The memory of a module's step: built, gone through forward and backward and updated, on fake tensors (P2).
+
+Fake tensors have shapes, types and storages without memory, so that a model of any size is gone through on any machine.
+A module whose shapes or branches depend on values (a router that picks tokens, `.item()`) has no such trace: it is run
+with numbers on a quarter and on half of its rows, and what was seen is extrapolated, since every tensor has a + b rows
+elements. Where routing spreads unevenly that is true of the sum over experts, not of each. A peak is the largest of
+what each operation's extrapolation gives, for the largest at few rows may be another one.
+
+A step is made first, so that what an optimizer keeps is there; then, for each way of recomputation, one whose peaks
+are told.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
+
+from farflung.plan.footprint.traced import Block, Mode, Traced, affine
+from farflung.plan.parallel.shapes import Recompute
+from farflung.train.gauge.blocks import blocks_of, marked, recomputed
+from farflung.train.gauge.living import Living, Saved, spot_of
+
+SMALL: Final = 4  # rows: fewer are run as they are
+WAYS: Final = tuple(Recompute)
+
+
+class Subject(NamedTuple):
+    """A step to be gone through. `loss` makes the loss of `batch`; `update` moves the parameters and forgets gradients
+    that have no place of their own.
+    """
+
+    module: nn.Module
+    batch: tuple[Tensor, ...]
+    loss: Callable[[], Tensor]
+    update: Callable[[], None]
+
+
+Make = Callable[[int], Subject]  # builds all of it for so many rows
+
+
+class Seen(NamedTuple):
+    """A trace, and bytes beyond `resident` after each operation: of each mode, then of the update."""
+
+    traced: Traced
+    courses: tuple[tuple[int, ...], ...]
+
+
+def measure(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Traced:
+    """The step of `make(rows)`. Raises what the module raises when it is run with numbers."""
+    try:
+        return traced(make, rows, ways)
+    except Exception:  # whatever it needs numbers for says so in its own way
+        return _with_numbers(make, rows, ways)
+
+
+def traced(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Traced:
+    """The same without numbers, or not at all: raises what PyTorch says of a module that needs them."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return replace(observed(make, rows, ways).traced, ran_rows=0)
+
+
+def _with_numbers(make: Make, rows: int, ways: Sequence[Recompute]) -> Traced:
+    if rows < SMALL:
+        return observed(make, rows, ways).traced
+    at = math.ceil(rows / 4), math.ceil(rows / 2)
+    low, high = (observed(make, count, ways) for count in at)
+    found = affine(low.traced, high.traced, at, rows)
+    factor = (rows - at[0]) / (at[1] - at[0])
+    peaks = [_extrapolated(a, b, factor) for a, b in zip(low.courses, high.courses, strict=True)]
+    modes = tuple(
+        replace(mode, peak=max(mode.peak, peak)) for mode, peak in zip(found.modes, peaks, strict=False)
+    )
+    return replace(found, modes=modes, update=max(found.update, peaks[-1]))
+
+
+def _extrapolated(low: tuple[int, ...], high: tuple[int, ...], factor: float) -> int:
+    """The peak of a course that goes on as from `low` to `high`; 0 where these are not the same operations."""
+    if len(low) != len(high):
+        return 0
+    return max((round(a + (b - a) * factor) for a, b in zip(low, high, strict=True)), default=0)
+
+
+def observed(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Seen:
+    """A step each way, of whatever tensors are made here: real ones, or those of the mode around."""
+    with Living() as living:
+        subject = make(rows)
+        blocks = blocks_of(subject.module)
+        _backward(subject.loss())
+        subject.update()
+        resident = _settled(living)
+        seen = [_mode(subject, blocks, living, way) for way in ways if blocks or way is Recompute.NONE]
+        update, course = _update(subject, living)
+        ends, copied = _ends(subject, blocks, living)
+    module = subject.module
+    found = Traced(
+        rows=rows,
+        ran_rows=rows,
+        width=max(p.element_size() for p in module.parameters()),
+        parameters=_size(module.parameters()),
+        batch=_size(subject.batch),
+        resident=resident,
+        update=update,
+        largest=max(sum(p.numel() for p in m.parameters(recurse=False)) for m in module.modules()),
+        ends=ends,
+        copied=copied,
+        blocks=tuple(Block(name, _size(block.parameters())) for name, block in blocks.items()),
+        modes=tuple(mode for mode, _ in seen),
+    )
+    return Seen(found, (*(course for _, course in seen), course))
+
+
+def _backward(loss: Tensor) -> None:
+    loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _settled(living: Living) -> int:
+    """Bytes that are alive between two steps."""
+    gc.collect()
+    return living.now
+
+
+def _mode(
+    subject: Subject, blocks: dict[str, nn.Module], living: Living, how: Recompute
+) -> tuple[Mode, tuple[int, ...]]:
+    resident, before = _settled(living), living.count
+    living.begin()
+    with recomputed(blocks, how):
+        with marked(blocks, living):
+            loss = subject.loss()
+        kept = living.since(before)
+        _backward(loss)
+    del loss
+    mode = Mode(
+        recompute=str(how),
+        before=kept[0],
+        kept=tuple(kept[place] for place in range(1, len(blocks) + 1)),
+        after=kept[-1],
+        saved=0,
+        peak=living.peak - resident,
+        flop=living.flop,
+    )
+    course = tuple(now - resident for now in living.history)
+    subject.update()
+    if how is Recompute.NONE:
+        mode = replace(mode, saved=saved_bytes(subject, living))
+    return mode, course
+
+
+def saved_bytes(subject: Subject, living: Living) -> int:
+    """What autograd holds of one forward pass."""
+    with Saved(living) as held:
+        loss = subject.loss()
+    _backward(loss)
+    subject.update()
+    return held.bytes
+
+
+def _update(subject: Subject, living: Living) -> tuple[int, tuple[int, ...]]:
+    resident = _settled(living)
+    _backward(subject.loss())
+    living.begin()
+    subject.update()
+    return living.peak - resident, tuple(now - resident for now in living.history)
+
+
+def _ends(subject: Subject, blocks: dict[str, nn.Module], living: Living) -> tuple[tuple[int, int], int]:
+    """Bytes of parameters outside the blocks, by where the forward pass reads them, and of those read on both sides."""
+    inside = {spot_of(p) for block in blocks.values() for p in block.parameters()}
+    living.used = {}
+    with marked(blocks, living), torch.no_grad():
+        subject.loss()
+    used, living.used = living.used, None
+    before = after = copied = 0
+    for parameter in subject.module.parameters():
+        if (spot := spot_of(parameter)) in inside:
+            continue
+        places, size = used.get(spot, set()), _size([parameter])
+        before += size if 0 in places else 0
+        after += size if 0 not in places or -1 in places else 0
+        copied += size if places >= {0, -1} else 0
+    return (before, after), copied
+
+
+def _size(tensors: Iterable[Tensor]) -> int:
+    """Bytes of these tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors)

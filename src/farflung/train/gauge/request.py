@@ -1,0 +1,13 @@
+"""What the gauging process is asked (train.io.gauger); no torch is needed to ask it."""
+
+from __future__ import annotations
+
+from farflung.core.codec import Wire
+from farflung.job.spec import JobSpec
+
+
+class Gauge(Wire, frozen=True, tag="gauge"):
+    """For the memory of one step of a job; `module` is the source of its model, empty for a built-in one."""
+
+    spec: JobSpec
+    module: bytes

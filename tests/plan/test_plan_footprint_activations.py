@@ -1,0 +1,118 @@
+"""Closed forms of activations: one formula at its ends is another, and nothing grows where it must shrink."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from farflung.core.errors import UsageError
+from farflung.plan.footprint import activations
+from farflung.plan.footprint.activations import Attention, Load, edges, kept, korthikanti, logits
+from farflung.plan.footprint.transformer import MODELS, Transformer
+from farflung.plan.parallel.shapes import Recompute, gpt_parameters
+
+sizes = st.integers(1, 1 << 12)
+loads = st.builds(Load, batch=st.integers(1, 64), sequence=st.integers(1, 8192), tensor=st.integers(1, 64))
+
+
+@given(loads, sizes, st.integers(1, 128))
+def test_sequence_parallelism_splits_all_that_tensor_parallelism_splits_in_part(
+    load: Load, width: int, heads: int
+) -> None:
+    whole = korthikanti(replace(load, tensor=1), width, heads).bytes
+    part = korthikanti(load, width, heads).bytes
+    shared = korthikanti(replace(load, is_sequence_parallel=True), width, heads).bytes
+    assert shared == pytest.approx(whole / load.tensor)
+    assert shared <= part * (1 + 1e-9) <= whole * (1 + 2e-9)
+
+
+@given(loads, sizes, st.integers(1, 128))
+def test_recomputing_more_keeps_less(load: Load, width: int, heads: int) -> None:
+    ways = [korthikanti(replace(load, recompute=way), width, heads).bytes for way in Recompute]
+    assert ways[0] > ways[1] > ways[2] == 2.0 * load.tokens * width
+
+
+def test_the_papers_count_is_this_count_with_scores_and_masks_in_memory() -> None:
+    model = Transformer(1, 1024, 16, 1000)
+    for tensor in (1, 4):
+        load = Load(2, 512, tensor, element=2.0, attention=Attention.EAGER, has_dropout=True)
+        assert kept(load, model).bytes == pytest.approx(korthikanti(load, 1024, 16).bytes)
+
+
+@given(loads)
+def test_recomputation_keeps_a_layers_input(load: Load) -> None:
+    model = MODELS["llama3-8b"]
+    full = kept(replace(load, recompute=Recompute.FULL), model).bytes
+    assert full == load.tokens * model.width * load.element
+    assert full < kept(replace(load, recompute=Recompute.SELECTIVE), model).bytes < kept(load, model).bytes
+
+
+def test_gated_networks_keep_four_inner_vectors_and_experts_as_many_as_are_chosen() -> None:
+    plain = Transformer(1, 512, 8, 1000, inner=2048)
+    load = Load(1, 128, element=2.0)
+    token = 2 * 128
+    gated = replace(plain, is_gated=True)
+    assert kept(load, gated).bytes - kept(load, plain).bytes == token * 2 * 2048
+    routed = replace(gated, experts=8, chosen=2)
+    assert kept(load, routed).bytes - kept(load, gated).bytes == token * 4 * 2048
+
+
+def test_grouped_queries_keep_narrower_keys_and_values() -> None:
+    model = Transformer(1, 512, 8, 1000)
+    load = Load(1, 128, element=2.0)
+    less = kept(load, model).bytes - kept(load, replace(model, key_heads=2)).bytes
+    assert less == 2 * 128 * 2 * 512 * 3 / 4
+
+
+def test_the_ends_are_dropouts_mask_before_and_norm_head_and_logits_after() -> None:
+    load = Load(1, 2048, 8)
+    first, last = edges(load, 12_288, 51_200)
+    sbh = 2048 * 12_288
+    assert first.bytes == sbh
+    assert last.bytes == pytest.approx(sbh * 4 + 4 * 2048 * 51_200 / 8)
+    shared = edges(replace(load, is_sequence_parallel=True), 12_288, 51_200)
+    assert [part.bytes for part in shared] == pytest.approx([sbh / 8, sbh * 4 / 8 + 4 * 2048 * 51_200 / 8])
+
+
+def test_logits_are_counted_once_in_float32() -> None:
+    model = MODELS["llama3-8b"]
+    assert logits(Load(1, 1024), model).bytes == 1024 * (2 * 2 * 4096 + 4 * 128_256)
+
+
+@given(st.integers(1, 128), st.integers(1, 1 << 14), st.integers(1, 1 << 17), st.integers(1, 1 << 14))
+def test_a_gpt_has_as_many_parameters_as_the_closed_form_says(
+    layers: int, width: int, vocabulary: int, context: int
+) -> None:
+    model = Transformer(layers, width, 1, vocabulary, positions=context)
+    closed = gpt_parameters(layers, width, vocabulary, context)
+    assert model.size - 2 * width == pytest.approx(closed)  # the last norm
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("batch", 0), ("sequence", -1), ("tensor", 0), ("element", math.nan), ("element", 0.0)],
+)
+def test_loads_that_nobody_has_are_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(UsageError, match=field):
+        replace(Load(1, 1), **{field: value})
+
+
+@pytest.mark.parametrize("field", ["layers", "width", "heads", "vocabulary", "inner", "experts", "chosen"])
+def test_transformers_that_nobody_builds_are_refused_by_name(field: str) -> None:
+    with pytest.raises(UsageError, match=field):
+        replace(MODELS["gpt2"], **{field: -1})
+
+
+def test_every_closed_form_names_its_source() -> None:
+    load = Load(1, 1)
+    parts = (
+        korthikanti(load, 64, 4),
+        *edges(load, 64, 100),
+        kept(load, MODELS["gpt2"]),
+        logits(load, MODELS["gpt2"]),
+    )
+    assert all(activations.KORTHIKANTI in part.source and part.formula for part in parts)

@@ -1,0 +1,130 @@
+"""States, adapters, DeepSpeed's estimators, and all printed figures of footprint_cases."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from footprint_cases import CASES, Case
+from hypothesis import given
+from hypothesis import strategies as st
+
+from farflung.core.errors import UsageError
+from farflung.plan.footprint import adapters, deepspeed, states
+from farflung.plan.footprint.parts import Footprint, Part, Place, explained
+from farflung.plan.footprint.states import RECIPES, Offload, Split
+
+RAM, CARD, DISK = Place.RAM, Place.CARD, Place.DISK
+
+
+def tolerance(printed: str) -> float:
+    """3 % of a printed figure, or half of its last digit where that is more."""
+    decimals = len(printed.partition(".")[2])
+    return max(0.03 * float(printed), 0.5 * 10.0**-decimals)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.source}: {case.what}")
+def test_a_printed_figure_is_met(case: Case) -> None:
+    assert case.ours == pytest.approx(float(case.printed), abs=tolerance(case.printed), rel=0)
+
+
+def test_there_are_enough_printed_figures_of_enough_sources() -> None:
+    assert len(CASES) >= 25
+    assert len({case.source.partition(",")[0] for case in CASES}) >= 8
+
+
+@given(st.floats(1, 1e12), st.integers(2, 1 << 20), st.sampled_from(sorted(RECIPES)))
+def test_each_stage_of_zero_needs_no_more_than_the_one_before(size: float, ways: int, recipe: str) -> None:
+    needs = [
+        sum(part.bytes for part in states.states(size, states.named(recipe), Split(stage, ways)))
+        for stage in range(4)
+    ]
+    assert needs[0] > needs[1] > needs[2] > needs[3]
+    assert needs[0] == pytest.approx(size * states.named(recipe).whole)
+
+
+@given(st.floats(1, 1e12), st.integers(1, 1 << 20), st.integers(0, 3))
+def test_splitting_keeps_each_byte_once(size: float, ways: int, stage: int) -> None:
+    mine = Footprint("", states.states(size, split=Split(stage, ways)))
+    whole = {"weights": 3, "gradients": 2, "optimizer": 1}
+    for name, first in whole.items():
+        copies = 1 if stage >= first else ways
+        alone = Footprint("", states.states(size)).of(name)
+        assert ways * mine.of(name) == pytest.approx(copies * alone)
+
+
+def test_the_outer_state_of_a_method_with_rounds_is_split_by_nobody() -> None:
+    for stage in range(4):
+        parts = states.states(1e9, RECIPES["diloco"], Split(stage, 8))
+        assert Footprint("", parts).of("outer state") == 8e9
+
+
+def test_what_is_moved_to_ram_leaves_the_card_and_is_staged() -> None:
+    alone = Footprint("", states.states(1e9, split=Split(2, 4)))
+    moved = Footprint("", states.states(1e9, split=Split(2, 4, Offload(optimizer=RAM))))
+    assert moved.card == alone.card - alone.of("optimizer")
+    assert moved.ram == pytest.approx(states.STAGING * alone.of("optimizer"))
+
+
+def test_what_is_moved_to_disk_needs_windows_of_the_largest_tensor_in_ram() -> None:
+    split = Split(3, 4, Offload(DISK, DISK))
+    need = Footprint("", states.states(1e9, split=split, largest=1e6))
+    assert need.disk == pytest.approx((2 + 12) * 1e9 / 4)
+    assert need.ram == states.WINDOWS * (2 + 12) * 1e6
+    assert need.card == need.of("gradients")
+    unknown = Footprint("", states.states(1e9, split=split))  # a window of unknown size may be all of it
+    assert unknown.ram == unknown.disk
+
+
+def test_parameters_move_with_stage_3_alone() -> None:
+    for stage in range(3):
+        with pytest.raises(UsageError, match="FF-PLAN-050"):
+            Split(stage, 8, Offload(parameters=RAM))
+    Split(3, 8, Offload(parameters=RAM))
+
+
+def test_an_unknown_recipe_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="FF-PLAN-051") as refused:
+        states.named("adamw")
+    assert "adam-mixed" in refused.value.hint
+
+
+@pytest.mark.parametrize("size", [-1.0, math.nan, math.inf, 1e40])
+def test_sizes_that_nothing_has_are_refused_by_name(size: float) -> None:
+    with pytest.raises(UsageError, match="parameters"):
+        states.states(size)
+    with pytest.raises(UsageError, match="weights"):
+        states.Recipe(weights=size)
+
+
+def test_a_part_is_never_negative() -> None:
+    with pytest.raises(UsageError, match="FF-PLAN-021"):
+        Part("activations", -1.0, "", "")
+
+
+@given(st.floats(1e6, 1e12), st.integers(0, 3), st.integers(1, 4096))
+def test_the_largest_model_just_fits(memory: float, stage: int, ways: int) -> None:
+    size = states.largest_model(memory, split=Split(stage, ways))
+    assert Footprint("", states.states(size, split=Split(stage, ways))).card == pytest.approx(memory)
+
+
+def test_adapters_leave_the_frozen_weights_without_gradient_and_optimizer() -> None:
+    trained = adapters.adapter_size([(4096, 4096)] * 64, 16)
+    parts = adapters.adapted(8e9, trained, adapters.NF4)
+    need = Footprint("", parts)
+    assert need.of("frozen weights") == pytest.approx(8e9 * 0.5159, rel=1e-3)
+    assert need.card - need.of("frozen weights") == pytest.approx(16 * trained)
+    assert Footprint("", adapters.adapted(8e9, trained, split=Split(3, 8))).of("frozen weights") == 2e9
+
+
+def test_the_estimator_counts_the_ram_of_a_machine_and_not_of_all() -> None:
+    one = deepspeed.stage2(1e9, deepspeed.Setup(8, 1), RAM)
+    many = deepspeed.stage2(1e9, deepspeed.Setup(8, 16), RAM)
+    assert one.ram == many.ram == 1.5 * 1e9 * 32
+
+
+def test_an_explanation_has_the_formula_with_numbers_and_a_source_largest_first() -> None:
+    lines = explained(states.states(7.5e9, split=Split(1, 64)))
+    assert "2 B x 7.5 B" in lines[0]
+    assert "12 B x 7.5 B / 64" in lines[-1]
+    assert all("Rajbhandari" in line for line in lines)

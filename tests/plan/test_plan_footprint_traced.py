@@ -1,0 +1,104 @@
+"""A trace as data: what it says of a plan, two put together, and what nobody should believe."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from farflung.core import limits
+from farflung.core.codec import decode, encode
+from farflung.core.errors import UsageError
+from farflung.plan.footprint.parts import Footprint
+from farflung.plan.footprint.slices import of_traced
+from farflung.plan.footprint.traced import Block, Mode, Traced, affine, check
+from farflung.plan.footprint.worst import Pipeline, Training, footprints
+from farflung.plan.parallel.shapes import Recompute
+
+
+def mode(recompute: str, rows: int, share: int) -> Mode:
+    kept = (10 * rows // share, 12 * rows // share)
+    return Mode(recompute, 3 * rows, kept, 5 * rows + 7, 0, 40 * rows // share + 100, 1000 * rows)
+
+
+def trace(rows: int = 8) -> Traced:
+    return Traced(
+        rows=rows,
+        ran_rows=0,
+        width=4,
+        parameters=4000,
+        batch=16 * rows,
+        resident=16_000 + 16 * rows,
+        update=4400,
+        largest=500,
+        ends=(1200, 1600),
+        copied=800,
+        blocks=(Block("blocks.0", 1000), Block("blocks.1", 1000)),
+        modes=(mode("none", rows, 1), mode("full", rows, 10)),
+    )
+
+
+def test_parts_of_a_trace_add_up_to_its_peak() -> None:
+    for how in (Recompute.NONE, Recompute.FULL):
+        found = trace()
+        assert Footprint("", found.parts(how)).card == found.peak(how)
+        assert found.peak(how) == found.resident + max(found.mode(how).peak, found.update)
+
+
+def test_a_traced_module_is_cut_into_stages_like_any_other() -> None:
+    cut = of_traced(trace(), Recompute.FULL)
+    assert cut.parameters == 1000
+    assert [each.parameters for each in (cut.first, *cut.layers, cut.last)] == [300, 250, 250, 400]
+    assert [each.kept for each in (cut.first, *cut.layers, cut.last)] == [24, 8, 9, 47]
+    assert [each.working for each in cut.layers] == [72, 87]
+    needs = footprints(cut, Training(Pipeline((1, 1), micros=2)))
+    assert needs[0].of("activations") == (24 + 8) * 2
+    assert needs[1].of("activations") == 9 + 47
+    assert needs[0].of("recomputed layer") == 72
+
+
+def test_a_way_that_was_not_traced_is_refused_with_its_reason() -> None:
+    with pytest.raises(UsageError, match="FF-PLAN-052") as refused:
+        trace().mode(Recompute.SELECTIVE)
+    assert refused.value.cause == "it was not asked for"
+    plain = replace(trace(), blocks=(), modes=(Mode("none", 1, (), 1, 0, 2, 3),))
+    with pytest.raises(UsageError, match="no repeated blocks"):
+        plain.mode(Recompute.FULL)
+
+
+def test_two_traces_say_what_more_rows_take() -> None:
+    found = affine(trace(2), trace(4), (2, 4), 8)
+    assert found == replace(trace(8), ran_rows=4, modes=found.modes)
+    assert found.mode() == trace(8).mode()
+
+
+def test_traces_of_other_modules_or_of_falling_rows_are_not_put_together() -> None:
+    other = replace(trace(4), blocks=(Block("layers.0", 1), Block("layers.1", 1)))
+    for second, at in ((other, (2, 4)), (trace(4), (4, 4))):
+        with pytest.raises(UsageError, match="FF-PLAN-055"):
+            affine(trace(2), second, at, 8)
+
+
+def test_a_trace_keeps_its_bytes_on_the_way() -> None:
+    assert decode(encode(trace()), Traced, limits.CONTROL_BYTES) == trace()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parameters": -1},
+        {"resident": limits.TRACED_BYTES + 1},
+        {"ends": (-1, 0)},
+        {"copied": -5},
+        {"modes": ()},
+        {"blocks": ()},
+        {"width": 0},
+        {"rows": 0},
+        {"modes": (mode("none", -8, 1),)},
+        {"blocks": (Block("a", -1), Block("b", 1))},
+    ],
+    ids=str,
+)
+def test_a_trace_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
+    check(trace())
+    with pytest.raises(UsageError, match="FF-PLAN-056"):
+        check(replace(trace(), **change))

@@ -1,0 +1,255 @@
+"""A module's step without numbers against the same step with them: each byte, each block, each way of recomputation."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from farflung.job.load import load
+from farflung.plan.footprint.traced import Traced
+from farflung.plan.parallel.shapes import Recompute
+from farflung.train.gauge import blocks, jobs, measure
+from farflung.train.gauge.living import Living, Saved
+from farflung.train.gauge.measure import Subject
+from farflung.train.gauge.request import Gauge
+
+WIDTH, TIME = 24, 12
+TINY = load(None, preset="tiny").spec
+
+
+class Layer(nn.Module):
+    """Attention with scores in memory, and a wide network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        x = x + self.out((q @ k.transpose(1, 2)).softmax(-1) @ v)
+        return x + self.down(functional.gelu(self.up(x)))
+
+
+class Stacked(nn.Module):
+    def __init__(self, *, is_tied: bool = True) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(3))
+        self.head = nn.Linear(WIDTH, 50, bias=False)
+        if is_tied:
+            self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.embed(x)
+        for layer in self.layers:
+            h = layer(h)
+        return functional.cross_entropy(self.head(h).flatten(0, 1), y.flatten())
+
+
+class Picking(nn.Module):
+    """Half of the tokens go through each of two networks: its shapes depend on numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, WIDTH)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = self.embed(x).flatten(0, 1)
+        result = torch.zeros_like(h)
+        for number, expert in enumerate(self.experts):
+            picked = torch.where(torch.arange(len(h)) % 2 == number)[0]
+            result = result.index_add(0, picked, expert(h[picked]).relu())
+        return functional.cross_entropy(result @ self.embed.weight.T, y.flatten())
+
+
+def subject(build: type[nn.Module], rows: int) -> Subject:
+    torch.manual_seed(1)
+    module = build()
+    batch = torch.randint(0, 50, (rows, TIME)), torch.randint(0, 50, (rows, TIME))
+    optimizer = torch.optim.AdamW(module.parameters(), foreach=False)
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return Subject(module, batch, lambda: module(*batch), update)
+
+
+@pytest.fixture(scope="module")
+def faked() -> Traced:
+    return measure.traced(lambda rows: subject(Stacked, rows), 4)
+
+
+@pytest.fixture(scope="module")
+def real() -> Traced:
+    return measure.observed(lambda rows: subject(Stacked, rows), 4).traced
+
+
+def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(faked: Traced, real: Traced) -> None:
+    assert faked.ran_rows == 0
+    assert real.ran_rows == 4
+    for name in ("parameters", "batch", "resident", "update", "largest", "ends", "copied", "blocks"):
+        assert getattr(faked, name) == getattr(real, name), name
+    assert faked.modes == real.modes
+
+
+def test_kept_is_what_autograd_holds_and_the_loss(faked: Traced) -> None:
+    assert faked.mode().live == faked.mode().saved + 4
+
+
+def test_autograd_holds_what_its_own_hooks_count_on_a_real_run(faked: Traced) -> None:
+    found = subject(Stacked, 4)
+    own = {p.untyped_storage().data_ptr() for p in found.module.parameters()}
+    own |= {t.untyped_storage().data_ptr() for t in found.batch}
+    seen: dict[int, Tensor] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        key = tensor.untyped_storage().data_ptr()
+        if key not in own:
+            seen.setdefault(key, tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = found.loss()
+    assert sum(t.untyped_storage().nbytes() for t in seen.values()) == faked.mode().saved
+    del loss
+
+
+def test_a_tied_head_is_used_at_both_ends_and_counted_once(faked: Traced) -> None:
+    table = 4 * 50 * WIDTH
+    assert (faked.ends, faked.copied) == ((table, table), table)
+    assert faked.parameters == table + sum(block.parameters for block in faked.blocks)
+    apart = measure.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recompute.NONE])  # type: ignore[arg-type]
+    assert (apart.ends, apart.copied) == ((table, table), 0)
+
+
+def test_the_optimizers_own_tensors_are_resident_and_gradients_are_not(faked: Traced) -> None:
+    counters = 4 * sum(1 for _ in Stacked().parameters())  # AdamW's steps
+    assert faked.resident == 3 * faked.parameters + faked.batch + counters
+    assert faked.update >= faked.parameters  # gradients are alive while it moves
+
+
+def test_full_recomputation_keeps_each_blocks_input(faked: Traced) -> None:
+    full = faked.mode(Recompute.FULL)
+    assert full.kept == (4 * TIME * WIDTH * 4,) * 3
+    whole = faked.mode()
+    assert full.flop > whole.flop
+    assert full.peak < whole.peak
+
+
+def test_selective_recomputation_keeps_products_with_weights_and_no_scores(faked: Traced) -> None:
+    selective = faked.mode(Recompute.SELECTIVE)
+    rows = 4 * TIME
+    products = (3 + 1 + 4 + 1) * WIDTH  # qkv, out, up, down
+    assert selective.kept == (4 * rows * (products + WIDTH),) * 3  # and the block's input
+    assert faked.mode(Recompute.FULL).live < selective.live < faked.mode().live
+
+
+def test_flop_are_two_for_a_multiply_and_an_add_and_backward_is_twice_forward(faked: Traced) -> None:
+    rows = 4 * TIME
+    weights = 3 * 12 * WIDTH * WIDTH + 50 * WIDTH
+    scores = 3 * 2 * TIME * WIDTH
+    assert faked.mode().flop == 3 * 2 * rows * (weights + scores)
+
+
+def test_attention_on_a_cpu_is_counted_too() -> None:
+    q, k, v = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(3))
+    with Living() as living:
+        living.begin()
+        functional.scaled_dot_product_attention(q, k, v).sum().backward()
+    one = 2 * 2 * 3 * 8 * 8 * 4
+    assert living.flop == 7 * one
+
+
+def test_a_storage_counts_once_until_nobody_holds_it() -> None:
+    with Living() as living:
+        x = torch.zeros(100)
+        y = x.view(10, 10)[:5]
+        assert living.now == 400
+        del x
+        gc.collect()
+        assert living.now == 400
+        del y
+        gc.collect()
+        assert (living.now, living.peak) == (0, 400)
+
+
+def test_an_address_that_comes_again_is_another_storage() -> None:
+    with Living() as living:
+        for _ in range(20):
+            gone = torch.zeros(64, requires_grad=True)
+            del gone
+        x = torch.zeros(64, requires_grad=True)
+        with Saved(living) as held:
+            y = x.exp().exp()
+        assert held.bytes == 2 * 4 * 64
+        del y
+
+
+def test_a_module_whose_shapes_depend_on_numbers_is_run_and_extrapolated() -> None:
+    def make(rows: int) -> Subject:
+        return subject(Picking, rows)
+
+    with pytest.raises(Exception, match="nonzero"):
+        measure.traced(make, 8)
+    found, real = measure.measure(make, 8), measure.observed(make, 8).traced
+    assert found.ran_rows == 4
+    for one, other in zip(found.modes, real.modes, strict=True):
+        assert one.live == pytest.approx(other.live, rel=0.01)
+        assert one.peak == pytest.approx(other.peak, rel=0.01)
+    assert found.resident == real.resident
+    few = measure.measure(make, 2, [Recompute.NONE])
+    assert (few.rows, few.ran_rows) == (2, 2)
+
+
+def test_a_module_that_cannot_run_says_why() -> None:
+    class Bad(Stacked):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today"):
+        measure.measure(lambda rows: subject(Bad, rows), 8)
+
+
+def test_blocks_are_the_outermost_repeated_parts() -> None:
+    inner = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+    parts = [nn.ModuleDict({"experts": inner}) for _ in range(3)]
+    module = nn.ModuleDict({"stem": nn.Linear(2, 2), "layers": nn.ModuleList(parts)})
+    assert list(blocks.blocks_of(module)) == ["layers.0", "layers.1", "layers.2"]
+    stages = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2)))
+    assert list(blocks.blocks_of(stages)) == ["0.0", "0.1", "1.0", "1.1"]
+    assert not blocks.blocks_of(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+
+
+def test_a_module_is_left_as_it_was() -> None:
+    module = Stacked()
+    found = blocks.blocks_of(module)
+    with blocks.recomputed(found, Recompute.FULL), blocks.marked(found, Living()):
+        assert all("forward" in vars(block) for block in found.values())
+        assert all(block._forward_hooks and block._forward_pre_hooks for block in found.values())
+    assert not any("forward" in vars(block) for block in found.values())
+    assert not any(block._forward_hooks or block._forward_pre_hooks for block in found.values())
+
+
+def test_a_jobs_step_has_the_flat_vectors_of_its_worker() -> None:
+    found = jobs.answer(Gauge(TINY, b""), [Recompute.NONE])
+    vectors = 1 + 1 + 1 + 2  # weights, gradients, where decay applies, and Muon's two
+    assert found.resident == vectors * found.parameters + found.batch
+    assert found.rows == TINY.batch
+    assert found.mode().live == found.mode().saved + 4
+
+
+def test_what_a_model_may_not_be_is_said_by_the_tracer_as_by_the_worker() -> None:
+    job = '[model]\nkind = "module"\nmodule = "model.py:build"\ncontext = 8\n'
+    spec = load(job, preset="tiny").spec
+    with pytest.raises(Exception, match="FF-TRAIN-052"):
+        jobs.answer(Gauge(spec, b"def build():\n    raise ValueError(3)\n"))
+    with pytest.raises(Exception, match="FF-TRAIN-053"):
+        jobs.answer(Gauge(spec, b"def build():\n    return 3\n"))
