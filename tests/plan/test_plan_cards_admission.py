@@ -27,6 +27,7 @@ from farflung.plan.cards.admission import (
     require,
 )
 from farflung.plan.cards.offload import Offload, bus_bytes, memory_bytes
+from farflung.plan.io.cards import read
 
 GB = 10**9
 SLOT = Slot(Bytes(24 * GB), 4, 16)
@@ -102,6 +103,15 @@ def test_a_chip_that_shares_the_memory_has_no_bus_and_no_thumb_for_it() -> None:
     admission = judge(place(slot=Slot(is_unified=True), memory_bytes=Bytes(16 * GB)))
     assert admission.grade is Grade.A
     assert found(admission, "lanes").why == "cards and processor share one memory"
+
+
+def test_a_card_of_the_table_sits_on_the_lanes_that_the_machine_gives_it() -> None:
+    table = read()
+    assert Slot.of(table.find("RTX 3090"), 4) == Slot(Bytes(24 * GB), 4, 4)
+    assert Slot.of(table.find("RTX 4060"), 16).lanes == 8
+    assert Slot.of(table.find("RTX 3090")).lanes is None  # a data sheet does not know the machine
+    chip = Slot.of(table.find("M2 Ultra"), 16)
+    assert (chip.is_unified, chip.pcie, chip.lanes) == (True, None, None)
 
 
 # What the job needs decides
