@@ -128,6 +128,17 @@ def test_what_the_job_needs_decides_and_the_thumb_is_shown_beside() -> None:
     require(lean, Grade.B)
 
 
+def test_each_card_of_a_machine_keeps_its_own_outside_it() -> None:
+    demand = Demand(cores=3.0, memory_bytes=16.0 * GB)
+    two = judge(place(2, cores=6, memory_bytes=Bytes(32 * GB)), demand)
+    assert {one.rule: one.computed for one in two.findings if one.rule != "lanes"} == {
+        "cores": 6,
+        "memory": 32 * GB,
+    }
+    assert two.grade is Grade.B
+    assert judge(place(2, memory_bytes=Bytes(32 * GB - 1)), demand).grade is Grade.C
+
+
 def test_what_offloading_needs_is_far_more_than_the_thumb() -> None:
     """7 B parameters: the thumb would have twice 24 GB."""
     need = memory_bytes(7 * GB, Offload.OPTIMIZER)
