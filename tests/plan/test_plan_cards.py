@@ -292,7 +292,7 @@ def test_any_other_text_is_refused_as_a_table(text: str) -> None:
 
 
 def test_a_table_that_is_too_long_or_names_a_card_twice_is_refused() -> None:
-    refused("x" * (limits.CARD_TABLE_CHARACTERS + 1))
+    assert "characters" in refused(TEXT + "\n" * limits.CARD_TABLE_CHARACTERS).cause
     other = changed("T4").splitlines()[1]
     assert len(table.parse(changed("A2") + other + "\n").cards) == 2
     twice = changed("A2") + changed("T4", also="NVIDIA A2").splitlines()[1] + "\n"

@@ -27,6 +27,7 @@ from farflung.plan.cards.admission import (
     require,
 )
 from farflung.plan.cards.offload import Offload, bus_bytes, memory_bytes
+from farflung.plan.io.cards import read
 
 GB = 10**9
 SLOT = Slot(Bytes(24 * GB), 4, 16)
@@ -104,6 +105,15 @@ def test_a_chip_that_shares_the_memory_has_no_bus_and_no_thumb_for_it() -> None:
     assert found(admission, "lanes").why == "cards and processor share one memory"
 
 
+def test_a_card_of_the_table_sits_on_the_lanes_that_the_machine_gives_it() -> None:
+    table = read()
+    assert Slot.of(table.find("RTX 3090"), 4) == Slot(Bytes(24 * GB), 4, 4)
+    assert Slot.of(table.find("RTX 4060"), 16).lanes == 8
+    assert Slot.of(table.find("RTX 3090")).lanes is None  # a data sheet does not know the machine
+    chip = Slot.of(table.find("M2 Ultra"), 16)
+    assert (chip.is_unified, chip.pcie, chip.lanes) == (True, None, None)
+
+
 # What the job needs decides
 
 
@@ -116,6 +126,17 @@ def test_what_the_job_needs_decides_and_the_thumb_is_shown_beside() -> None:
     assert lean.grade is Grade.B
     assert lean.warnings == (one,)
     require(lean, Grade.B)
+
+
+def test_each_card_of_a_machine_keeps_its_own_outside_it() -> None:
+    demand = Demand(cores=3.0, memory_bytes=16.0 * GB)
+    two = judge(place(2, cores=6, memory_bytes=Bytes(32 * GB)), demand)
+    assert {one.rule: one.computed for one in two.findings if one.rule != "lanes"} == {
+        "cores": 6,
+        "memory": 32 * GB,
+    }
+    assert two.grade is Grade.B
+    assert judge(place(2, memory_bytes=Bytes(32 * GB - 1)), demand).grade is Grade.C
 
 
 def test_what_offloading_needs_is_far_more_than_the_thumb() -> None:

@@ -75,17 +75,18 @@ def test_a_bill_names_price_reference_and_each_sites_part() -> None:
 
 def test_an_admission_begins_with_its_class_and_what_is_missed() -> None:
     box = Computer(
-        "a box with quite a long name of its own", (Slot(Bytes(24 * 10**9), 4, None),), 2, Bytes(30 * 10**9)
+        "a box with quite a long name of its own", (Slot(Bytes(24 * 10**9), 4, None),), 4, Bytes(30 * 10**9)
     )
     demand = Demand(memory_bytes=20e9, sent=1e6, round_seconds=Seconds(10.0))
-    lines = text.admitted(judge(Place((box,), 1e9, None), demand))
+    lines = text.admitted(judge(Place((box,), 1e5, None), demand))
     assert all(len(line) <= text.WIDTH for line in lines)
     assert lines[0] == "class C"
-    starts = [line.split("  ")[0] for line in lines[1:] if not line.startswith(" ")]
-    assert starts[0] == "missed"
-    assert starts[1].startswith("not known")
-    assert starts[2] == "ok"
-    assert "(the rule of thumb: 48" in "\n".join(lines)
+    starts = [line for line in lines[1:] if not line.startswith(" ")]
+    assert [line[:9].strip() for line in starts] == ["missed", "not known", "ok", "ok"]
+    told = " ".join(" ".join(lines).split())
+    rules = [told.index(f": {rule}: ") for rule in ("up", "lanes", "memory", "cores")]
+    assert rules == sorted(rules)  # of what is met, what is below its rule of thumb comes first
+    assert "(the rule of thumb: 48 GB)" in told
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,27 @@ def test_experts_are_summed_among_those_that_hold_them() -> None:
     assert names["experts: gradients"].sent == pytest.approx(2 * 1 / 2 * 16e6 * 2 / 4)
 
 
+def test_experts_in_a_mix_take_the_tokens_of_their_ranks() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, parameters=24e6, routed=24, chosen=2)
+    mesh = Mesh(data=4, tensor=2, pipeline=2, expert=4)
+    whole = layouts.load(shape, mesh, Training(batch=2)).terms
+    cut = layouts.load(shape, mesh, Training(batch=2, is_sequence_parallel=True)).terms
+    one, half = (next(term for term in terms if "to experts" in term.name) for terms in (whole, cut))
+    assert one.sent == pytest.approx(12 * 2 * 3 / 4 * 2 * 64 * 2 * 256 * 2)
+    assert half.sent == pytest.approx(one.sent / 2)
+    assert one.total == pytest.approx(16 * one.sent)
+
+
+def test_a_vocabulary_that_is_cut_adds_a_sum_at_either_end() -> None:
+    spoken = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6)
+    mesh = Mesh(tensor=4, pipeline=2)
+    more = (
+        layouts.load(spoken, mesh, Training(micros=3)).total
+        - layouts.load(MODEL, mesh, Training(micros=3)).total
+    )
+    assert more == pytest.approx(2 * 3 * 2 * 3 * spoken.activation(1))
+
+
 def test_an_epoch_is_its_steps_and_storage_is_apart() -> None:
     step = layouts.load(MODEL, Mesh(data=4), Training())
     assert step.times(1000).sent == pytest.approx(1000 * step.sent)

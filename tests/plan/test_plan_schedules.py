@@ -83,6 +83,12 @@ def test_both_directions_of_a_cut_are_apart() -> None:
     assert found.seconds == pytest.approx(1 + 1 + 1 + 1 + 2 + 1)
 
 
+def test_a_pipeline_of_very_many_stages_comes_to_its_end() -> None:
+    """Each of 2^17 operations is looked at a few times, not once for every other one."""
+    found = timeline([Stage(1.0, 1.0)] * (1 << 16), 2, Schedule.GPIPE)
+    assert found.seconds == pytest.approx(2 * ((1 << 16) + 1))
+
+
 @pytest.mark.parametrize(
     ("code", "call"),
     [

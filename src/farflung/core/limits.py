@@ -135,7 +135,7 @@ DATA_BYTES: Final = 8 << 30
 # Plans of parallel training
 PLANNED_RANKS: Final = 1 << 20  # and any other count of one plan
 PLANNED_TIMED: Final = 1 << 11  # ranks whose exchange is timed rank by rank
-PLANNED_FLOWS: Final = 1 << 12  # that share lines at a time
+PLANNED_FLOWS: Final = 1 << 9  # that share lines at a time
 PLANNED_OPERATIONS: Final = 1 << 18  # of one pipeline's timeline
 PLANNED_AMOUNT: Final = 1e30  # of any quantity: bytes, seconds, FLOP
 

@@ -23,7 +23,7 @@ import msgspec
 from farflung.core import limits
 from farflung.core.errors import PolicyError, UsageError
 from farflung.core.units import Bytes, Seconds, format_bytes, format_rate
-from farflung.plan.cards.card import LANE_BYTES
+from farflung.plan.cards.card import LANE_BYTES, Card
 
 CORES: Final = 4  # a card
 MEMORIES: Final = 2  # of a card, in the machine
@@ -45,6 +45,12 @@ class Slot(msgspec.Struct, frozen=True):
     pcie: int | None = None
     lanes: int | None = None
     is_unified: bool = False
+
+    @classmethod
+    def of(cls, card: Card, lanes: int | None = None) -> Slot:
+        """A card of the table where a machine gives it `lanes`: its own connector only says how many it could use."""
+        found = None if lanes is None else min(lanes, card.lanes)
+        return cls(card.memory[0], card.pcie or None, None if card.is_unified else found, card.is_unified)
 
 
 class Computer(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from farflung.core import limits
 from farflung.core.errors import UsageError
 
@@ -57,10 +59,12 @@ def matrix(name: str, rows: Sequence[Sequence[float]], side: int, most: float) -
             cause=f"it has {shape}",
             hint=f"give {name} a row and a column for each rank",
         )
-    for at, row in enumerate(rows):
-        for to, value in enumerate(row):
-            if at != to:
-                amount(f"{name}[{at}][{to}]", value, most=most)
+    found = np.array(rows, np.float64)
+    np.fill_diagonal(found, 0.0)
+    bad = np.argwhere(~((found >= 0.0) & (found <= most)))
+    if bad.size:
+        at, to = bad[0]
+        amount(f"{name}[{at}][{to}]", float(found[at, to]), most=most)
 
 
 def _shown(value: object) -> str:

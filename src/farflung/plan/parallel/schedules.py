@@ -13,6 +13,7 @@ in order, while ranks go on; `Cut.seconds` occupies it, `Cut.delay` is the way.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -95,9 +96,10 @@ def timeline(
     _check(ranks, micros, schedule, virtual, cuts)
     order = [_order(at, ranks, micros, schedule, virtual) for at in range(ranks)]
     run = _Run(stages, list(cuts) or [Cut()] * ranks, virtual)
-    while any(order):
-        for at in range(ranks):
-            run.advance(at, order[at])
+    turn = deque(range(ranks))
+    while turn:
+        at = turn.popleft()
+        turn.extend(run.advance(at, order[at]))
     work = tuple(micros * (stage.forward + stage.backward) for stage in stages)
     return Timeline(Seconds(max(run.free)), work, tuple(run.most))
 
@@ -113,13 +115,14 @@ class _Run:
         self._lines: dict[tuple[int, bool], float] = {}
         self._came: dict[tuple[int, int, bool], float] = {}
 
-    def advance(self, at: int, waiting: list[_Operation]) -> None:
-        """Does what rank `at` can do now; `waiting` is in reverse."""
+    def advance(self, at: int, waiting: list[_Operation]) -> set[int]:
+        """Does what rank `at` can do now (`waiting` is in reverse); returns whom it has handed something."""
+        given = set[int]()
         while waiting:
             part, micro, is_forward = waiting[-1]
             needs = self._needs(at, part, micro, is_forward)
             if needs is None:
-                return
+                break
             waiting.pop()
             stage = self.stages[at]
             spent = (stage.forward if is_forward else stage.backward) / self.virtual
@@ -127,6 +130,8 @@ class _Run:
             self._alive[at] += 1 if is_forward else -1
             self.most[at] = max(self.most[at], self._alive[at])
             self._hand_over(at, part, micro, is_forward, end)
+            given.add((at + 1 if is_forward else at - 1) % len(self.stages))
+        return given - {at}
 
     def _needs(self, at: int, part: int, micro: int, is_forward: bool) -> float | None:
         """When what it needs is there; None: nobody knows yet."""
