@@ -223,3 +223,8 @@ API_ADDRESSES: Final = 4096  # whose rate is remembered; the one that was silent
 API_RATE: Final = 50.0  # tokens a second for one address; a path costs 1 to 8
 API_BURST: Final = 200.0  # tokens that it may have saved
 METRIC_PEERS: Final = 128  # that one page of metrics names
+
+# Placement
+PLACED_DEVICES: Final = 1 << 17  # of one mesh
+PLACED_TOGETHER: Final = 1 << 11  # of which times between all pairs are kept: 32 MiB a matrix
+PLACED_STAGES: Final = 1 << 7
