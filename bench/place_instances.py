@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from farflung.plan.place import objective
+from farflung.plan.place.chain import Decoder, decoder
 from farflung.plan.place.mesh import Mesh, mesh
+from farflung.plan.place.objective import Fleet, Work
 
 CITIES = {  # degrees north and east
     "Portland": (45.5, -122.7), "Ashburn": (39.0, -77.5), "Columbus": (40.0, -83.0), "Tokyo": (35.7, 139.7),
@@ -33,3 +36,20 @@ def homes(count: int, seed: int, *, uplink: float = 1e9) -> Mesh:
     up = generator.lognormal(np.log(uplink), 0.5, count)
     down = up * generator.uniform(1.0, 4.0, count)
     return mesh(generator.integers(0, len(CITIES), count), delay, rate, up, down)
+
+
+def fleet_of(count: int, seed: int, model: Decoder) -> tuple[Fleet, Work]:
+    """So many homes with a card of 16 or 24 GB each, lines around 100 Mbit/s, and a step of 16 micro-batches of a model.
+
+    LoRA: 2.05 bytes a parameter are held, a hundredth is exchanged, every 100 steps; activations go in 8 bits.
+    """
+    generator = np.random.default_rng([seed, count])
+    cards = np.array([[165, 24], [71, 24], [88, 16], [44, 16], [76.7, 16], [97.5, 16]])[
+        generator.integers(0, 6, count)
+    ]
+    fleet = objective.fleet(
+        homes(count, seed, uplink=100e6), 0.4e12 * cards[:, 0], (0.9 * cards[:, 1] - 1.0) * 2**30,
+        price=0.003 * cards[:, 0], failures=np.full(count, 0.05),
+    )  # fmt: skip
+    chain = decoder(model, 2048, 2048, state=2.05, trained=0.01)
+    return fleet, Work(chain, 16, 2048, 2048.0 * model.width, every=100, repair=120.0, audited=0.05)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core.errors import UsageError
-from farflung.plan.place import anneal, cases, clusters, dtfm, exact, starts, tour
+from farflung.plan.place import anneal, cases, clusters, dtfm, exact, search_loops, starts, tour
 from farflung.plan.place.bottleneck import matching
 from farflung.plan.place.compiled import loop
 from farflung.plan.place.mesh import Floats, Mesh, mesh
@@ -149,6 +152,33 @@ def test_what_annealing_says_is_what_its_groups_cost(seed: int, shape: tuple[int
     assert sorted(groups.reshape(-1)) == list(range(groups.size))
     assert said == pytest.approx(dtfm.score(of, groups).total)
     assert said <= before + 1e-9
+
+
+def plain(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module of loops as it is where numba is not installed."""
+    without = types.ModuleType("without")
+    vars(without).update(loop=lambda function: function, keep=lambda loops, cache: None)
+    monkeypatch.setitem(sys.modules, "farflung.plan.place.optional", without)
+    found = importlib.util.spec_from_file_location(name, search_loops.__file__.replace("search_loops", name))
+    assert found is not None and found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_without_numba_the_search_goes_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = random_costs(11, 4, 3)
+    generator = np.random.default_rng(11)
+    draws = generator.random((80, 4))
+    first, second = (np.arange(12).reshape(4, 3).copy() for _ in range(2))
+    compiled, as_it_stands = loop("search_loops", "anneal"), plain("search_loops", monkeypatch).anneal
+    assert isinstance(as_it_stands, types.FunctionType)
+    costs = [
+        run(of.lateral, of.hop, np.arange(12), groups, draws, 0.5, 0.01, 0.1)
+        for run, groups in ((compiled, first), (as_it_stands, second))
+    ]
+    assert costs[0] == costs[1]
+    assert (first == second).all()
 
 
 def test_on_a_plateau_the_means_decide() -> None:
