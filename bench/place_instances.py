@@ -39,7 +39,7 @@ def homes(count: int, seed: int, *, uplink: float = 1e9) -> Mesh:
 
 
 def fleet_of(count: int, seed: int, model: Decoder) -> tuple[Fleet, Work]:
-    """So many homes with a card of 16 or 24 GB each, lines around 100 Mbit/s, and a step of 16 micro-batches of a model.
+    """So many homes with a card of 16 or 24 GB each and lines around 100 Mbit/s, and a step of 16 micro-batches.
 
     LoRA: 2.05 bytes a parameter are held, a hundredth is exchanged, every 100 steps; activations go in 8 bits.
     """

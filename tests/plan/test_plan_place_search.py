@@ -160,7 +160,8 @@ def plain(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     vars(without).update(loop=lambda function: function, keep=lambda loops, cache: None)
     monkeypatch.setitem(sys.modules, "farflung.plan.place.optional", without)
     found = importlib.util.spec_from_file_location(name, search_loops.__file__.replace("search_loops", name))
-    assert found is not None and found.loader is not None
+    assert found is not None
+    assert found.loader is not None
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module

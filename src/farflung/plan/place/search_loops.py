@@ -224,8 +224,19 @@ def weigh(lateral, hop, groups, order):
 def _level(most, between, length, tie):
     """What annealing lowers: the cost, and a little of the means, which tell plateaus apart."""
     stages = most.shape[0]
-    pairs = max(1, stages * (stages - 1))
-    return most.max() + length + tie * (most.mean() + between.sum() / pairs)
+    hops = 0.0
+    for g in range(stages):
+        hops += _sum(between[g])
+    return most.max() + length + tie * (_sum(most) / stages + hops / max(1, stages * (stages - 1)))
+
+
+@loop
+def _sum(values):
+    """A sum from the first to the last: NumPy's own adds in another order than compiled code does."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 @loop
@@ -263,7 +274,7 @@ def anneal(lateral, hop, alike, groups, draws, hot, cold, tie):
         limit = level - heat * math.log(max(1e-300, draws[move, 2]))
         groups[g, i], groups[h, j] = b, a
         _swap_sums(lateral, groups, sums, new_sums, new_most, g, h, a, b)
-        if new_most.max() + tie * new_most.mean() > limit:
+        if new_most.max() + tie * _sum(new_most) / stages > limit:
             accepted = False
         else:
             _swap_between(hop, groups, new_between, pair, g, h)
