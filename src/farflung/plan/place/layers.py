@@ -86,7 +86,7 @@ def arrange(chain: Chain, cards: Sequence[Card], micro_batches: int) -> Split:
 
     if within(np.inf) < 0:
         raise _too_small(chain, cards, int(first.min()))
-    low, high = 0.0, float(work[-1] / rates.min())
+    low, high = 0.0, 2.0 * float(work[-1] / rates.min())
     while low < 0.5 * (low + high) < high and high - low > 1e-12 * high:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if within(middle) >= 0 else (middle, high)

@@ -52,7 +52,10 @@ def divide(work, state, kept, rates, memories, micro, starts):
     """
     if cut(work, state, kept, rates, memories, micro, np.inf, starts) > 0:
         return np.inf
-    low, high = 0.0, work[-1] / rates.min()
+    low, high = (
+        0.0,
+        2.0 * work[-1] / rates.min(),
+    )  # twice: a quotient times its divisor may come out too small
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         if middle <= low or middle >= high:
