@@ -258,3 +258,8 @@ CARD_TABLE_CHARACTERS: Final = MIB  # of the table: 169 rows are 40 kB
 CARD_PROFILE_CHARACTERS: Final = 16 * KIB  # of what a user measured
 SITES: Final = 1 << 16  # over which one plan shares out work
 CARDS_OF_SITE: Final = 1 << 16
+
+# Placement
+PLACED_DEVICES: Final = 1 << 17  # of one mesh
+PLACED_TOGETHER: Final = 1 << 11  # of which times between all pairs are kept: 32 MiB a matrix
+PLACED_STAGES: Final = 1 << 7

@@ -1,0 +1,1 @@
+"""Which device trains what: groups, pipelines, layers, and what changes when some are lost (requirement P4)."""

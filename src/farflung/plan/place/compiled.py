@@ -1,0 +1,25 @@
+"""Loads the loops of placement, compiled where numba is installed and plain Python where it is not.
+
+Both give the same results, bit for bit: no `fastmath`, and random numbers are arguments. Loading is lazy, so that what
+only imports this package never imports numba; compiled code is kept where the process keeps that of its codecs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from farflung.compress.kernels import Shelf
+
+PLAIN: Final = ("search_loops", "pipeline_loops", "block_loops")
+_HOME: Final = "farflung.plan.place."
+_shelves: Final = {name: Shelf(_HOME + name, {}) for name in PLAIN}
+
+
+def loop(module: str, name: str) -> Callable[..., Any]:
+    """A loop of one of the modules PLAIN; every one of them has `load(cache)`, which names its loops."""
+    found = _shelves[module].loop(name)
+    if found is None:  # numba does not work here, though it is installed
+        found = getattr(importlib.import_module(_HOME + module), name)
+    return found

@@ -1,0 +1,53 @@
+"""The best groups of a few devices, by looking at all: what the search is held against.
+
+Every partition of N <= 12 devices into W groups of P once (groups have no order): N! / (P!^W W!), 15,400 at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from farflung.core.errors import UsageError
+from farflung.plan.place.compiled import loop
+from farflung.plan.place.dtfm import Costs, Layout, laid
+
+DEVICES: Final = 12
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+def best(of: Costs) -> Layout:
+    """The least cost of all layouts. Raises UsageError FF-PLAN-045 above 12 devices."""
+    count = len(of.hop)
+    if count > DEVICES:
+        raise UsageError(
+            "FF-PLAN-045",
+            f"the layouts of {count} devices are too many to look at all",
+            cause=f"{DEVICES} devices at most",
+            hint="farflung.plan.place.anneal.search",
+        )
+    weigh, order = loop("search_loops", "weigh"), np.arange(of.stages)
+    least, cost = None, np.inf
+    for groups in partitions(tuple(range(count)), of.ways):
+        seen = np.array(groups, np.int64)
+        here = sum(weigh(of.lateral, of.hop, seen, order))
+        if here < cost:
+            least, cost = seen, here
+    assert least is not None
+    return laid(of, least)
+
+
+def partitions(devices: tuple[int, ...], ways: int) -> Iterator[Groups]:
+    """Each way to make groups of `ways` of all devices, once: the first device is in the first group."""
+    if not devices:
+        yield ()
+        return
+    first, rest = devices[0], devices[1:]
+    for others in combinations(rest, ways - 1):
+        left = tuple(device for device in rest if device not in others)
+        for groups in partitions(left, ways):
+            yield ((first, *others), *groups)

@@ -1,0 +1,108 @@
+"""Which nodes are used, in how many stages and pipelines, for time or money: some cost more than they do.
+
+For each number of stages, pipelines are tried from as many as there are nodes for down to half of that: with fewer,
+the slowest nodes are spares. Nodes begin sorted by rate, so that a stage's cards are similar; annealing then swaps
+them with each other and with the spares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from farflung.core import limits
+from farflung.core.errors import PolicyError
+from farflung.plan.place.compiled import loop
+from farflung.plan.place.mesh import Indices
+from farflung.plan.place.objective import Fleet, Verdict, Wish, Work, arguments, judge
+
+MOVES: Final = 30_000
+HOT: Final = 0.1
+COLD: Final = 0.0005
+TRIED: Final = 6  # numbers of pipelines, for each number of stages
+STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """A grid [W, P] of nodes, what it does, and the nodes that are left as spares."""
+
+    grid: Indices
+    verdict: Verdict
+    spares: tuple[int, ...]
+
+
+def choose(
+    fleet: Fleet, work: Work, wish: Wish | None = None, *, seed: int = 0, stages: Sequence[int] = STAGES,
+    moves: int = MOVES,
+) -> tuple[Choice, ...]:  # fmt: skip
+    """The best grid of each number of stages, best first: by verified tokens a second, or by their price.
+
+    Raises PolicyError FF-PLAN-047 where no number of stages holds the model; UsageError as `judge`.
+    """
+    asked = wish or Wish()
+    found = []
+    for count in stages:
+        if count <= min(len(fleet), limits.PLACED_STAGES):
+            tried = [
+                place(fleet, work, asked, count, ways, seed, moves)
+                for ways in _pipelines(len(fleet) // count)
+            ]
+            held = [one for one in tried if one.verdict.infeasible == 0]
+            found += sorted(held, key=lambda one: worth(one, asked))[:1]
+    if not found:
+        raise _nothing_fits(fleet, work)
+    return tuple(sorted(found, key=lambda one: worth(one, asked)))
+
+
+def place(
+    fleet: Fleet, work: Work, wish: Wish, stages: int, ways: int, seed: int, moves: int = MOVES
+) -> Choice:
+    """The best grid found of this shape. Same arguments, same grid, with numba or without."""
+    order = np.lexsort((np.arange(len(fleet)), -fleet.memory, -fleet.rate))
+    grid = np.ascontiguousarray(order[: stages * ways].reshape(stages, ways))
+    spare = order[stages * ways :].copy()
+    if moves and len(fleet) > 1:
+        draws = np.random.default_rng([seed, stages, ways]).random((moves, 3))
+        loop("pipeline_loops", "anneal_grid")(
+            grid, spare, *arguments(fleet, work, wish), wish.by_money, draws, HOT, COLD
+        )
+    return Choice(grid, judge(fleet, work, grid, wish), tuple(int(i) for i in np.sort(spare)))
+
+
+def worth(choice: Choice, wish: Wish) -> float:
+    """What is lowered: seconds a token or money for it, and more by as much as the wish is broken."""
+    verdict = choice.verdict
+    value = verdict.price if wish.by_money else 1.0 / verdict.tokens
+    return value * (1.0 + 10.0 * verdict.breach)
+
+
+def _pipelines(most: int) -> list[int]:
+    """Numbers of pipelines to try, from all nodes to half of them."""
+    return sorted({most - (most - (most + 1) // 2) * at // (TRIED - 1) for at in range(TRIED)}, reverse=True)
+
+
+def _nothing_fits(fleet: Fleet, work: Work) -> PolicyError:
+    sums = work.chain.sums
+    starts = np.zeros(len(fleet), np.int64)
+    order = np.argsort(-fleet.memory, kind="stable")
+    left = int(
+        loop("pipeline_loops", "cut")(
+            sums[0],
+            sums[1],
+            sums[2],
+            fleet.rate[order],
+            fleet.memory[order],
+            work.micro_batches,
+            np.inf,
+            starts,
+        )
+    )
+    return PolicyError(
+        "FF-PLAN-047",
+        f"memory binds: these cards hold {len(work.chain) - left} of {len(work.chain)} units",
+        cause=f"one pipeline of all {len(fleet)} nodes, or no number of stages that was allowed holds the model",
+        hint="fewer bytes a parameter (8-bit moments, LoRA), smaller units, or more cards",
+    )

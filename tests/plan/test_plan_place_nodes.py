@@ -1,0 +1,391 @@
+"""Layers, whole steps, selection, losses and migration: placement of nodes that compute and have memory."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core.errors import FarflungError, PolicyError
+from farflung.plan.place import layers, objective, rebalance, replan, select
+from farflung.plan.place.chain import Chain, Decoder, chain, decoder
+from farflung.plan.place.layers import Card
+from farflung.plan.place.mesh import Floats, mesh
+from farflung.plan.place.objective import Fleet, Wish, Work
+from farflung.plan.place.rebalance import Peer
+
+SEEDS = st.integers(0, 2**32 - 1)
+GIB = 2.0**30
+
+
+def uniform(units: int, flop: float = 1.0, state: float = 1.0, kept: float = 0.0) -> Chain:
+    ones = np.ones(units)
+    return chain(flop * ones, state * ones, kept * ones, ones)
+
+
+def drawn_chain(seed: int, units: int) -> Chain:
+    return chain(*np.random.default_rng(seed).integers(0, 9, (4, units)).astype(float) + 1.0)
+
+
+def every_cut(units: int, stages: int) -> list[tuple[int, ...]]:
+    """All numbers of units of stages in order."""
+    cuts = itertools.combinations_with_replacement(range(units + 1), stages - 1)
+    return [tuple(b - a for a, b in itertools.pairwise((0, *cut, units))) for cut in cuts]
+
+
+def by_hand(of: Chain, cards: list[Card], units: tuple[int, ...], micro: int) -> float:
+    """Seconds of the slowest stage, infinite where one does not fit."""
+    slowest, first = 0.0, 0
+    for at, (card, count) in enumerate(zip(cards, units, strict=True)):
+        part = slice(first, first + count)
+        flight = min(micro, len(cards) - at)
+        if of.state[part].sum() + flight * of.kept[part].sum() > card.memory:
+            return float("inf")
+        slowest, first = max(slowest, of.flop[part].sum() / card.rate), first + count
+    return slowest
+
+
+def some_cards(seed: int, count: int) -> list[Card]:
+    generator = np.random.default_rng(seed)
+    return [Card(float(r), float(m)) for r, m in generator.integers((1, 5), (9, 60), (count, 2))]
+
+
+@given(SEEDS, st.integers(1, 7), st.integers(1, 4), st.integers(1, 3))
+def test_a_chain_is_cut_as_well_as_any_cut_under_memory(
+    seed: int, units: int, count: int, micro: int
+) -> None:
+    of, cards = drawn_chain(seed, units), some_cards(seed, count)
+    best = min(by_hand(of, cards, cut, micro) for cut in every_cut(units, count))
+    if best == float("inf"):
+        with pytest.raises(PolicyError, match="memory binds") as error:
+            layers.divide(of, cards, micro)
+        assert error.value.code == "FF-PLAN-047"
+    else:
+        split = layers.divide(of, cards, micro)
+        assert sum(split.units) == units
+        assert split.seconds == pytest.approx(best)
+        assert by_hand(of, cards, split.units, micro) == pytest.approx(best)
+
+
+@given(SEEDS, st.integers(1, 6), st.integers(1, 4), st.integers(1, 3))
+@settings(max_examples=40)
+def test_no_order_and_no_subset_of_cards_is_better(seed: int, units: int, count: int, micro: int) -> None:
+    of, cards = drawn_chain(seed, units), some_cards(seed, count)
+    best = float("inf")
+    for size in range(1, count + 1):
+        for order in itertools.permutations(range(count), size):
+            used = [cards[i] for i in order]
+            best = min(best, *(by_hand(of, used, cut, micro) for cut in every_cut(units, size)))
+    if best == float("inf"):
+        with pytest.raises(PolicyError, match="memory binds"):
+            layers.arrange(of, cards, micro)
+    else:
+        split = layers.arrange(of, cards, micro)
+        used = [cards[i] for i in split.cards]
+        assert split.seconds == pytest.approx(best)
+        assert by_hand(of, used, split.units, micro) == pytest.approx(best)
+        assert len(set(split.cards)) == len(split.cards)
+
+
+def test_what_does_not_fit_says_how_much_does() -> None:
+    with pytest.raises(PolicyError, match="these cards hold 5 of 9 units"):
+        layers.divide(uniform(9), [Card(1.0, 3.5), Card(1.0, 2.9)], 1)
+
+
+def test_equal_layers_leave_the_ends_to_the_ends_and_ask_for_no_memory() -> None:
+    split = layers.equal(uniform(10), [Card(1.0, 0.0), Card(2.0, 0.0)])
+    assert split.units == (5, 5)
+    assert split.seconds == 5.0
+    assert layers.equal(uniform(34), [Card(1.0, 0.0)] * 8).units == (5, 4, 4, 4, 4, 4, 4, 5)
+
+
+def test_a_decoder_has_its_parameters_and_its_work() -> None:
+    model = Decoder(32, 4096, 32, 8, 14336, 128256)  # Llama 3 8B: 8.03e9 parameters, norms left out
+    of = decoder(model, 2048, 2048, state=16.0)
+    assert of.state.sum() / 16 == pytest.approx(8.03e9, rel=0.001)
+    assert len(of) == 34
+    assert of.flop[0] == 0.0
+    weights = of.state[1:].sum() / 16
+    assert of.flop.sum() == pytest.approx(2048 * (8 * weights + 32 * 16 * 2048 * 4096))
+    halves = decoder(model, 2048, 2048, state=16.0, halves=True)
+    assert len(halves) == 66
+    assert halves.flop.sum() == pytest.approx(of.flop.sum())
+    frozen = decoder(model, 2048, 2048, state=2.0, trained=0.0)
+    assert frozen.exchanged.sum() == 0.0
+    assert frozen.flop[5] == pytest.approx(of.flop[5] - 2 * 2048 * of.state[5] / 16)
+
+
+def small_fleet(seed: int, count: int, **other: Floats) -> Fleet:
+    generator = np.random.default_rng(seed)
+    delay, rate = generator.random((3, 3)) / 50, generator.uniform(1e8, 2e9, (3, 3))
+    lines = generator.uniform(5e7, 1e9, (2, count))
+    network = mesh(generator.integers(0, 3, count), delay, rate, lines[0], lines[1])
+    values = {
+        "rate": generator.choice([1e12, 2e12, 4e12], count), "memory": generator.uniform(6, 24, count) * 1e9,
+        "price": generator.uniform(0.1, 1.0, count), "failures": generator.uniform(0.0, 0.1, count),
+    }  # fmt: skip
+    return objective.fleet(network, **{**values, **other})
+
+
+MODEL = Decoder(8, 1024, 16, 4, 4096, 32000)
+WORK = Work(decoder(MODEL, 2048, 1024, state=16.0), 8, 2048, 4e6, every=10, repair=120.0, audited=0.1)
+
+
+def step_by_hand(fleet: Fleet, work: Work, grid: list[list[int]], units: tuple[int, ...]) -> dict[str, float]:
+    """The formulas of the module's head, written down once more."""
+    net, m = fleet.mesh, work.micro_batches
+    ends = list(itertools.accumulate(units))
+    part = [slice(end - count, end) for end, count in zip(ends, units, strict=True)]
+
+    def sent(i: int, j: int, size: float) -> float:
+        a, b = net.site[i], net.site[j]
+        return float(net.delay[a, b] + 8 * size / min(net.rate[a, b], net.up[i], net.down[j]))
+
+    slowest, useful, price = 0.0, [], 0.0
+    pipelines = list(zip(*grid, strict=True))
+    for nodes in pipelines:
+        compute = [work.chain.flop[part[w]].sum() / fleet.rate[i] for w, i in enumerate(nodes)]
+        wires = []
+        for w, i in enumerate(nodes):
+            ways = 2 if 0 < w < len(nodes) - 1 else (1 if len(nodes) > 1 else 0)
+            wires.append(8 * ways * work.handed / min(net.up[i], net.down[i]))
+        hops = sum(sent(i, j, work.handed) + sent(j, i, work.handed) for i, j in itertools.pairwise(nodes))
+        slowest = max(slowest, sum(compute) + hops + (m - 1) * max(*compute, *wires))
+        price += sum(fleet.price[i] for i in nodes)
+    exchange = 0.0
+    for w, row in enumerate(grid):
+        share = work.chain.exchanged[part[w]].sum() / len(row)
+        hop = max(sent(i, row[(p + 1) % len(row)], share) for p, i in enumerate(row)) if len(row) > 1 else 0.0
+        exchange = max(exchange, 2 * (len(row) - 1) * hop)
+    step = slowest + exchange / work.every
+    for nodes in pipelines:
+        failures = sum(fleet.failures[i] for i in nodes) / 3600
+        useful.append(1 / (1 + failures * (work.repair + work.every * step / 2)))
+    tokens = work.tokens * m * sum(useful) / step
+    return {"step": step, "tokens": tokens, "price": price / 3600 * (1 + work.audited) / tokens * 1e6}
+
+
+@given(SEEDS, st.sampled_from([(1, 1), (1, 3), (2, 2), (3, 2), (4, 1)]))
+def test_a_verdict_is_its_formulas_by_hand(seed: int, shape: tuple[int, int]) -> None:
+    fleet = small_fleet(seed, shape[0] * shape[1])
+    grid = np.random.default_rng(seed).permutation(len(fleet)).reshape(shape)
+    verdict = objective.judge(fleet, WORK, grid)
+    hand = step_by_hand(fleet, WORK, grid.tolist(), verdict.units)
+    assert sum(verdict.units) == len(WORK.chain)
+    assert verdict.step == pytest.approx(hand["step"])
+    assert verdict.step == pytest.approx(verdict.pace + verdict.bubble + verdict.exchange)
+    assert verdict.tokens == pytest.approx(hand["tokens"])
+    assert verdict.price == pytest.approx(hand["price"])
+
+
+def test_layers_are_dealt_by_the_worst_card_of_each_stage() -> None:
+    fleet = small_fleet(1, 4, rate=np.array([1e12, 8e12, 4e12, 4e12]), memory=np.full(4, 1e12))
+    units = objective.judge(fleet, WORK, np.array([[0, 1], [2, 3]])).units
+    apart = layers.divide(WORK.chain, [Card(1e12, 1e12), Card(4e12, 1e12)], WORK.micro_batches).units
+    assert units == apart
+    small = small_fleet(1, 4, memory=np.array([1e12, 1.0, 1e12, 1e12]))
+    assert objective.judge(small, WORK, np.array([[0, 1], [2, 3]])).units[0] == 0
+
+
+def test_a_grid_that_cannot_hold_the_model_names_what_is_left_over() -> None:
+    fleet = small_fleet(2, 4, memory=np.full(4, 4e8))
+    verdict = objective.judge(fleet, WORK, np.array([[0, 1], [2, 3]]))
+    assert verdict.infeasible > 0
+    assert verdict.tokens == 0.0
+    with pytest.raises(PolicyError, match="memory binds") as error:
+        select.choose(fleet, WORK, moves=50)
+    assert error.value.code == "FF-PLAN-047"
+
+
+def test_a_node_that_costs_more_than_it_does_is_left_out() -> None:
+    rate = np.array([4e12] * 6 + [2e10] * 2)
+    fleet = small_fleet(3, 8, rate=rate, memory=np.full(8, 3e10), failures=np.zeros(8), price=np.ones(8))
+    best = select.choose(fleet, WORK, stages=(1, 2, 4), moves=2000)[0]
+    assert set(best.spares) >= {6, 7}
+    everybody = objective.judge(fleet, WORK, np.arange(8).reshape(1, 8))
+    assert best.verdict.tokens > 3 * everybody.tokens
+
+
+def test_money_and_time_choose_differently() -> None:
+    rate, price = np.array([4e12] * 4 + [3.5e12] * 4), np.array([10.0] * 4 + [1.0] * 4)
+    fleet = small_fleet(4, 8, rate=rate, price=price, memory=np.full(8, 3e10), failures=np.zeros(8))
+    cheap = select.choose(fleet, WORK, Wish(by_money=True), stages=(1, 2), moves=4000)[0]
+    fast = select.choose(fleet, WORK, stages=(1, 2), moves=4000)[0]
+    assert cheap.verdict.price < fast.verdict.price
+    assert fast.verdict.tokens > cheap.verdict.tokens
+    assert set(cheap.grid.reshape(-1)) <= {4, 5, 6, 7}
+
+
+def test_owners_are_spread_and_cards_kept_similar_where_it_is_asked() -> None:
+    owner = np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    rate = np.array([4e12, 1e12] * 4)
+    fleet = small_fleet(5, 8, owner=owner, rate=rate, memory=np.full(8, 3e10))
+    grid = np.array([[0, 2, 4, 6], [1, 3, 5, 7]])
+    assert objective.judge(fleet, WORK, grid).breach == 0.0
+    assert objective.judge(fleet, WORK, grid, Wish(of_one_owner=0.25)).breach == pytest.approx(2.0)
+    mixed = np.array([[0, 1, 4, 6], [2, 3, 5, 7]])
+    assert objective.judge(fleet, WORK, mixed).breach == pytest.approx(4 / 1.25 - 1)
+    wish = Wish(of_one_owner=0.5, similar=1.0)
+    chosen = select.place(fleet, WORK, wish, 2, 4, seed=1, moves=4000)
+    assert chosen.verdict.breach == 0.0
+
+
+def test_failures_cost_what_they_interrupt() -> None:
+    quiet = small_fleet(6, 4, failures=np.zeros(4))
+    restless = small_fleet(6, 4, failures=np.full(4, 3600.0))
+    grid = np.arange(4).reshape(2, 2)
+    assert objective.judge(quiet, WORK, grid).useful == 1.0
+    assert objective.judge(restless, WORK, grid).useful < 0.01
+
+
+@given(SEEDS)
+@settings(max_examples=20)
+def test_after_losses_little_state_moves_and_all_of_it_is_counted(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    fleet = small_fleet(seed, 42, memory=np.full(42, 3e10))
+    grid = np.arange(40).reshape(4, 10)
+    units = objective.judge(fleet, WORK, grid).units
+    begun = np.cumsum([0, *units])[:-1]
+    lost = generator.choice(40, 4, replace=False)
+    new = replan.replan(fleet, WORK, grid, begun, lost.tolist(), spares=(40, 41), moves=300, seed=seed % 1000)
+    inside = {int(i) for i in new.grid.reshape(-1)}
+    assert not inside & set(lost.tolist())
+    assert sorted([*inside, *new.spares]) == sorted(set(range(42)) - set(lost.tolist()))
+    state = [sum(WORK.chain.state[b : b + n]) for b, n in zip(begun, units, strict=True)]
+    came = [(i, w) for w, row in enumerate(new.grid.tolist()) for i in row if i >= 40 or i // 10 != w]
+    assert new.moved == pytest.approx(sum(state[w] for _, w in came))
+    assert new.fetching == tuple(sorted(i for i, _ in came))
+    assert new.share <= replan.ROOM
+    assert new.grid.shape[1] >= 7
+
+
+def test_swaps_after_a_loss_gain_and_keep_to_their_room() -> None:
+    fleet = small_fleet(7, 24, memory=np.full(24, 3e10))
+    grid = np.arange(24).reshape(4, 6)
+    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
+    any_card = Wish(similar=float("inf"))
+    still = replan.replan(fleet, WORK, grid, begun, [0], any_card, moves=0)
+    assert still.share == 0.0
+    tokens = [still.verdict.tokens]
+    for room in (0.0, 0.3):
+        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=room, moves=3000)
+        assert after.share <= room
+        tokens.append(after.verdict.tokens)
+    assert tokens[0] < tokens[1] < tokens[2]
+
+
+def test_nobody_comes_to_a_stage_that_is_too_large_for_it() -> None:
+    memory = np.array([3e10] * 4 + [3e10] * 4 + [1e6] * 2)
+    fleet = small_fleet(8, 10, memory=memory)
+    grid = np.arange(8).reshape(2, 4)
+    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
+    new = replan.replan(fleet, WORK, grid, begun, [0], spares=(8, 9), room=1.0, moves=2000)
+    assert new.grid.shape == (2, 3)
+    assert not {8, 9} & set(new.grid.reshape(-1).tolist())
+
+
+def test_a_stage_that_nobody_can_take_over_ends_the_run() -> None:
+    fleet = small_fleet(9, 4, memory=np.full(4, 3e10))
+    grid = np.arange(4).reshape(2, 2)
+    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
+    with pytest.raises(PolicyError, match="cannot go on") as error:
+        replan.replan(fleet, WORK, grid, begun, [0, 1], room=0.0)
+    assert error.value.code == "FF-PLAN-043"
+
+
+RATES = st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 10.0)), min_size=1, max_size=12)
+
+
+@given(RATES)
+def test_migration_raises_the_poorest_stage_and_empties_none(rows: list[tuple[int, float]]) -> None:
+    peers = [Peer(str(at), stage, rate) for at, (stage, rate) in enumerate(rows)]
+    needs = (1.0, 0.5, 2.0, 1.0)
+    before = rebalance.throughput(peers, needs)
+    move = rebalance.migrate(peers, needs)
+    if move is None:
+        return
+    at = {peer.name: peer for peer in peers}
+    assert before[move.source] == max(before)
+    assert before[move.target] == min(before)
+    at[move.peer] = msgspec.structs.replace(at[move.peer], stage=move.target)
+    after = rebalance.throughput(list(at.values()), needs)
+    assert min(after[move.source], after[move.target]) > rebalance.GAIN * before[move.target]
+    assert any(peer.stage == move.source for peer in at.values())
+
+
+@given(RATES)
+def test_migration_comes_to_an_end(rows: list[tuple[int, float]]) -> None:
+    peers = [Peer(str(at), stage, rate) for at, (stage, rate) in enumerate(rows)]
+    found = rebalance.moves(peers, (1.0, 1.0, 1.0, 1.0))
+    assert len(found) <= len(peers)
+    assert len({move.peer for move in found}) == len(found)
+
+
+def test_the_peer_that_fits_best_goes_from_the_richest_to_the_poorest() -> None:
+    peers = [Peer("a", 0, 4.0), Peer("b", 0, 2.0), Peer("c", 0, 1.0), Peer("d", 1, 2.0), Peer("e", 2, 5.0)]
+    move = rebalance.migrate(peers, (1.0, 1.0, 1.0))
+    assert move == rebalance.Move("b", 0, 1, 2.0)
+    assert rebalance.migrate(peers, (1.0, 1.0, 1.0), gain=2.0) is None
+
+
+@given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=6), st.integers(1, 200))
+def test_turns_are_dealt_in_proportion_and_evenly_spread(weights: list[float], count: int) -> None:
+    rates = {f"p{at}": weight for at, weight in enumerate(weights)}
+    turns, served = rebalance.Turns({}), dict.fromkeys(rates, 0)
+    for dealt in range(1, count + 1):
+        name, turns = turns.next(rates)
+        served[name] += 1
+        for peer, rate in rates.items():
+            assert abs(served[peer] - dealt * rate / sum(weights)) <= len(rates)
+
+
+def test_who_comes_new_is_not_flooded_and_who_leaves_is_forgotten() -> None:
+    turns = rebalance.Turns({})
+    for _ in range(100):
+        _, turns = turns.next({"a": 1.0, "b": 1.0})
+    names = []
+    for _ in range(6):
+        name, turns = turns.next({"a": 1.0, "b": 1.0, "c": 1.0})
+        names.append(name)
+    assert sorted(names) == ["a", "a", "b", "b", "c", "c"]
+    _, turns = turns.next({"b": 1.0})
+    assert set(turns.given) == {"b"}
+
+
+def refused(code: str, field: str, call: object) -> None:
+    with pytest.raises(FarflungError, match=field) as error:
+        call()  # type: ignore[operator]
+    assert error.value.code == code
+
+
+def test_wrong_numbers_are_refused_by_name() -> None:
+    ones, nan = np.ones(3), float("nan")
+    fleet = small_fleet(0, 4)
+    grid = np.arange(4).reshape(2, 2)
+    refused("FF-PLAN-046", "`state`", lambda: chain(ones, -ones, ones, ones))
+    refused("FF-PLAN-046", "`kept`", lambda: chain(ones, ones, ones * nan, ones))
+    refused("FF-PLAN-046", "`exchanged`", lambda: chain(ones, ones, ones, np.ones(2)))
+    refused("FF-PLAN-046", "`flop`", lambda: chain(0 * ones, ones, ones, ones))
+    refused("FF-PLAN-046", "`model`", lambda: decoder(Decoder(0, 1, 1, 1, 1, 1), 1, 1, state=1.0))
+    refused("FF-PLAN-046", "`tokens`", lambda: decoder(MODEL, 0, 1, state=1.0))
+    refused("FF-PLAN-048", "no card", lambda: layers.divide(uniform(3), [], 1))
+    refused("FF-PLAN-048", "micro-batches", lambda: layers.divide(uniform(3), [Card(1.0, 1.0)], 0))
+    refused("FF-PLAN-048", "rate", lambda: layers.divide(uniform(3), [Card(nan, 9.0)], 1))
+    refused("FF-PLAN-048", "13 cards", lambda: layers.arrange(uniform(3), [Card(1.0, 9.0)] * 13, 1))
+    refused("FF-PLAN-049", "`rate`", lambda: small_fleet(0, 4, rate=np.zeros(4)))
+    refused("FF-PLAN-049", "`price`", lambda: small_fleet(0, 4, price=np.ones(3)))
+    refused("FF-PLAN-049", "`failures`", lambda: small_fleet(0, 4, failures=np.full(4, np.inf)))
+    refused("FF-PLAN-049", "`grid`", lambda: objective.judge(fleet, WORK, np.zeros((2, 2), np.int64)))
+    refused("FF-PLAN-049", "`grid`", lambda: objective.judge(fleet, WORK, grid + 1))
+    for field, value in (("every", 0), ("micro_batches", -1), ("handed", nan), ("repair", -1.0)):
+        work = msgspec.structs.replace(WORK, **{field: value})
+        refused("FF-PLAN-049", f"`{field}`", lambda work=work: objective.judge(fleet, work, grid))
+    refused("FF-PLAN-049", "`similar`", lambda: objective.judge(fleet, WORK, grid, Wish(similar=0.5)))
+    refused("FF-PLAN-049", "`of_one_owner`", lambda: objective.judge(fleet, WORK, grid, Wish(of_one_owner=0)))
+    refused("FF-PLAN-049", "`room`", lambda: replan.replan(fleet, WORK, grid, np.zeros(2), [0], room=2.0))
+    refused("FF-PLAN-049", "`stage`", lambda: rebalance.throughput([Peer("a", 2, 1.0)], (1.0,)))
+    refused("FF-PLAN-049", "`rates`", lambda: rebalance.Turns({}).next({}))

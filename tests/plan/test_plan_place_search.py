@@ -1,0 +1,283 @@
+"""Groups under DT-FM's objective: matchings, tours, starts and annealing against looking at everything."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from farflung.core.errors import UsageError
+from farflung.plan.place import anneal, cases, clusters, dtfm, exact, search_loops, starts, tour
+from farflung.plan.place.bottleneck import matching
+from farflung.plan.place.compiled import loop
+from farflung.plan.place.mesh import Floats, Mesh, mesh
+
+SEEDS = st.integers(0, 2**32 - 1)
+BEST_PRINTED = (3.4398, 31.6342, 16.0868, 34.8020, 49.2184)
+
+
+def symmetric(seed: int, count: int, kinds: int = 0) -> Floats:
+    """Random times between all pairs, a diagonal of 0; of few different values where `kinds` says."""
+    generator = np.random.default_rng(seed)
+    values = generator.integers(1, kinds + 1, (count, count)) if kinds else generator.random((count, count))
+    half = np.triu(values.astype(np.float64), 1)
+    return half + half.T
+
+
+def random_costs(seed: int, stages: int, ways: int) -> dtfm.Costs:
+    kinds = seed % 3 * 2
+    count = stages * ways
+    return dtfm.Costs(symmetric(seed, count, kinds), symmetric(seed + 1, count, kinds), stages, ways)
+
+
+def drawn(seed: int, count: int, sites: int = 4) -> Mesh:
+    generator = np.random.default_rng(seed)
+    delay, rate = generator.random((sites, sites)) / 10, generator.uniform(1e8, 2e9, (sites, sites))
+    lines = generator.uniform(5e7, 1e9, (2, count))
+    return mesh(generator.integers(0, sites, count), delay, rate, lines[0], lines[1])
+
+
+@given(SEEDS, st.integers(1, 6), st.integers(0, 4))
+def test_a_matching_is_perfect_and_its_slowest_pair_as_fast_as_any(seed: int, ways: int, kinds: int) -> None:
+    hop = symmetric(seed, 2 * ways, kinds)
+    left, right = np.arange(ways), np.arange(ways, 2 * ways)
+    pair, slowest = matching(hop, left, right)
+    every = itertools.permutations(range(ways))
+    assert sorted(pair) == list(range(ways))
+    assert slowest == max(hop[i, right[k]] for i, k in zip(left, pair, strict=True))
+    assert slowest == min(max(hop[i, right[k]] for i, k in enumerate(one)) for one in every)
+
+
+@given(SEEDS, st.integers(1, 7), st.integers(0, 4))
+@settings(max_examples=60)
+def test_a_tour_of_few_stages_is_the_shortest(seed: int, count: int, kinds: int) -> None:
+    between = symmetric(seed, count, kinds)
+    order, length = tour.shortest(between)
+
+    def long(one: tuple[int, ...]) -> float:
+        return sum(between[a, b] for a, b in itertools.pairwise(one))
+
+    assert sorted(order) == list(range(count))
+    assert length == pytest.approx(long(tuple(order)))
+    assert length == pytest.approx(min(long(one) for one in itertools.permutations(range(count))))
+
+
+def test_longer_tours_are_found_where_stages_stand_in_a_line() -> None:
+    places = np.random.default_rng(3).permutation(40)
+    order, length = tour.shortest(np.abs(places[:, None] - places).astype(float))
+    assert length == 39.0
+    assert list(np.diff(places[order])) in ([1] * 39, [-1] * 39)
+
+
+@given(SEEDS)
+@settings(max_examples=15)
+def test_a_window_finds_what_two_opt_does_not_and_never_loses(seed: int) -> None:
+    between = symmetric(seed, 12)
+    rough = np.random.default_rng(seed).permutation(12)
+    improve, long = loop("search_loops", "improve_tour"), loop("search_loops", "tour_length")
+    local = improve(between, rough)
+    before = rough.copy()
+    for first in range(12 - tour.WINDOW + 1):
+        tour._window(between, rough, first)
+        assert sorted(rough) == list(range(12))
+        assert long(between, rough) <= long(between, before) + 1e-9
+        before = rough.copy()
+    exactly = tour.shortest(between)[1]
+    assert exactly <= long(between, rough) + 1e-9 <= local + 2e-9
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_dtfm_cases_reach_the_least_known_cost_to_four_digits(number: int) -> None:
+    of = dtfm.costs(cases.case(number), 8)
+    layout = anneal.search(of, number, anneal.Effort(moves=200, runs=1))
+    assert layout.score.total < BEST_PRINTED[number] + 0.00005
+    assert cases.BEST == BEST_PRINTED
+
+
+def test_a_score_is_what_its_grid_costs_hop_by_hop() -> None:
+    network = drawn(5, 24)
+    of = dtfm.costs(network, 4)
+    layout = anneal.search(of, 1, anneal.QUICK)
+    again = clusters.score(network, layout.grid)
+    assert sorted(layout.grid.reshape(-1)) == list(range(24))
+    assert again.exchange == pytest.approx(layout.score.exchange)
+    assert again.pipeline == pytest.approx(layout.score.pipeline)
+    assert dtfm.score(of, layout.grid).total == pytest.approx(layout.score.total)
+
+
+def test_times_count_both_ways_and_the_slowest_of_three_lines() -> None:
+    network = mesh([0, 1], [[0.0, 0.01], [0.03, 0.0]], [[1e9, 8e6], [8e7, 1e9]], [4e6, 1e9], [1e9, 2e6])
+    of = dtfm.costs(network, 1, exchanged=2e6, handed=1e6)
+    there, back = 0.01 + 8e6 / 2e6, 0.03 + 8e6 / 8e7
+    assert of.lateral[0, 1] == of.lateral[1, 0] == pytest.approx(there + back)
+    assert of.hop[0, 1] == pytest.approx(there + back)
+    assert of.hop[0, 0] == 0.0
+
+
+@given(SEEDS, st.sampled_from([(2, 2), (2, 3), (3, 2), (2, 4), (4, 2), (3, 3)]))
+@settings(max_examples=30)
+def test_the_search_finds_what_looking_at_all_layouts_finds(seed: int, shape: tuple[int, int]) -> None:
+    of = random_costs(seed, *shape)
+    found, best = anneal.search(of, seed, anneal.Effort(moves=1500, runs=4, patience=4)), exact.best(of)
+    assert found.score.total == pytest.approx(best.score.total)
+
+
+@given(st.sampled_from([(4, 2), (3, 3), (6, 2), (4, 3)]))
+@settings(max_examples=4)
+def test_every_partition_is_looked_at_once(shape: tuple[int, int]) -> None:
+    stages, ways = shape
+    seen = [frozenset(map(frozenset, one)) for one in exact.partitions(tuple(range(stages * ways)), ways)]
+    counted = 1
+    for left in range(stages * ways, 0, -ways):
+        counted *= len(list(itertools.combinations(range(left - 1), ways - 1)))
+    assert len(set(seen)) == len(seen) == counted
+
+
+@given(SEEDS, st.sampled_from([(2, 5), (4, 3), (8, 2)]), st.floats(0.0, 0.2))
+@settings(max_examples=25)
+def test_what_annealing_says_is_what_its_groups_cost(seed: int, shape: tuple[int, int], tie: float) -> None:
+    of = random_costs(seed, *shape)
+    generator = np.random.default_rng(seed)
+    groups = generator.permutation(shape[0] * shape[1]).reshape(shape)
+    before = dtfm.score(of, groups).total
+    draws = generator.random((300, 4))
+    run = loop("search_loops", "anneal")
+    said = run(of.lateral, of.hop, np.arange(groups.size), groups, draws, 0.5, 0.001, tie)
+    assert sorted(groups.reshape(-1)) == list(range(groups.size))
+    assert said == pytest.approx(dtfm.score(of, groups).total)
+    assert said <= before + 1e-9
+
+
+def plain(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module of loops as it is where numba is not installed."""
+    without = types.ModuleType("without")
+    vars(without).update(loop=lambda function: function, keep=lambda loops, cache: None)
+    monkeypatch.setitem(sys.modules, "farflung.plan.place.optional", without)
+    found = importlib.util.spec_from_file_location(name, search_loops.__file__.replace("search_loops", name))
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_without_numba_the_search_goes_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = random_costs(11, 4, 3)
+    generator = np.random.default_rng(11)
+    draws = generator.random((80, 4))
+    first, second = (np.arange(12).reshape(4, 3).copy() for _ in range(2))
+    compiled, as_it_stands = loop("search_loops", "anneal"), plain("search_loops", monkeypatch).anneal
+    assert isinstance(as_it_stands, types.FunctionType)
+    costs = [
+        run(of.lateral, of.hop, np.arange(12), groups, draws, 0.5, 0.01, 0.1)
+        for run, groups in ((compiled, first), (as_it_stands, second))
+    ]
+    assert costs[0] == costs[1]
+    assert (first == second).all()
+
+
+def test_on_a_plateau_the_means_decide() -> None:
+    """The spot machines: whatever random groups cost, 49.5; only the tie-breaker tells them apart."""
+    of = dtfm.costs(cases.case(1), 8)
+    run, means = loop("search_loops", "anneal"), {}
+    for tie in (0.0, anneal.TIE):
+        generator = np.random.default_rng(5)
+        groups = generator.permutation(64).reshape(8, 8)
+        draws = generator.random((3000, 4))
+        cost = run(of.lateral, of.hop, starts.alike(of), groups, draws, 1e-6, 1e-7, tie)
+        assert cost == pytest.approx(49.5039, abs=1e-4)
+        sums = [of.lateral[np.ix_(group, group)].sum(1).max() for group in groups]
+        means[tie] = np.mean(sums) + dtfm.between(of, groups).mean()
+    assert means[anneal.TIE] < means[0.0]
+
+
+def test_starts_put_one_of_every_clique_into_each_group_and_those_alone_together() -> None:
+    of = dtfm.costs(cases.case(1), 8)
+    begun = starts.starts(of)
+    totals = [dtfm.score(of, groups).total for groups in begun]
+    best = begun[int(np.argmin(totals))]
+    assert min(totals) < BEST_PRINTED[1] + 0.00005
+    spot = [sorted(i // 4 for i in group) for group in best if (group < 32).all()]
+    assert spot == [list(range(8))] * 4
+    for groups in begun:
+        assert sorted(groups.reshape(-1)) == list(range(64))
+
+
+def test_interchangeable_devices_have_one_number() -> None:
+    kinds = starts.alike(dtfm.costs(cases.case(2), 8))
+    assert (kinds[:32] == 0).all()
+    assert (kinds[32:] == 32).all()
+    kinds = starts.alike(dtfm.costs(drawn(1, 16), 4))
+    assert len(set(kinds)) == 16
+
+
+def test_the_same_seed_gives_the_same_layout_and_another_seed_another_way() -> None:
+    of = dtfm.costs(drawn(2, 24), 4)
+    one, two = (anneal.search(of, 7, anneal.QUICK) for _ in range(2))
+    assert (one.grid == two.grid).all()
+    assert one.score == two.score
+
+
+def test_blocks_hold_every_device_once_and_only_whole_pipelines() -> None:
+    network = drawn(3, 120)
+    parts = list(clusters.blocks(network, 4, 1e6, 30))
+    assert sorted(np.concatenate(parts)) == list(range(120))
+    assert all(len(part) % 4 == 0 and len(part) <= 32 for part in parts)
+
+
+def test_a_layout_of_blocks_holds_everybody_and_beats_chance() -> None:
+    network = drawn(4, 96, 6)
+    layout = clusters.place(network, 4, 1, effort=anneal.Effort(moves=500, runs=1), block=24)
+    chance = np.random.default_rng(0).permutation(96).reshape(4, 24)
+    assert sorted(layout.grid.reshape(-1)) == list(range(96))
+    assert layout.score == clusters.score(network, layout.grid)
+    assert layout.score.pipeline < 0.8 * clusters.score(network, chance).pipeline
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("site", {"site": []}),
+        ("site", {"site": [0, 2]}),
+        ("site", {"site": [0, -1]}),
+        ("delay", {"delay": [[0.0, 0.1]]}),
+        ("delay", {"delay": [[0.0, -0.1], [0.1, 0.0]]}),
+        ("delay", {"delay": [[0.0, float("nan")], [0.1, 0.0]]}),
+        ("delay", {"delay": [[0.0, 1e9], [0.1, 0.0]]}),
+        ("rate", {"rate": [[1e9, 0.0], [1e9, 1e9]]}),
+        ("rate", {"rate": [[1e9, float("nan")], [1e9, 1e9]]}),
+        ("rate", {"rate": [[1e9]]}),
+        ("up", {"up": [1e6]}),
+        ("up", {"up": [1e6, -1.0]}),
+        ("down", {"down": [1e6, 0.0]}),
+        ("down", {"down": ["fast", 1.0]}),
+    ],
+)
+def test_a_wrong_mesh_is_refused_by_the_name_of_its_field(field: str, change: dict[str, object]) -> None:
+    right = {"site": [0, 1], "delay": [[0.0, 0.1], [0.1, 0.0]], "rate": [[1e9, 1e8], [1e8, 1e9]]}
+    with pytest.raises(UsageError, match=f"`{field}`") as error:
+        mesh(**{**right, **change})  # type: ignore[arg-type]
+    assert error.value.code == "FF-PLAN-040"
+
+
+def test_layouts_that_cannot_be_are_refused() -> None:
+    def code(call: object) -> str:
+        with pytest.raises(UsageError) as error:
+            call()  # type: ignore[operator]
+        return error.value.code
+
+    many = mesh(np.zeros(2049, np.int64), [[0.0]], [[1e9]])
+    assert code(lambda: dtfm.costs(many, 1)) == "FF-PLAN-041"
+    assert code(lambda: dtfm.costs(drawn(0, 10), 3)) == "FF-PLAN-042"
+    assert code(lambda: dtfm.costs(drawn(0, 10), 0)) == "FF-PLAN-042"
+    assert code(lambda: clusters.place(drawn(0, 10), 3, 0)) == "FF-PLAN-042"
+    assert code(lambda: dtfm.costs(drawn(0, 10), 5, handed=-1.0)) == "FF-PLAN-049"
+    assert code(lambda: dtfm.costs(drawn(0, 10), 5, exchanged=float("nan"))) == "FF-PLAN-049"
+    assert code(lambda: cases.case(5)) == "FF-PLAN-044"
+    assert code(lambda: exact.best(random_costs(0, 7, 2))) == "FF-PLAN-045"
