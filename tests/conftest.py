@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
             *sorted((SOURCES / "compress" / "loops").glob("*.py")),
             SOURCES / "verify" / "canon" / "loops.py",
             *sorted((SOURCES / "plan" / "place").glob("*_loops.py")),
+            *sorted((SOURCES / "plan" / "sim").glob("*.py")),
         ]
         name = hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()[:16]
         kernels.use("auto", cache=str(cache.mkdir("kernels") / name))

@@ -53,6 +53,11 @@ PLANNED_SEGMENTS: Final = (
 
 SEGMENTS: Final = 64  # of a round
 
+# Simulated networks
+SIMULATED_NODES: Final = 1 << 20
+SIMULATED_ROUNDS: Final = 1 << 24  # of a node: 28 bits count its draws
+SIMULATED_TABLE_BYTES: Final = 1 << 28  # rounds by relays
+
 # Canonical graphs
 GRAPH_BYTES: Final = 16 * MIB
 CONSTANTS_BYTES: Final = 16 * MIB  # a module's own, shipped with its graph

@@ -37,6 +37,7 @@ class Verb(NamedTuple):
 VERBS: Mapping[str, Verb] = {
     "init": Verb("Start", "making:init", "Write an example job that runs as it is"),
     "plan": Verb("", "jobs:plan", "Say what a job will take before anything is spent"),
+    "simulate": Verb("", "simulating:simulate", "Play a network of up to a million nodes"),
     "run": Verb("", "jobs:run", "Train a job on a network of processes on this computer"),
     "status": Verb("Follow", "looking:status", "Show all runs, or one"),
     "watch": Verb("", "watching:watch", "Watch a run, live or again"),
@@ -58,7 +59,7 @@ VERBS: Mapping[str, Verb] = {
     "key": Verb("", "keying:key", "Make, replace or revoke the key of a machine"),
     "relay": Verb("", "relaying:relay", "Forward bytes between peers behind routers"),
     "version": Verb("", "looking:version", ""),  # the line above all verbs names it
-    "completion": Verb("", "completing:completion", "Print what makes your shell complete all this"),
+    "completion": Verb("", "completing:completion", ""),  # the line above all verbs names it
 }
 
 # Words of other tools, and of those who think aloud, for our verbs.
@@ -69,6 +70,8 @@ MEANT: Mapping[str, str] = {
     "create": "init",
     "dryrun": "plan",
     "estimate": "plan",
+    "sim": "simulate",
+    "play": "simulate",
     "audit": "audit-plan",
     "economics": "audit-plan",
     "ls": "status",
@@ -126,7 +129,7 @@ class Verbs(click.Group):
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """One screen: what this is, and each verb on a line, by what one does with it."""
         formatter.write("Train PyTorch models on computers that belong to different people, and settle.\n")
-        formatter.write("Usage: farflung [-v|--version] VERB [--help] Example: farflung run --preset tiny\n")
+        formatter.write("Usage: farflung [-v|--version] VERB|completion [--help] Example: farflung run\n")
         for name, verb in ((name, verb) for name, verb in VERBS.items() if verb.about):
             formatter.write(f"  {verb.group:<8} {name:<11} {verb.about}\n")
 

@@ -63,9 +63,15 @@ def flows(money: Money, names: Mapping[str, str]) -> tuple[Flow, ...]:
 
 def settlement(money: Money, names: Mapping[str, str], description: str) -> Chart:
     """Ribbons from escrow and stakes to those who have the money now; their width is the amount."""
+    wide, narrow = flows(money, names), flows(money, {})
+    return ribbons(wide, narrow, description)
+
+
+def ribbons(wide: Sequence[Flow], narrow: Sequence[Flow], description: str) -> Chart:
+    """One pot above the other, and what flows out of each; `narrow`: the same with shorter names."""
 
     def paint(sheet: Sheet) -> None:
-        found = flows(money, {} if sheet.is_narrow else names)
+        found = narrow if sheet.is_narrow else wide
         total = sum(flow.amount for flow in found) or 1
         sides: dict[str, list[Flow]] = {}
         for flow in found:

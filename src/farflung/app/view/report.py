@@ -90,7 +90,7 @@ def write(folder: RunFolder, out: Path | None = None, *, is_over: bool = False) 
         read_timeline(folder), folder.name, created, is_owned=not is_over and folder.owner() is not None
     )
     try:
-        _replace(path, text.encode())
+        replace(path, text.encode())
     except OSError as error:
         raise RunError(
             "FF-APP-155",
@@ -111,7 +111,7 @@ def keep(folder: RunFolder, journal: Emitter) -> None:
         journal.emit(events.Warned(code="FF-APP-156", message=said, hint=hint))
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes) -> None:
     """Whoever reads sees the old page or the new one. It can always be made again, so it need not outlive a crash.
 
     The folder may be a stranger's: what lies there under the new file's name is neither followed nor written to.
@@ -130,7 +130,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 def render(t: Timeline, name: str, created: float, *, is_owned: bool) -> str:
     """The page. `created`: seconds since the epoch, shown in UTC so that it says the same everywhere."""
-    page = _environment().get_template("report.html.j2")
+    page = environment().get_template("report.html.j2")
     return page.render(facts(t, name, created, is_owned=is_owned))
 
 
@@ -308,7 +308,7 @@ def amount(row: PlanRow, value: float) -> str:
     return f"{value:.4g} {share(row.unit, 20)}".rstrip()
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Everything that is shown is escaped; a name that is not there is an error, not an empty place."""
     import jinja2
     from markupsafe import Markup

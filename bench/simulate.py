@@ -1,0 +1,159 @@
+"""Simulated networks: processor seconds and bytes a node, agreement with the oracle, and published figures.
+
+    python bench/simulate.py [--quick] [--out FILE]
+
+Processor seconds of one core, after the loops were compiled (that is told apart). Networks are those of
+`farflung simulate` without arguments, but for their size: everything is played, churn, market, audits, pay and relays.
+Bytes a node: by how much the process's peak grew beyond what it was after a network of 1,000. The oracle is
+tests/plan/plan_oracle.py. `--quick`: no million.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from reporting import Row, at_most, load, show, told
+
+from farflung.app.simulate import internet, scenario
+from farflung.app.simulate.scenario import Scenario
+from farflung.compress import kernels
+from farflung.plan.parallel import failures
+from farflung.plan.sim import rules as kinds
+from farflung.plan.sim.play import play, settled
+from farflung.plan.sim.rules import odds
+
+sys.path.insert(1, str(Path(__file__).parents[1] / "tests" / "plan"))
+
+SECONDS: Final = {100_000: 10.0, 1_000_000: 150.0}  # the goals
+LLAMA: Final = 25  # seeds: 10,475 interruptions, a standard error of 1 %
+STEADY: Final[dict[str, Any]] = {
+    "churn__up_hours": 1e6, "churn__down_hours": 0.01, "round__late": 0.0, "audit__cheaters": 0.0,
+}  # fmt: skip
+ORACLES: Final = 4
+COMPARED: Final = {
+    "members": kinds.MEMBERS, "accepted": kinds.ACCEPTED, "dropped": kinds.DROPPED, "joined": kinds.JOINED,
+    "audited": kinds.AUDITED,
+}  # fmt: skip
+INTELLECT: Final = {469: 83.0, 382: 85.6, 103: 95.7}  # seconds of an all-reduce, per cent (arXiv 2412.01152)
+
+
+def of(**values: Any) -> Scenario:
+    """A scenario that differs from the defaults."""
+    return scenario.with_values(scenario.made(), **values)
+
+
+def peak() -> int:
+    """Bytes of memory that this process has had at once."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def sizes(quick: bool) -> Iterator[Row]:
+    """What a network costs."""
+    began = time.process_time()
+    first = internet.simulate(of(network__nodes=1000), 1)
+    yield told(
+        "first network of 1,000, with compiling or loading", time.process_time() - began, "s CPU", "no goal"
+    )
+    base = peak()
+    for nodes, goal in SECONDS.items():
+        if quick and nodes > 100_000:
+            continue
+        began = time.process_time()
+        found = internet.simulate(of(network__nodes=nodes), 1)
+        took = time.process_time() - began
+        case = f"{nodes:,} nodes x 30 days"
+        yield at_most(case, took, "s CPU", goal, f"{found.hired:,} rounds of hired nodes")
+        yield at_most(
+            f"{case}, memory", (peak() - base) / nodes, "B/node", 1000, "growth of the process's peak"
+        )
+        lost = abs(found.ended.total - found.began.total)
+        yield at_most(f"{case}, money", lost, "micro-credits", 0, "made or lost")
+    again = internet.simulate(of(network__nodes=1000), 1)
+    yield at_most("same seed, other hash", float(again.hash != first.hash), "runs", 0, "of two")
+
+
+def churn() -> Iterator[Row]:
+    """Share of time up against the exact one."""
+    for up, down in ((10.0, 2.0), (1.0, 1.0), (2.0, 20.0)):
+        values = {
+            "churn__up_hours": up,
+            "churn__down_hours": down,
+            "churn__death": 0.0,
+            "market__wanted": 0.0,
+        }
+        found = internet.simulate(of(network__nodes=20_000, **values), 1)
+        exact = up / (up + down)
+        off = 100 * abs(found.availability / exact - 1)
+        yield at_most(f"share of time up, {up:g} h and {down:g} h", off, "% off", 1.0, f"exactly {exact:.4f}")
+
+
+def oracle() -> Iterator[Row]:
+    """1,000 nodes for 30 days on SimPy, drawn apart: sums of some networks, whose standard errors are below 0.4 %."""
+    from plan_networks import network
+    from plan_oracle import Network
+
+    ours, theirs = Counter[str](), Counter[str]()
+    took = 0.0
+    for seed in range(ORACLES):
+        rules = network(cheaters=odds(0.02), key=seed)
+        slow = Network(rules, settled(rules), seed)
+        began = time.process_time()
+        slow.run()
+        took += time.process_time() - began
+        theirs += slow.count + Counter(relayed=slow.relayed.total())
+        fast = play(rules)
+        ours += Counter({name: fast.of(kind) for name, kind in COMPARED.items()})
+        ours += Counter(up=sum(p.up_time for p in fast.periods), paid=fast.flows.paid, fees=fast.flows.fees)
+        ours += Counter(relayed=int(fast.relayed.sum()))
+    yield told("the oracle itself, 1,000 nodes x 30 days", took / ORACLES, "s CPU", "SimPy")
+    for name, value in ours.items():
+        against = f"{value:,} against {theirs[name]:,.0f} in {ORACLES} networks"
+        yield at_most(f"oracle, {name}", 100 * abs(value / theirs[name] - 1), "% off", 1.0, against)
+
+
+def published() -> Iterator[Row]:
+    """Llama 3 and INTELLECT-1 from what they print, and Daly's own intervals."""
+    hours = 16_384 * 54 * 24 / 419
+    cards = of(
+        network__nodes=16_384, network__days=54, round__train_seconds=3600.0, round__exchange_seconds=0.0,
+        churn__up_hours=hours, churn__down_hours=0.05, churn__death=0.0, market__wanted=0.0,
+    )  # fmt: skip
+    means = [internet.simulate(cards, seed).mean_time or float("inf") for seed in range(LLAMA)]
+    mean = 1 / fmean(3600 / each for each in means)
+    yield at_most(
+        "Llama 3, time between interruptions", 100 * abs(mean / 3.09 - 1), "% off", 3.0, f"{mean:.3f} h"
+    )
+    for exchange, printed in INTELLECT.items():
+        asked = of(network__nodes=200, network__days=2, round__exchange_seconds=float(exchange), **STEADY)
+        used = 100 * internet.simulate(asked, 1).utilisation
+        yield at_most(f"INTELLECT-1, {exchange} s", abs(used - printed), "points off", 1.0, f"{used:.2f} %")
+    for minutes, printed in ((1440, 117), (360, 57), (15, 9.1)):
+        found = failures.best(5, minutes).work
+        yield at_most(
+            f"Daly 2006, M = {minutes} min", 100 * abs(found / printed - 1), "% off", 1.0, f"{found:.2f} min"
+        )
+
+
+def main() -> None:
+    """All cases."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    busy = load()
+    kernels.use("numba")
+    for rows in (sizes(asked.quick), churn(), oracle(), published()):
+        for row in rows:
+            show("simulate", row, busy, asked.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The verb `simulate`: a network of up to a million nodes from a seed, in figures and as a page."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import wrap
+from typing import Any, Final
+
+import click
+import msgspec
+
+from farflung.app.cli.completing import job_files
+from farflung.app.cli.naming import flags_of
+from farflung.app.simulate import internet
+from farflung.app.simulate import scenario as scenarios
+from farflung.app.simulate.scenario import Scenario
+from farflung.core.errors import UsageError
+from farflung.core.money import format_credits
+from farflung.core.units import format_bytes, format_rate, format_seconds
+from farflung.plan.sim import rules as kinds
+from farflung.plan.sim.draws import WORD
+from farflung.plan.sim.outcome import Outcome
+from farflung.plan.sim.play import CONDITIONS
+
+COLUMNS: Final = 80
+STAGE: Final = 10
+
+
+@click.command("simulate", epilog="Example: farflung simulate --set churn.up_hours=4 --html sim.html")
+@click.argument(
+    "file", metavar="[SCENARIO]", required=False, type=click.Path(dir_okay=False, path_type=Path),
+    shell_complete=job_files,
+)  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Set one value of the scenario.")
+@click.option(
+    "--seed", type=click.IntRange(0, WORD), metavar="N", default=1, show_default=True, help="Draws another network."
+)  # fmt: skip
+@click.option(
+    "--html", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Also write charts as a page."
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def simulate(
+    file: Path | None, settings: tuple[str, ...], seed: int, html: Path | None, as_json: bool
+) -> None:
+    """Play a network of many nodes: churn, market, audits, pay, relays.
+
+    SCENARIO: a TOML file; what it does not name is as for home computers. Seconds for 100,000 nodes and 30 days; the
+    same seed gives the same hash on every machine.
+    """
+    text, name = (None, "") if file is None else (_text(file), file.name)
+    scenario = scenarios.read(text, name, flags_of(settings))
+    outcome = internet.simulate(scenario, seed, _progress(scenario))
+    if html is not None:
+        from farflung.app.view import simulated
+
+        simulated.write(internet.tell(scenario, seed, outcome), html)
+    told = (
+        [msgspec.json.encode(facts(scenario, seed, outcome)).decode()]
+        if as_json
+        else lines(scenario, seed, outcome)
+    )
+    sys.stdout.write("\n".join(told) + "\n")
+
+
+def _text(file: Path) -> str:
+    """A scenario file. Raises UsageError FF-APP-433."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "FF-APP-433",
+            f"the scenario {file.name} cannot be read",
+            cause=str(getattr(error, "strerror", None) or error),
+            hint="farflung simulate --help, and docs/plan/simulate.md for its keys",
+        ) from error
+
+
+def _progress(scenario: Scenario) -> Callable[[int], None]:
+    """A line for each day, where somebody looks and it takes long."""
+    days, nodes = scenario["network.days"], scenario["network.nodes"]
+
+    def tell(day: int) -> None:
+        end = "\n" if day + 1 == days else "\r"
+        sys.stderr.write(f"day {day + 1} of {days}, {nodes:,} nodes{end}")
+        sys.stderr.flush()
+
+    return tell if sys.stderr.isatty() else lambda day: None
+
+
+def percent(share: float) -> str:
+    """Three digits: `12.5 %`."""
+    return f"{float(f'{100 * share:.3g}'):g} %"
+
+
+def credits(micro: int) -> str:
+    """Amounts of a whole network are shown to whole credits; a small one to all six places."""
+    return f"{micro / 1e6:,.0f} credits" if abs(micro) >= 1e8 else f"{format_credits(micro)} credits"
+
+
+def lines(scenario: Scenario, seed: int, outcome: Outcome) -> list[str]:
+    """For people."""
+    told = [*_network(scenario, seed, outcome), *_work(scenario, outcome), *_money(outcome)]
+    return [row for stage, text in told for row in _say(stage, text)]
+
+
+def _say(stage: str, text: str) -> list[str]:
+    rows = wrap(text, COLUMNS - STAGE)
+    return [f"{'' if number else stage:<{STAGE}}{row}" for number, row in enumerate(rows)]
+
+
+def _network(scenario: Scenario, seed: int, outcome: Outcome) -> list[tuple[str, str]]:
+    nodes, rounds = outcome.rules.nodes, len(outcome.tally)
+    mean = outcome.mean_time
+    first = outcome.periods[0]
+    left = " -> ".join(f"{count:,} {name}" for name, count in zip(CONDITIONS, first.funnel, strict=True))
+    return [
+        ("Network", f"{nodes:,} nodes, {len(outcome.periods)} days, {rounds:,} rounds of"
+         f" {format_seconds(outcome.rules.length / 1000)}; seed {seed}"),
+        ("Churn", f"{percent(outcome.availability)} of all node time is up"
+         + (f"; somewhere a node goes away every {format_seconds(mean)}" if mean else "; nobody goes away")),
+        ("Market", f"{first.hired:,} of {nodes:,} hired on the first day: {nodes:,} -> {left}; the middle class clears"
+         f" at {format_credits(1000 * first.middle)} credits a nominal round"),
+    ]  # fmt: skip
+
+
+def _work(scenario: Scenario, outcome: Outcome) -> list[tuple[str, str]]:
+    losses = outcome.losses
+    carried = int(outcome.relayed.sum())
+    busiest = int(outcome.relayed.max()) * 8 / max(1e-3, outcome.rules.exchange / 1000)
+    return [
+        ("Work", f"{percent(outcome.goodput)} of the rounds of hired nodes are accepted; away"
+         f" {percent(losses['away'])}, left in the round {percent(losses['left'])}, late {percent(losses['late'])}"),
+        ("Used", f"hired nodes train what counts in {percent(outcome.utilisation)} of their time"),
+        ("Audits", f"{outcome.of(kinds.AUDITED):,} of {outcome.of(kinds.ACCEPTED):,} contributions;"
+         f" {outcome.of(kinds.CAUGHT):,} cheaters are caught, and {outcome.of(kinds.CHEATED):,} false contributions of"
+         " theirs and others pass"),
+        ("Relays", f"{scenario['network.relays']} relays give on {format_bytes(carried)}; the busiest needs"
+         f" {format_rate(busiest)} in an exchange"),
+    ]  # fmt: skip
+
+
+def _money(outcome: Outcome) -> list[tuple[str, str]]:
+    flows, made = outcome.flows, outcome.ended.total - outcome.began.total
+    conserved = "none was made or lost" if made == 0 else f"{made} MICRO-CREDITS TOO MANY"
+    return [
+        ("Money", f"of {credits(flows.escrow)} in escrow {credits(flows.paid)} to nodes, {credits(flows.fees)} to"
+         f" verifiers, {credits(flows.fares)} to relays, {credits(flows.refunded)} back; {credits(flows.taken)} of"
+         f" stakes taken, {credits(flows.burnt)} burnt; {conserved}"),
+        ("Hash", outcome.hash),
+    ]  # fmt: skip
+
+
+def facts(scenario: Scenario, seed: int, outcome: Outcome) -> dict[str, Any]:
+    """Shares of 1, money in micro-credits, bytes and seconds."""
+    rules = outcome.rules
+    return {
+        "seed": seed,
+        "scenario": scenario.values,
+        "rounds": len(outcome.tally),
+        "round_seconds": rules.length / 1000,
+        "availability": outcome.availability,
+        "interruption_seconds": outcome.mean_time,
+        "hired_rounds": outcome.hired,
+        "goodput": outcome.goodput,
+        "utilisation": outcome.utilisation,
+        "losses": outcome.losses,
+        "audited": outcome.of(kinds.AUDITED),
+        "accepted": outcome.of(kinds.ACCEPTED),
+        "caught": outcome.of(kinds.CAUGHT),
+        "false_accepted": outcome.of(kinds.CHEATED),
+        "relayed_bytes": [int(each) for each in outcome.relayed.sum(axis=0)],
+        "relay_peak_bytes": int(outcome.relayed.max()),
+        "flows": outcome.flows,
+        "began": outcome.began,
+        "ended": outcome.ended,
+        "days": outcome.periods,
+        "hash": outcome.hash,
+    }

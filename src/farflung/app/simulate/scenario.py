@@ -1,0 +1,190 @@
+"""A scenario of `farflung simulate`, as people write it: units in the names of its keys, a bound for each.
+
+What is not named has the defaults, which are a network of home computers; docs/plan/simulate.md shows the table `KEYS`.
+Nothing is allocated before `check` has said that it fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.job import toml
+from farflung.job.keys import expected, nearest
+from farflung.plan.sim.rules import FASTEST, KINDS
+
+DAY_MS: Final = 86_400_000
+MOST: Final = 1 << 62  # of any number that a period adds up
+
+
+class Key(NamedTuple):
+    """One value: its type is its default's; `low` and `high` are allowed."""
+
+    default: float | int
+    low: float
+    high: float
+    about: str
+
+
+KEYS: Final[Mapping[str, Key]] = {
+    "network.nodes": Key(10_000, 1, limits.SIMULATED_NODES, "nodes that there are"),
+    "network.days": Key(30, 1, 3650, "days, each with one auction"),
+    "network.hidden": Key(0.7, 0, 1, "share behind routers that let nobody in"),
+    "network.relays": Key(16, 1, 1024, "relays; each hidden node uses one"),
+    "churn.up_hours": Key(10.0, 0.01, 1e7, "mean time until a node goes away"),
+    "churn.down_hours": Key(2.0, 0.01, 1e6, "mean time until it is back"),
+    "churn.death": Key(1e-4, 0, 1, "share of nodes that are up whose hardware dies in a day"),
+    "round.train_seconds": Key(2280.0, 0.001, 80_000, "training of a round"),
+    "round.exchange_seconds": Key(120.0, 0, 80_000, "for payloads to go round; who takes longer is not hired"),
+    "round.payload_mb": Key(25.0, 0, 10_000, "of one contribution, 10^6 bytes"),
+    "round.state_mb": Key(400.0, 0, 1e6, "that who joins fetches, 10^6 bytes"),
+    "round.late": Key(0.01, 0, 1, "chance that a contribution misses its round though its line is fast enough"),
+    "round.speed_spread": Key(0.4, 0, 2, "sigma of the logarithm of speeds"),
+    "line.up_mbit": Key(20.0, 0.001, 1e6, "upload of the middle node"),
+    "line.down_mbit": Key(100.0, 0.001, 1e6, "download of the middle node"),
+    "line.spread": Key(0.8, 0, 2, "sigma of the logarithm of both"),
+    "market.members": Key(16, 1, limits.PEERS, "nodes of one job"),
+    "market.wanted": Key(0.5, 0, 1, "share of all nodes that jobs ask for"),
+    "market.ask": Key(0.02, 0.001, 1000, "credits that the middle node asks for a round of nominal speed"),
+    "market.ask_spread": Key(0.3, 0, 2, "sigma of the logarithm of asks"),
+    "market.ceiling": Key(0.1, 0.001, 1000, "credits for the same that no job goes beyond"),
+    "market.budget": Key(0.0, 0, 1e9, "credits that jobs set aside for a day; 0: what all wanted may cost"),
+    "market.relay_price": Key(0.01, 0, 1000, "credits a GiB that a relay gives on"),
+    "audit.rate": Key(0.1, 0, 1, "share of contributions that is drawn"),
+    "audit.probation": Key(2, 0, 1000, "first contributions of a node, which are all drawn"),
+    "audit.segments": Key(5, 1, limits.PLANNED_SEGMENTS, "of a round; one of them is repeated"),
+    "audit.verifiers": Key(3, 1, 16, "of a job: two must agree, a third decides"),
+    "audit.seen": Key(1.0, 0, 1, "chance that a false segment lies beyond the tolerances"),
+    "audit.absent": Key(0.0, 0, 1, "share of verifiers that do not look"),
+    "audit.cheaters": Key(0.02, 0, 1, "share of nodes that cheat whenever they work"),
+    "audit.false": Key(1.0, 0.001, 1, "share of a round's segments that they leave out"),
+    "audit.stake": Key(20.0, 0, 10_000, "stake, in rounds' pay at the ceiling"),
+    "audit.silence": Key(0.5, 0, 1, "share of the stake that showing nothing costs"),
+}  # fmt: skip
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """All values by their keys, defaults included."""
+
+    values: dict[str, float | int]
+
+    def __getitem__(self, key: str) -> Any:
+        """The value of a key: a whole number where its default is one."""
+        return self.values[key]
+
+
+class _Said(NamedTuple):
+    key: str
+    value: Any
+    origin: str
+    is_text: bool
+
+
+def read(text: str | None, name: str, flags: Mapping[str, str]) -> Scenario:
+    """A scenario file's text, if there is one, and then what `--set` says.
+
+    Raises SpecError FF-JOB-003 (no TOML), UsageError FF-APP-430 (no such key), -431 (no such value), -432 (too large).
+    """
+    entries = toml.read(text, name) if text is not None else []
+    said = [_Said(e.key, e.value, f"{name} line {e.line}" if e.line else name, False) for e in entries]
+    said += [_Said(key, value, "--set", True) for key, value in flags.items()]
+    return made(said)
+
+
+def made(said: Iterable[_Said] = ()) -> Scenario:
+    """The defaults, and what is said instead; checked."""
+    values: dict[str, float | int] = {key: of.default for key, of in KEYS.items()}
+    for one in said:
+        key = _known(one)
+        values[key] = _typed(one)
+    scenario = Scenario(values)
+    check(scenario)
+    return scenario
+
+
+def with_values(scenario: Scenario, **values: float | int) -> Scenario:
+    """The same with other values, of keys that are written with `__` for the dot; checked."""
+    said = [_Said(key.replace("__", "."), value, "a variant", False) for key, value in values.items()]
+    return made([*(_Said(key, value, "", False) for key, value in scenario.values.items()), *said])
+
+
+def _known(said: _Said) -> str:
+    if said.key in KEYS:
+        return said.key
+    guess = nearest(said.key, KEYS) or nearest(
+        said.key.partition(".")[2], [k.partition(".")[2] for k in KEYS]
+    )
+    raise UsageError(
+        "FF-APP-430",
+        f"a scenario has no key {said.key[:60]!r}",
+        cause=said.origin,
+        hint=f"did you mean {guess}?" if guess else "keys are " + ", ".join(KEYS),
+    )
+
+
+def _typed(said: _Said) -> float | int:
+    key = KEYS[said.key]
+    kind = type(key.default)
+    try:
+        value: float | int = msgspec.convert(said.value, kind, strict=not said.is_text)
+    except (msgspec.ValidationError, OverflowError):
+        raise _wrong(said, f"it must be {expected(kind)}") from None
+    if not key.low <= value <= key.high:
+        raise _wrong(said, f"it must lie from {key.low:g} to {key.high:g}")
+    return value
+
+
+def _wrong(said: _Said, cause: str) -> UsageError:
+    return UsageError(
+        "FF-APP-431",
+        f"{said.key} cannot be {str(said.value)[:40]!r}: {KEYS[said.key].about}",
+        cause=f"{cause} ({said.origin})",
+        hint=f"the default is {KEYS[said.key].default:g}",
+    )
+
+
+def milliseconds(scenario: Scenario) -> tuple[int, int]:
+    """Of a round: training and exchange."""
+    return round(1000 * scenario["round.train_seconds"]), round(1000 * scenario["round.exchange_seconds"])
+
+
+def rounds_a_day(scenario: Scenario) -> int:
+    """Whole rounds from one auction to the next."""
+    return DAY_MS // sum(milliseconds(scenario))
+
+
+def check(scenario: Scenario) -> None:
+    """Raises UsageError FF-APP-432 where single values are in range and together too large."""
+    rounds, nodes = rounds_a_day(scenario), scenario["network.nodes"]
+    per_round = scenario["round.payload_mb"] * scenario["market.members"] + scenario["round.state_mb"]
+    price = 1000 * max(scenario["market.ceiling"], 1.0) * max(1.0, scenario["audit.stake"])
+    escrow = price * FASTEST * nodes * rounds * (scenario["audit.segments"] + 4)
+    rows = scenario["network.days"] * rounds
+    table = 8 * rows * (KINDS + 2 * scenario["network.relays"])
+    if rounds < 1:
+        raise _together("a round takes more than a day", "shorten round.train_seconds")
+    if rows > limits.SIMULATED_ROUNDS:
+        raise _together(
+            f"{rows} rounds, {limits.SIMULATED_ROUNDS} at most",
+            "lengthen round.train_seconds, or fewer network.days",
+        )
+    if table > limits.SIMULATED_TABLE_BYTES:
+        raise _together(
+            f"a table of {table} bytes of rounds and relays", "fewer network.relays or network.days"
+        )
+    if escrow >= MOST or 1e6 * scenario["market.budget"] >= MOST:
+        raise _together(
+            "more micro-credits than can be counted", "lower market.ceiling, or fewer network.nodes"
+        )
+    if 1e6 * per_round * nodes * rows >= MOST:
+        raise _together(
+            "more bytes than can be counted", "lower round.payload_mb, round.state_mb or network.nodes"
+        )
+
+
+def _together(cause: str, hint: str) -> UsageError:
+    return UsageError("FF-APP-432", "this network is too large to be simulated", cause=cause, hint=hint)
