@@ -62,16 +62,37 @@ def test_the_outer_state_of_a_method_with_rounds_is_split_by_nobody() -> None:
 def test_what_is_moved_to_ram_leaves_the_card_and_is_staged() -> None:
     alone = Footprint("", states.states(1e9, split=Split(2, 4)))
     moved = Footprint("", states.states(1e9, split=Split(2, 4, Offload(optimizer=RAM))))
-    assert moved.card == alone.card - alone.of("optimizer")
-    assert moved.ram == pytest.approx(states.STAGING * alone.of("optimizer"))
+    assert moved.card == alone.of("weights") == 2e9
+    assert moved.ram == pytest.approx(1.5 * 16e9 / 4)  # gradients and optimizer, in float32
+
+
+def test_on_one_machine_ram_is_what_deepspeeds_estimator_says() -> None:
+    for stage, offload, share in (
+        (2, Offload(RAM), 1.0),
+        (3, Offload(RAM), 1.0),
+        (3, Offload(RAM, RAM), 1.0),
+    ):
+        need = Footprint("", states.states(1e9, split=Split(stage, 4, offload)))
+        setup = deepspeed.Setup(4)
+        theirs = (
+            deepspeed.stage2(1e9, setup, RAM) if stage == 2 else deepspeed.stage3(1e9, 0.0, setup, offload)
+        )
+        assert 4 * need.ram == pytest.approx(share * theirs.ram)
+        assert need.card == theirs.card
+
+
+def test_gradients_that_are_moved_are_summed_where_they_are() -> None:
+    need = Footprint("", states.states(1e9, RECIPES["adam-mixed-summed"], Split(2, 1, Offload(RAM))))
+    assert need.of("summed gradients") == 0.0
+    assert need.of("gradients") == 4e9
 
 
 def test_what_is_moved_to_disk_needs_windows_of_the_largest_tensor_in_ram() -> None:
     split = Split(3, 4, Offload(DISK, DISK))
     need = Footprint("", states.states(1e9, split=split, largest=1e6))
-    assert need.disk == pytest.approx((2 + 12) * 1e9 / 4)
-    assert need.ram == states.WINDOWS * (2 + 12) * 1e6
-    assert need.card == need.of("gradients")
+    assert need.disk == pytest.approx((2 + 4 + 12) * 1e9 / 4)
+    assert need.ram == states.WINDOWS * (2 + 4 + 12) * 1e6
+    assert need.card == 0.0
     unknown = Footprint("", states.states(1e9, split=split))  # a window of unknown size may be all of it
     assert unknown.ram == unknown.disk
 

@@ -95,6 +95,7 @@ def test_a_trace_keeps_its_bytes_on_the_way() -> None:
         {"rows": 0},
         {"modes": (mode("none", -8, 1),)},
         {"blocks": (Block("a", -1), Block("b", 1))},
+        {"modes": (replace(mode("none", 8, 1), flop=-1),)},
     ],
     ids=str,
 )

@@ -130,6 +130,15 @@ def test_eight_home_cards_have_no_room_for_llama_8b_with_full_adam() -> None:
     assert room("adam-8bit") > room("adam-mixed")
 
 
+def test_activations_that_wait_in_ram_leave_two_slices_of_them_on_the_card() -> None:
+    model = stack(6, kept=10.0)
+    training = Training(Pipeline((6,), micros=4, schedule=Schedule.GPIPE), margins=BARE)
+    here = footprints(model, training)[0]
+    moved = footprints(model, replace(training, activations=Place.RAM))[0]
+    assert moved.ram == here.of("activations") == 4 * 60.0
+    assert moved.card == here.card - 240.0 + 20.0
+
+
 @pytest.mark.parametrize("layers", [(), (0,) * 5000, (-1, 5)])
 def test_pipelines_that_cannot_be_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="FF-PLAN-020"):

@@ -253,3 +253,8 @@ def test_what_a_model_may_not_be_is_said_by_the_tracer_as_by_the_worker() -> Non
         jobs.answer(Gauge(spec, b"def build():\n    raise ValueError(3)\n"))
     with pytest.raises(Exception, match="FF-TRAIN-053"):
         jobs.answer(Gauge(spec, b"def build():\n    return 3\n"))
+    layer = b"from torch import nn\ndef build():\n    return Own(8, 8)\nclass Own(nn.Linear):\n"
+    for body, code in ((b"raise ValueError(3)", "055"), (b"return 3", "056"), (b"return self.weight", "057")):
+        source = layer + b"    def forward(self, x, y):\n        " + body + b"\n"
+        with pytest.raises(Exception, match=f"FF-TRAIN-{code}"):
+            jobs.answer(Gauge(spec, source))

@@ -83,6 +83,14 @@ class Model:
 
     def loss(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
         """The module's loss on a batch, finite and scalar. Raises RunError FF-TRAIN-055 to FF-TRAIN-058."""
+        loss = self.scalar(x_BT, y_BT)
+        value = loss.detach().item()
+        if not math.isfinite(value):
+            raise _bad_loss("FF-TRAIN-058", f"is {value}", "forward returned NaN or an infinity")
+        return loss
+
+    def scalar(self, x_BT: Tensor, y_BT: Tensor) -> Tensor:
+        """The same, whatever its value is: tensors without numbers have none. Raises FF-TRAIN-055 to FF-TRAIN-057."""
         try:
             loss = self.module(x_BT, y_BT)
         except (Exception, SystemExit) as error:  # a module that calls sys.exit() is no worker that died
@@ -94,9 +102,6 @@ class Model:
             raise _bad_loss(
                 "FF-TRAIN-057", "is not a scalar", f"forward returned {loss.dtype} of shape {shape}"
             )
-        value = loss.detach().item()
-        if not math.isfinite(value):
-            raise _bad_loss("FF-TRAIN-058", f"is {value}", "forward returned NaN or an infinity")
         return loss.reshape(())
 
     def probe(self, x_BT: Tensor, y_BT: Tensor) -> None:

@@ -11,6 +11,9 @@ float32 (Rajbhandari et al. 2020, section 3.1). With n ways and stages of ZeRO (
 Gradients that are summed in float32 over micro-batches add 4 P, split where gradients are. DiLoCo's outer step keeps
 the weights of the last round and their momentum in float32, 8 P (Douillard et al. 2023, algorithm 1), which nobody
 splits.
+
+Where the optimizer is moved to RAM, its gradients go with it, in float32 beside float32 weights: 4 + K = 16 bytes a
+parameter, 18 with the parameters themselves (ZeRO-Offload, Ren et al. 2021, section 4; DeepSpeed's documentation).
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ INFINITY: Final = "Rajbhandari et al. 2021 (ZeRO-Infinity), sections 5 and 6"
 DILOCO: Final = "Douillard et al. 2023, algorithm 1"
 SUMMED: Final = "Tazi et al. 2025 (Ultra-scale playbook), memory usage"
 STAGING: Final = 1.5  # DeepSpeed's additional_buffer_factor: RAM beyond what is moved there
+MOVED_GRADIENTS: Final = 4.0  # bytes of a gradient outside the card
 WINDOWS: Final = 4  # of the largest tensor, in RAM, while states stream from disk (DeepSpeed's buffer_count)
 MOST_BYTES: Final = 64.0  # a parameter
 
@@ -135,12 +139,14 @@ def states(
     """
     bounds.amount("parameters", size, most=limits.ELEMENTS * 1e6)
     bounds.amount("largest", largest, most=max(size, 0.0))
+    at = split.offload.optimizer
+    is_here = at is Place.CARD
     rows = (
         ("weights", recipe.weights, 3, split.offload.parameters),
-        ("gradients", recipe.gradients, 2, Place.CARD),
-        ("summed gradients", recipe.summed, 2, split.offload.optimizer),
-        ("optimizer", recipe.optimizer, 1, split.offload.optimizer),
-        ("outer state", recipe.outer, 4, split.offload.optimizer),
+        ("gradients", recipe.gradients if is_here else MOVED_GRADIENTS, 2, at),
+        ("summed gradients", recipe.summed if is_here else 0.0, 2, at),
+        ("optimizer", recipe.optimizer, 1, at),
+        ("outer state", recipe.outer, 4, at),
     )
     found: list[Part] = []
     for name, each, stage, place in rows:

@@ -152,7 +152,9 @@ def check(found: Traced) -> None:
         *(block.parameters for block in found.blocks),
         *(n for mode in found.modes for n in (mode.before, mode.after, mode.saved, mode.peak, *mode.kept)),
     )
-    is_whole = all(len(mode.kept) == len(found.blocks) for mode in found.modes)
+    is_whole = all(mode.flop >= 0 for mode in found.modes) and all(
+        len(mode.kept) == len(found.blocks) for mode in found.modes
+    )
     is_bounded = all(0 <= size <= limits.TRACED_BYTES for size in sizes)
     if not (is_whole and is_bounded and found.modes and 1 <= found.width <= 16 and found.rows >= 1):
         raise UsageError(

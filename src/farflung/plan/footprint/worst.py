@@ -18,12 +18,14 @@ from farflung.core.errors import UsageError
 from farflung.core.units import format_bytes
 from farflung.plan.footprint import buffers
 from farflung.plan.footprint.buffers import DEFAULTS, Margins
-from farflung.plan.footprint.parts import Footprint, Part
+from farflung.plan.footprint.parts import Footprint, Part, Place
 from farflung.plan.footprint.slices import Slice, Stack
 from farflung.plan.footprint.states import ADAM, WHOLE, Recipe, Split, states
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.schedules import Schedule
 
+WINDOW: Final = 2  # slices whose activations are on the card: one at work, one coming or going
+MOVED: Final = "Rajbhandari et al. 2020 (ZeRO), section 6.1: checkpoints moved out"
 ALIVE: Final = "Narayanan et al. 2021, section 2.2"
 
 
@@ -59,6 +61,7 @@ class Training(msgspec.Struct, frozen=True):
     recipe: Recipe = ADAM
     split: Split = WHOLE
     margins: Margins = DEFAULTS
+    activations: Place = Place.CARD  # or where they wait for the backward pass
 
 
 class Worst(msgspec.Struct, frozen=True):
@@ -140,7 +143,7 @@ def _stage(stack: Stack, training: Training, at: int, layers: Sequence[Slice]) -
     size = sum(each.parameters for each in held) - copied
     unit = max((each.parameters for each in held), default=0.0)
     lasting = states(size, recipe, split, min(unit, size))
-    kept = _activations(held, training.pipeline.alive(at))
+    kept = _activations(held, training.pipeline.alive(at), training.activations)
     passing = (*kept, *buffers.sending(size, unit, recipe, split, margins))
     label = f"stage {at + 1} of {len(training.pipeline.layers)}: {_holds(is_first, len(layers), is_last)}"
     return Footprint(label, (*lasting, *passing, *buffers.beside(lasting, passing, margins)))
@@ -151,11 +154,14 @@ def _holds(is_first: bool, layers: int, is_last: bool) -> str:
     return ", ".join(words)
 
 
-def _activations(held: Sequence[Slice], alive: float) -> tuple[Part, ...]:
+def _activations(held: Sequence[Slice], alive: float, place: Place) -> tuple[Part, ...]:
     one = sum(each.kept for each in held)
     text = f"{format_bytes(one)} a micro-batch x {alive:.4g} alive"
     sources = sorted({each.source for each in held if each.source})
-    found = [Part("activations", one * alive, text, "; ".join((*sources, ALIVE)))]
+    found = [Part("activations", one * alive, text, "; ".join((*sources, ALIVE)), place)]
+    if place is not Place.CARD:
+        window = WINDOW * max((each.kept for each in held), default=0.0)
+        found.append(Part("activations, on their way", window, f"{WINDOW} of the largest slice", MOVED))
     working = max((each.working for each in held), default=0.0)
     if working:
         found.append(

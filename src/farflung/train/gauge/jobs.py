@@ -16,7 +16,7 @@ from farflung.train.local import clip_limit
 
 
 def answer(request: Gauge, ways: Sequence[Recompute] = tuple(Recompute)) -> Traced:
-    """The trace of a job's step. Raises what train.model.build raises, and RunError FF-TRAIN-055 to -057, -059."""
+    """The trace of a job's step. Raises what train.model.build raises, and RunError FF-TRAIN-055 to -057."""
     return measure(step_of(request.spec, request.module), request.spec.batch, ways)
 
 
@@ -40,6 +40,6 @@ def step_of(spec: JobSpec, source: bytes) -> Make:
                 del moved, grad
                 built.grads.zero_()
 
-        return Subject(built.module, (x_BT, y_BT), lambda: built.module(x_BT, y_BT), update)
+        return Subject(built.module, (x_BT, y_BT), lambda: built.scalar(x_BT, y_BT), update)
 
     return make
