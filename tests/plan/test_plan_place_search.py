@@ -183,18 +183,15 @@ def test_without_numba_the_search_goes_the_same_way(monkeypatch: pytest.MonkeyPa
 
 
 def test_on_a_plateau_the_means_decide() -> None:
-    """The spot machines: whatever random groups cost, 49.5; only the tie-breaker tells them apart."""
-    of = dtfm.costs(cases.case(1), 8)
-    run, means = loop("search_loops", "anneal"), {}
-    for tie in (0.0, anneal.TIE):
-        generator = np.random.default_rng(5)
-        groups = generator.permutation(64).reshape(8, 8)
-        draws = generator.random((3000, 4))
-        cost = run(of.lateral, of.hop, starts.alike(of), groups, draws, 1e-6, 1e-7, tie)
-        assert cost == pytest.approx(49.5039, abs=1e-4)
-        sums = [of.lateral[np.ix_(group, group)].sum(1).max() for group in groups]
-        means[tie] = np.mean(sums) + dtfm.between(of, groups).mean()
-    assert means[anneal.TIE] < means[0.0]
+    """One device is far from all, so that every layout costs the same; the others make pairs that are near or not."""
+    far = np.full((6, 6), 5.0)
+    far[0, :] = far[:, 0] = 10.0
+    far[1, 2] = far[2, 1] = far[3, 4] = far[4, 3] = 1.0
+    draws, kinds = np.random.default_rng(1).random((200, 4)), np.arange(6)
+    for tie, expected in ((anneal.TIE, {(0, 5), (1, 2), (3, 4)}), (0.0, {(0, 1), (2, 3), (4, 5)})):
+        groups = np.arange(6).reshape(3, 2)
+        loop("search_loops", "anneal")(far, np.ones((6, 6)), kinds, groups, draws, 1e-3, 1e-6, tie)
+        assert {tuple(sorted(int(i) for i in group)) for group in groups} == expected
 
 
 def test_starts_put_one_of_every_clique_into_each_group_and_those_alone_together() -> None:

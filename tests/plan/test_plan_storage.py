@@ -36,6 +36,8 @@ def test_a_checkpoint_waits_for_the_slowest_of_three() -> None:
     one = Storage(1, SERVER)
     assert storage.writing(size, 1000, HOME, one) == pytest.approx(8 * size / 1e9 + way)
     three = Storage(3, Link(1e9, 2e9, Seconds(0.01)), copies=3)
+    slow_in = Storage(3, Link(1e10, 2e9, Seconds(0.01)), copies=3)
+    assert storage.writing(size, 1000, HOME, slow_in) == pytest.approx(3 * 8 * size / 6e9 + way)
     assert storage.writing(size, 1000, HOME, three) == pytest.approx(
         max(8 * size / 2e9, 2 * 8 * size / 3e9) + way
     )
