@@ -21,6 +21,7 @@ from farflung.core.ids import ID_BYTES, Hash
 from farflung.core.money import MAX_CREDITS, Credits, format_credits
 from farflung.core.units import Millis, format_bytes, format_count, format_rate, format_seconds
 from farflung.market.asks import LARGE, Market
+from farflung.market.book import chosen
 from farflung.market.clearing import FASTEST, Similar, Whole
 from farflung.market.funnel import Mask, Rule
 from farflung.market.match import SIMILARITY_PERCENT, cap_of
@@ -112,7 +113,7 @@ def rules(bid: Bid, offers: Market) -> tuple[Rule, ...]:
     """The constraints of a bid on all standing asks, in the order in which a funnel tells of them."""
     facts = offers.asks.facts
     size, span = bid.work.calibrated, (bid.deadline - bid.start) // 1000
-    known = np.array([card in bid.cards or not bid.cards for card in offers.cards] or [False])
+    known = chosen(offers.cards, bid.cards)
     least: tuple[tuple[str, str, int, Callable[[int], str]], ...] = (
         ("memory", "memory", bid.memory_bytes, format_bytes),
         ("disk", "disk", bid.disk_bytes, format_bytes),
