@@ -147,17 +147,16 @@ def _takes(unit: Bounds, facts: dict[str, Whole]) -> Mask:
 
 def _in_time(bid: Bid, offers: Market) -> Mask:
     """Who has done a member's units before the deadline, at the speed that was measured, in the hours it works."""
-    early, late = _tables(bid.start, bid.deadline)
-    hours = offers.asks.facts["hours"]
-    seconds = (early[hours & HALF_DAY] + late[hours >> HALF]) // 1000
+    seconds = open_ms(offers.asks.facts["hours"], bid.start, bid.deadline) // 1000
     is_done: Mask = offers.asks.speeds // MEGA * seconds >= -(-bid.work.flop // MEGA)
     return is_done
 
 
-def open_ms(hours: int, start: int, end: int) -> int:
-    """Milliseconds between two times that lie in the hours whose bits are set (UTC; days have 24 hours)."""
+def open_ms(hours: Whole, start: int, end: int) -> Whole:
+    """For each set of hours, by its bits: milliseconds between two times that lie in them (UTC; days have 24 hours)."""
     early, late = _tables(start, end)
-    return int(early[hours & HALF_DAY] + late[hours >> HALF])
+    found: Whole = early[hours & HALF_DAY] + late[hours >> HALF]
+    return found
 
 
 def _tables(start: int, end: int) -> tuple[Whole, Whole]:

@@ -28,11 +28,10 @@ ALONE: Final = -1  # the number of every owner that no cap can touch
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The places of the asks that were needed, cheapest first, and the speeds between which they lie."""
+    """The places of the asks that were needed, cheapest first, and the speed at which their window begins."""
 
     places: tuple[int, ...]
     slowest: int
-    fastest: int  # the most that is similar to `slowest`
 
 
 class Similar(msgspec.Struct, frozen=True):
@@ -61,9 +60,8 @@ def best(speeds: Whole, owners: Whole, needed: int, rule: Similar) -> Window | N
     by_speed = np.argsort(speeds[:found], kind="stable")
     counts = _counts(speeds[by_speed], owners[by_speed], rule)
     slowest = int(speeds[by_speed[np.flatnonzero(counts >= needed)[-1]]])
-    fastest = reach(slowest, rule.percent)
     places = within(speeds[:found], owners[:found], slowest, rule)
-    return Window(tuple(places.tolist()), slowest, fastest)
+    return Window(tuple(places.tolist()), slowest)
 
 
 def within(speeds: Whole, owners: Whole, slowest: int, rule: Similar) -> Whole:
