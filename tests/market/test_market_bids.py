@@ -126,7 +126,7 @@ def test_the_reserve_is_the_highest_ask_that_price_and_budget_allow(
     [
         ("job", b"x"), ("members", 0), ("members", 1025), ("members", 2.0), ("spares", -1), ("price", -1),
         ("budget", 1 << 63), ("start", -1), ("deadline", NOW), ("deadline", NOW + (1000 << 30) + 1),
-        ("cards", ("x",) * 65), ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
+        ("cards", ("x",) * 65), ("cards", ("a", "x" * 65)), ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
         ("disk_bytes", -1), ("cores", -1), ("up", 1 << 51), ("down", float("inf")), ("reliability", 1001),
         ("stake", -1),
     ],

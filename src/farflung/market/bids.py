@@ -72,6 +72,7 @@ class Bid(msgspec.Struct, frozen=True):
                 "start": (self.start, 0, limits.NEVER),
                 "deadline": (self.deadline, self.start + 1, self.start + LONGEST_MS),
                 "number of cards": (len(self.cards), 0, limits.CARDS),
+                "length of cards": (max(map(len, self.cards), default=1), 1, limits.CARD_CHARACTERS),
                 "similarity": (self.similarity, 100, limits.SIMILARITY),
                 "speed": (self.speed, 0, FASTEST),
                 **{name: (getattr(self, name), 0, LARGE) for name in ("memory_bytes", "disk_bytes", "cores")},
