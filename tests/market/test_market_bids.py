@@ -34,6 +34,7 @@ EDGES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("job", {}, {"minimum": 10}, {"minimum": 11}),
     ("job", {}, {"most": 10}, {"most": 9}),
     ("price", {"price": 700}, {"price": 700}, {"price": 701}),
+    ("price", {"budget": 20 * 700 + 19}, {"price": 700}, {"price": 701}),
 ]
 
 
@@ -126,7 +127,8 @@ def test_the_reserve_is_the_highest_ask_that_price_and_budget_allow(
     [
         ("job", b"x"), ("members", 0), ("members", 1025), ("members", 2.0), ("spares", -1), ("price", -1),
         ("budget", 1 << 63), ("start", -1), ("deadline", NOW), ("deadline", NOW + (1000 << 30) + 1),
-        ("cards", ("x",) * 65), ("cards", ("a", "x" * 65)), ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
+        ("cards", ("x",) * 65),
+        ("cards", ("a", "x" * 65)), ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
         ("disk_bytes", -1), ("cores", -1), ("up", 1 << 51), ("down", float("inf")), ("reliability", 1001),
         ("stake", -1),
     ],
