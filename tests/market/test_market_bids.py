@@ -122,13 +122,19 @@ def test_the_reserve_is_the_highest_ask_that_price_and_budget_allow(
     assert asked.total(asked.reserve) <= budget
 
 
+def test_spares_stand_by_and_take_nothing_of_the_budget() -> None:
+    assert bid(3, 4, budget=3 * 10 * 50).reserve == bid(3, budget=3 * 10 * 50).reserve == 50
+    assert bid(3, 4).total(50) == 3 * 10 * 50
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("job", b"x"), ("members", 0), ("members", 1025), ("members", 2.0), ("spares", -1), ("price", -1),
         ("budget", 1 << 63), ("start", -1), ("deadline", NOW), ("deadline", NOW + (1000 << 30) + 1),
         ("cards", ("x",) * 65),
-        ("cards", ("a", "x" * 65)), ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
+        ("cards", ("a", "x" * 65)),
+        ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
         ("disk_bytes", -1), ("cores", -1), ("up", 1 << 51), ("down", float("inf")), ("reliability", 1001),
         ("stake", -1),
     ],
