@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from market_deviations import deviations
+from msgspec.structs import replace
 from reporting import Row, at_least, at_most, load, show, told
 
 from farflung.core.crypto import NS_BID, digest
@@ -126,6 +127,9 @@ def quotes(offers: Market, sold: Tape, count: int) -> Iterator[Row]:
     yield at_most("quote, p99", 1e3 * spent[-1 - count // 100], "ms", 50.0, against)
     yield told("quote, median", 1e3 * spent[count // 2], "ms", against)
     yield told("quote, slowest", 1e3 * spent[-1], "ms", against)
+    largest = replace(wanted[0], members=1024, spares=1024, cards=(), memory_bytes=0, up=0, reliability=0)
+    most = max(seconds(lambda: quote(offers, largest, sold, Millis(NOW)))[0] for _ in range(5))
+    yield told("quote, 1024 members and as many spares of any class", 1e3 * most, "ms", against)
 
 
 def bundles(offers: Market, standing: list[Standing], count: int) -> Iterator[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +34,12 @@ EDGES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("job", {}, {"minimum": 10}, {"minimum": 11}),
     ("job", {}, {"most": 10}, {"most": 9}),
     ("price", {"price": 700}, {"price": 700}, {"price": 701}),
+    ("price", {"budget": 20 * 700 + 19}, {"price": 700}, {"price": 701}),
 ]
+
+
+def opened(hours: int, start: int, end: int) -> int:
+    return int(open_ms(np.array([hours]), start, end)[0])
 
 
 @pytest.mark.parametrize(("rule", "asked", "meets", "fails"), EDGES)
@@ -84,13 +90,13 @@ def test_open_time_is_that_of_the_minutes_whose_hour_is_open(
 ) -> None:
     begin = start * HOUR + minutes * 60_000
     by_minute = sum(hours >> (begin + minute * 60_000) // HOUR % 24 & 1 for minute in range(span))
-    assert open_ms(hours, begin, begin + span * 60_000) == by_minute * 60_000
+    assert opened(hours, begin, begin + span * 60_000) == by_minute * 60_000
 
 
 def test_open_time_counts_milliseconds_and_years() -> None:
-    assert open_ms(1, HOUR - 3, HOUR + 5) == 3
-    assert open_ms(0b11, HOUR - 3, HOUR + 5) == 8
-    assert open_ms(1 << 23, 0, 3650 * DAY) == 3650 * HOUR
+    assert opened(1, HOUR - 3, HOUR + 5) == 3
+    assert opened(0b11, HOUR - 3, HOUR + 5) == 8
+    assert opened(1 << 23, 0, 3650 * DAY) == 3650 * HOUR
 
 
 @given(
@@ -116,12 +122,19 @@ def test_the_reserve_is_the_highest_ask_that_price_and_budget_allow(
     assert asked.total(asked.reserve) <= budget
 
 
+def test_spares_stand_by_and_take_nothing_of_the_budget() -> None:
+    assert bid(3, 4, budget=3 * 10 * 50).reserve == bid(3, budget=3 * 10 * 50).reserve == 50
+    assert bid(3, 4).total(50) == 3 * 10 * 50
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("job", b"x"), ("members", 0), ("members", 1025), ("members", 2.0), ("spares", -1), ("price", -1),
         ("budget", 1 << 63), ("start", -1), ("deadline", NOW), ("deadline", NOW + (1000 << 30) + 1),
-        ("cards", ("x",) * 65), ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
+        ("cards", ("x",) * 65),
+        ("cards", ("a", "x" * 65)),
+        ("similarity", 99), ("similarity", 10_001), ("speed", -1), ("memory_bytes", 1 << 60),
         ("disk_bytes", -1), ("cores", -1), ("up", 1 << 51), ("down", float("inf")), ("reliability", 1001),
         ("stake", -1),
     ],

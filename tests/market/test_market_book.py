@@ -8,7 +8,7 @@ from market_play import peer
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.market.book import LARGEST, Book, Row, book
-from farflung.market.clearing import FASTEST, Similar
+from farflung.market.clearing import ALONE, FASTEST, Similar
 
 
 def row(
@@ -43,6 +43,13 @@ def test_an_owner_has_one_price_for_a_class_and_it_is_its_highest() -> None:
     asks = book([row(1, 2, owner=9), row(2, 8, owner=9), row(3, 1, owner=9, card="b"), row(4, 5)], ("fact",))
     assert order(asks) == [(3, 1), (4, 5), (1, 8), (2, 8)]
     assert len(set(asks.owners[[0, 2, 3]].tolist())) == 1
+
+
+def test_only_owners_of_several_cards_have_a_number() -> None:
+    asks = book([row(1, 1, owner=9), row(2, 2), row(3, 3, owner=9), row(4, 4)], ("fact",))
+    found = dict(zip([each for each, _ in order(asks)], asks.owners.tolist(), strict=True))
+    assert found[1] == found[3] != ALONE
+    assert found[2] == found[4] == ALONE
 
 
 def test_numbers_beyond_all_bounds_count_as_the_largest() -> None:

@@ -56,6 +56,13 @@ def test_the_supply_curve_rises_ends_where_supply_does_and_goes_beyond_the_budge
     assert [(point.members, point.ask) for point in with_spares.curve] == [(1, 3), (2, 4), (4, 7), (8, None)]
 
 
+def test_a_curve_asks_for_no_more_spares_than_a_bid_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PEERS", 256)
+    told = quote(offers(*range(1, 270)), bid(1, 256), EMPTY, NOW)
+    asks = [(point.members, point.ask) for point in told.curve]
+    assert asks == [(1, 258), (2, 259), (4, 261), (8, 265), (16, None)]
+
+
 def test_losses_name_who_each_constraint_removes_and_who_it_alone_keeps_out() -> None:
     standing = [
         *crowd(5, 5, 5), stand(4, 5, memory_bytes=1), stand(5, 5, memory_bytes=1, cores=0), stand(6, 5, cores=0),

@@ -209,7 +209,8 @@ def test_a_vocabulary_that_is_cut_adds_a_sum_at_either_end() -> None:
 
 def test_an_epoch_is_its_steps_and_storage_is_apart() -> None:
     step = layouts.load(MODEL, Mesh(data=4), Training())
-    assert step.times(1000).sent == pytest.approx(1000 * step.sent)
+    for name in ("sent", "received", "total", "between", "messages", "syncs"):
+        assert getattr(step.times(1000), name) == pytest.approx(1000 * getattr(step, name)) != 0
     assert step.of(road=Road.STORAGE).sent == 0
     assert step.of(road=Road.CARDS).sent == step.sent
 

@@ -21,6 +21,7 @@ from farflung.core.ids import ID_BYTES, Hash
 from farflung.core.money import MAX_CREDITS, Credits, format_credits
 from farflung.core.units import Millis, format_bytes, format_count, format_rate, format_seconds
 from farflung.market.asks import LARGE, Market
+from farflung.market.book import chosen
 from farflung.market.clearing import FASTEST, Similar, Whole
 from farflung.market.funnel import Mask, Rule
 from farflung.market.match import SIMILARITY_PERCENT, cap_of
@@ -71,6 +72,7 @@ class Bid(msgspec.Struct, frozen=True):
                 "start": (self.start, 0, limits.NEVER),
                 "deadline": (self.deadline, self.start + 1, self.start + LONGEST_MS),
                 "number of cards": (len(self.cards), 0, limits.CARDS),
+                "length of cards": (max(map(len, self.cards), default=1), 1, limits.CARD_CHARACTERS),
                 "similarity": (self.similarity, 100, limits.SIMILARITY),
                 "speed": (self.speed, 0, FASTEST),
                 **{name: (getattr(self, name), 0, LARGE) for name in ("memory_bytes", "disk_bytes", "cores")},
@@ -112,7 +114,7 @@ def rules(bid: Bid, offers: Market) -> tuple[Rule, ...]:
     """The constraints of a bid on all standing asks, in the order in which a funnel tells of them."""
     facts = offers.asks.facts
     size, span = bid.work.calibrated, (bid.deadline - bid.start) // 1000
-    known = np.array([card in bid.cards or not bid.cards for card in offers.cards] or [False])
+    known = chosen(offers.cards, bid.cards)
     least: tuple[tuple[str, str, int, Callable[[int], str]], ...] = (
         ("memory", "memory", bid.memory_bytes, format_bytes),
         ("disk", "disk", bid.disk_bytes, format_bytes),
@@ -146,17 +148,16 @@ def _takes(unit: Bounds, facts: dict[str, Whole]) -> Mask:
 
 def _in_time(bid: Bid, offers: Market) -> Mask:
     """Who has done a member's units before the deadline, at the speed that was measured, in the hours it works."""
-    early, late = _tables(bid.start, bid.deadline)
-    hours = offers.asks.facts["hours"]
-    seconds = (early[hours & HALF_DAY] + late[hours >> HALF]) // 1000
+    seconds = open_ms(offers.asks.facts["hours"], bid.start, bid.deadline) // 1000
     is_done: Mask = offers.asks.speeds // MEGA * seconds >= -(-bid.work.flop // MEGA)
     return is_done
 
 
-def open_ms(hours: int, start: int, end: int) -> int:
-    """Milliseconds between two times that lie in the hours whose bits are set (UTC; days have 24 hours)."""
+def open_ms(hours: Whole, start: int, end: int) -> Whole:
+    """For each set of hours, by its bits: milliseconds between two times that lie in them (UTC; days have 24 hours)."""
     early, late = _tables(start, end)
-    return int(early[hours & HALF_DAY] + late[hours >> HALF])
+    found: Whole = early[hours & HALF_DAY] + late[hours >> HALF]
+    return found
 
 
 def _tables(start: int, end: int) -> tuple[Whole, Whole]:

@@ -6,17 +6,17 @@ cards: where its asks differ, each counts at the highest, since nobody is ever p
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
-from farflung.market.clearing import FASTEST, Similar, Whole, Window, best, widest, within
+from farflung.market.clearing import ALONE, FASTEST, Similar, Whole, Window, best, widest, within
+from farflung.market.funnel import Mask
 
 LARGEST: Final = (1 << 63) - 1
 
@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Book(msgspec.Struct, frozen=True):
-    """Columns over offers, cheapest first. `owners` are numbers, one for each owner; `facts` by name.
+    """Columns over offers, cheapest first. `owners` are numbers, one for each owner of several; `facts` by name.
 
     `by_speed` are places, slowest first.
     """
@@ -50,7 +50,7 @@ class Book(msgspec.Struct, frozen=True):
         """How many offers there are."""
         return len(self.peers)
 
-    def best(self, left: NDArray[np.bool_], needed: int, rule: Similar) -> Window | None:
+    def best(self, left: Mask, needed: int, rule: Similar) -> Window | None:
         """The window over the offers in `left` whose `needed`-th comes earliest, by places in this book."""
         kept = np.flatnonzero(left)
         found = best(self.speeds[kept], self.owners[kept], needed, rule)
@@ -58,12 +58,12 @@ class Book(msgspec.Struct, frozen=True):
             return None
         return msgspec.structs.replace(found, places=tuple(kept[list(found.places)].tolist()))
 
-    def widest(self, left: NDArray[np.bool_], rule: Similar) -> int:
+    def widest(self, left: Mask, rule: Similar) -> int:
         """How many of the offers in `left` the fullest window counts."""
         kept = self.by_speed[left[self.by_speed]]
         return widest(self.speeds[kept], self.owners[kept], rule)
 
-    def within(self, left: NDArray[np.bool_], slowest: int, rule: Similar) -> tuple[int, ...]:
+    def within(self, left: Mask, slowest: int, rule: Similar) -> tuple[int, ...]:
         """The places of all offers in `left` that count in the window which begins at `slowest`."""
         kept = np.flatnonzero(left)
         return tuple(kept[within(self.speeds[kept], self.owners[kept], slowest, rule)].tolist())
@@ -92,15 +92,23 @@ def book(rows: Sequence[Row], names: Sequence[str]) -> Book:
     prices = _of_owner(prices[once], [rows[i] for i in once])
     order = once[np.argsort(prices, kind="stable")]  # they stand by peer id: equal prices stay so
     facts = _column([row.facts for row in rows]).reshape(len(rows), len(names))[order]
+    owners = _numbered([rows[i].owner for i in order])
     speeds = np.minimum(_column([row.speed for row in rows]), FASTEST)[order]
     return Book(
         peers=tuple(rows[i].peer for i in order),
         prices=np.sort(prices),
         speeds=speeds,
-        owners=_numbered([row.owner for row in rows])[order],
+        owners=np.where(np.bincount(owners)[owners] > 1, owners, ALONE) if len(order) else owners,
         by_speed=np.argsort(speeds, kind="stable"),
         facts={name: np.ascontiguousarray(facts[:, i]) for i, name in enumerate(names)},
     )
+
+
+def chosen(numbers: Mapping[str, int], names: Sequence[str]) -> Mask:
+    """By the number of a class of cards: whether it is one of `names`; all are where there are none."""
+    found = np.full(len(numbers), not names)
+    found[[numbers[name] for name in names if name in numbers]] = True
+    return found
 
 
 def _of_owner(prices: Whole, rows: Sequence[Row]) -> Whole:

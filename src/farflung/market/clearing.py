@@ -15,21 +15,23 @@ where they cannot win but can set the price, a seller with one slot can bend it 
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 Whole = NDArray[np.int64]
 
-FASTEST = 1 << 52  # FLOP/s: a percentage of it is still a whole number of 64 bits
+FASTEST: Final = 1 << 52  # FLOP/s: a percentage of it is still a whole number of 64 bits
+ALONE: Final = -1  # the number of every owner that no cap can touch
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The places of the asks that were needed, cheapest first, and the speeds between which they lie."""
+    """The places of the asks that were needed, cheapest first, and the speed at which their window begins."""
 
     places: tuple[int, ...]
     slowest: int
-    fastest: int  # the most that is similar to `slowest`
 
 
 class Similar(msgspec.Struct, frozen=True):
@@ -47,8 +49,8 @@ def reach(speed: int, percent: int) -> int:
 def best(speeds: Whole, owners: Whole, needed: int, rule: Similar) -> Window | None:
     """The window whose `needed`-th ask has the least place, or None.
 
-    `speeds` (FLOP/s, at most FASTEST) and `owners` (a number for each) stand in the order of asks. Of several windows
-    with that ask the fastest is taken.
+    `speeds` (FLOP/s, at most FASTEST) and `owners` (a number for each; ALONE: an owner of one card) stand in the order
+    of asks. Of several windows with that ask the fastest is taken.
     """
     if needed < 1:
         return None
@@ -58,9 +60,8 @@ def best(speeds: Whole, owners: Whole, needed: int, rule: Similar) -> Window | N
     by_speed = np.argsort(speeds[:found], kind="stable")
     counts = _counts(speeds[by_speed], owners[by_speed], rule)
     slowest = int(speeds[by_speed[np.flatnonzero(counts >= needed)[-1]]])
-    fastest = reach(slowest, rule.percent)
     places = within(speeds[:found], owners[:found], slowest, rule)
-    return Window(tuple(places.tolist()), slowest, fastest)
+    return Window(tuple(places.tolist()), slowest)
 
 
 def within(speeds: Whole, owners: Whole, slowest: int, rule: Similar) -> Whole:
@@ -76,7 +77,15 @@ def widest(speeds: Whole, owners: Whole, rule: Similar) -> int:
 
 def _least(speeds: Whole, owners: Whole, needed: int, rule: Similar) -> int | None:
     """How many of the cheapest asks are looked at until a window counts `needed` of them."""
-    few, many = 0, min(needed, speeds.size)
+    found = _search(speeds, owners, needed, needed, Similar(rule.percent))
+    if found is None or not rule.cap:
+        return found
+    return _search(speeds, owners, needed, found, rule)  # with a cap never sooner, and seldom later
+
+
+def _search(speeds: Whole, owners: Whole, needed: int, many: int, rule: Similar) -> int | None:
+    """The same, where fewer than `many` are known to be too few."""
+    few, many = many - 1, min(many, speeds.size)
     while True:
         by_speed = np.argsort(speeds[:many], kind="stable")
         if _is_full(speeds[by_speed], owners[by_speed], needed, rule):
@@ -117,15 +126,16 @@ def _counts(speed: Whole, owner: Whole, rule: Similar) -> Whole:
     An ask is one too many for all windows that begin at or before its owner's ask `cap` before it and reach it: a
     span of windows, so that all of them are counted by two sums.
     """
-    here = np.arange(speed.size)
     end = np.searchsorted(speed, reach_all(speed, rule.percent), side="right")
-    counts = end - here
+    counts = end - np.arange(speed.size)
     if not rule.cap:
         return counts
     last = _earlier(owner, rule.cap)
-    first = np.searchsorted(end, here, side="right")
-    surplus = first <= last
-    size = speed.size + 1
+    late = np.flatnonzero(last >= 0)
+    if not late.size:
+        return counts
+    first, last = np.searchsorted(end, late, side="right"), last[late]
+    surplus, size = first <= last, speed.size + 1
     begun = np.bincount(first[surplus], minlength=size) - np.bincount(last[surplus] + 1, minlength=size)
     return counts - np.cumsum(begun)[:-1]
 
@@ -133,7 +143,8 @@ def _counts(speed: Whole, owner: Whole, rule: Similar) -> Whole:
 def _earlier(owner: Whole, cap: int) -> Whole:
     """For each ask: where its owner's ask `cap` before it stands, or -1."""
     found = np.full(owner.size, -1, np.int64)
-    grouped = np.argsort(owner, kind="stable")
+    several = np.flatnonzero(owner >= 0)
+    grouped = several[np.argsort(owner[several], kind="stable")]
     same = owner[grouped[cap:]] == owner[grouped[:-cap]]
     found[grouped[cap:][same]] = grouped[:-cap][same]
     return found

@@ -68,12 +68,14 @@ def relief(rules: Sequence[Rule], needed: int, similar: str, is_enough: Callable
     `similar` is the answer where enough meet all constraints and too few of them are alike.
     """
     rest = alone(rules)
-    for rule, mask in zip(rules, rest, strict=True):
-        if is_enough(mask):
+    counts = [int(np.count_nonzero(mask)) for mask in rest]
+    left = int(np.count_nonzero(rest[0] & rules[0].met))
+    for rule, mask, count in zip(rules, rest, counts, strict=True):
+        if count > left and count >= needed and is_enough(mask):
             return f"relax {rule.name}: {rule.value} is asked of each"
-    if np.count_nonzero(rest[0] & rules[0].met) >= needed:
+    if left >= needed:
         return similar
-    rule, _ = max(zip(rules, rest, strict=True), key=lambda pair: int(np.count_nonzero(pair[1])))
+    rule, _ = max(zip(rules, counts, strict=True), key=lambda pair: pair[1])
     return (
         f"relax {rule.name} first ({rule.value} is asked of each); it is not the only constraint in the way"
     )

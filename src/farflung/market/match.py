@@ -123,11 +123,13 @@ def _too_few(request: Request, asks: Book, rules: Sequence[Rule], funnel: Funnel
 
 
 def _relief(request: Request, asks: Book, rules: Sequence[Rule]) -> str:
+    if request.members < 1:
+        return "ask for one provider at least"
     if asks.size < request.members:
         return f"ask for at most {asks.size} providers, or wait until more offer"
 
     def is_enough(left: Mask) -> bool:
-        return asks.widest(left, request.similar) >= max(1, request.members)
+        return asks.widest(left, request.similar) >= request.members
 
     similar = f"relax similarity: speeds may differ by {request.similarity_percent - 100} % at most"
     return relief(rules, request.members, similar, is_enough)

@@ -12,6 +12,7 @@ from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.money import MAX_CREDITS, Credits
 from farflung.core.units import Millis
+from farflung.market.book import chosen
 from farflung.market.clearing import Whole
 from farflung.market.ranges import fault
 
@@ -72,8 +73,7 @@ def tape(sales: Sequence[Sale]) -> Tape:
 def last_day(sold: Tape, cards: Sequence[str], now: Millis) -> Day | None:
     """Sales of these classes (none: of all) in the 24 h before `now`; None where there were none."""
     first, last = np.searchsorted(sold.at, (now - DAY_MS, now), side="right")
-    known = np.array([card in cards or not cards for card in sold.cards] or [False])
-    wanted = np.flatnonzero(known[sold.card[first:last]]) + first
+    wanted = np.flatnonzero(chosen(sold.cards, cards)[sold.card[first:last]]) + first
     if not wanted.size:
         return None
     order = wanted[np.argsort(sold.ask[wanted], kind="stable")]
