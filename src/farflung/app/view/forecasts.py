@@ -155,7 +155,7 @@ def _line(
 def _legend(sheet: Sheet, axes: Any) -> None:
     axes.legend(
         loc="lower left" if sheet.is_narrow else "lower right",
-        bbox_to_anchor=(-0.13, 1.01) if sheet.is_narrow else (1, 1.02),
+        bbox_to_anchor=(-0.13, 1.04) if sheet.is_narrow else (1, 1.02),
         ncols=1 if sheet.is_narrow else 2,
         handlelength=3,
         labelspacing=0.25,
