@@ -344,6 +344,7 @@ def test_turns_are_dealt_in_proportion_and_evenly_spread(weights: list[float], c
 
 
 def test_who_comes_new_is_not_flooded_and_who_leaves_is_forgotten() -> None:
+    assert rebalance.Turns({}).next({"a": 1.0, "b": 3.0})[0] == "b"
     turns = rebalance.Turns({})
     for _ in range(100):
         _, turns = turns.next({"a": 1.0, "b": 1.0})

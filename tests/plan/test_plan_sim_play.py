@@ -154,6 +154,8 @@ def test_speeds_of_one_class_differ_by_at_most_a_quarter() -> None:
 def test_no_budget_is_overdrawn_and_a_larger_one_hires_more() -> None:
     few, many = (play(network(budget=budget, nodes=500, periods=1)) for budget in (10**8, 10**9))
     assert 0 < few.periods[0].hired < many.periods[0].hired
+    assert few.flows.escrow <= 10**8
+    assert many.flows.escrow <= 10**9
 
 
 def test_without_churn_and_lateness_all_rounds_are_accepted() -> None:

@@ -61,7 +61,7 @@ def migrate(peers: Sequence[Peer], needs: Sequence[float], gain: float = GAIN) -
     rich = max(range(len(now)), key=lambda stage: (now[stage], -stage))
     poor = min(range(len(now)), key=lambda stage: (now[stage], stage))
     staying = sorted((peer for peer in peers if peer.stage == rich), key=lambda peer: (peer.rate, peer.name))
-    if rich == poor or len(staying) < 2:
+    if rich == poor or not staying:
         return None
 
     def least(peer: Peer) -> float:
