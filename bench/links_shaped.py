@@ -17,7 +17,7 @@ from farflung.app import lab
 DEVICE: Final = "eth0"
 HUB: Final = 9  # the number of a place beside the workers
 BACKBONE: Final = "bb"
-BUCKET: Final = ("burst", "128kb", "latency", "100ms")
+BURST: Final = "128kb"  # what a link that was idle lets through at once
 
 
 def why_not() -> str:
@@ -45,9 +45,16 @@ class Links:
     """
 
     def __init__(
-        self, count: int, rate: str = "", delay: float = 0.0, *, hub: bool = False, hosts: Path | None = None
+        self,
+        count: int,
+        rate: str = "",
+        delay: float = 0.0,
+        *,
+        hub: bool = False,
+        hosts: Path | None = None,
+        burst: str = BURST,
     ) -> None:
-        self.count, self.rate, self.delay, self.hosts = count, rate, delay, hosts
+        self.count, self.rate, self.delay, self.hosts, self.burst = count, rate, delay, hosts, burst
         self._names = {n: f"w{n}" for n in range(count)} | ({HUB: "hub"} if hub else {})
         self._laboratory = lab.Laboratory([], servers=max(self._names) + 1)
 
@@ -88,7 +95,7 @@ class Links:
             self._tc(who, device, "root", "handle", "1:", "netem", "delay", f"{delay}ms", "limit", "10000")
         if self.rate:
             place = ("parent", "1:", "handle", "2:") if delay else ("root",)
-            self._tc(who, device, *place, "tbf", "rate", self.rate, *BUCKET)
+            self._tc(who, device, *place, "tbf", "rate", self.rate, "burst", self.burst, "latency", "100ms")
 
     def _tc(self, who: str, device: str, *words: str) -> None:
         done = self._laboratory.run(who, ["tc", "qdisc", "add", "dev", device, *words])

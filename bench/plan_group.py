@@ -19,6 +19,7 @@ from links_shaped import DEVICE, Links, address
 HERE: Final = Path(__file__).resolve().parent
 WORKER: Final = HERE / "plan_worker.py"
 LIMIT: Final = 900.0  # seconds of one case
+BURST: Final = "16kb"  # little beside any payload: a link is a rate, and idle time saves nothing up
 
 
 class Sizes(NamedTuple):
@@ -47,7 +48,7 @@ class Seen(NamedTuple):
 
 def run(mode: str, world: int, steps: int, sizes: Sizes, rate: str = "", *, is_split: bool = False) -> Seen:
     """One case. `rate` as `tc` writes it, empty: not shaped; `is_split`: one packet, one header, at the counter."""
-    with tempfile.TemporaryDirectory() as name, Links(world, rate) as links:
+    with tempfile.TemporaryDirectory() as name, Links(world, rate, burst=BURST) as links:
         folder = Path(name)
         ranks = [_rank(links, rank, mode, steps, sizes, folder, is_split) for rank in range(world)]
         try:

@@ -19,6 +19,7 @@ from reporting import Row, at_most
 from farflung.core.units import Seconds
 from farflung.plan.links import Link
 from farflung.plan.parallel import timing, wires
+from farflung.plan.parallel.collectives import Backend
 from farflung.plan.parallel.group import Group, alike
 from farflung.plan.parallel.schedules import Cut, Schedule, Stage, timeline
 from farflung.plan.parallel.shapes import Shape
@@ -72,7 +73,7 @@ def _pipeline(schedule: Schedule) -> Callable[[Sizes, float], float]:
         seconds = 8 * shape.activation(sizes.batch) / wires.payload_rate(RATE)
         stage = Stage(FORWARD * alone, (1 - FORWARD) * alone)
         cuts = [Cut(seconds, 0.0, seconds)] * (WORLD - 1)
-        return timeline([stage] * WORLD, sizes.micros, schedule, cuts=cuts).seconds
+        return timeline([stage] * WORLD, sizes.micros, schedule, cuts=cuts, backend=Backend.GLOO).seconds
 
     return foretell
 

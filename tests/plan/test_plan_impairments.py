@@ -97,6 +97,7 @@ def test_headers_are_one_for_each_segment() -> None:
     assert wires.counted(0.0, 0.0, messages=10, head=48) == pytest.approx(
         480 + (480 / 1448 + 5) * 66 + 240 / 1448 * 66
     )
+    assert wires.counted(0.0, 0.0, notices=10, head=48) == pytest.approx(10 * (48 + 66))
     assert wires.payload_rate(100e6) == pytest.approx(100e6 * 1448 / 1514)
 
 

@@ -9,11 +9,16 @@ not reckoned.
 
 An operation begins when its rank is free and what it needs has come. A cut passes one transfer at a time each way,
 in order, while ranks go on; `Cut.seconds` occupies it, `Cut.delay` is the way.
+
+torch's pipelines over gloo lose more, which is played too (read in torch.distributed.pipelining 2.13 and gloo's TCP
+pairs, and seen in bench/plan.py): a transfer begins only when its receiver has asked for it, which it does when it
+has nothing else to do; the word that asks goes behind what that rank is just sending on the same line; and where a
+rank turns from forward to backward or back it waits until what it sent has left.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,6 +29,7 @@ from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import Seconds
 from farflung.plan.parallel import bounds
+from farflung.plan.parallel.collectives import Backend
 
 
 class Schedule(StrEnum):
@@ -84,80 +90,176 @@ def timeline(
     *,
     virtual: int = 1,
     cuts: Sequence[Cut] = (),
+    backend: Backend = Backend.IDEAL,
 ) -> Timeline:
     """One step. `cuts`: one from each rank to the next, interleaved also from the last to the first; none: free.
 
-    Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-023 (interleaved: stages must divide micros), FF-PLAN-025.
+    Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-023 (interleaved: stages must divide micros), FF-PLAN-025,
+    FF-PLAN-027 (interleaved over gloo).
     """
     ranks = bounds.count("stages", len(stages), most=limits.PLANNED_OPERATIONS)
     bounds.count("micros", micros)
     bounds.count("virtual", virtual)
     bounds.count("operations", 2 * ranks * micros * virtual, most=limits.PLANNED_OPERATIONS)
-    _check(ranks, micros, schedule, virtual, cuts)
+    _check(ranks, micros, schedule, virtual, cuts, backend)
     order = [_order(at, ranks, micros, schedule, virtual) for at in range(ranks)]
-    run = _Run(stages, list(cuts) or [Cut()] * ranks, virtual)
-    turn = deque(range(ranks))
-    while turn:
-        at = turn.popleft()
-        turn.extend(run.advance(at, order[at]))
+    run = _Run(stages, list(cuts) or [Cut()] * ranks, virtual, backend is Backend.GLOO, order)
+    run.play()
     work = tuple(micros * (stage.forward + stage.backward) for stage in stages)
-    return Timeline(Seconds(max(run.free)), work, tuple(run.most))
+    return Timeline(Seconds(run.end), work, tuple(run.most))
+
+
+class _Transfer:
+    """What one operation leaves for another rank, from when either end first speaks of it."""
+
+    __slots__ = ("cut", "has_come", "has_left", "is_asked", "is_forward", "is_offered", "source", "target")
+
+    def __init__(self, source: int, target: int, cut: Cut, *, is_forward: bool, is_asked: bool) -> None:
+        self.source, self.target, self.cut, self.is_forward = source, target, cut, is_forward
+        self.is_asked, self.is_offered, self.has_left, self.has_come = is_asked, False, False, False
+
+
+class _Happening(StrEnum):
+    """What an instant may bring."""
+
+    COMPUTED = "computed"  # a rank is done with the operation that it began
+    ASKED = "asked"  # the word that a transfer is awaited has come to who will send it
+    LEFT = "left"  # a transfer's last byte is on its way
+    CAME = "came"
 
 
 class _Run:
-    """The state of one timeline: when ranks and cuts are free, and what has come where."""
+    """One timeline in virtual time. `order`: what each rank does, last first; it is used up."""
 
-    def __init__(self, stages: Sequence[Stage], cuts: list[Cut], virtual: int) -> None:
-        self.stages, self.cuts, self.virtual = stages, cuts, virtual
-        self.free = [0.0] * len(stages)
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        cuts: list[Cut],
+        virtual: int,
+        is_asking: bool,  # transfers wait for their receivers
+        order: list[list[_Operation]],
+    ) -> None:
+        self.stages, self.cuts, self.virtual, self.is_asking, self.order = (
+            stages,
+            cuts,
+            virtual,
+            is_asking,
+            order,
+        )
         self.most = [0] * len(stages)
+        self.end = 0.0
         self._alive = [0] * len(stages)
-        self._lines: dict[tuple[int, bool], float] = {}
-        self._came: dict[tuple[int, int, bool], float] = {}
+        self._is_busy = [False] * len(stages)
+        self._has_asked = [False] * len(stages)  # for what the next operation needs
+        self._last: list[_Operation | None] = [None] * len(stages)
+        self._sent: list[_Transfer | None] = [None] * len(stages)  # what the last operation left
+        self._lines: dict[tuple[int, bool], float] = {}  # of each cut and way: when it is free
+        self._transfers: dict[tuple[int, int, bool], _Transfer] = {}  # by the operation that needs it
+        self._coming: list[tuple[float, int, _Happening, int | _Transfer]] = []
+        self._count = 0
 
-    def advance(self, at: int, waiting: list[_Operation]) -> set[int]:
-        """Does what rank `at` can do now (`waiting` is in reverse); returns whom it has handed something."""
-        given = set[int]()
-        while waiting:
-            part, micro, is_forward = waiting[-1]
-            needs = self._needs(at, part, micro, is_forward)
-            if needs is None:
-                break
-            waiting.pop()
-            stage = self.stages[at]
-            spent = (stage.forward if is_forward else stage.backward) / self.virtual
-            end = self.free[at] = max(self.free[at], needs) + spent
-            self._alive[at] += 1 if is_forward else -1
-            self.most[at] = max(self.most[at], self._alive[at])
-            self._hand_over(at, part, micro, is_forward, end)
-            given.add((at + 1 if is_forward else at - 1) % len(self.stages))
-        return given - {at}
+    def play(self) -> None:
+        """To the end."""
+        for rank in range(len(self.stages)):
+            self._go_on(rank, 0.0)
+        while self._coming:
+            now, _, what, whose = heapq.heappop(self._coming)
+            if isinstance(whose, int):
+                self._finish(whose, now)
+            else:
+                self._move(whose, what, now)
 
-    def _needs(self, at: int, part: int, micro: int, is_forward: bool) -> float | None:
-        """When what it needs is there; None: nobody knows yet."""
-        place = part * len(self.stages) + at
-        if is_forward and place == 0:
-            return 0.0
-        return self._came.get((place, micro, is_forward))
+    def _at(self, when: float, what: _Happening, whose: int | _Transfer) -> None:
+        self._count += 1  # of two things at one instant the one that was known first
+        heapq.heappush(self._coming, (when, self._count, what, whose))
 
-    def _hand_over(self, at: int, part: int, micro: int, is_forward: bool, end: float) -> None:
+    def _go_on(self, rank: int, now: float) -> None:
+        """Begins a rank's next operation if nothing is in its way; asks for what it needs."""
+        if self._is_busy[rank] or not self.order[rank]:
+            return
+        operation = self.order[rank][-1]
+        needed = self._needed(rank, operation)
+        if needed is not None and not needed.has_come:
+            if self.is_asking and not self._has_asked[rank]:
+                self._has_asked[rank] = True
+                behind = self._lines.get(self._line(needed, is_back=True), 0.0)
+                self._at(max(now, behind) + needed.cut.delay, _Happening.ASKED, needed)
+            return
+        last, sent = self._last[rank], self._sent[rank]
+        is_turn = last is not None and last.is_forward != operation.is_forward
+        if self.is_asking and is_turn and sent is not None and not sent.has_left:
+            return
+        stage = self.stages[rank]
+        spent = (stage.forward if operation.is_forward else stage.backward) / self.virtual
+        self._is_busy[rank], self._has_asked[rank] = True, False
+        self._alive[rank] += 1 if operation.is_forward else -1
+        self.most[rank] = max(self.most[rank], self._alive[rank])
+        self._at(now + spent, _Happening.COMPUTED, rank)
+
+    def _finish(self, rank: int, now: float) -> None:
+        operation = self.order[rank].pop()
+        self._is_busy[rank], self._last[rank], self.end = False, operation, now
+        left = self._sent[rank] = self._left(rank, operation)
+        if left is not None:
+            left.is_offered = True
+            self._begin(left, now)
+        self._go_on(rank, now)
+
+    def _begin(self, transfer: _Transfer, now: float) -> None:
+        """A transfer goes when both its ends want it and its line is free."""
+        if not (transfer.is_offered and transfer.is_asked):
+            return
+        line = self._line(transfer)
+        spent = transfer.cut.seconds if transfer.is_forward else transfer.cut.back_seconds
+        gone = self._lines[line] = max(now, self._lines.get(line, 0.0)) + spent
+        self._at(gone, _Happening.LEFT, transfer)
+        self._at(gone + transfer.cut.delay, _Happening.CAME, transfer)
+
+    def _move(self, transfer: _Transfer, what: _Happening, now: float) -> None:
+        if what is _Happening.ASKED:
+            transfer.is_asked = True
+            self._begin(transfer, now)
+        elif what is _Happening.LEFT:
+            transfer.has_left = True
+            self._go_on(transfer.source, now)
+        else:
+            transfer.has_come = True
+            self._go_on(transfer.target, now)
+
+    def _line(self, transfer: _Transfer, *, is_back: bool = False) -> tuple[int, bool]:
+        first = transfer.source if transfer.is_forward else transfer.target
+        return first, transfer.is_forward != is_back
+
+    def _needed(self, rank: int, operation: _Operation) -> _Transfer | None:
+        """What must come from another rank before an operation; None: nothing."""
         ranks = len(self.stages)
-        place, last = part * ranks + at, ranks * self.virtual - 1
-        if is_forward and place == last:
-            self._came[place, micro, False] = end
-            return
-        if not is_forward and place == 0:
-            return
-        target = place + 1 if is_forward else place - 1
-        if ranks == 1:
-            self._came[target, micro, is_forward] = end
-            return
-        line = at if is_forward else (at - 1) % ranks
-        cut = self.cuts[line]
-        spent = cut.seconds if is_forward else cut.back_seconds
-        sent = max(end, self._lines.get((line, is_forward), 0.0)) + spent
-        self._lines[line, is_forward] = sent
-        self._came[target, micro, is_forward] = sent + cut.delay
+        place = operation.part * ranks + rank
+        edge = 0 if operation.is_forward else ranks * self.virtual - 1
+        if place == edge or ranks == 1:
+            return None
+        return self._transfer(place, operation.micro, is_forward=operation.is_forward)
+
+    def _left(self, rank: int, operation: _Operation) -> _Transfer | None:
+        """What an operation leaves for another rank."""
+        ranks = len(self.stages)
+        place = operation.part * ranks + rank
+        edge = ranks * self.virtual - 1 if operation.is_forward else 0
+        if place == edge or ranks == 1:
+            return None
+        target = place + (1 if operation.is_forward else -1)
+        return self._transfer(target, operation.micro, is_forward=operation.is_forward)
+
+    def _transfer(self, place: int, micro: int, *, is_forward: bool) -> _Transfer:
+        """What the operation of `place`, a part of a rank, needs."""
+        found = self._transfers.get((place, micro, is_forward))
+        if found is None:
+            ranks = len(self.stages)
+            target = place % ranks
+            source = (place - 1 if is_forward else place + 1) % ranks
+            cut = self.cuts[source if is_forward else target]
+            found = _Transfer(source, target, cut, is_forward=is_forward, is_asked=not self.is_asking)
+            self._transfers[place, micro, is_forward] = found
+        return found
 
 
 def _order(at: int, ranks: int, micros: int, schedule: Schedule, virtual: int) -> list[_Operation]:
@@ -186,8 +288,17 @@ def _grouped(step: int, ranks: int, virtual: int, *, is_forward: bool) -> _Opera
     return _Operation(part if is_forward else virtual - 1 - part, micro, is_forward)
 
 
-def _check(ranks: int, micros: int, schedule: Schedule, virtual: int, cuts: Sequence[Cut]) -> None:
+def _check(
+    ranks: int, micros: int, schedule: Schedule, virtual: int, cuts: Sequence[Cut], backend: Backend
+) -> None:
     if schedule is Schedule.INTERLEAVED:
+        if backend is Backend.GLOO:
+            raise UsageError(
+                "FF-PLAN-027",
+                "an interleaved pipeline over gloo is not reckoned",
+                cause="what its ranks wait for there was not measured",
+                hint="take gpipe or 1f1b, or leave the backend ideal",
+            )
         bounds.dividing("micros", micros, "stages", ranks)
     elif virtual != 1:
         raise UsageError(

@@ -18,6 +18,9 @@ MTU: Final = 1500
 ACKNOWLEDGED: Final = 2.0  # full packets by one empty one
 IN_BATCHES: Final = 10.0  # the same on links that are not shaped
 GLOO_HEAD: Final = 48  # bytes before each of gloo's messages: six words
+GLOO_NOTICES: Final = (
+    2  # of each message: who sends says that it is ready, who receives asks (gloo's TCP pairs)
+)
 
 
 def segment(mtu: int = MTU) -> int:
@@ -32,18 +35,23 @@ def counted(
     *,
     messages: float = 0.0,
     head: float = 0.0,
+    notices: float = 0.0,
     acknowledged: float = ACKNOWLEDGED,
 ) -> float:
     """Bytes that an interface sends: `sent` of payload with its headers, and acknowledgements of what it received.
 
     `messages`: into which it is cut each way; each has a head of its own, and ends a packet half-way on the average.
+    `notices`: packets each way that are nothing but a head.
     """
-    for name, value in (("sent", sent), ("received", received), ("messages", messages), ("head", head)):
+    amounts = {"sent": sent, "received": received, "messages": messages, "head": head, "notices": notices}
+    for name, value in amounts.items():
         bounds.amount(name, value)
     bounds.amount("acknowledged", acknowledged, 1.0, 1e6)
     header, full = ETHERNET + IP_TCP, segment(mtu)
     told = sent + messages * head
     packets = told / full + messages / 2
+    told += notices * head
+    packets += notices
     return told + packets * header + (received + messages * head) / full / acknowledged * header
 
 
