@@ -1,10 +1,11 @@
 """What plans foretell of traffic and memory (farflung.plan), beside what happens.
 
-    python bench/plan.py [--quick] [--only bytes|steps|memory] [--cases WORD ...] [--out FILE]
+    python bench/plan.py [--quick] [--only references|bytes|steps|memory] [--cases WORD ...] [--out FILE]
 
-bytes   bytes on the interfaces of real torch.distributed runs over gloo (plan_bytes.py); root and iproute2 are needed
-steps   seconds of their steps on shaped links (plan_steps.py), the same
-memory  activations of six modules, and resident memory of processes that train them (plan_memory.py)
+references  published figures, and ours (plan_references.py)
+bytes       bytes on the interfaces of real torch.distributed runs over gloo (plan_bytes.py); root and iproute2 are needed
+steps       seconds of their steps on shaped links (plan_steps.py), the same
+memory      activations of six modules, and resident memory of processes that train them (plan_memory.py)
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from typing import Final
 
 import plan_bytes
 import plan_memory
+import plan_references
 import plan_steps
 from links_others import Failed
 from links_shaped import why_not
 from reporting import Row, load, show
 
 GROUPS: Final[dict[str, Callable[..., Iterator[Row]]]] = {
+    "references": plan_references.rows,
     "bytes": plan_bytes.rows,
     "steps": plan_steps.rows,
     "memory": plan_memory.rows,
 }
-ALONE: Final = frozenset({"memory"})  # groups that need no lines
+ALONE: Final = frozenset({"references", "memory"})  # groups that need no lines
 
 
 def main() -> None:

@@ -30,6 +30,12 @@ class Case(NamedTuple):
     printed: str
     ours: float
 
+    @property
+    def allowed(self) -> float:
+        """3 % of it, or half of its last digit where that is more."""
+        decimals = len(self.printed.partition(".")[2])
+        return max(0.03 * float(self.printed), 0.5 * 10.0**-decimals)
+
 
 def total(parts: tuple[Part, ...]) -> float:
     return sum(part.bytes for part in parts)

@@ -17,15 +17,9 @@ from farflung.plan.footprint.states import RECIPES, Offload, Split
 RAM, CARD, DISK = Place.RAM, Place.CARD, Place.DISK
 
 
-def tolerance(printed: str) -> float:
-    """3 % of a printed figure, or half of its last digit where that is more."""
-    decimals = len(printed.partition(".")[2])
-    return max(0.03 * float(printed), 0.5 * 10.0**-decimals)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.source}: {case.what}")
 def test_a_printed_figure_is_met(case: Case) -> None:
-    assert case.ours == pytest.approx(float(case.printed), abs=tolerance(case.printed), rel=0)
+    assert case.ours == pytest.approx(float(case.printed), abs=case.allowed, rel=0)
 
 
 def test_there_are_enough_printed_figures_of_enough_sources() -> None:
