@@ -31,6 +31,7 @@ AS_PLANNED = Seen(
     exchange_foretold=1.0,
     payload_bytes=float(PLAN.traffic.payload),
     starting=PLAN.duration.start,
+    lasted=PLAN.duration.total,
 )
 QUANTITIES = ("sync", "audit", "join", "control", "relay", "worker memory", "time", "price")
 
@@ -58,12 +59,19 @@ def test_a_run_that_shows_nothing_odd_is_given_no_cause(quantity: str, ratio: fl
         ("audit", 2.0, {"repeated": 4}, "4 audits were repeated by another verifier"),
         ("audit", 2.0, {"audits": 99}, "99 audits were drawn"),
         ("audit", 0.5, {"audits": 1}, "1 audit was drawn"),
+        ("control", 2.0, {"lasted": 2 * PLAN.duration.total}, "the run took 2.00 times as long as planned"),
         ("join", 2.0, {"restarted": 2}, "2 processes were started again"),
         ("price", 0.5, {"caught": 1}, "1 provider was caught and not paid"),
     ],
 )
 def test_the_cause_that_shows_is_named(quantity: str, ratio: float, changed: Any, words: str) -> None:
     assert words in likely(quantity, ratio, PLAN, replace(AS_PLANNED, **changed))
+
+
+def test_one_repeated_audit_of_many_explains_nothing() -> None:
+    assert expected(SPEC).count > 5
+    for quantity in ("audit", "control"):
+        assert likely(quantity, 2.0, PLAN, replace(AS_PLANNED, repeated=1)) == ""
 
 
 def test_the_strongest_of_several_causes_is_named() -> None:

@@ -348,7 +348,7 @@ class Run:
         if self._plan is None or timeline.sessions > 1 or outcome.rounds < self._spec.rounds:
             return
         measured = sightings.measured(timeline, took, outcome.paid)
-        for row in compare(self._plan, measured, sightings.seen(timeline)):
+        for row in compare(self._plan, measured, sightings.seen(timeline, took)):
             self._journal.emit(row)
 
 

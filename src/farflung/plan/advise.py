@@ -19,7 +19,7 @@ from farflung.plan.network import HERE, Network
 from farflung.plan.price import Price, price
 from farflung.plan.states import EXACT_BITS, codec_of
 from farflung.plan.time import Duration, alone_seconds, answer_seconds, duration
-from farflung.plan.traffic import Traffic, apart, traffic
+from farflung.plan.traffic import Traffic, lasting, traffic
 
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
 
@@ -118,8 +118,7 @@ def advise(
     _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)
     took = duration(spec, layout, sent, machine, network)
-    if network.is_apart:
-        sent = apart(sent, spec, took.total)
+    sent = lasting(sent, spec, took.total, is_apart=network.is_apart)
     agreed = committee_bytes(spec, validators)
     sent = msgspec.structs.replace(sent, control=Bytes(sent.control + agreed))
     return Plan(

@@ -33,6 +33,7 @@ class Seen(msgspec.Struct, frozen=True):
     exchange_foretold: float = 0.0  # by what was known of the lines in each round
     payload_bytes: float = 0.0  # of one contribution, on the average
     starting: float = 0.0  # from the command to the first round
+    lasted: float = 0.0  # from the command to the end
 
 
 Cause = Callable[[Plan, Seen], str]
@@ -88,12 +89,17 @@ def _drawn(seen: Seen) -> str:
     return _times(seen.audits, "audit was drawn", "audits were drawn")
 
 
-def _second_opinions(_: Plan, seen: Seen) -> str:
-    return (
-        f"{_times(seen.repeated, 'audit was', 'audits were')} repeated by another verifier"
-        if seen.repeated
-        else ""
-    )
+def _second_opinions(plan: Plan, seen: Seen) -> str:
+    """One of many explains nothing."""
+    is_much = seen.repeated > (MUCH - 1.0) * expected(plan.spec).count
+    said = f"{_times(seen.repeated, 'audit was', 'audits were')} repeated by another verifier"
+    return said if seen.repeated and is_much else ""
+
+
+def _longer(plan: Plan, seen: Seen) -> str:
+    times = seen.lasted / plan.duration.total if plan.duration.total else 0.0
+    said = f"the run took {times:.2f} times as long as planned"
+    return f"{said}, and what stands talks" if times > MUCH else ""
 
 
 def _caught(_: Plan, seen: Seen) -> str:
@@ -140,7 +146,7 @@ MORE: Final[Mapping[str, tuple[Cause, ...]]] = {
     "sync": (_other_way, _larger_payloads, _joined_again),
     "audit": (_second_opinions, _more_audits),
     "join": (_joined_again,),
-    "control": (_joined_again, _second_opinions),
+    "control": (_joined_again, _second_opinions, _longer),
     "relay": (_other_way, _joined_again),
     "time": (_slow_training, _slow_lines, _slow_start, _joined_again),
     "price": (_more_audits,),

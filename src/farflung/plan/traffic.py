@@ -50,24 +50,33 @@ FAN_HEAD: Final = 44  # of each frame of a group (net.fanframes), and its tag
 FAN_PUSH: Final = 700  # manifest, begin and finish to a group, and a replica's word that it holds the object
 PUSH: Final = 350  # what a push takes beyond a fetch: manifest, begin, finish, and three answers
 
-# Bytes of control messages with frame and TLS record; hashes and keys take 34, signatures 66. Fitted to runs of 2 to 7
-# providers, 1 and 2 verifiers, 3 to 20 rounds.
+# Bytes of control messages with frame and TLS record; hashes and keys take 34, signatures 66. Fitted to runs of 2 to 6
+# providers, 1 to 3 verifiers, 2 to 12 rounds.
 SHARE: Final = 300  # one accepted contribution with its manifest, in the list that every member merges
-MEMBER_ROUND: Final = 800  # orders to train, reveal, merge, and their answers but for lists
+# Orders to train, reveal, merge, and their answers but for lists; what a member reads of job and lease on the ledger.
+MEMBER_ROUND: Final = 2_700
 LOSS: Final = 9  # a step's loss in a promise, and twice in the statistics that an audit opens
-# One round on the ledger: questions, the transaction, its block when blocks are read.
-LEDGER_ROUND: Final = 1_200
+# One round on the ledger: questions, transactions, what is drawn, their blocks when blocks are read.
+LEDGER_ROUND: Final = 10_600
 AUDIT: Final = 4_700  # open, order, blind commitment, reveal, judgement, verdict, with their Merkle paths
 # Of a manifest; a manifest of an opened state travels twice, by way of the coordinator.
 CHUNK_HASH: Final = 34
 DIAL: Final = 2_200  # a pair of peers that talk: a TLS handshake, in which both show a certificate
-CIRCUIT: Final = 900  # more, when it is made by way of a relay: a ticket each, and the summons
+# More, by way of a relay: a ticket each, the summons, other paths that are tried, a connection for bulk.
+CIRCUIT: Final = 10_900
 # More of a pair whose lines are their own: other paths are tried, and bulk has connections of its own (net.io.lanes).
 PAIR_APART: Final = 38_000
 # A second of a node on a line of its own: it shows itself at its relays, measures its paths and reads withdrawn keys.
 NODE_SECOND: Final = 1_000
-START_NODE: Final = 2_900  # offer, lease, ledger transactions and receipts of one node
-START_OTHERS: Final = 19_400  # escrow, match, settlement and the export
+KEYS_SECOND: Final = (
+    40  # a node, requester or relay asks every two seconds whose keys were withdrawn (app.registry)
+)
+KEYS_OTHERS: Final = 4  # who asks beside nodes
+HIDDEN_SECOND: Final = (
+    170  # of a hidden node: what it and those that it talks to sign for its relay, every 10 s
+)
+START_NODE: Final = 10_300  # offer, lease, ledger transactions and receipts of one node
+START_OTHERS: Final = 22_400  # escrow, match, settlement and the export
 TERMS: Final = 700  # a job's terms without layout and tolerances, sent to every node
 TOLERANCE: Final = 5  # one limit of a tensor in them
 
@@ -208,13 +217,17 @@ def _start_control(spec: JobSpec, layout: Layout, verifiers: int) -> int:
     return START_OTHERS + nodes * (START_NODE + terms) + pairs * DIAL + circuits
 
 
-def apart(sent: Traffic, spec: JobSpec, seconds: float) -> Traffic:
-    """The same where members are on lines of their own for so long: what stands there talks, too. Fitted to three runs
-    of `--lab`, of 3 and 7 nodes, and 13 to 231 s.
+def lasting(sent: Traffic, spec: JobSpec, seconds: float, *, is_apart: bool) -> Traffic:
+    """The same with what is said as time goes by: withdrawn keys are asked for, relays' receipts signed.
+
+    `is_apart`: members are on lines of their own, and what stands there talks, too; fitted to three runs of `--lab`, of
+    3 and 7 nodes, and 13 to 231 s.
     """
     members, nodes = spec.network.providers, spec.network.providers + spec.verifiers
-    pairs = nodes + members * (members - 1) // 2 + spec.verifiers * members
-    more = pairs * PAIR_APART + nodes * seconds * NODE_SECOND
+    more = seconds * (KEYS_SECOND * (nodes + KEYS_OTHERS) + HIDDEN_SECOND * spec.hidden)
+    if is_apart:
+        pairs = nodes + members * (members - 1) // 2 + spec.verifiers * members
+        more += pairs * PAIR_APART + nodes * seconds * NODE_SECOND
     return msgspec.structs.replace(sent, control=Bytes(sent.control + round(more)))
 
 

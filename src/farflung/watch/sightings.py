@@ -25,7 +25,7 @@ def measured(t: Timeline, took: float, paid: int) -> Measured:
     )
 
 
-def seen(t: Timeline) -> Seen:
+def seen(t: Timeline, took: float) -> Seen:
     """Signs of why it came out otherwise than planned."""
     closed = tuple(t.rounds.values())
     members = sum(each.peers for each in closed)
@@ -45,4 +45,5 @@ def seen(t: Timeline) -> Seen:
         exchange_foretold=sum(each.way_predicted for each in told),
         payload_bytes=sum(each.sync_bytes for each in closed) / members if members else 0.0,
         starting=max(0.0, opened - (t.began.at if t.began is not None else 0.0)),
+        lasted=took,
     )
