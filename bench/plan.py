@@ -3,7 +3,7 @@
     python bench/plan.py [--quick] [--only references|bytes|steps|memory] [--cases WORD ...] [--out FILE]
 
 references  published figures, and ours (plan_references.py)
-bytes       bytes on the interfaces of real torch.distributed runs over gloo (plan_bytes.py); root and iproute2 are needed
+bytes       bytes on the interfaces of real torch.distributed runs over gloo (plan_bytes.py); needs root, iproute2
 steps       seconds of their steps on shaped links (plan_steps.py), the same
 memory      activations of six modules, and resident memory of processes that train them (plan_memory.py)
 """
