@@ -2,7 +2,7 @@
 
     python bench/place.py [--quick] [--only PART ...] [--out FILE]
 
-Parts: cases, homes, large, exact, layers, lost. Loops are compiled before anything is timed.
+Parts: cases, homes, large, exact, layers, lost, claim. Loops are compiled before anything is timed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import place_claim
 from place_genetic import genetic
 from place_instances import fleet_of, homes
 from reporting import Row, at_least, at_most, load, show, told
@@ -153,6 +154,7 @@ def lost(quick: bool) -> Iterator[Row]:
 
 PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "cases": dtfm_cases, "homes": drawn_homes, "large": large, "exact": against_all, "layers": uneven, "lost": lost,
+    "claim": place_claim.rows,
 }  # fmt: skip
 
 
