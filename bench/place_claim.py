@@ -1,5 +1,5 @@
 """What a network of the world costs against a data centre: DT-FM says 1.7 to 2.3 times, and 4.8 times less than a
-system that places at random (Yuan et al. 2022, abstract and section 4.2). Here: a timeline of 1F1B, event by event, on
+system that places at random (Yuan et al. 2022, figures of whole runs). Here: a timeline of 1F1B, event by event, on
 their first and last case, each at its best layout, and then the exchange by its cost model, not overlapped.
 
 GPT-3 XL in 8 stages; 61 sequences of 2,048 tokens a pipeline, one at a time, width 2,048, 2 bytes; a card does RATE.
