@@ -13,10 +13,12 @@ from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import Ask, Host, Market, Standing, market
 from farflung.market.bids import Bid
+from farflung.market.prices import tape
 from farflung.market.units import CALIBRATED, Bounds, Work
 
 BEACON = b"a block's id, nobody's choice"
 NOW = Millis(1_700_000_000_000)
+EMPTY = tape([])
 HOUR = 3_600_000
 DAY = 24 * HOUR
 UNIT = Bounds(100, CALIBRATED, 10**8, 10**8, 1 << 30, 900)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from market_stand import BEACON, DAY, NOW, bid, crowd, numbers, offers, stand
+from market_stand import BEACON, DAY, EMPTY, NOW, bid, crowd, named, numbers, offers, stand
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
@@ -14,10 +14,9 @@ from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import market
 from farflung.market.auction import Bundle, clear
+from farflung.market.funnel import Rule
 from farflung.market.prices import Sale, last_day, tape
 from farflung.market.quote import quote
-
-EMPTY = tape([])
 
 
 def sale(age: int, ask: int, *, card: str = "rtx 3060", hosts: int = 4) -> Sale:
@@ -39,8 +38,13 @@ def test_a_quote_is_what_the_auction_says_of_the_same_asks(
     if isinstance(found, Bundle):
         assert (told.ask, told.price, told.hint) == (found.ask, found.price, "")
         assert told.total == found.price * members * asked.work.units
+        assert (sorted(told.hired), told.setter) == (
+            sorted((*found.members, *found.spares)),
+            found.setter,
+        )
     else:
         assert (told.ask, told.price, told.total, told.hint) == (None, None, None, found.hint)
+        assert (told.hired, told.setter) == ((), None)
 
 
 def test_the_supply_curve_rises_ends_where_supply_does_and_goes_beyond_the_budget() -> None:
@@ -73,6 +77,28 @@ def test_losses_name_who_each_constraint_removes_and_who_it_alone_keeps_out() ->
     assert seen == {"memory": (2, 1), "cores": (1, 1), "price": (2, 2)}
     assert told.funnel.text() == "8 offers → 6 memory → 5 cores → 3 price → 3 similar"
     assert told.ask == 5
+
+
+def test_what_is_asked_for_beyond_a_bid_is_a_constraint_like_the_others() -> None:
+    asks = offers(1, 2, 3, 4, 2000)
+    even = Rule(
+        "even", "an even number", np.array([int.from_bytes(p, "big") % 2 == 0 for p in asks.asks.peers])
+    )
+    told = quote(asks, bid(1), EMPTY, NOW, [even])
+    assert told.hired == (named(2),)
+    assert told.setter == named(4)
+    seen = {loss.name: (loss.value, loss.removed, loss.alone) for loss in told.losses if loss.removed}
+    assert seen["even"] == ("an even number", 3, 2)
+    assert [name for name, _ in told.funnel.steps][-3:] == ["even", "price", "similar"]
+    assert quote(asks, bid(2), EMPTY, NOW, [even]).hint == "relax even: an even number is asked of each"
+    assert [point.ask for point in told.curve] == [4, None]  # the curve keeps to it, too
+
+
+def test_where_money_is_too_little_the_price_that_would_do_is_told() -> None:
+    told = quote(offers(5, 6, 7), bid(2, price=4), EMPTY, NOW)
+    assert (told.ask, told.beyond) == (None, 7)
+    assert quote(offers(5, 6, 7), bid(2, price=7), EMPTY, NOW).beyond is None
+    assert quote(offers(5, 6), bid(2, price=4), EMPTY, NOW).beyond is None
 
 
 def test_a_quote_takes_nothing() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.core.errors import FarflungError, UsageError
+from farflung.core.money import MICRO
 from farflung.plan.advice import offers
 from farflung.plan.advice.offers import HOUR, parse
 from farflung.plan.io import cards
@@ -27,6 +28,7 @@ cores = 16
 memory_gb = 64
 lanes = 8
 churn_hours = 30
+stake = "20"
 """
 LEAST = '[[host]]\nname = "den"\ncard = "RTX 3090"\nlink = "20/100"\nprice = "0"\n'
 
@@ -37,12 +39,12 @@ def test_a_host_is_what_is_written() -> None:
     assert host.card.name == "GeForce RTX 4090"
     assert (host.link.up, host.link.down, host.link.round_trip) == (40e6, 250e6, 0.02)
     assert (host.price, host.cores, host.memory_bytes, host.lanes) == (350_000, 16, 64 * 10**9, 8)
-    assert host.churn == 30 * HOUR
+    assert (host.churn, host.stake) == (30 * HOUR, 20 * MICRO)
 
 
 def test_what_is_not_said_is_not_known_and_never_zero() -> None:
     (host,) = parse(LEAST, TABLE)
-    assert (host.owner, host.cards) == ("den", 1)
+    assert (host.owner, host.cards, host.stake) == ("den", 1, 0)
     assert (host.cores, host.memory_bytes, host.lanes, host.churn) == (None, None, None, None)
 
 
@@ -56,6 +58,7 @@ def test_the_example_is_a_file_of_offers() -> None:
     ("text", "code", "words"),
     [
         ("", "FF-PLAN-060", "[[host]] parts"),
+        ("host = []", "FF-PLAN-060", "nobody offers anything"),
         ("x = [", "FF-PLAN-060", ""),
         ("[host]\nname = 'a'", "FF-PLAN-060", "[[host]] parts"),
         (LEAST + "[job]\n", "FF-PLAN-060", "nothing else"),
@@ -67,6 +70,7 @@ def test_the_example_is_a_file_of_offers() -> None:
         (LEAST.replace("RTX 3090", "RTX 3900"), "FF-PLAN-061", "no card is called"),
         (LEAST.replace("20/100", "20"), "FF-PLAN-061", "is no link"),
         (LEAST.replace('"0"', '"-1"'), "FF-PLAN-061", "not an amount of credits"),
+        (LEAST + 'stake = "-2"', "FF-PLAN-061", "not an amount of credits"),
         (LEAST + "cards = 0", "FF-PLAN-061", "above 0"),
         (LEAST + "cards = 1.5", "FF-PLAN-061", "whole number"),
         (LEAST + "cards = true", "FF-PLAN-061", "above 0"),

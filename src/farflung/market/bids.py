@@ -24,7 +24,7 @@ from farflung.market.asks import LARGE, Market
 from farflung.market.book import chosen
 from farflung.market.clearing import FASTEST, Similar, Whole
 from farflung.market.funnel import Mask, Rule
-from farflung.market.match import SIMILARITY_PERCENT, cap_of
+from farflung.market.match import SIMILARITY_PERCENT
 from farflung.market.ranges import fault
 from farflung.market.units import Bounds, Work, ask_within, unit_price
 
@@ -108,6 +108,11 @@ class Bid(msgspec.Struct, frozen=True):
     def total(self, ask: int) -> Credits:
         """What all units cost where a calibrated one costs `ask`."""
         return Credits(unit_price(ask, self.work.each) * self.units)
+
+
+def cap_of(members: int) -> int:
+    """Of one owner, at most a third of the members; one where there are fewer than three."""
+    return max(1, members // 3)
 
 
 def rules(bid: Bid, offers: Market) -> tuple[Rule, ...]:

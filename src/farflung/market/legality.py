@@ -14,9 +14,8 @@ from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.market.asks import Market, Standing, market
 from farflung.market.auction import Bundle, drawn
-from farflung.market.bids import Bid, rules
+from farflung.market.bids import Bid, cap_of, rules
 from farflung.market.clearing import reach
-from farflung.market.match import cap_of
 from farflung.market.units import unit_price
 
 

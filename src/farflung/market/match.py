@@ -6,7 +6,7 @@ change that price, and a bid above it cannot win another window, so a provider w
 costs (Vickrey 1961; tests/market tries it by brute force). The window with the least such price wins.
 Where no window has a spare ask, a window of exactly n is taken and all are paid the highest of its n asks:
 whoever asks most sets the price, which is not truthful, but a small market trades, and below the requester's
-ceiling. Where owners are known, one of them has one price, and at most a third of the members. Asks are ordered by
+ceiling. Each peer is an owner of its own, as each account is on the ledger. Asks are ordered by
 (ask, peer id), within a window and between the asks that set the windows' prices: with any other tie-break between
 windows a winner could raise its own price. Everything is a whole number.
 """
@@ -46,7 +46,7 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def similar(self) -> Similar:
         """What may be hired together."""
-        return Similar(self.similarity_percent, cap_of(self.members))
+        return Similar(self.similarity_percent)
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -57,11 +57,6 @@ class Match(msgspec.Struct, frozen=True):
     spares: tuple[PeerId, ...]
     funnel: Funnel
     is_uniform: bool  # paid the (n+1)-th ask; False: the highest of exactly n
-
-
-def cap_of(members: int) -> int:
-    """Of one owner, at most a third of the members; one where there are fewer than three."""
-    return max(1, members // 3)
 
 
 def match(request: Request, listings: Sequence[Listing]) -> Match:
@@ -95,7 +90,7 @@ def _chosen(request: Request, asks: Book, left: Mask) -> tuple[Window, int]:
 def _row(listing: Listing) -> Row:
     can = listing.capabilities
     facts = (can.cores, can.memory_bytes, can.disk_bytes, listing.stake_free)
-    return Row(listing.peer, listing.unit_price, can.flops, listing.owner or listing.peer, "", facts)
+    return Row(listing.peer, listing.unit_price, can.flops, listing.peer, "", facts)
 
 
 def _rules(request: Request, asks: Book) -> tuple[Rule, ...]:

@@ -22,11 +22,14 @@ def caps_hash(capabilities: Capabilities) -> Hash:
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """A standing ask, joined from the ledger (peer, ask, stake) and the directory (capabilities, endpoint)."""
+    """A standing ask, joined from the ledger (peer, ask, stake) and the directory (capabilities, endpoint).
+
+    Whose it is is its peer: on the ledger a node is an account, each account is paid for itself, and no row names
+    another owner. So no cap on owners can hold here; in the auction an ask names its owner (market.asks).
+    """
 
     peer: PeerId
     unit_price: Credits
     stake_free: Credits
     capabilities: Capabilities
     endpoint: bytes = b""  # opaque to the market
-    owner: bytes = b""  # whose it is, where that is known; else each peer counts as an owner of its own

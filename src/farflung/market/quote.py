@@ -5,18 +5,20 @@ A quote reserves nothing: asks come and go, and others bid; `price` of the bid i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from farflung.core import limits
+from farflung.core.ids import PeerId
 from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import Market
 from farflung.market.auction import hint, winners
 from farflung.market.bids import Bid, rules
-from farflung.market.funnel import Funnel, Mask, alone, pour
+from farflung.market.funnel import Funnel, Mask, Rule, alone, pour
 from farflung.market.prices import Day, Tape, last_day
 from farflung.market.units import unit_price
 
@@ -34,6 +36,7 @@ class Loss(msgspec.Struct, frozen=True):
     """Hosts that one constraint removes: after those before it, and hosts that it alone keeps out."""
 
     name: str
+    value: str  # what is asked of each, as text
     removed: int
     alone: int
 
@@ -41,12 +44,17 @@ class Loss(msgspec.Struct, frozen=True):
 class Quote(msgspec.Struct, frozen=True):
     """The answer. `ask`: micro-credits for a calibrated unit; `price`: for one of the job's; `total`: for all of them.
 
-    None of them where no bundle can be had: `hint` says what to relax.
+    `hired`: the winners, cheapest first; who of them begins is drawn later. `setter`: whose ask they are all paid.
+    None of these where no bundle can be had: `hint` says what to relax, and `beyond` what a calibrated unit would cost
+    if money were no constraint.
     """
 
     ask: Credits | None
     price: Credits | None
     total: Credits | None
+    hired: tuple[PeerId, ...]
+    setter: PeerId | None
+    beyond: Credits | None
     curve: tuple[Point, ...]
     funnel: Funnel
     losses: tuple[Loss, ...]
@@ -54,27 +62,40 @@ class Quote(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-def quote(offers: Market, bid: Bid, tape: Tape, now: Millis) -> Quote:
-    """Looks at all standing asks as if they were all idle. `tape`: bundles that were cleared; `now`: ledger time."""
-    asked = rules(bid, offers)
+def quote(offers: Market, bid: Bid, tape: Tape, now: Millis, also: Sequence[Rule] = ()) -> Quote:
+    """Looks at all standing asks as if they were all idle. `tape`: bundles that were cleared; `now`: ledger time.
+
+    `also`: what the requester asks for beyond the fields of a bid, over the places of `offers`.
+    """
+    *fields, price = rules(bid, offers)
+    asked = (*fields, *also, price)
     left, steps = pour(offers.asks.size, asked)
-    widest = offers.asks.widest(left, bid.similar)
-    ask = ask_for(offers, bid, left)
-    funnel = Funnel((*steps, ("similar", widest)))
+    funnel = Funnel((*steps, ("similar", offers.asks.widest(left, bid.similar))))
     others = alone(asked)
-    kept_out = [int(np.count_nonzero(mask & ~rule.met)) for rule, mask in zip(asked, others, strict=True)]
-    removed = dict(funnel.removed)
+    found = winners(offers, bid, left)
+    named = () if found is None else tuple(offers.asks.peers[place] for place in found.places)
+    ask = None if found is None else Credits(int(offers.asks.prices[found.places[-1]]))
     return Quote(
         ask=ask,
         price=None if ask is None else unit_price(ask, bid.work.each),
         total=None if ask is None else bid.total(ask),
+        hired=named[:-1],
+        setter=named[-1] if named else None,
+        beyond=ask_for(offers, bid, others[-1]) if ask is None else None,
         curve=curve(offers, bid, others[-1]),
         funnel=funnel,
-        losses=tuple(
-            Loss(rule.name, removed[rule.name], out) for rule, out in zip(asked, kept_out, strict=True)
-        ),
+        losses=_losses(asked, others, dict(funnel.removed)),
         day=last_day(tape, bid.cards, now),
         hint=hint(offers, bid, asked) if ask is None else "",
+    )
+
+
+def _losses(asked: Sequence[Rule], others: Sequence[Mask], removed: dict[str, int]) -> tuple[Loss, ...]:
+    """`others`: for each rule, who meets all but that one."""
+    kept_out = [int(np.count_nonzero(mask & ~rule.met)) for rule, mask in zip(asked, others, strict=True)]
+    return tuple(
+        Loss(rule.name, rule.value, removed[rule.name], out)
+        for rule, out in zip(asked, kept_out, strict=True)
     )
 
 

@@ -52,8 +52,17 @@ def refuse_without_offers(goal: str | None, explains: bool) -> None:
 
 
 def plan(file: Path, goal: str | None, spec: JobSpec) -> tuple[Work, Advice]:
-    """The advice on a job. Raises UsageError FF-APP-161, FF-APP-426 (the file), FF-PLAN-060 and -061 (what it says),
-    FF-APP-427 (a model whose sizes are not known), PolicyError FF-APP-428 (nothing fits).
+    """The advice on a job. Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits)."""
+    asks, hosts = read(file, spec)
+    found = search.search(asks, hosts, Goal(goal or Goal.TIME))
+    if not found.best:
+        raise _refused(found)
+    return asks, found
+
+
+def read(file: Path, spec: JobSpec) -> tuple[Work, tuple[Host, ...]]:
+    """A job and the hosts that are offered for it. Raises UsageError FF-APP-161, FF-APP-426 (the file), FF-PLAN-060 and
+    -061 (what it says), FF-APP-427 (a model whose sizes are not known).
     """
     layout = preparation.known_layout(spec)
     if layout is None or spec.model.kind != "gpt":
@@ -63,12 +72,7 @@ def plan(file: Path, goal: str | None, spec: JobSpec) -> tuple[Work, Advice]:
             cause="layers, width and heads of a module of your own are not known from its tensors",
             hint="describe it by its sizes: --set model.layers=32 --set model.width=4096",
         )
-    hosts = offers.parse(_text(file), cards.read())
-    asks = work(spec, layout)
-    found = search.search(asks, hosts, Goal(goal or Goal.TIME))
-    if not found.best:
-        raise _refused(found)
-    return asks, found
+    return work(spec, layout), offers.parse(_text(file), cards.read())
 
 
 def _text(path: Path) -> str:

@@ -36,7 +36,8 @@ class Verb(NamedTuple):
 
 VERBS: Mapping[str, Verb] = {
     "init": Verb("Start", "making:init", "Write an example job that runs as it is"),
-    "plan": Verb("", "jobs:plan", "Say what a job will take before anything is spent"),
+    "plan": Verb("", "jobs:plan", "Say what a job will take; `quote`: what a market asks"),
+    "quote": Verb("", "quoting:quote", ""),  # the line above names it
     "simulate": Verb("", "simulating:simulate", "Play a network of up to a million nodes"),
     "run": Verb("", "jobs:run", "Train a job on a network of processes on this computer"),
     "status": Verb("Follow", "looking:status", "Show all runs, or one"),
@@ -69,6 +70,8 @@ MEANT: Mapping[str, str] = {
     "new": "init",
     "create": "init",
     "dryrun": "plan",
+    "price": "quote",
+    "bid": "quote",
     "estimate": "plan",
     "sim": "simulate",
     "play": "simulate",

@@ -21,7 +21,23 @@ class Admitted(msgspec.Struct, frozen=True):
 
 def admitted(work: Work, option: Option) -> tuple[Admitted, ...]:
     """Each host's class for this way. What crosses a bus is what `speed.computing` reckons."""
-    return tuple(Admitted(host, judge(_place(host), _demand(work, option, host))) for host in option.hosts)
+    ram = option.worst.footprint.at(parts.Place.RAM)
+    return tuple(
+        Admitted(host, judged(work, host, ram, option.step, option.up, option.down)) for host in option.hosts
+    )
+
+
+def judged(work: Work, host: Host, ram: float, step: float, up: float, down: float) -> Admission:
+    """One host's. A step: seconds, with its part of an exchange, and bytes that the host sends and gets in it."""
+    bus = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
+    if ram:
+        bus += 2.0 * WIRE * work.parameters
+    seconds = Seconds(max(step, 1e-9))  # a round of H steps sends as much a second as one of them
+    demand = Demand(
+        memory_bytes=ram or None, bus_bytes=bus or None, step_seconds=seconds, round_seconds=seconds,
+        sent=up / host.cards, received=down / host.cards,
+    )  # fmt: skip
+    return judge(_place(host), demand)
 
 
 def _place(host: Host) -> Place:
@@ -30,16 +46,3 @@ def _place(host: Host) -> Place:
     slot = Slot(memory_of(host), card.pcie or None, lanes, is_unified=card.is_unified)
     computer = Computer(host.name, (slot,) * host.cards, host.cores, host.memory_bytes)
     return Place((computer,), host.link.up, host.link.down)
-
-
-def _demand(work: Work, option: Option, host: Host) -> Demand:
-    """Of one card, a step: a round of H steps sends as much a second."""
-    ram = option.worst.footprint.at(parts.Place.RAM)
-    bus = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
-    if ram:
-        bus += 2.0 * WIRE * work.parameters
-    step = Seconds(max(option.step, 1e-9))
-    return Demand(
-        memory_bytes=ram or None, bus_bytes=bus or None, step_seconds=step, round_seconds=step,
-        sent=option.up / host.cards, received=option.down / host.cards,
-    )  # fmt: skip

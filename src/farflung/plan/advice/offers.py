@@ -12,6 +12,7 @@
     memory_gb = 64
     lanes = 16
     churn_hours = 30          # mean time until it leaves
+    stake = "20"              # credits that it can put down for its word: 0 where nothing is said
 
 An unknown key is refused with the nearest one, for a misspelt bound would be none.
 """
@@ -53,10 +54,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: Bytes | None = None
     lanes: int | None = None
     churn: Seconds | None = None
+    stake: Credits = Credits(0)
 
 
 KEYS: Final = (
     "name", "owner", "region", "card", "cards", "link", "price", "cores", "memory_gb", "lanes", "churn_hours",
+    "stake",
 )  # fmt: skip
 
 
@@ -77,6 +80,8 @@ def parse(text: str, table: Table) -> tuple[Host, ...]:
     rows = tree.get("host")
     if set(tree) != {"host"} or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise _unreadable("it is made of [[host]] parts, and of nothing else")
+    if not rows:
+        raise _unreadable("nobody offers anything: there is no [[host]] part")
     if len(rows) > limits.OFFERED_HOSTS:
         raise _unreadable(f"it has {len(rows)} hosts, and at most {limits.OFFERED_HOSTS} are looked at")
     hosts: dict[str, Host] = {}
@@ -116,6 +121,7 @@ class _Row:
             memory_bytes=None if memory is None else Bytes(round(memory * GB)),
             lanes=self.whole("lanes"),
             churn=None if churn is None else Seconds(churn * HOUR),
+            stake=self.of("stake", parse_credits) if "stake" in self.fields else Credits(0),
         )
 
     def text(self, key: str, default: str | None = None) -> str:

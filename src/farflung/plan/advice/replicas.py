@@ -20,7 +20,7 @@ from farflung.core.units import Seconds, format_bytes, format_count, format_seco
 from farflung.plan.advice import speed
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Fact, Found, Kind, Option, mean_churn, memory_of
-from farflung.plan.advice.room import Room, room
+from farflung.plan.advice.room import Room, replica, room
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.advise import describe_codec
 from farflung.plan.choose import choose
@@ -141,10 +141,7 @@ def _rooms(
     kind: Kind, work: Work, recipe: Recipe, crew: Sequence[Host], batch: int, split: Split | None = None
 ) -> list[Room] | Blocked:
     """How each host holds its replica; what the worst card lacks."""
-    found = [
-        room(work, recipe, host, split or Split(3 if host.cards > 1 else 0, host.cards), batch)
-        for host in crew
-    ]
+    found = [room(work, recipe, host, split or replica(host), batch) for host in crew]
     tight = min(range(len(crew)), key=lambda at: found[at].worst.spare)
     if found[tight].fits:
         return found

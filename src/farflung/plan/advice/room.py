@@ -7,6 +7,7 @@ same with the optimizer in RAM, where the host says that it has enough; of each 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 from itertools import product
 
@@ -39,6 +40,17 @@ class Room(msgspec.Struct, frozen=True):
 def room(work: Work, recipe: Recipe, host: Host, split: Split, batch: int) -> Room:
     """The cheapest way for one card of `host` to train `batch` sequences a step, its states split as said."""
     return _room(work, recipe, memory_of(host), host.cards, host.memory_bytes, split, batch)
+
+
+def replica(host: Host) -> Split:
+    """How a host holds a whole replica: its own cards share the states (FSDP)."""
+    return Split(3 if host.cards > 1 else 0, host.cards)
+
+
+def need(work: Work, host: Host) -> int:
+    """The least that each card of `host` must hold to train a whole replica by rounds; by its memory is not asked."""
+    least = _room(work, work.with_outer(), 0, host.cards, host.memory_bytes, replica(host), work.batch)
+    return math.ceil(least.worst.footprint.card)
 
 
 @functools.lru_cache(

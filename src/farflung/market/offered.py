@@ -1,0 +1,200 @@
+"""A file of offers as a market: what each host would ask for a unit of work, and what a job bids for (P1, J3, J9).
+
+    ask     = ceil(credits an hour x 10^15 FLOP / (3600 s x speed))       micro-credits for a calibrated unit
+    speed   = cards x dense bfloat16 rate x 0.4 (plan/advice/speed); a measured rate stands before the table's
+    unit    = one round of one member, all of its steps: the FLOP of its tokens, without those that are recomputed
+    memory  : a whole replica on one card. A host whose cards share it, or whose RAM holds its optimizer, counts as
+              one card of  bytes of a card x need of one card alone / need of each of its cards
+    in time : rounds x (compute of a round + exchange over its own line) <= time to the deadline
+
+Offers name a price for hours, the market pays work: an hour in which a host waits for lines is not in such an ask.
+What an offer does not say (cores, memory, lanes) is not known, and meets no class that asks for it (plan/cards).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from farflung.core import limits
+from farflung.core.ids import ID_BYTES, Hash, PeerId
+from farflung.core.money import Credits, times
+from farflung.core.units import Millis, Seconds, format_seconds
+from farflung.job.spec import JobSpec
+from farflung.market import units
+from farflung.market.asks import LARGE, Ask, Market, Standing
+from farflung.market.asks import Host as Measured
+from farflung.market.bids import LONGEST_MS, Bid
+from farflung.market.clearing import FASTEST
+from farflung.market.funnel import Mask, Rule
+from farflung.market.units import CALIBRATED, Bounds
+from farflung.plan.advice import machines, room, speed
+from farflung.plan.advice.offers import HOUR, Host
+from farflung.plan.advice.work import Work
+from farflung.plan.cards.admission import Admission, Finding, Grade, State
+from farflung.plan.footprint.parts import Place
+from farflung.plan.methods import Setting, estimate
+
+ANY: Final = Bounds(LARGE, limits.UNIT_FLOP, LARGE, LARGE, LARGE, LARGE)  # an offer bounds no unit
+UNNAMED: Final = Hash(bytes(ID_BYTES))  # a quote draws nobody, so its job needs no name
+# Rules of admission, as a funnel names them.
+RULES: Final = {"cores": "cores", "memory": "RAM", "lanes": "lanes", "up": "upload", "down": "download"}
+MEETS: Final = {Grade.A: "what it needs, and by thumb", Grade.B: "what the job needs"}
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a requester asks for besides its job. No `deadline`: any time; no `cards`: any; class C: any machine."""
+
+    members: int
+    spares: int
+    start: Millis
+    unit_price: Credits  # the most for one accepted token
+    budget: Credits
+    deadline: Millis | None = None
+    cards: tuple[str, ...] = ()
+    grade: Grade = Grade.C
+    stake: Credits = Credits(0)
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """One host in this job: seconds of a round's compute and of its exchange, and the class of its machine."""
+
+    compute: Seconds
+    exchange: Seconds
+    admission: Admission
+
+    @property
+    def round(self) -> Seconds:
+        """Of a whole one."""
+        return Seconds(self.compute + self.exchange)
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """A job and the hosts that are offered, by the peer that each stands for: numbers in the order of their names."""
+
+    spec: JobSpec
+    work: Work
+    hosts: Mapping[PeerId, Host]
+    paces: Mapping[PeerId, Pace]
+    order: Order
+
+
+def offered(spec: JobSpec, work: Work, hosts: Sequence[Host], order: Order) -> Offered:
+    """Each host looked at for this job, once."""
+    named = {peer(at): host for at, host in enumerate(sorted(hosts, key=lambda host: host.name))}
+    paces = {each: _pace(spec, work, host, order.members) for each, host in named.items()}
+    return Offered(spec, work, named, paces, order)
+
+
+def peer(number: int) -> PeerId:
+    """A key that nobody has: an offer in a file stands for no account."""
+    return PeerId((number + 1).to_bytes(ID_BYTES, "big"))
+
+
+def asked(host: Host) -> Credits:
+    """Micro-credits for a calibrated unit, up: nobody is paid less than he asks."""
+    return Credits(-(-host.price * CALIBRATED // round(HOUR * speed.rate(host))))
+
+
+def standing(found: Offered) -> tuple[Standing, ...]:
+    """The asks."""
+    owners: dict[str, PeerId] = {}
+    for each, host in found.hosts.items():
+        owners.setdefault(host.owner, each)
+    alone = need_alone(found)
+    return tuple(
+        Standing(
+            Ask(each, owners[host.owner], asked(host), Millis(limits.NEVER), ANY),
+            _measured(found.work, host, alone),
+        )
+        for each, host in found.hosts.items()
+    )
+
+
+def need_alone(found: Offered) -> int:
+    """Bytes of a card that holds a whole replica and gets no help from others or from RAM."""
+    any_host = next(iter(found.hosts.values()))
+    return room.need(found.work, msgspec.structs.replace(any_host, cards=1, memory_bytes=None))
+
+
+def _measured(work: Work, host: Host, alone: int) -> Measured:
+    memory = host.card.memory[0] * alone // room.need(work, host)
+    return Measured(
+        card=host.card.name, speed=min(FASTEST, max(1, round(speed.rate(host)))), memory_bytes=min(LARGE, memory),
+        disk_bytes=0, cores=host.cores or 0, up=min(limits.BIT_RATE, round(host.link.up)),
+        down=min(limits.BIT_RATE, round(host.link.down)), reliability=0, stake=host.stake,
+    )  # fmt: skip
+
+
+def bid(found: Offered) -> Bid:
+    """What the job bids for. Raises UsageError FF-MARK-010, -011, -017 for work or terms out of all bounds."""
+    spec, order = found.spec, found.order
+    end = Millis(order.start + LONGEST_MS) if order.deadline is None else order.deadline
+    sent = _exchanged(spec, found.work, next(iter(found.hosts.values())), order.members, 1.0)
+    each = Bounds(
+        steps=spec.sync.steps,
+        flop=math.ceil(found.work.flop(spec.round_tokens)),
+        up_bytes=math.ceil(sent[1]),
+        down_bytes=math.ceil(sent[2]),
+        memory_bytes=need_alone(found),
+        seconds=max(1, min(LARGE, (end - order.start) // (1000 * spec.rounds))),
+    )
+    return Bid(
+        job=UNNAMED, members=order.members, spares=order.spares, work=units.Work(spec.rounds, each),
+        price=times(order.unit_price, spec.round_tokens), budget=order.budget, start=order.start, deadline=end,
+        cards=order.cards, memory_bytes=each.memory_bytes, stake=order.stake,
+    )  # fmt: skip
+
+
+def also(found: Offered, offers: Market) -> tuple[Rule, ...]:
+    """What is asked for beyond a bid's fields: rounds in time over each host's own line, and its machine's class."""
+    order, rounds = found.order, found.spec.rounds
+    paces = [found.paces[each] for each in offers.asks.peers]
+    asked_for: list[Rule] = []
+    if order.deadline is not None:
+        span = (order.deadline - order.start) / 1000
+        within = f"{rounds} rounds with their exchange in {format_seconds(span)}"
+        asked_for.append(Rule("lines", within, _mask([rounds * pace.round <= span for pace in paces])))
+    if order.grade is not Grade.C:
+        for rule, name in RULES.items():
+            met = [_meets(pace.admission, rule, order.grade) for pace in paces]
+            asked_for.append(Rule(f"{name} of class {order.grade}", MEETS[order.grade], _mask(met)))
+    return tuple(asked_for)
+
+
+def _mask(met: Sequence[bool]) -> Mask:
+    return np.array(met, np.bool_)
+
+
+def _meets(admission: Admission, rule: str, grade: Grade) -> bool:
+    """Whether all findings of one rule are what the class asks for."""
+    found = [one for one in admission.findings if one.rule == rule]
+    return all(_is_good(one, grade) for one in found)
+
+
+def _is_good(finding: Finding, grade: Grade) -> bool:
+    return finding.state is State.OK and not (grade is Grade.A and finding.is_below_thumb)
+
+
+def _pace(spec: JobSpec, work: Work, host: Host, members: int) -> Pace:
+    own = room.room(work, work.with_outer(), host, room.replica(host), work.batch)
+    step = speed.computing(work, host, own, work.step_tokens, speed.UTILISATION)
+    exchange, up, down = _exchanged(spec, work, host, members, step)
+    steps = spec.sync.steps
+    ram = own.worst.footprint.at(Place.RAM)
+    found = machines.judged(work, host, ram, step + exchange / steps, up / steps, down / steps)
+    return Pace(Seconds(step * steps), Seconds(exchange), found)
+
+
+def _exchanged(
+    spec: JobSpec, work: Work, host: Host, members: int, step: float
+) -> tuple[float, float, float]:
+    """Seconds of one exchange by the job's own method, and bytes up and down; nothing of who is alone."""
+    if members < 2:
+        return 0.0, 0.0, 0.0
+    found = estimate(Setting(work.layout, host.link, members, Seconds(step)), spec.sync)
+    return found.exchange, found.up * spec.sync.steps, found.down * spec.sync.steps
