@@ -15,8 +15,8 @@ from reporting import Row, at_most, told
 
 from farflung.core.ids import PeerId
 from farflung.market import book as books
+from farflung.market.bids import cap_of
 from farflung.market.clearing import Similar
-from farflung.market.match import cap_of
 
 SPEEDS = (100, 110, 120, 125, 130, 150, 156, 157, 200)
 DEAREST = 12  # cost, and the reserve

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,17 @@ def test_a_card_that_nobody_offers_is_the_constraint_to_relax() -> None:
     assert error is not None
     assert error.cause.startswith("relax card: GeForce GTX 1660")
     assert "card                   0      24" in out
+
+
+def test_the_example_on_the_page_is_what_is_printed() -> None:
+    root = OFFERS.parents[1]
+    page = (root / "docs" / "plan" / "quote.md").read_text().split("\n\n")
+    (at,) = [number for number, part in enumerate(page) if part.startswith("    farflung quote --offers")]
+    words = shlex.split(page[at].replace("\\\n", " "))
+    assert words[:4] == ["farflung", "quote", "--offers", "examples/offers/two_dozen_hosts.toml"]
+    out, error = asked(*words[4:])
+    assert error is None
+    assert out.splitlines() == [row.removeprefix("    ") for row in page[at + 1].splitlines()]
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
