@@ -14,12 +14,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from farflung.plan.place.compiled import loop
 from farflung.plan.place.dtfm import Costs
-from farflung.plan.place.search_loops import weigh
 
 POPULATION = 100
 TRIALS = 4_900
 POINTS = 5
+
+weigh = loop("search_loops", "weigh")
 
 
 @njit(fastmath=False)

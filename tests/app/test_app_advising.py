@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from farflung.app.cli import advice_shown
 from farflung.app.cli.jobs import plan
 from farflung.core.errors import FarflungError
+from farflung.job.load import load
+from farflung.plan.advise import describe_codec
+from farflung.plan.parallel import article
 
 OFFERS = Path(__file__).parents[2] / "examples" / "offers" / "six_hosts.toml"
 LARGE = (
@@ -32,6 +36,20 @@ HUGE = (
     "model.heads=64",
     "--set",
     "model.context=1024",
+)
+
+
+MIDDLE = (
+    "--set",
+    "model.layers=12",
+    "--set",
+    "model.width=768",
+    "--set",
+    "model.heads=12",
+    "--set",
+    "model.context=512",
+    "--rounds",
+    "500",
 )
 
 
@@ -60,12 +78,134 @@ def test_lines_fit_a_terminal_and_say_what_was_offered_and_assumed() -> None:
     assert "6 hosts of 6 owners" in said()
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("words", [(), MIDDLE, LARGE], ids=["none", "middle", "large"])
+def test_lines_are_as_wide_as_the_terminal(
+    width: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    rows = said(*words).splitlines()
+    assert width - 25 < max(map(len, rows)) <= width
+
+
+def test_a_small_job_is_told_that_one_host_is_enough() -> None:
+    text = " ".join(said().split())
+    assert "too small to gain from a network: attic alone takes" in text
+    assert "pipeline" not in text
+    found = json.loads(said("--json"))
+    assert found["is_too_small"]
+    assert found["saved_seconds"] < 60
+    assert [each["kind"] for each in found["best"]] == ["one host alone", "rounds"]
+    assert found["best"][0]["step_seconds"] > 5e-4  # no card launches 136 kernels sooner
+
+
+def test_the_next_command_trains_as_the_way_that_is_marked() -> None:
+    found = json.loads(said(*MIDDLE, "--json"))
+    today = next(each for each in found["best"] if each["is_run_today"])
+    words = found["next"].split()
+    assert words[:2] == ["farflung", "run"]
+    flags = dict(each.split("=", 1) for each in words[3::2])
+    spec = load(None, flags=flags).spec
+    assert spec.network.providers == len(today["hosts"])
+    assert f"{spec.sync.method} H={spec.sync.steps} {describe_codec(spec.sync)}" == today["how"]
+    assert (spec.model.layers, spec.model.width) == (12, 768)
+    assert 0 <= spec.rounds * spec.sync.steps - today["steps"] < spec.sync.steps
+    text = said(*MIDDLE)
+    assert text.count("[farflung run does this today]") == 1 or "this today]" in text
+    copied = text[text.index("farflung run --set") : text.index("(tries")].replace("\\\n", " ")
+    assert copied.split() == words
+
+
+def test_where_nothing_runs_today_the_next_line_says_what_it_takes() -> None:
+    text = " ".join(said(*LARGE).split())
+    assert json.loads(said(*LARGE, "--json"))["next"] == ""
+    assert "Next nothing of this runs with `farflung run` today, which takes cards of" in text
+
+
+def test_layouts_that_lack_memory_for_one_reason_are_told_once() -> None:
+    text = " ".join(said(*LARGE).split())
+    assert text.count("are needed even with") == 1
+    assert "Not one host alone, data parallel, rounds:" in text
+
+
+def test_profiles_lie_beside_the_offers(tmp_path: Path) -> None:
+    own = OFFERS.read_text().replace('name = "attic"', 'name = "attic"\nprofile = "attic.toml"', 1)
+    (tmp_path / "six.toml").write_text(own)
+    assert refused("--offers", str(tmp_path / "six.toml")).code == "FF-PLAN-061"
+    (tmp_path / "attic.toml").write_text('card = "RTX 4090"\nbf16_tflops = 0.01\n')
+    done = CliRunner().invoke(plan, ["--offers", str(tmp_path / "six.toml"), *MIDDLE], catch_exceptions=False)
+    assert "1 GeForce RTX 4090 (measured)" in " ".join(done.stdout.split())
+    assert "attic alone" not in done.stdout
+
+
+def test_the_example_with_a_measured_card_is_planned() -> None:
+    path = OFFERS.parent / "measured.toml"
+    done = CliRunner().invoke(plan, ["--offers", str(path), *MIDDLE], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "(measured)" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        (0, "0 credits"),
+        (4, "less than 0.0001 credits"),
+        (606_925, "0.607 credits"),
+        (5_966_313, "5.97 credits"),
+        (1_849_969_229, "1,850 credits"),
+    ],
+)
+def test_amounts_have_three_digits(amount: int, words: str) -> None:
+    assert advice_shown.credits(amount) == words
+
+
+def test_durations_have_the_unit_that_is_read_best() -> None:
+    assert [advice_shown.long(each) for each in (4.11e-5, 0.0612, 0.82, 5000.0, 1e6)] == [
+        "0.0411 ms",
+        "61.2 ms",
+        "0.82 s",
+        "83 min 20 s",
+        "11.6 days",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_article_s_figures_stand_beside_right_ones_with_what_is_wrong(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = CliRunner().invoke(plan, ["--article"], catch_exceptions=False)
+    rows = done.stdout.splitlines()
+    assert max(map(len, rows)) <= width
+    assert "data parallel, backward 1,396 349 PB" in [" ".join(row.split()) for row in rows]
+    text = " ".join(done.stdout.split())
+    for figure in article.figures("article"):
+        assert figure.note in text
+    assert "153.7 days" in text
+
+
+def test_the_article_s_figures_as_one_object() -> None:
+    done = CliRunner().invoke(plan, ["--article", "--json"], catch_exceptions=False)
+    figures = {each["name"]: each for each in json.loads(done.stdout)["figures"]}
+    assert len(figures) == len(article.figures())
+    first = figures["data parallel, backward"]
+    assert first["printed"] == 1396.0
+    assert first["article"] == pytest.approx(1396, rel=0.005)
+    assert first["ring"] == pytest.approx(348.9, rel=1e-3)
+    assert "naive" in first["note"]
+
+
 def test_a_model_that_no_card_holds_is_laid_out_over_several(large: Any) -> None:
     best = large["best"][0]
     assert best["kind"] == "pipeline"
     assert not best["is_run_today"]
     assert best["memory_bytes"] <= 2 * max(best["memory_of"])
-    assert {each["kind"] for each in large["binding"]} == {"rounds", "data parallel"}
+    assert {each["kind"] for each in large["binding"]} == {
+        "one host alone",
+        "rounds",
+        "data parallel",
+        "pipelines",
+    }
     assert "planned only" in said(*LARGE)
 
 
@@ -81,7 +221,9 @@ def test_each_formula_is_shown_with_its_source_where_it_is_asked_for() -> None:
 
 
 def test_the_goal_decides_the_order() -> None:
-    times, prices = (json.loads(said("--goal", goal, "--json"))["best"] for goal in ("time", "price"))
+    times, prices = (
+        json.loads(said(*MIDDLE, "--goal", goal, "--json"))["best"] for goal in ("time", "price")
+    )
     assert [each["seconds"] for each in times] == sorted(each["seconds"] for each in times)
     assert [each["price"] for each in prices] == sorted(each["price"] for each in prices)
 
@@ -90,7 +232,7 @@ def test_where_nothing_fits_the_constraint_and_what_would_lift_it_are_named() ->
     error = refused("--offers", str(OFFERS), *HUGE)
     assert (error.code, error.exit_code) == ("FF-APP-428", 4)
     assert "memory binds" in error.message
-    assert "room for 13 of 80 layers" in (error.cause or "")
+    assert "of 80 layers" in (error.cause or "")
     assert "what would make it fit" in (error.hint or "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,7 @@ from farflung.plan.parallel.shapes import Recompute
 
 TINY, BIG = sized(SMALL), sized(LARGE)
 MIDDLE = sized({"model.layers": "12", "model.width": "768", "model.heads": "12", "model.context": "512"})
+LONG = replace(MIDDLE, tokens=1000 * MIDDLE.tokens)
 USUAL = Assumed()
 
 
@@ -74,6 +76,42 @@ def test_nothing_moves_to_ram_that_nobody_says_is_there() -> None:
     for memory in (None, Bytes(10**8)):
         found = room(MIDDLE, MIDDLE.recipe, replace(host("a"), card=card, memory_bytes=memory), Split(), 8)
         assert not found.fits
+
+
+# Seconds of a step
+
+
+def test_a_step_of_a_small_model_takes_as_long_as_its_kernels_to_launch() -> None:
+    """4 layers of 30 kernels and 16 others, 5 us each; twice as many passes take twice as long."""
+    fast = replace(host("a"), utilisation=1.0)
+    own = room(TINY, TINY.recipe, fast, Split(), 8)
+    taken = speed.computing(TINY, fast, own, TINY.step_tokens, 0.4)
+    assert taken == pytest.approx((4 * 30 + 16) * 5e-6)
+    halved = replace(own, micro=4)
+    assert speed.computing(TINY, fast, halved, TINY.step_tokens, 0.4) == pytest.approx(2 * taken)
+    told = speed.fact(TINY, fast, own, TINY.step_tokens, 0.4)
+    assert "136 kernels x 5 us" in told.formula
+    assert "Fernandez" in told.source
+
+
+def test_a_step_of_a_large_model_takes_as_long_as_its_products() -> None:
+    own = room(BIG, BIG.recipe, host("a", "B200"), Split(), 8)
+    card = host("a", "B200").card
+    taken = speed.computing(BIG, host("a", "B200"), own, BIG.step_tokens, 0.4)
+    flop = BIG.flop(BIG.step_tokens, own.recompute)
+    assert taken == pytest.approx(flop / (0.4 * card.rate(Precision.BF16).flops))
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.sampled_from(list(Recompute)))
+def test_more_layers_never_launch_sooner(few: int, more: int, recompute: Recompute) -> None:
+    assert speed.launching(few, recompute) < speed.launching(few + more, recompute)
+    assert speed.launching(few, recompute) >= speed.launching(few, Recompute.NONE)
+
+
+def test_what_a_host_says_that_training_reaches_stands_before_what_is_assumed() -> None:
+    assert speed.rate(replace(host("a"), utilisation=0.8), 0.4) == pytest.approx(
+        2 * speed.rate(host("a"), 0.4)
+    )
 
 
 # Each layout
@@ -140,16 +178,24 @@ def test_a_model_that_no_card_holds_names_the_card_and_what_it_takes() -> None:
 def test_layers_are_shared_out_so_that_the_slowest_stage_is_as_fast_as_can_be(
     rates: list[float], layers: int, data: st.DataObject
 ) -> None:
+    """Beside all ways to cut, the head's work with the last layer; whoever is last may hold none of them."""
+    work = replace(TINY, model=replace(TINY.model, layers=layers))
+    head = 6.0 * work.model.vocabulary * work.model.width * work.context
+    layer = (work.flop(work.context) - head) / layers
     caps = data.draw(st.lists(st.integers(0, layers), min_size=len(rates), max_size=len(rates)))
     if sum(caps) < layers:
         return
-    found = pipelines.shared(layers, rates, caps)
+    found = pipelines.dealt(work, rates, caps)
     assert sum(found) == layers
     assert all(count <= cap for count, cap in zip(found, caps, strict=True))
     spans = [range(min(cap, layers) + 1) for cap in caps]
     ways = (way for way in itertools.product(*spans) if sum(way) == layers)
-    best = min(max(n / rate for n, rate in zip(way, rates, strict=True)) for way in ways)
-    assert max(n / rate for n, rate in zip(found, rates, strict=True)) == pytest.approx(best)
+
+    def slowest(way: Sequence[int]) -> float:
+        last = max(at for at, count in enumerate(way) if count)
+        return max((n * layer + head * (at == last)) / rates[at] for at, n in enumerate(way))
+
+    assert slowest(found) == pytest.approx(min(map(slowest, ways)))
 
 
 def test_a_pipeline_trains_what_no_card_holds_and_uneven_hosts_get_uneven_layers() -> None:
@@ -184,11 +230,40 @@ def test_more_hosts_than_layers_make_no_pipeline() -> None:
 
 @pytest.mark.parametrize("goal", list(Goal))
 def test_the_best_of_each_kind_is_best_by_what_counts(goal: Goal) -> None:
-    found = search(MIDDLE, hosts(5), goal)
+    found = search(LONG, hosts(5), goal)
     assert 1 < len(found.best) <= 3
     assert len({each.kind for each in found.best}) == len(found.best)
     key = [each.seconds if goal is Goal.TIME else each.price for each in found.best]
     assert key == sorted(key)
+
+
+def test_where_a_network_saves_less_than_it_takes_to_stand_one_host_alone_comes_first() -> None:
+    found = search(TINY, hosts(5))
+    assert found.is_too_small
+    assert [each.kind for each in found.best] == [Kind.ALONE, Kind.ROUNDS]
+    assert not search(LONG, hosts(5)).is_too_small
+    assert not search(BIG, hosts(5)).is_too_small  # no host can do it alone
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+def test_what_can_be_run_today_is_always_shown_and_marked(goal: Goal) -> None:
+    """On lines of a data centre everything else is better."""
+    link = Link(1e12, 1e12, Seconds(1e-4))
+    found = search(LONG, hosts(5, link=link), goal)
+    assert len(found.best) == 3
+    assert found.today is not None
+    assert found.today.kind is Kind.ROUNDS
+    assert [each.is_run_today for each in found.best].count(True) == 1
+
+
+def test_one_host_alone_writes_checkpoints_and_needs_no_outer_state() -> None:
+    alone = option(replicas.rounds(LONG, hosts(1), USUAL))
+    assert alone.kind is Kind.ALONE
+    assert any(each.name == "checkpoint interval" and "C = " in each.formula for each in alone.facts)
+    pair = option(replicas.rounds(LONG, hosts(2), USUAL))
+    assert alone.worst.footprint.card < pair.worst.footprint.card
+    restless = option(replicas.rounds(LONG, (replace(hosts(1)[0], churn=Seconds(600.0)),), USUAL))
+    assert restless.efficiency < alone.efficiency < 1
 
 
 def test_the_order_of_offers_changes_nothing() -> None:
@@ -199,7 +274,7 @@ def test_the_order_of_offers_changes_nothing() -> None:
 def test_what_no_layout_can_hold_gives_the_nearest_constraint_of_each() -> None:
     found = search(BIG, hosts(2, "GTX 1060 3GB"))
     assert found.best == ()
-    assert {each.kind for each in found.binding} == {Kind.ROUNDS, Kind.DATA, Kind.SHARDED, Kind.PIPELINE}
+    assert {each.kind for each in found.binding} == set(Kind) - {Kind.PIPELINES}
     assert {each.constraint for each in found.binding} == {"memory"}
     nearness = [each.nearness for each in found.binding]
     assert nearness == sorted(nearness, reverse=True)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import MICRO
-from farflung.plan.advice import offers
+from farflung.plan.advice import offers, speed
 from farflung.plan.advice.offers import HOUR, parse
+from farflung.plan.cards.card import Origin, Precision
 from farflung.plan.io import cards
 
 TABLE = cards.read()
@@ -79,6 +80,13 @@ def test_the_example_is_a_file_of_offers() -> None:
         (LEAST + "memory_gb = inf", "FF-PLAN-061", "above 0"),
         (LEAST + "lanes = 17", "FF-PLAN-061", "at most 16"),
         (LEAST + "churn_hours = 0", "FF-PLAN-061", "above 0"),
+        (LEAST + "utilisation = 1.1", "FF-PLAN-061", "at most 1"),
+        (LEAST + "profile = 3", "FF-PLAN-061", "a text in quotes"),
+        (LEAST + "profile = 'own.toml'", "FF-PLAN-061", "no profile 'own.toml' can be read here"),
+        (LEAST + "profile = { bf16_tflops = 0 }", "FF-PLAN-061", "no profile of a card: bf16_tflops"),
+        (LEAST + "profile = { speed = 1 }", "FF-PLAN-061", "no profile of a card: speed"),
+        (LEAST + "profile = { card = 'RTX 4090' }", "FF-PLAN-061", "measured on GeForce RTX 4090"),
+        (LEAST + "profile = { card = 'RTX 4900' }", "FF-PLAN-061", "no card is called"),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_name(text: str, code: str, words: str) -> None:
@@ -117,3 +125,35 @@ def test_any_text_is_hosts_or_a_clear_refusal(text: str) -> None:
     else:
         refused = ""
     assert refused in ("", "FF-PLAN-060", "FF-PLAN-061")
+
+
+def test_what_was_measured_stands_before_the_table_in_place_or_from_a_file() -> None:
+    """The same figures, and the table's for what was not measured."""
+    table = TABLE.find("RTX 3090")
+    own = 'bf16_tflops = 61.5, memory_gb = 23.5, conditions = "matmul 8192"'
+    (inline,) = parse(f"{LEAST}profile = {{ {own} }}", TABLE)
+    files = {"den.toml": 'card = "rtx 3090"\n' + own.replace(", ", "\n")}
+    (named,) = parse(LEAST + 'profile = "den.toml"', TABLE, files.__getitem__)
+    for host in (inline, named):
+        found = host.card.rate(Precision.BF16)
+        assert (found.flops, found.origin) == (61.5e12, Origin.MEASURED)
+        assert host.card.memory[0] == 23.5e9
+        assert host.card.bandwidth == table.bandwidth
+        assert host.card.name == table.name
+
+
+def test_a_profile_changes_what_a_host_is_reckoned_with() -> None:
+    (plain,), (measured,) = (
+        parse(LEAST + more, TABLE) for more in ("", "profile = { bf16_tflops = 30.0 }\nutilisation = 0.5")
+    )
+    assert speed.rate(measured, 0.4) == 30e12 * 0.5
+    assert speed.rate(plain, 0.4) == TABLE.find("RTX 3090").rate(Precision.BF16).flops * 0.4
+
+
+def test_a_profile_that_is_not_there_names_the_host() -> None:
+    def read(name: str) -> str:
+        raise UsageError("FF-APP-161", "no such file", cause=name)
+
+    with pytest.raises(UsageError, match="den") as raised:
+        parse(LEAST + 'profile = "gone.toml"', TABLE, read)
+    assert raised.value.code == "FF-PLAN-061"

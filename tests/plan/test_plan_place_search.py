@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import sys
 import types
 
 import numpy as np
@@ -173,11 +172,8 @@ def test_what_annealing_says_is_what_its_groups_cost(seed: int, shape: tuple[int
     assert said <= before + 1e-9
 
 
-def plain(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+def plain(name: str) -> types.ModuleType:
     """A module of loops as it is where numba is not installed."""
-    without = types.ModuleType("without")
-    vars(without).update(loop=lambda function: function, keep=lambda loops, cache: None)
-    monkeypatch.setitem(sys.modules, "farflung.plan.place.optional", without)
     found = importlib.util.spec_from_file_location(name, search_loops.__file__.replace("search_loops", name))
     assert found is not None
     assert found.loader is not None
@@ -186,12 +182,12 @@ def plain(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-def test_without_numba_the_search_goes_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numba_the_search_goes_the_same_way() -> None:
     of = random_costs(11, 4, 3)
     generator = np.random.default_rng(11)
     draws = generator.random((80, 4))
     first, second = (np.arange(12).reshape(4, 3).copy() for _ in range(2))
-    compiled, as_it_stands = loop("search_loops", "anneal"), plain("search_loops", monkeypatch).anneal
+    compiled, as_it_stands = loop("search_loops", "anneal"), plain("search_loops").anneal
     assert isinstance(as_it_stands, types.FunctionType)
     costs = [
         run(of.lateral, of.hop, np.arange(12), groups, draws, 0.5, 0.01, 0.1)

@@ -41,6 +41,11 @@ def format_rate(value: float) -> str:
     return _scaled(value, (("Gbit/s", 10**9), ("Mbit/s", 10**6), ("kbit/s", 10**3)), "bit/s")
 
 
+def format_short(value: float) -> str:
+    """As `format_seconds`, but three digits of what is below a tenth of a second: `4.11 ms`, `0.05 ms`."""
+    return f"{1e3 * value:.3g} ms" if 0 < value < 0.1 else format_seconds(value)
+
+
 def format_seconds(value: float) -> str:
     """`0.31 s`, `52.0 s`, `2 min 10 s`, `3 h 05 min`."""
     if value < 10:

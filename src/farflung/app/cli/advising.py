@@ -1,41 +1,31 @@
-"""What `farflung plan --offers` prints: the best ways to train a job on what is offered, or what binds (P1)."""
+"""`farflung plan --offers`: the best ways to train a job on what is offered, or what binds; what to run next (P1)."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from textwrap import wrap
 from typing import Any, Final
 
 import msgspec
 
 from farflung.app import preparation
+from farflung.app.cli import linking
 from farflung.app.handed import read_file
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
-from farflung.core.money import format_credits
-from farflung.core.units import format_bytes, format_count, format_seconds
 from farflung.job.spec import JobSpec
-from farflung.plan.advice import machines, offers, search
+from farflung.plan.advice import offers, search
 from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Fact, Option, memory_of
-from farflung.plan.advice.replicas import CHURN, Assumed
+from farflung.plan.advice.options import Option, memory_of
 from farflung.plan.advice.search import Advice, Goal
 from farflung.plan.advice.work import Work, work
 from farflung.plan.cards import text
 from farflung.plan.cards.value import value
 from farflung.plan.io import cards
-from farflung.plan.parallel.shapes import Recompute
 
-COLUMNS: Final = 80
-STAGE: Final = 9
-DEEPER: Final = 3  # columns that what belongs to a numbered way stands further in
-DAY: Final = 86_400.0
-RECOMPUTED: Final = {
-    Recompute.NONE: "nothing is recomputed",
-    Recompute.SELECTIVE: "attention is recomputed",
-    Recompute.FULL: "all layers are recomputed",
-}
+PRESET: Final = "local"  # which is what a job is based on where nothing is said
+
+Loads = Callable[[Mapping[str, str]], JobSpec]
 
 
 def refuse_without_offers(goal: str | None, explains: bool) -> None:
@@ -72,7 +62,8 @@ def read(file: Path, spec: JobSpec) -> tuple[Work, tuple[Host, ...]]:
             cause="layers, width and heads of a module of your own are not known from its tensors",
             hint="describe it by its sizes: --set model.layers=32 --set model.width=4096",
         )
-    return work(spec, layout), offers.parse(_text(file), cards.read())
+    hosts = offers.parse(_text(file), cards.read(), lambda name: _text(file.parent / name))
+    return work(spec, layout), hosts
 
 
 def _text(path: Path) -> str:
@@ -98,114 +89,39 @@ def _refused(found: Advice) -> FarflungError:
     )
 
 
-def lines(asks: Work, found: Advice, *, explains: bool) -> list[str]:
-    """At most 80 columns."""
-    rows = [*_say("Job", _job(asks)), *_say("Offers", _offers(found.hosts))]
-    for number, option in enumerate(found.best, 1):
-        rows += _say("Best" if number == 1 else "", f"{number}. {_headline(option)}")
-        for said in _body(asks, option):
-            rows += _say("", said, DEEPER)
-        if explains:
-            for fact in option.facts:
-                rows += _say("", _explained(fact), 2 * DEEPER)
-    for blocked in found.binding:
-        rows += _say("Not", f"{blocked.kind}: {blocked.cause}. It would take {blocked.help}")
-    return [*rows, *_say("Assumed", _assumed(found))]
+def command(
+    found: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads
+) -> tuple[str, ...]:
+    """The words of `farflung run` that train as the best way that runs today; none where there is none.
 
-
-def _say(stage: str, text: str, deeper: int = 0) -> list[str]:
-    rows = wrap(text, COLUMNS - STAGE - deeper)
-    return [f"{'' if at else stage:<{STAGE}}{' ' * deeper}{row}" for at, row in enumerate(rows)]
-
-
-def _job(asks: Work) -> str:
-    return (
-        f"{format_count(asks.parameters)} parameters, {format_count(asks.tokens)} tokens in steps of"
-        f" {asks.sequences} sequences of {asks.context:,}"
-    )
-
-
-def _offers(hosts: tuple[Host, ...]) -> str:
-    counted = Counter[str]()
-    for host in hosts:
-        counted[host.card.name] += host.cards
-    owners = len({host.owner for host in hosts})
-    named = ", ".join(f"{count} {name}" for name, count in counted.most_common(6))
-    more = f" and {len(counted) - 6} other kinds" if len(counted) > 6 else ""
-    return f"{len(hosts)} hosts of {owners} owners: {named}{more}"
-
-
-def _headline(option: Option) -> str:
-    much = f"{long(option.seconds)}, {format_credits(option.price)} credits"
-    if len(option.hosts) == 1:
-        return f"one host alone: {much}"
-    return f"{option.kind}, {option.how}, on {len(option.hosts)} hosts: {much}"
-
-
-def _body(asks: Work, option: Option) -> list[str]:
-    waits = option.exchange / option.step if option.step else 0.0
-    tight = option.worst
-    have = tight.footprint.card + tight.spare
-    said = [
-        f"{format_credits(option.price_of_million)} credits a million tokens; {option.steps:,} steps of"
-        f" {long(option.step)}, {waits:.0%} of it waiting for lines; {option.efficiency:.1%} of the time"
-        " is work that counts",
-        f"hosts: {_named(option.hosts)}; {_classes(asks, option)}",
-        f"memory: {format_bytes(tight.footprint.card)} of {format_bytes(have)} on the tightest card"
-        f" ({RECOMPUTED[option.recompute]}, micro-batches of {option.micro}); lines: {format_bytes(option.up)} up and"
-        f" {format_bytes(option.down)} down a step",
+    `flags`: what was said on the command line, by dotted key; `load`: from flags to the job that they give.
+    """
+    today = found.today
+    if today is None or today.sync is None:
+        return ()
+    rounds = -(-today.steps // today.sync.steps)
+    said = linking.settings(today.sync, len(today.hosts), load, {"rounds": str(rounds)})
+    kept = [
+        f"{key}={value}" for key, value in flags.items() if not any(s.startswith(f"{key}=") for s in said)
     ]
-    return (
-        said
-        if option.is_run_today
-        else [*said, "planned only: `farflung run` trains in rounds, with whole replicas"]
-    )
+    start = [
+        "farflung run",
+        *([str(job)] if job else []),
+        *([f"--preset {preset}"] if preset != PRESET else []),
+    ]
+    return (*start, *(f"--set {each}" for each in (*kept, *said)))
 
 
-def _classes(asks: Work, option: Option) -> str:
-    """The machines by their class for this job (docs/plan/admission.md), and the first reason for the worst."""
-    judged = machines.admitted(asks, option)
-    counted = Counter(each.admission.grade for each in judged)
-    said = ", ".join(f"{counted[grade]} of class {grade}" for grade in sorted(counted))
-    worst = max(judged, key=lambda each: each.admission.grade)
-    if not worst.admission.warnings:
-        return said
-    first = worst.admission.warnings[0]
-    return f"{said} ({first.at}: {first.rule} {first.why})"
-
-
-def _named(hosts: tuple[Host, ...]) -> str:
-    shown = ", ".join(host.name for host in hosts[:8])
-    return shown + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-
-
-def _explained(fact: Fact) -> str:
-    return f"{fact.name} = {fact.value}: {fact.formula} [{fact.source}]"
-
-
-def _assumed(found: Advice) -> str:
-    usual = Assumed()
-    return (
-        f"cards reach {usual.utilisation:.0%} of their dense bfloat16 rate; a host that does not say leaves after"
-        f" {CHURN / 3600:g} hours on the average. {found.tried} ways were reckoned, the {found.goal} counts; verifiers'"
-        " pay is not in these prices (farflung audit-plan)"
-    )
-
-
-def long(seconds: float) -> str:
-    """`0.35 ms`, `3 h 05 min`, `12.4 days`."""
-    if seconds < 0.1:
-        return f"{1e3 * seconds:.3g} ms"
-    return f"{seconds / DAY:,.4g} days" if seconds >= 2 * DAY else format_seconds(seconds)
-
-
-def json(asks: Work, found: Advice) -> str:
+def json(asks: Work, found: Advice, command: tuple[str, ...]) -> str:
     """One line; bytes, seconds, micro-credits."""
     facts = {
         "parameters": asks.parameters,
         "tokens": asks.tokens,
         "goal": found.goal,
         "tried": found.tried,
+        "is_too_small": found.is_too_small,
+        "saved_seconds": found.saved,
+        "next": " ".join(command),
         "best": [_option(option) for option in found.best],
         "binding": [msgspec.structs.asdict(blocked) for blocked in found.binding],
     }
@@ -230,6 +146,7 @@ def _option(option: Option) -> dict[str, Any]:
         "memory_of": [memory_of(host) for host in option.hosts],
         "recompute": option.recompute,
         "micro_batch": option.micro,
+        "pipelines": option.ways,
         "is_run_today": option.is_run_today,
         "facts": [msgspec.structs.asdict(fact) for fact in option.facts],
     }

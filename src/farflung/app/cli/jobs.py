@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import msgspec
 
 from farflung.app import asking, fares, folder, preparation, running
-from farflung.app.cli import advising, linking
+from farflung.app.cli import advice_shown, advising, article_shown, linking
 from farflung.app.cli.completing import run_names
 from farflung.app.cli.naming import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.showing import watcher
@@ -155,6 +156,7 @@ def resume(name: str | None, as_json: bool) -> None:
     "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
 )
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
+@click.option("--article", is_flag=True, help="The source article's figures of traffic, beside right ones.")
 @click.option(
     "--cards", is_flag=False, flag_value="", metavar="[NAME]", help="What a card is worth; alone: all."
 )
@@ -173,12 +175,16 @@ def plan(
     offers: Path | None,
     goal: str | None,
     explain: bool,
+    article: bool,
     cards: str | None,
     as_json: bool,
 ) -> None:
     """Say what a job takes before anything is spent: bytes, memory, time, price."""
     if cards is not None:
         sys.stdout.write("\n".join(advising.cards_of(cards, as_json=as_json)) + "\n")
+        return
+    if article:
+        sys.stdout.write("\n".join(article_shown.lines(as_json=as_json)) + "\n")
         return
     flags = flags_of(settings, seed, rounds)
     resolved, identity = asking.resolve(job, preset, flags)
@@ -191,16 +197,27 @@ def plan(
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
     elif offers is not None:
         asks, found = advising.plan(offers, goal, resolved.spec)
-        text = advising.lines(asks, found, explains=explain) if not as_json else [advising.json(asks, found)]
+        after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
+        if as_json:
+            text = [advising.json(asks, found, after)]
+        else:
+            width = advice_shown.columns()
+            text = advice_shown.lines(asks, found, after, explains=explain, width=width)
     elif link is not None:
         asked = linking.Asked(link, peers, step, fan_out)
         choice = linking.plan(asked, resolved.spec, _layout(resolved.spec, job), machine)
-        said = linking.settings(choice, lambda more: asking.resolve(job, preset, {**flags, **more})[0].spec)
+        sync, each = choice.chosen.sync, choice.setting.peers
+        said = linking.settings(sync, each, lambda more: _again(job, preset, flags, more))
         facts = msgspec.json.encode(linking.facts(choice, said)).decode()
         text = [facts] if as_json else linking.lines(choice, said, is_measured=step is None)
     else:
         text = _here(resolved, identity, job, as_json=as_json)
     sys.stdout.write("\n".join(text) + "\n")
+
+
+def _again(job: Path | None, preset: str, flags: Mapping[str, str], more: Mapping[str, str]) -> JobSpec:
+    """The job with more flags than were said."""
+    return asking.resolve(job, preset, {**flags, **more})[0].spec
 
 
 def _here(resolved: Resolved, identity: folder.Identity, job: Path | None, *, as_json: bool) -> list[str]:

@@ -95,13 +95,17 @@ def by_default(resolved: Resolved) -> list[str]:
     )
 
 
-def settings(choice: Choice, load: Loads) -> tuple[str, ...]:
-    """The fewest `key=value` that make the job take what was chosen: what the method sets by itself is not said."""
-    wanted = choice.chosen.sync
+def settings(
+    wanted: SyncSpec, peers: int, load: Loads, more: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """The fewest `key=value` that make the job take what was chosen, and `more`: what the method sets by itself is not
+    said.
+    """
     said = {f"sync.{name}": _text(value) for name, value in msgspec.structs.asdict(wanted).items()}
     said["optimizer.name"] = METHODS[wanted.method].optimizers[0]
-    if 2 <= choice.setting.peers <= RANGES["network.providers"].high:
-        said["network.providers"] = str(choice.setting.peers)
+    if 2 <= peers <= RANGES["network.providers"].high:
+        said["network.providers"] = str(peers)
+    said.update(more or {})
     goal = load(said)
     for key in sorted(said, key=lambda key: key == "sync.method"):  # the method last: it sets the others
         fewer = {k: v for k, v in said.items() if k != key}

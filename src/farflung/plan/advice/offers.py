@@ -13,6 +13,9 @@
     lanes = 16
     churn_hours = 30          # mean time until it leaves
     stake = "20"              # credits that it can put down for its word: 0 where nothing is said
+    utilisation = 0.45        # share of its cards' rate that training reaches here, measured; 0.4 where nothing is said
+    profile = "attic.toml"    # what was measured on its card, a file beside this one (docs/plan/cards.md); or in place,
+                              # profile = { bf16_tflops = 132.0, conditions = "matmul 8192, 60 s" }
 
 An unknown key is refused with the nearest one, for a misspelt bound would be none.
 """
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -31,13 +34,28 @@ from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import Credits, parse_credits
 from farflung.core.units import Bytes, Seconds
 from farflung.plan import links
-from farflung.plan.cards.card import Card
+from farflung.plan.cards import profile
+from farflung.plan.cards.card import Card, with_profile
 from farflung.plan.cards.table import Table
 from farflung.plan.links import Link
 
 HOUR: Final = 3600.0
 GB: Final = 10**9
-MOST: Final = {"cards": 64, "cores": 4096, "memory_gb": 1 << 16, "lanes": 16, "churn_hours": 1e6}
+MOST: Final = {
+    "cards": 64,
+    "cores": 4096,
+    "memory_gb": 1 << 16,
+    "lanes": 16,
+    "churn_hours": 1e6,
+    "utilisation": 1.0,
+}
+
+
+def _alone(name: str) -> str:
+    """No file stands beside a text."""
+    raise UsageError(
+        "FF-PLAN-062", f"no profile {name!r} can be read here", hint="give it in place: profile = { ... }"
+    )
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,16 +73,17 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int | None = None
     churn: Seconds | None = None
     stake: Credits = Credits(0)
+    utilisation: float | None = None
 
 
 KEYS: Final = (
     "name", "owner", "region", "card", "cards", "link", "price", "cores", "memory_gb", "lanes", "churn_hours",
-    "stake",
+    "stake", "utilisation", "profile",
 )  # fmt: skip
 
 
-def parse(text: str, table: Table) -> tuple[Host, ...]:
-    """The hosts of a file, in its order.
+def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple[Host, ...]:
+    """The hosts of a file, in its order. `read`: the text of a profile that a host names; what it raises is told.
 
     Raises UsageError FF-PLAN-060 (no TOML, no host, too many), FF-PLAN-061 with the host and the key that is unknown,
     missing or impossible; and what names of cards, links and amounts of credits raise.
@@ -86,7 +105,7 @@ def parse(text: str, table: Table) -> tuple[Host, ...]:
         raise _unreadable(f"it has {len(rows)} hosts, and at most {limits.OFFERED_HOSTS} are looked at")
     hosts: dict[str, Host] = {}
     for number, row in enumerate(rows, 1):
-        host = _Row(number, row).host(table)
+        host = _Row(number, row).host(table, read)
         if host.name in hosts:
             _Row(number, row).refuse("name", f"{host.name!r} is another host's, too")
         hosts[host.name] = host
@@ -101,7 +120,7 @@ class _Row:
         self.called = f"host {number}" + (f" ({name[:40]!r})" if isinstance(name, str) else "")
         self.fields = fields
 
-    def host(self, table: Table) -> Host:
+    def host(self, table: Table, read: Callable[[str], str]) -> Host:
         for key in self.fields:
             if key not in KEYS:
                 near = difflib.get_close_matches(key[:40], KEYS, 1, 0.5)
@@ -113,7 +132,7 @@ class _Row:
             name=name,
             owner=self.text("owner", name),
             region=self.text("region", ""),
-            card=self.of("card", table.find),
+            card=self.card(table, read),
             cards=self.whole("cards") or 1,
             link=self.of("link", links.parse),
             price=self.of("price", parse_credits),
@@ -122,7 +141,23 @@ class _Row:
             lanes=self.whole("lanes"),
             churn=None if churn is None else Seconds(churn * HOUR),
             stake=self.of("stake", parse_credits) if "stake" in self.fields else Credits(0),
+            utilisation=self.number("utilisation"),
         )
+
+    def card(self, table: Table, read: Callable[[str], str]) -> Card:
+        """The table's, with what was measured on it where that is said."""
+        found: Card = self.of("card", table.find)
+        said = self.fields.get("profile")
+        if said is None:
+            return found
+        if isinstance(said, Mapping):
+            own = self.told("profile", lambda: profile.of({"card": found.name, **said}))
+        else:
+            own = self.of("profile", lambda name: profile.parse(read(name)))
+        known = self.told("profile", lambda: table.find(own.card))
+        if known != found:
+            self.refuse("profile", f"it was measured on {known.name}, and this host has {found.name}")
+        return with_profile(found, own)
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.fields.get(key, default)
@@ -137,8 +172,12 @@ class _Row:
     def of(self, key: str, read: Any) -> Any:
         """What a text means; which host it is of is said in front of what is wrong with it."""
         text = self.text(key)
+        return self.told(key, lambda: read(text))
+
+    def told(self, key: str, read: Callable[[], Any]) -> Any:
+        """What is read, with the host in front of what is wrong with it."""
         try:
-            return read(text)
+            return read()
         except FarflungError as error:
             cause = f"{error.message}: {error.cause}" if error.cause else error.message
             self.refuse(key, cause, error.hint)

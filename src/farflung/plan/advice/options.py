@@ -9,6 +9,7 @@ import msgspec
 
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Seconds
+from farflung.job.spec import SyncSpec
 from farflung.plan.advice.offers import HOUR, Host
 from farflung.plan.footprint.worst import Worst
 from farflung.plan.parallel.shapes import Recompute
@@ -17,6 +18,7 @@ from farflung.plan.parallel.shapes import Recompute
 class Kind(StrEnum):
     """The layouts that are looked at."""
 
+    ALONE = "one host alone"
     ROUNDS = "rounds"  # whole replicas that agree now and then: what `farflung run` does
     DATA = "data parallel"
     SHARDED = "sharded"
@@ -53,6 +55,8 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     worst: Worst
     tokens: int
     facts: tuple[Fact, ...]
+    ways: int = 1  # pipelines, each of as many hosts, one after another in `hosts`
+    sync: SyncSpec | None = None  # of layouts that agree now and then
 
     @property
     def seconds(self) -> Seconds:

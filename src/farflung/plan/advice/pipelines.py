@@ -1,197 +1,221 @@
-"""One pipeline over hosts, each with the layers that suit its speed and its memory (T7, P1).
+"""Pipelines over hosts, each stage with the layers that suit its speed and its memory: one, or several that agree now
+and then (T7, P1).
 
 Stages hold runs of layers, the first the embedding, the last the head; 1F1B, event by event, with cuts as long as the
 slower of two lines takes (plan/parallel/schedules). What is in flight on a stage decides its memory, so how many layers
-have room on a host is asked for its place. Hosts that are near each other stand side by side; of what is left, those
-with the weakest uplinks stand at the ends, where a line carries one direction only.
+have room on a host is asked for its place. Who stands where: grids.
+
+Several pipelines are replicas of a method with rounds (DiLoCo: Douillard et al. 2023): the same stages in each, cut by
+their slowest and smallest members; the step's sequences are shared out among them; what a stage has changed goes among
+that stage's hosts alone (agreement).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from farflung.core.units import Seconds, format_bytes, format_seconds
-from farflung.plan.advice import replicas, speed
+import numpy as np
+
+from farflung.plan.advice import agreement, grids, speed
+from farflung.plan.advice.grids import Grid
+from farflung.plan.advice.laid import Laid
 from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Blocked, Fact, Found, Kind, Option, mean_churn, memory_of
+from farflung.plan.advice.options import Blocked, Found, Kind, Option, memory_of
 from farflung.plan.advice.replicas import Assumed
 from farflung.plan.advice.work import Work
 from farflung.plan.footprint.states import Split
-from farflung.plan.footprint.worst import Pipeline, Training, Worst, fitting_layers, footprints, worst
-from farflung.plan.parallel import failures
-from farflung.plan.parallel.schedules import Cut, Stage, Timeline, timeline
+from farflung.plan.footprint.worst import Pipeline, Training, fitting_layers, footprints, worst
+from farflung.plan.parallel.schedules import Cut, Stage, timeline
 from farflung.plan.parallel.shapes import Recompute
-from farflung.plan.parallel.stages import PIPELINE
+from farflung.plan.place import layers
+from farflung.plan.place.chain import chain
 
 MICROS_MOST: Final = 256  # micro-batches of a step that are tried: more are as many small messages
+WAYS_MOST: Final = 16  # pipelines that are tried
 
 
 def pipeline(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
-    """The best of all micro-batch sizes and recomputations that fit; else what comes nearest to fitting."""
-    crew = ordered(crew)
-    if len(crew) > work.model.layers:
-        return Blocked(
-            Kind.PIPELINE, "layers", 0, work.model.layers / len(crew),
-            f"{work.model.layers} layers for {len(crew)} hosts", "a deeper model",
-        )  # fmt: skip
+    """One pipeline of all hosts: the best of all micro-batches and recomputations, else what is nearest to fitting."""
+    return _best(work, grids.grids(work, crew, 1), Kind.PIPELINE, assumed)
+
+
+def pipelines(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
+    """The same of 2 pipelines and more, as many as divide the crew into equal ones of two hosts or more."""
+    ways = [
+        count for count in range(2, min(WAYS_MOST, work.sequences) + 1) if len(crew) % count == 0 < len(crew)
+    ]
+    tried = (grid for count in ways if len(crew) // count >= 2 for grid in grids.grids(work, crew, count))
+    return _best(work, tried, Kind.PIPELINES, assumed)
+
+
+def improved(work: Work, found: Option, assumed: Assumed) -> Option:
+    """The same hosts after swaps of their places by plan/place's objective, where that is better by ours, too."""
+    stages = len(found.hosts) // found.ways
+    grid = tuple(found.hosts[at * stages : (at + 1) * stages] for at in range(found.ways))
+    micros = max(1, -(-work.sequences // found.ways) // found.micro)
+    again = grids.swapped(work, grid, micros, found.sync.steps if found.sync else 1, assumed.churn)
+    other = _best(work, (again,), found.kind, assumed)
+    return other if isinstance(other, Option) and other.seconds < found.seconds else found
+
+
+def _best(work: Work, tried: Iterable[Grid], kind: Kind, assumed: Assumed) -> Found:
     best: Option | None = None
+    nearest = Blocked(
+        kind,
+        "hosts",
+        0,
+        0.0,
+        "there are too few hosts for two pipelines of two",
+        "four hosts of three owners",
+    )
+    for grid in tried:
+        found = _laid(work, grid, kind, assumed)
+        if isinstance(found, Blocked):
+            nearest = max(nearest, found, key=lambda each: each.nearness)
+            continue
+        option = agreement.option(work, found, assumed)
+        if best is None or option.seconds < best.seconds:
+            best = option
+    return best or nearest
+
+
+def _laid(work: Work, grid: Grid, kind: Kind, assumed: Assumed) -> Laid | Blocked:
+    """The fastest way through a grid. What is computed again only costs time, so the least that fits."""
+    if len(grid[0]) > work.model.layers:
+        return Blocked(
+            kind, "layers", 0, work.model.layers / len(grid[0]),
+            f"{work.model.layers} layers for {len(grid[0])} hosts", "a deeper model",
+        )  # fmt: skip
+    sequences = -(-work.sequences // len(grid))
+    best: Laid | None = None
     nearest: Blocked | None = None
     for recompute in Recompute:
-        for micro in (size for size in range(1, work.sequences + 1) if work.sequences % size == 0):
-            if work.sequences // micro > MICROS_MOST:
+        for micro in (size for size in range(1, sequences + 1) if sequences % size == 0):
+            if sequences // micro > MICROS_MOST:
                 continue
-            found = _tried(work, crew, recompute, micro, assumed)
+            found = _tried(work, grid, recompute, micro, assumed, best)
             if isinstance(found, Blocked):
                 nearest = found if nearest is None or found.short > nearest.short else nearest
-            elif best is None or found.seconds < best.seconds:
+            elif found is not None:
                 best = found
         if best is not None:
-            return best  # computing again only costs time
+            return best
     assert nearest is not None
     return nearest
 
 
-def ordered(crew: Sequence[Host]) -> tuple[Host, ...]:
-    """Region by region; the weakest uplinks of the first and the last region at the two ends."""
-    regions = sorted({host.region for host in crew})
-    rows = [
-        sorted((h for h in crew if h.region == region), key=lambda h: (h.link.up, h.name))
-        for region in regions
-    ]
-    rows[-1] = rows[-1][::-1]
-    if len(rows) == 1 and len(crew) > 1:
-        weakest = rows[0].pop()
-        rows[0].insert(0, weakest)
-    return tuple(host for row in rows for host in row)
-
-
 def _tried(
-    work: Work, crew: Sequence[Host], recompute: Recompute, micro: int, assumed: Assumed
-) -> Option | Blocked:
-    micros, stack = work.sequences // micro, work.stack(micro, recompute)
-    rates = [speed.rate(host, assumed.utilisation) for host in crew]
-    start = Training(Pipeline((0,) * len(crew), micros), work.recipe, Split())
+    work: Work, grid: Grid, recompute: Recompute, micro: int, assumed: Assumed, than: Laid | None
+) -> Laid | Blocked | None:
+    """A grid with micro-batches of so many sequences; None where it is not faster `than` another."""
+    sequences = -(-work.sequences // len(grid))
+    micros, stack = sequences // micro, work.stack(micro, recompute)
+    recipe = work.recipe if len(grid) == 1 else work.with_outer()
+    stages = list(zip(*grid, strict=True))
+    memory = [min(float(host.cards * memory_of(host)) for host in members) for members in stages]
+    rates = [min(speed.rate(host, assumed.utilisation) for host in members) for members in stages]
+    start = Training(Pipeline((0,) * len(stages), micros), recipe, Split())
     # All cards of a host hold its layers together, as one card of so much memory.
-    caps = [
-        fitting_layers(stack, start, at, float(host.cards * memory_of(host))) for at, host in enumerate(crew)
-    ]
-    room = sum(max(0, cap) for cap in caps)
-    if min(caps) < 0 or room < work.model.layers:
-        return _too_small(work, crew, caps, room, recompute, micro)
-    counts = shared(work.model.layers, rates, caps)
-    training = Training(Pipeline(counts, micros), work.recipe, Split())
-    tight = worst(footprints(stack, training), [float(host.cards * memory_of(host)) for host in crew])
-    stages = _stages(work, crew, counts, recompute, micro, assumed)
-    run = timeline(stages, micros, cuts=_cuts(work, crew, micro))
-    return _option(work, crew, counts, recompute, micro, run, tight, assumed)
+    caps = [fitting_layers(stack, start, at, have) for at, have in enumerate(memory)]
+    if min(caps) < 0 or sum(max(0, cap) for cap in caps) < work.model.layers:
+        return _too_small(work, grid, caps, recompute, micro)
+    counts = dealt(work, rates, caps)
+    if 0 in counts:  # who is given nothing is not needed
+        used = tuple(tuple(host for host, count in zip(way, counts, strict=True) if count) for way in grid)
+        return _tried(work, used, recompute, micro, assumed, than)
+    runs = []
+    for way in grid:
+        each, cuts = _stages(work, way, counts, recompute, micro, assumed), _cuts(work, way, micro)
+        if than is not None and micros * _pace(each, cuts) >= than.run.seconds:
+            return None
+        runs.append(timeline(each, micros, cuts=cuts))
+    slowest = max(runs, key=lambda run: run.seconds)
+    if than is not None and slowest.seconds >= than.run.seconds:
+        return None
+    tight = worst(footprints(stack, Training(Pipeline(counts, micros), recipe, Split())), memory)
+    return Laid(grid, counts, recompute, micro, sequences, slowest, tight)
 
 
-def shared(layers: int, rates: Sequence[float], caps: Sequence[int]) -> tuple[int, ...]:
-    """Layers of each stage: the next one always to who would be done with it first, which is least for the slowest.
+def dealt(work: Work, rates: Sequence[float], caps: Sequence[int]) -> tuple[int, ...]:
+    """Layers of each stage by plan/place's bisection, the head's work with the last; `caps` suffice.
 
-    Equal layers make a stage's time its count over its rate, so giving them out one by one is exact. `caps` suffice.
+    A stage's memory is counted in layers: footprints have said how many it holds in its place, buffers and all.
     """
-    counts = [0] * len(rates)
-    for _ in range(layers):
-        free = [at for at in range(len(rates)) if counts[at] < caps[at]]
-        counts[min(free, key=lambda at: (counts[at] + 1) / rates[at])] += 1
-    return tuple(counts)
+    m = work.model
+    flop = np.full(m.layers, (work.flop(work.context) - _head(work, work.context)) / m.layers)
+    flop[-1] += _head(work, work.context)
+    one, none = np.ones(m.layers), np.zeros(m.layers)
+    cards = [layers.Card(rate, float(cap)) for rate, cap in zip(rates, caps, strict=True)]
+    return layers.divide(chain(flop, one, none, none), cards, 1).units
+
+
+def _head(work: Work, tokens: float) -> float:
+    return 6.0 * work.model.vocabulary * work.model.width * tokens
 
 
 def _stages(
-    work: Work,
-    crew: Sequence[Host],
-    counts: Sequence[int],
-    recompute: Recompute,
-    micro: int,
-    assumed: Assumed,
+    work: Work, way: Sequence[Host], counts: Sequence[int], recompute: Recompute, micro: int, assumed: Assumed
 ) -> list[Stage]:
-    """Seconds of a micro-batch: a third forward, two thirds backward, and once more forward where all is recomputed."""
+    """Seconds of a micro-batch: a third forward, two thirds backward, and once more forward where all is recomputed;
+    at least what its kernels take to launch.
+    """
     tokens, m = micro * work.context, work.model
-    head = 6.0 * m.vocabulary * m.width * tokens
-    layer = (work.flop(tokens) - head) / m.layers
+    layer = (work.flop(tokens) - _head(work, tokens)) / m.layers
     again = work.flop(tokens, recompute) / work.flop(tokens)
     found = []
-    for at, (host, count) in enumerate(zip(crew, counts, strict=True)):
-        flop = layer * count + (head if at == len(crew) - 1 else 0.0)
+    for at, (host, count) in enumerate(zip(way, counts, strict=True)):
+        flop = layer * count + (_head(work, tokens) if at == len(way) - 1 else 0.0)
         whole = flop / speed.rate(host, assumed.utilisation)
-        found.append(Stage(whole / 3, whole * (again - 1 / 3)))
+        launched = speed.launching(count, recompute)
+        forward = max(whole / 3, launched / 3)
+        found.append(Stage(forward, max(whole * again, launched) - forward))
     return found
 
 
-def _cuts(work: Work, crew: Sequence[Host], micro: int) -> list[Cut]:
+def _cuts(work: Work, way: Sequence[Host], micro: int) -> list[Cut]:
     bits = 8.0 * work.shape.activation(micro)
     found = []
-    for one, other in pairwise(crew):
-        way = (one.link.round_trip + other.link.round_trip) / 2
+    for one, other in pairwise(way):
+        trip = (one.link.round_trip + other.link.round_trip) / 2
         found.append(
             Cut(
-                bits / min(_share(crew, one) * one.link.up, _share(crew, other) * other.link.down),
-                way,
-                bits / min(_share(crew, other) * other.link.up, _share(crew, one) * one.link.down),
+                bits / min(_share(way, one) * one.link.up, _share(way, other) * other.link.down),
+                trip,
+                bits / min(_share(way, other) * other.link.up, _share(way, one) * one.link.down),
             )
         )
     return found
 
 
-def _share(crew: Sequence[Host], host: Host) -> float:
+def _share(way: Sequence[Host], host: Host) -> float:
     """Of its line, what one neighbour has: an inner stage sends forward and backward at the same time."""
-    return 1.0 if host in (crew[0], crew[-1]) else 0.5
+    return 1.0 if host in (way[0], way[-1]) else 0.5
 
 
-def _option(
-    work: Work, crew: Sequence[Host], counts: tuple[int, ...], recompute: Recompute, micro: int, run: Timeline,
-    tight: Worst, assumed: Assumed,
-) -> Option:  # fmt: skip
-    micros, busiest = work.sequences // micro, max(run.work)
-    activation = work.shape.activation(micro)
-    moved = activation * micros * (2 if len(crew) > 2 else 1)
-    each = work.recipe.whole * work.parameters / len(crew)
-    mean = mean_churn(crew, assumed.churn) / len(crew)
-    slowest = replicas.slowest_line(crew)
-    kept = failures.best(each / replicas.DISK, mean, replicas.RESTART + 8 * each / slowest.down)
-    text = f"1F1B, {micros} micro-batches of {micro}; layers {'/'.join(map(str, counts))}; the busiest stage computes"
-    facts = (
-        Fact(
-            "a step",
-            format_seconds(run.seconds),
-            f"{text} {format_seconds(busiest)}",
-            "Narayanan et al. 2021, section 2.2.1",
-        ),
-        Fact("bubble and lines", f"{run.bubble:.0%} of that", "event by event", "plan/parallel/schedules"),
-        Fact(
-            "activations",
-            format_bytes(moved),
-            f"b s h e = {format_bytes(activation)} a cut and micro-batch",
-            PIPELINE,
-        ),
-        Fact("checkpoint interval", format_seconds(kept.work), kept.formula, kept.source),
-        *(
-            Fact(part.name, format_bytes(part.bytes), part.formula, part.source)
-            for part in tight.footprint.parts
-        ),
-    )
-    return Option(
-        kind=Kind.PIPELINE, how=f"layers {'/'.join(map(str, counts))}", hosts=tuple(crew), recompute=recompute,
-        micro=micro, step=run.seconds, exchange=Seconds(run.seconds - busiest),
-        steps=math.ceil(work.tokens / (work.sequences * work.context)), up=moved, down=moved,
-        efficiency=max(kept.efficiency, 1e-9), worst=tight, tokens=work.tokens, facts=facts,
-    )  # fmt: skip
+def _pace(stages: Sequence[Stage], cuts: Sequence[Cut]) -> float:
+    """Seconds that no schedule goes below, a micro-batch."""
+    sent = [each for cut in cuts for each in (cut.seconds, cut.back_seconds)]
+    return max(*(stage.forward + stage.backward for stage in stages), *sent, 0.0)
 
 
-def _too_small(
-    work: Work, crew: Sequence[Host], caps: Sequence[int], room: int, recompute: Recompute, micro: int
-) -> Blocked:
+def _too_small(work: Work, grid: Grid, caps: Sequence[int], recompute: Recompute, micro: int) -> Blocked:
     """Which cards hold how many layers, and what more it would take."""
-    held = ", ".join(f"{host.name} {max(0, cap)}" for host, cap in zip(crew, caps, strict=True))
+    room = sum(max(0, cap) for cap in caps)
+    named = [min(members, key=memory_of).name for members in zip(*grid, strict=True)]
+    held = ", ".join(f"{name} {max(0, cap)}" for name, cap in zip(named, caps, strict=True))
     missing = work.model.layers - room
-    layer = (work.recipe.whole * work.model.layer) / 1e9
+    kind, each = (
+        (Kind.PIPELINE, "") if len(grid) == 1 else (Kind.PIPELINES, f"each of {len(grid)} pipelines of ")
+    )
+    recipe = work.recipe if len(grid) == 1 else work.with_outer()
     return Blocked(
-        Kind.PIPELINE, "memory", 2, room / work.model.layers,
-        f"these {len(crew)} hosts have room for {room} of {work.model.layers} layers ({held}) even with {recompute}"
-        f" recomputation and micro-batches of {micro}",
-        f"hosts for {missing} layers more, of about {layer:.3g} GB each",
+        kind, "memory", 2, room / work.model.layers,
+        f"{each}{len(caps)} hosts {'has' if each else 'have'} room for {room} of {work.model.layers} layers ({held})"
+        f" even with {recompute} recomputation and micro-batches of {micro}",
+        f"hosts for {missing} layers more, about"
+        f" {recipe.whole * work.model.layer / 1e9:.3g} GB a layer: {math.ceil(missing / max(1, max(caps)))} more like"
+        f" {named[int(np.argmax(caps))]}{' in each' if each else ''}",
     )  # fmt: skip

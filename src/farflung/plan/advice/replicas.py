@@ -16,7 +16,8 @@ from typing import Final
 
 import msgspec
 
-from farflung.core.units import Seconds, format_bytes, format_count, format_seconds
+from farflung.core.units import Seconds, format_bytes, format_count, format_short
+from farflung.job.spec import SyncSpec
 from farflung.plan.advice import speed
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Fact, Found, Kind, Option, mean_churn, memory_of
@@ -50,8 +51,9 @@ class Assumed(msgspec.Struct, frozen=True):
 
 
 def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
-    """Whole replicas that agree every H steps."""
-    rooms = _rooms(Kind.ROUNDS, work, work.with_outer(), crew, work.batch)
+    """Whole replicas that agree every H steps; one host alone agrees with nobody and needs no outer step."""
+    kind, recipe = (Kind.ROUNDS, work.with_outer()) if len(crew) > 1 else (Kind.ALONE, work.recipe)
+    rooms = _rooms(kind, work, recipe, crew, work.batch)
     if isinstance(rooms, Blocked):
         return rooms
     each = [
@@ -59,24 +61,28 @@ def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     ]
     slowest = max(range(len(crew)), key=each.__getitem__)
     facts = [speed.fact(work, crew[slowest], rooms[slowest], work.step_tokens, assumed.utilisation)]
-    step, exchange, up, down, lasting, how = each[slowest], 0.0, 0.0, 0.0, 1, ""
-    if len(crew) > 1:
+    step, exchange, up, down, how, sync = each[slowest], 0.0, 0.0, 0.0, "", None
+    mean = mean_churn(crew, assumed.churn)
+    if len(crew) == 1:  # with the host goes all that it has trained since it wrote it down elsewhere
+        whole = work.recipe.whole * work.parameters
+        kept = failures.best(whole / DISK, mean, RESTART + 8 * whole / crew[0].link.down)
+        efficiency = max(kept.efficiency, 1e-9)
+        facts.append(Fact("checkpoint interval", format_short(kept.work), kept.formula, kept.source))
+    else:
         choice = choose(Setting(work.layout, slowest_line(crew), len(crew), Seconds(step)))
         found = choice.chosen
         step, exchange, up, down = found.step, found.step - step, found.up, found.down
-        lasting, how = found.sync.steps, f"{found.method} H={found.sync.steps} {describe_codec(found.sync)}"
+        sync, how = found.sync, f"{found.method} H={found.sync.steps} {describe_codec(found.sync)}"
         facts += [
-            Fact("exchange of a round", format_seconds(found.exchange), reason, "plan/choose")
+            Fact("exchange of a round", format_short(found.exchange), reason, "plan/choose")
             for reason in choice.reasons
         ]
-    mean = mean_churn(crew, assumed.churn)
-    efficiency = 1.0 - failures.elastic_loss(lasting, step, mean)
-    text = f"H t / 2 is lost when a host leaves, each once in {format_seconds(mean)} on the average"
-    facts.append(
-        Fact("work that counts", f"{efficiency:.1%}", text, "half of a round is lost: Daly 2006, section 2")
-    )
+        efficiency = 1.0 - failures.elastic_loss(sync.steps, step, mean)
+        text = f"H t / 2 is lost when a host leaves, each once in {format_short(mean)} on the average"
+        facts.append(Fact("checkpoint interval", "a round", text, "half of it is lost: Daly 2006, section 2"))
+    facts.append(Fact("work that counts", f"{efficiency:.1%}", "the same", facts[-1].source))
     return _option(
-        Kind.ROUNDS,
+        kind,
         how,
         work,
         crew,
@@ -88,6 +94,7 @@ def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
         down=down,
         efficiency=efficiency,
         facts=facts,
+        sync=sync,
     )
 
 
@@ -104,7 +111,7 @@ def data(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     taken = timing.ring(Group(tuple(host.link for host in crew)), size)
     term = all_reduce(span(len(crew)), size).term("gradients", Phase.BACKWARD, "Li et al. 2020, section 3")
     facts += [
-        Fact("gradients", format_seconds(taken), line, "alpha-beta: plan/parallel/timing")
+        Fact("gradients", format_short(taken), line, "alpha-beta: plan/parallel/timing")
         for line in explained([term])
     ]
     exchange = max(0.0, taken - BACKWARD * compute)
@@ -128,9 +135,7 @@ def sharded(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     taken = 3 * micros * timing.ring(group, size, rounds=1)
     moved = 3 * micros * (len(crew) - 1) / len(crew) * size
     text = f"3 a (n - 1)/n S: a = {micros}, n = {len(crew)}, S = {format_bytes(size)} -> {format_bytes(moved)} each way"
-    facts.append(
-        Fact("parameters and gradients", format_seconds(taken), text, "Zhao et al. 2023, section 3.2")
-    )
+    facts.append(Fact("parameters and gradients", format_short(taken), text, "Zhao et al. 2023, section 3.2"))
     exchange = max(0.0, taken - compute)
     return _in_step(
         Kind.SHARDED, f"FSDP over {cards} cards", work, crew, rooms, compute, exchange, moved, facts, assumed
@@ -219,7 +224,7 @@ def _in_step(
     each = whole / len(crew) if kind is Kind.SHARDED else whole
     mean = mean_churn(crew, assumed.churn) / len(crew)
     found = failures.best(each / DISK, mean, RESTART + 8 * each / slowest_line(crew).down)
-    facts.append(Fact("checkpoint interval", format_seconds(found.work), found.formula, found.source))
+    facts.append(Fact("checkpoint interval", format_short(found.work), found.formula, found.source))
     facts.append(Fact("work that counts", f"{found.efficiency:.1%}", "the same", found.source))
     return _option(
         kind, how, work, crew, rooms, step=Seconds(compute + exchange), exchange=Seconds(exchange),
@@ -231,6 +236,7 @@ def _in_step(
 def _option(
     kind: Kind, how: str, work: Work, crew: Sequence[Host], rooms: Sequence[Room], *, step: Seconds,
     exchange: Seconds, steps: int, up: float, down: float, efficiency: float, facts: Sequence[Fact],
+    sync: SyncSpec | None = None,
 ) -> Option:  # fmt: skip
     tight = min(rooms, key=lambda own: own.worst.spare)
     parts = [
@@ -240,5 +246,5 @@ def _option(
     return Option(
         kind=kind, how=how, hosts=tuple(crew), recompute=tight.recompute, micro=tight.micro, step=step,
         exchange=exchange, steps=steps, up=up, down=down, efficiency=efficiency, worst=tight.worst,
-        tokens=work.tokens, facts=(*facts, *parts),
+        tokens=work.tokens, facts=(*facts, *parts), sync=sync,
     )  # fmt: skip

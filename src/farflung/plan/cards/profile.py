@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -54,6 +55,11 @@ def parse(text: str) -> Profile:
         said: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _wrong("the file", f"it is no TOML: {error}") from error
+    return of(said)
+
+
+def of(said: Mapping[str, Any]) -> Profile:
+    """The same of a table that was read already. Raises UsageError FF-PLAN-033."""
     for field in said:
         if field not in TEXT and field not in MOST:
             raise _wrong(field[:40], f"known are card, conditions, {', '.join(MOST)}")
@@ -69,14 +75,14 @@ def parse(text: str) -> Profile:
     )
 
 
-def _text(said: dict[str, Any], field: str, default: str | None = None) -> str:
+def _text(said: Mapping[str, Any], field: str, default: str | None = None) -> str:
     value = said.get(field, default)
     if not isinstance(value, str) or (default is None and not value.strip()):
         raise _wrong(field, "it is a text in quotes" if field in said else "it is missing")
     return value
 
 
-def _number(said: dict[str, Any], field: str, scale: float) -> float | None:
+def _number(said: Mapping[str, Any], field: str, scale: float) -> float | None:
     if field not in said:
         return None
     value = said[field]
@@ -89,7 +95,7 @@ def _number(said: dict[str, Any], field: str, scale: float) -> float | None:
     return float(value) * scale
 
 
-def _bytes(said: dict[str, Any]) -> Bytes | None:
+def _bytes(said: Mapping[str, Any]) -> Bytes | None:
     found = _number(said, "memory_gb", 1e9)
     return None if found is None else Bytes(round(found))
 

@@ -5,7 +5,8 @@ Without numba they run as they stand.
 
 from __future__ import annotations
 
-from farflung.plan.place.optional import keep, loop
+from farflung.plan.place import optional
+from farflung.plan.place.optional import loop
 
 
 @loop
@@ -44,10 +45,9 @@ def pipeline(grid, site, delay, rate, up, down, size):
     return total
 
 
-LOOPS = {"exchange": exchange, "pipeline": pipeline}
+LOOPS = ("exchange", "pipeline")
 
 
 def load(cache):
-    """The loops by name, with a folder that keeps their compiled code."""
-    keep(LOOPS, cache)
-    return LOOPS
+    """The loops by name, compiled, with a folder that keeps their compiled code."""
+    return optional.load(globals(), LOOPS, cache)

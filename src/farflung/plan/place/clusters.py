@@ -55,16 +55,16 @@ def score(mesh: Mesh, grid: Indices, *, exchanged: float = EXCHANGED, handed: fl
 
 def blocks(mesh: Mesh, stages: int, handed: float, block: int = BLOCK) -> Iterator[Indices]:
     """All devices in blocks of whole pipelines, none much larger than `block`, or than one pipeline."""
-    line = _line(mesh, handed)
+    order = line(mesh, handed)
     pipelines = len(mesh) // stages
     count = max(1, -(-len(mesh) // max(block, stages)))
     ends = [pipelines * at // count * stages for at in range(count + 1)]
     for first, last in pairwise(ends):
         if last > first:
-            yield line[first:last]
+            yield order[first:last]
 
 
-def _line(mesh: Mesh, handed: float) -> Indices:
+def line(mesh: Mesh, handed: float) -> Indices:
     """All devices, neighbours near each other."""
     place = np.arange(len(mesh.delay))
     if len(place) <= SITES:

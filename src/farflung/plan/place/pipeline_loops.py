@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from farflung.plan.place.optional import keep, loop
+from farflung.plan.place import optional
+from farflung.plan.place.optional import loop
 
 HALVINGS = 60  # of an interval of seconds: to the last bits of a float
 
@@ -316,13 +317,11 @@ def _swap(grid, spare, a, b):
         spare[b - count] = first
 
 
-LOOPS = {
-    "divide": divide, "cut": cut, "holds": holds, "reach": reach, "deal": deal, "step": step, "breach": breach,
-    "anneal_grid": anneal_grid, "settle_grid": settle_grid,
-}  # fmt: skip
+LOOPS = (
+    "divide", "cut", "holds", "reach", "deal", "step", "breach", "anneal_grid", "settle_grid",
+)  # fmt: skip
 
 
 def load(cache):
-    """The loops by name, with a folder that keeps their compiled code."""
-    keep(LOOPS, cache)
-    return LOOPS
+    """The loops by name, compiled, with a folder that keeps their compiled code."""
+    return optional.load(globals(), LOOPS, cache)

@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from farflung.plan.place.optional import keep, loop
+from farflung.plan.place import optional
+from farflung.plan.place.optional import loop
 
 HELD_KARP = 9  # stages up to which every move of a search asks for the exact tour
 
@@ -331,13 +332,11 @@ def _swap_between(hop, groups, between, pair, g, h):
             between[k, h] = between[h, k]
 
 
-LOOPS = {
-    "bottleneck": bottleneck, "exact_tour": exact_tour, "improve_tour": improve_tour, "tour_length": tour_length,
-    "weigh": weigh, "anneal": anneal, "all_between": all_between,
-}  # fmt: skip
+LOOPS = (
+    "bottleneck", "exact_tour", "improve_tour", "tour_length", "weigh", "anneal", "all_between",
+)  # fmt: skip
 
 
 def load(cache):
-    """The loops by name, with a folder that keeps their compiled code."""
-    keep(LOOPS, cache)
-    return LOOPS
+    """The loops by name, compiled, with a folder that keeps their compiled code."""
+    return optional.load(globals(), LOOPS, cache)

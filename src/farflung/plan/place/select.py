@@ -63,9 +63,16 @@ def place(
     """The best grid found of this shape. Same arguments, same grid, with numba or without."""
     order = np.lexsort((np.arange(len(fleet)), -fleet.memory, -fleet.rate))
     grid = np.ascontiguousarray(order[: stages * ways].reshape(stages, ways))
-    spare = order[stages * ways :].copy()
+    return improved(fleet, work, wish, grid, order[stages * ways :], seed, moves)
+
+
+def improved(
+    fleet: Fleet, work: Work, wish: Wish, grid: Indices, spare: Indices, seed: int, moves: int = MOVES
+) -> Choice:
+    """The best that annealing finds from a grid [W, P] by swaps in it and with spares [S]; neither is changed."""
+    grid, spare = grid.copy(), spare.copy()
     if moves and len(fleet) > 1:
-        draws = np.random.default_rng([seed, stages, ways]).random((moves, 3))
+        draws = np.random.default_rng([seed, *grid.shape]).random((moves, 3))
         loop("pipeline_loops", "anneal_grid")(
             grid, spare, *arguments(fleet, work, wish), wish.by_money, draws, HOT, COLD
         )

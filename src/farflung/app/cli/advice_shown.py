@@ -1,0 +1,208 @@
+"""What `farflung plan --offers` prints: the best ways, what each comes to, and which command is next (P1)."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from textwrap import wrap
+from typing import Final
+
+from farflung.core.money import MICRO
+from farflung.core.units import format_bytes, format_count, format_multiple, format_short
+from farflung.plan.advice import machines, speed
+from farflung.plan.advice.offers import Host
+from farflung.plan.advice.options import Blocked, Fact, Kind, Option
+from farflung.plan.advice.replicas import CHURN, RESTART, Assumed
+from farflung.plan.advice.search import Advice
+from farflung.plan.advice.work import Work
+from farflung.plan.parallel.shapes import Recompute
+
+STAGE: Final = 9
+NARROWEST, USUAL, WIDEST = 50, 80, 120
+DEEPER: Final = 3  # columns that what belongs to a numbered way stands further in
+DAY: Final = 86_400.0
+WHOLE: Final = (
+    Kind.ALONE,
+    Kind.ROUNDS,
+    Kind.DATA,
+)  # a card holds all of the model, so one reason is that of all
+RECOMPUTED: Final = {
+    Recompute.NONE: "nothing is recomputed",
+    Recompute.SELECTIVE: "attention is recomputed",
+    Recompute.FULL: "all layers are recomputed",
+}
+
+
+def columns() -> int:
+    """Of the terminal, within what can be read; 80 on a pipe."""
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((USUAL, 24)).columns))
+
+
+def lines(
+    asks: Work, found: Advice, command: tuple[str, ...], *, explains: bool, width: int = USUAL
+) -> list[str]:
+    """At most `width` columns. `command`: the words of the next command, none where there is none."""
+    rows = [*_say("Job", _job(asks), width), *_say("Offers", _offers(found.hosts), width)]
+    for number, option in enumerate(found.best, 1):
+        named = f"{number}. {_headline(option)}" if len(found.best) > 1 else _headline(option)
+        rows += _say("Best" if number == 1 else "", named, width)
+        for said in _body(asks, option):
+            rows += _say("", said, width, DEEPER)
+        if explains:
+            for fact in option.facts:
+                rows += _say("", _explained(fact), width, 2 * DEEPER)
+    if found.is_too_small:
+        rows += _say("Small", _small(found.best[0]), width)
+    else:
+        for kinds, blocked in _reasons(found.binding):
+            rows += _say("Not", f"{', '.join(kinds)}: {blocked.cause}. It would take {blocked.help}", width)
+    rows += _say("Assumed", _assumed(found), width)
+    return [*rows, *_next(found, command, width)]
+
+
+def _say(stage: str, text: str, width: int, deeper: int = 0) -> list[str]:
+    rows = wrap(text, width - STAGE - deeper)
+    return [f"{'' if at else stage:<{STAGE}}{' ' * deeper}{row}" for at, row in enumerate(rows)]
+
+
+def _job(asks: Work) -> str:
+    return (
+        f"{format_count(asks.parameters)} parameters, {format_count(asks.tokens)} tokens in steps of"
+        f" {asks.sequences} sequences of {asks.context:,}"
+    )
+
+
+def _offers(hosts: tuple[Host, ...]) -> str:
+    counted = Counter[str]()
+    for host in hosts:
+        counted[host.card.name + (" (measured)" if host.card.measured else "")] += host.cards
+    owners = len({host.owner for host in hosts})
+    named = ", ".join(f"{count} {name}" for name, count in counted.most_common(6))
+    more = f" and {len(counted) - 6} more kinds" if len(counted) > 6 else ""
+    return f"{len(hosts)} host{'s' * (len(hosts) > 1)} of {owners} owner{'s' * (owners > 1)}: {named}{more}"
+
+
+def _headline(option: Option) -> str:
+    if option.kind is Kind.ALONE:
+        who = f"{option.hosts[0].name} alone"
+    elif option.kind is Kind.PIPELINES:
+        who = f"{option.ways} pipelines of {len(option.hosts) // option.ways} hosts"
+    else:
+        who = f"{option.kind} on {len(option.hosts)} hosts"
+    marked = " [farflung run does this today]" if option.is_run_today else ""
+    return f"{who}: {long(option.seconds)}, {credits(option.price)}{marked}"
+
+
+def _body(asks: Work, option: Option) -> list[str]:
+    """What it is, what its time and money go to, who, and what memory and lines carry."""
+    tight = option.worst
+    have = tight.footprint.card + tight.spare
+    busy = 1.0 - (option.exchange / option.step if option.step else 0.0)
+    idle = "" if option.kind is Kind.ALONE else f", of which the busiest host computes {_percent(busy)}"
+    said = [f"how: {option.how}"] if option.how else []
+    said += [
+        f"{option.steps:,} steps of {long(option.step)}{idle}; {_percent(option.efficiency)} of the time counts after"
+        f" failures; {credits(option.price_of_million)} a million tokens",
+        f"{'host' if len(option.hosts) == 1 else 'hosts'}: {_named(option)}; {_classes(asks, option)}",
+        f"memory: {format_bytes(tight.footprint.card)} of {format_bytes(have)} on the tightest"
+        f" {'card' if option.hosts[0].cards == 1 or option.kind not in (Kind.PIPELINE, Kind.PIPELINES) else 'host'}"
+        f" ({RECOMPUTED[option.recompute]}, micro-batches of {option.micro})",
+    ]
+    if option.up or option.down:
+        said.append(f"busiest line: {format_bytes(option.up)} up and {format_bytes(option.down)} down a step")
+    if not option.is_run_today and option.kind is not Kind.ALONE:
+        said.append("planned only: `farflung run` trains in rounds, with whole replicas")
+    return said
+
+
+def _classes(asks: Work, option: Option) -> str:
+    """The machines by their class for this job (docs/plan/admission.md), and the first reason for the worst."""
+    judged = machines.admitted(asks, option)
+    counted = Counter(each.admission.grade for each in judged)
+    said = ", ".join(f"{counted[grade]} of class {grade}" for grade in sorted(counted))
+    worst = max(judged, key=lambda each: each.admission.grade)
+    if not worst.admission.warnings:
+        return said
+    first = worst.admission.warnings[0]
+    return f"{said} ({first.at}: {first.rule} {first.why})"
+
+
+def _named(option: Option) -> str:
+    """In the order of their stages, arrows between them; a few."""
+    names = [host.name for host in option.hosts]
+    if option.kind is Kind.PIPELINES:
+        stages = len(names) // option.ways
+        ways = [" > ".join(names[at : at + stages]) for at in range(0, len(names), stages)]
+        return "; ".join(ways) if len(names) <= 16 else f"{ways[0]}; and {option.ways - 1} pipelines like it"
+    between = " > " if option.kind is Kind.PIPELINE else ", "
+    return between.join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
+def _reasons(binding: tuple[Blocked, ...]) -> list[tuple[list[str], Blocked]]:
+    """Layouts with whole replicas that lack memory lack it for one reason: the nearest tells it."""
+    found: list[tuple[list[str], Blocked]] = []
+    at = None
+    for blocked in binding:
+        if blocked.kind in WHOLE and blocked.constraint == "memory":
+            if at is not None:
+                found[at][0].append(blocked.kind)
+                continue
+            at = len(found)
+        found.append(([blocked.kind], blocked))
+    return found
+
+
+def _small(alone: Option) -> str:
+    return (
+        f"this job is too small to gain from a network: {alone.hosts[0].name} alone takes {long(alone.seconds)}, and no"
+        f" layout saves the {long(RESTART)} that a network takes to stand"
+    )
+
+
+def _explained(fact: Fact) -> str:
+    return f"{fact.name} = {fact.value}: {fact.formula} [{fact.source}]"
+
+
+def _assumed(found: Advice) -> str:
+    usual = Assumed()
+    return (
+        f"cards reach {usual.utilisation:.0%} of their dense bfloat16 rate, and launch a kernel in"
+        f" {1e6 * speed.LAUNCH:g} us at best; a host that does not say leaves after {CHURN / 3600:g} hours on the"
+        f" average; of three hosts and more nobody lends more than a third. {found.tried} crews and layouts were"
+        f" reckoned for the least {found.goal}; verifiers' pay is not in these prices (farflung audit-plan)"
+    )
+
+
+def _next(found: Advice, command: tuple[str, ...], width: int) -> list[str]:
+    """A command to copy, or why there is none."""
+    if not command:
+        if found.is_too_small:
+            return _say("Next", "train it on that host; `farflung run` is for 2 hosts and more", width)
+        lacking = next((each.help for each in found.binding if each.kind is Kind.ROUNDS), "2 hosts and more")
+        return _say("Next", f"nothing of this runs with `farflung run` today, which takes {lacking}", width)
+    rows, row = [], f"{'Next':<{STAGE}}{command[0]}"
+    for word in command[1:]:
+        if len(row) + len(word) + 3 > width:
+            rows.append(f"{row} \\")
+            row = " " * STAGE + word
+        else:
+            row += f" {word}"
+    tried = "tries the way that is marked on this computer, in test credits"
+    return [*rows, row, *_say("", f"({tried})", width)]
+
+
+def _percent(share: float) -> str:
+    """`12%`, `99.6%`: what is missing to all of it counts."""
+    return f"{share:.1%}" if 0.9 < share < 0.9995 else f"{share:.0%}"
+
+
+def credits(amount: int) -> str:
+    """Three digits of micro-credits: `0.787 credits`, `1,850 credits`; `less than 0.0001 credits`."""
+    if 0 < amount < MICRO // 10_000:
+        return "less than 0.0001 credits"
+    return f"{format_multiple(amount / MICRO)} credits"
+
+
+def long(seconds: float) -> str:
+    """`0.35 ms`, `3 h 05 min`, `12.4 days`."""
+    return f"{seconds / DAY:,.3g} days" if seconds >= 2 * DAY else format_short(seconds)

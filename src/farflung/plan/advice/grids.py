@@ -1,0 +1,114 @@
+"""Which host of a crew stands where in its pipelines: plan/place decides, over lines that the hosts share (P1).
+
+    near    neighbours hand to each other: the shortest tour of all hosts, cut into whole pipelines. What is slow about
+            a line, its way or its rate, then holds up one pipeline and not all of them
+    alike   hosts sorted by rate, those of one rank in a stage: pipelines of equal make, none waits for another
+    swapped annealing by plan/place's objective from a grid of the search; for what has won, as it costs most
+
+A grid is pipelines x stages, each pipeline in the order of its stages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from farflung.plan.advice import speed
+from farflung.plan.advice.offers import HOUR, Host
+from farflung.plan.advice.options import memory_of
+from farflung.plan.advice.work import WIRE, Work
+from farflung.plan.parallel.shapes import Recompute
+from farflung.plan.place import chain, clusters, objective, select
+from farflung.plan.place.mesh import Mesh, mesh
+from farflung.plan.place.tour import shortest
+
+Grid = tuple[tuple[Host, ...], ...]
+
+TOGETHER: Final = 8  # hosts whose best tour is sooner found than compiled; of more, regions
+MOVES: Final = 40  # swaps of the winner: each deals all layers anew
+FREE: Final = 1e15  # bit/s between regions: what holds up is known of lines alone
+
+
+def line(crew: Sequence[Host], handed: float) -> tuple[Host, ...]:
+    """All hosts, near ones side by side, for `handed` bytes from each to the next; the end with more memory first.
+
+    Whoever has a weak line stands at an end, where one neighbour wants it and not two: a tour passes each inner host
+    twice. To 8 hosts the shortest; of more that of their regions, and inside one by the slower way of their own lines.
+    """
+    if len(crew) <= TOGETHER:
+        times = _mesh(crew, range(len(crew))).seconds(handed)
+        order = shortest(times + times.T)[0]
+    else:
+        order = clusters.line(_mesh(crew, _regions(crew)), handed)
+    found = tuple(crew[at] for at in order)
+    ends = [(host.cards * memory_of(host), host.name) for host in (found[0], found[-1])]
+    return found if ends[0] >= ends[1] else found[::-1]  # the first stage keeps most micro-batches
+
+
+def grids(work: Work, crew: Sequence[Host], ways: int) -> Iterator[Grid]:
+    """The crew as `ways` pipelines: near, and, where that is another one, alike."""
+    stages, handed = len(crew) // ways, work.shape.activation(1)
+    whole = line(crew, handed)
+    near = tuple(line(whole[at * stages : (at + 1) * stages], handed) for at in range(ways))
+    yield near
+    if ways > 1:
+        ranked = sorted(crew, key=lambda host: (-speed.rate(host), -memory_of(host), host.name))
+        alike = tuple(tuple(ranked[stage * ways + way] for stage in range(stages)) for way in range(ways))
+        if {frozenset(each) for each in alike} != {frozenset(each) for each in near}:
+            yield tuple(line(each, handed) for each in alike)
+
+
+def swapped(work: Work, grid: Grid, micros: int, every: int, otherwise: float) -> Grid:
+    """A grid after swaps that plan/place's objective gains by: verified tokens a second, churn included.
+
+    `otherwise`: mean seconds until a host leaves that does not say.
+    """
+    crew = [host for pipeline in grid for host in pipeline]
+    stages, ways = len(grid[0]), len(grid)
+    rates = np.array([speed.rate(host) for host in crew])
+    fleet = objective.fleet(
+        _mesh(crew, range(len(crew))), rates,
+        np.array([float(host.cards * memory_of(host)) for host in crew]),
+        price=np.array([float(host.price) for host in crew]),
+        failures=np.array([HOUR / (host.churn or otherwise) for host in crew]),
+    )  # fmt: skip
+    asks = objective.Work(_chain(work), micros, micros * work.context, work.shape.activation(1), every)
+    begun = np.array([[way * stages + stage for way in range(ways)] for stage in range(stages)])
+    none = np.zeros(0, np.int64)
+    found = select.improved(fleet, asks, objective.Wish(similar=float("inf")), begun, none, 0, MOVES).grid
+    return tuple(tuple(crew[found[stage, way]] for stage in range(stages)) for way in range(ways))
+
+
+def _chain(work: Work) -> chain.Chain:
+    """A unit a layer, the embedding with the first and the head with the last one; of one sequence."""
+    m, layers = work.model, work.model.layers
+    stack = work.stack(1, Recompute.FULL)
+    size = np.full(layers, float(m.layer))
+    size[0] += stack.first.parameters
+    size[-1] += stack.last.parameters
+    head = 6.0 * m.vocabulary * m.width * work.context
+    flop = np.full(layers, (work.flop(work.context, Recompute.FULL) - head) / layers)
+    flop[-1] += head
+    kept = np.full(layers, float(stack.layers[0].kept))
+    return chain.chain(flop, size * work.recipe.whole, kept, size * WIRE)
+
+
+def _mesh(crew: Sequence[Host], site: Sequence[int]) -> Mesh:
+    """Half of either's round trip lies between two hosts; between regions the mean of that."""
+    sites = np.array(site, np.int64)
+    half = np.array([host.link.round_trip / 2 for host in crew])
+    mean = np.bincount(sites, half) / np.bincount(sites)
+    delay = mean[:, None] + mean[None, :]
+    lines = [[host.link.up for host in crew], [host.link.down for host in crew]]
+    return mesh(sites, delay, np.full(delay.shape, FREE), *lines)
+
+
+def _regions(crew: Sequence[Host]) -> list[int]:
+    """A number for each host's region; the rare ones, of more than can be toured at once, together."""
+    counted = Counter(host.region for host in crew)
+    often = sorted(counted, key=lambda region: (-counted[region], region))[: TOGETHER - 1]
+    used = {region: at for at, region in enumerate(often)}
+    return [used.get(host.region, len(often)) for host in crew]

@@ -1,0 +1,216 @@
+"""Several pipelines: who stands where, what each stage sends the others, and what is lost when a host leaves."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from plan_offers import HOME, LAN, LARGE, host, hosts, sized
+
+from farflung.core.money import Credits
+from farflung.core.units import Seconds
+from farflung.plan.advice import agreement, grids, pipelines
+from farflung.plan.advice.offers import Host
+from farflung.plan.advice.options import Blocked, Kind, Option
+from farflung.plan.advice.replicas import Assumed
+from farflung.plan.advice.search import search
+from farflung.plan.links import Link
+from farflung.plan.methods import Setting, estimate
+from farflung.plan.place import compiled
+
+BIG = sized(LARGE)
+LONG = replace(BIG, tokens=100 * BIG.tokens)
+USUAL = Assumed()
+
+
+def option(found: Option | Blocked) -> Option:
+    assert isinstance(found, Option), found
+    return found
+
+
+def hop(one: Host, other: Host, size: float) -> float:
+    """Seconds there and back."""
+    trip = one.link.round_trip + other.link.round_trip
+    there, back = min(one.link.up, other.link.down), min(other.link.up, one.link.down)
+    return trip + 8 * size / there + 8 * size / back
+
+
+def length(order: tuple[Host, ...], size: float) -> float:
+    return sum(hop(one, other, size) for one, other in itertools.pairwise(order))
+
+
+# Who stands where
+
+
+@st.composite
+def lines(draw: st.DrawFn, most: int = 6) -> tuple[Host, ...]:
+    rate = st.sampled_from([5e6, 2e7, 1e8, 5e8])
+    return tuple(
+        host(f"h{at}", link=Link(draw(rate), draw(rate), Seconds(draw(st.floats(0.001, 0.2)))))
+        for at in range(draw(st.integers(2, most)))
+    )
+
+
+@settings(max_examples=40)
+@given(lines())
+def test_a_pipeline_is_the_shortest_tour_of_its_hosts(crew: tuple[Host, ...]) -> None:
+    with compiled.as_it_stands():
+        found = grids.line(crew, 4e6)
+    assert sorted(found, key=lambda each: each.name) == sorted(crew, key=lambda each: each.name)
+    best = min(length(way, 4e6) for way in itertools.permutations(crew))
+    assert length(found, 4e6) == pytest.approx(best)
+
+
+def test_the_weakest_line_stands_at_an_end_and_the_most_memory_first() -> None:
+    crew = (
+        *hosts(3, link=LAN),
+        host("weak", link=Link(2e6, 2e6, Seconds(0.001))),
+        host("two", cards=2, link=LAN),
+    )
+    with compiled.as_it_stands():
+        names = [each.name for each in grids.line(crew, 4e6)]
+    assert "weak" in (names[0], names[-1])
+    ends = [each for each in crew if each.name in (names[0], names[-1])]
+    assert max(ends, key=lambda each: each.cards).name == names[0] or all(each.cards == 1 for each in ends)
+
+
+@settings(max_examples=20)
+@given(st.integers(2, 5), st.integers(2, 6), st.data())
+def test_every_grid_has_every_host_once(ways: int, stages: int, data: st.DataObject) -> None:
+    region = st.sampled_from("abcdefghijkl")
+    card = st.sampled_from(["RTX 4090", "RTX 3090"])
+    crew = tuple(host(f"h{at:02}", data.draw(card), region=data.draw(region)) for at in range(ways * stages))
+    with compiled.as_it_stands():
+        found = list(grids.grids(BIG, crew, ways))
+    assert found
+    for grid in found:
+        assert [len(way) for way in grid] == [stages] * ways
+        assert {each.name for way in grid for each in way} == {each.name for each in crew}
+
+
+def test_hosts_sorted_by_rate_make_pipelines_of_equal_make_and_near_ones_pipelines_of_one_region() -> None:
+    far = Link(20e6, 100e6, Seconds(0.3))
+    crew = tuple(
+        host(f"{region}{at}", "RTX 4090" if at % 2 else "RTX 3090", region=region, link=link)
+        for region, link in (("eu", HOME), ("us", far))
+        for at in range(5)
+    )
+    with compiled.as_it_stands():
+        near, alike = grids.grids(BIG, crew, 2)
+    assert [{each.region for each in way} for way in near] in ([{"eu"}, {"us"}], [{"us"}, {"eu"}])
+    makes = [sorted(each.card.name for each in way) for way in alike]
+    assert abs(makes[0].count("GeForce RTX 4090") - makes[1].count("GeForce RTX 4090")) <= 1
+
+
+# Several pipelines
+
+
+def test_several_pipelines_share_a_step_and_agree_stage_by_stage() -> None:
+    crew = hosts(10, "RTX A6000")
+    one = option(pipelines.pipeline(BIG, crew[:5], USUAL))
+    two = option(pipelines.pipelines(BIG, crew, USUAL))
+    assert (one.ways, one.sync, two.ways, two.kind) == (1, None, 2, Kind.PIPELINES)
+    assert two.sync is not None
+    assert two.sync.steps > 1
+    assert one.steps == two.steps  # a step takes the same sequences, half of them in each
+    assert two.step < one.step
+    assert two.up > 0
+
+
+def test_a_round_waits_for_the_stage_whose_changes_are_most_for_its_lines() -> None:
+    """Each stage's exchange is what the shelf says of its own tensors over its own lines."""
+    crew = (*hosts(6, "RTX A6000", link=LAN), *(host(f"s{at}", "RTX A6000", link=HOME) for at in range(6)))
+    found = option(pipelines.pipelines(BIG, crew, USUAL))
+    assert found.sync is not None
+    stages = len(found.hosts) // found.ways
+    counts = tuple(map(int, found.how.split()[3].rstrip(",").split("/")))
+    laid = agreement.parts(BIG.layout, counts)
+    members = [found.hosts[at::stages] for at in range(stages)]
+    each = [
+        estimate(
+            Setting(layout, agreement.slowest_line(hosts), found.ways, Seconds(1.0)), found.sync
+        ).exchange
+        for layout, hosts in zip(laid, members, strict=True)
+    ]
+    said = next(fact for fact in found.facts if fact.name == "stages")
+    assert f"stage {each.index(max(each)) + 1} is the last" in said.formula
+
+
+def test_the_parts_of_a_model_are_all_of_it_once() -> None:
+    counts = (10, 2, 20)
+    found = agreement.parts(BIG.layout, counts)
+    names = [tensor.name for part in found for tensor in part.tensors]
+    assert sorted(names) == [tensor.name for tensor in BIG.layout.tensors]
+    assert "embed.weight" in [tensor.name for tensor in found[0].tensors]
+    assert "norm.weight" in [tensor.name for tensor in found[-1].tensors]
+    for part, blocks in zip(found, (range(10), range(10, 12), range(12, 32)), strict=True):
+        held = {int(each.name.split(".")[1]) for each in part.tensors if each.name.startswith("blocks.")}
+        assert held == set(blocks)
+
+
+def test_of_a_layout_with_more_ways_the_pipeline_that_fails_is_what_rolls_back() -> None:
+    """One pipeline of ten stops ten times as often as a host; of two of five each half of the work goes on."""
+    crew = hosts(10, "RTX A6000", churn=Seconds(7200.0))
+    two = option(pipelines.pipelines(LONG, crew, USUAL))
+    one = option(pipelines.pipeline(LONG, crew, USUAL))
+    assert one.efficiency < two.efficiency < 1
+    assert next(fact for fact in two.facts if fact.name == "checkpoint interval").formula
+    restless = option(pipelines.pipelines(LONG, hosts(10, "RTX A6000", churn=Seconds(3600.0)), USUAL))
+    assert restless.efficiency < two.efficiency
+
+
+def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:
+    few = pipelines.pipelines(BIG, hosts(5), USUAL)  # 5 is no product of two pipelines of two
+    assert isinstance(few, Blocked)
+    assert few.constraint == "hosts"
+    small = pipelines.pipelines(BIG, hosts(8, "RTX 3060 12GB"), USUAL)
+    assert isinstance(small, Blocked)
+    assert small.constraint == "memory"
+    assert "each of 2 pipelines of 4 hosts has room for" in small.cause
+    assert small.help.endswith("in each")
+
+
+def test_who_is_given_no_layer_is_left_out() -> None:
+    """A card that takes longer for one layer than the others for all of theirs."""
+    crew = (*hosts(3, "H100 SXM", link=LAN), host("slow", "GTX 1650", link=LAN))
+    found = option(pipelines.pipeline(BIG, crew, USUAL))
+    assert "slow" not in [each.name for each in found.hosts]
+    assert "0" not in found.how.split()[1].split("/")
+
+
+def test_a_fleet_of_strangers_is_best_used_as_several_pipelines() -> None:
+    found = search(LONG, hosts(16, "RTX 4090", link=Link(1e8, 1e8, Seconds(0.03))))
+    assert found.best[0].kind is Kind.PIPELINES
+    assert found.today is None
+
+
+# Places of the winner
+
+
+def test_swaps_are_kept_only_where_they_gain() -> None:
+    links = (HOME, LAN, Link(5e6, 5e6, Seconds(0.2)), Link(1e8, 1e8, Seconds(0.05)))
+    crew = tuple(
+        host(f"h{at}", "RTX 4090" if at % 2 else "RTX 3090", link=links[at % 4], price=Credits(at))
+        for at in range(8)
+    )
+    with compiled.as_it_stands():
+        found = option(pipelines.pipeline(BIG, crew, USUAL))
+        better = pipelines.improved(BIG, found, USUAL)
+    assert better.seconds <= found.seconds
+    assert {each.name for each in better.hosts} <= {each.name for each in crew}
+
+
+def test_a_bad_grid_is_mended_by_swaps() -> None:
+    """The weak line in the middle of both pipelines: any swap to an end gains."""
+    weak = Link(2e6, 2e6, Seconds(0.01))
+    ways = tuple(
+        tuple(host(f"p{way}s{at}", link=weak if at == 1 else LAN) for at in range(4)) for way in range(2)
+    )
+    with compiled.as_it_stands():
+        found = grids.swapped(BIG, ways, 8, 30, 36_000.0)
+    assert {each.name for way in found for each in way} == {each.name for way in ways for each in way}
+    inner = [each.link for way in found for each in way[1:-1]]
+    assert inner.count(weak) < 2
