@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from farflung.app.cli import findings_shown
-from farflung.app.cli.advising import long
+from farflung.app.cli.advice_shown import long
 from farflung.core.ids import PeerId
 from farflung.core.money import format_credits
 from farflung.core.units import format_count
