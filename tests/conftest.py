@@ -1,7 +1,9 @@
 """What all tests start from."""
 
 import hashlib
+import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,11 @@ SOURCES = Path(kernels.__file__).parents[1]
 # Ctrl-C does would wait for ever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each process of a suite would compile the sources that it imports, and pytest's every one of the test modules (12 s of
+# a processor), where the environment forbids to keep what was compiled.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No test is timed: on a busy machine an example takes as long as it takes.
 settings.register_profile("untimed", deadline=None)
