@@ -14,7 +14,7 @@ from app_trees import Farflung, kill_at_each, outcome
 from farflung.app import export
 from farflung.watch.io import eventlog
 
-pytestmark = [pytest.mark.tree, pytest.mark.xdist_group("tree")]
+pytestmark = pytest.mark.tree
 
 SOURCES = Path(__file__).parents[2] / "src" / "farflung"
 TINY = ("--preset", "tiny")
@@ -66,6 +66,7 @@ def labels(source: str) -> set[str]:
     return {text for text in given if isinstance(text, str) and LABEL.fullmatch(text)}
 
 
+@pytest.mark.xdist_group("tree")  # whose run it looks at
 def test_a_run_passes_a_failpoint_of_every_label_in_the_source(tiny: Any) -> None:
     points = passed(tiny[0].runs.parent / "failpoints")
     named = {export.LABEL, eventlog.LABEL}
