@@ -24,7 +24,7 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
+	$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
 
 # Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times; the
 # committee's longest; disputes whose players die, or say nothing.
