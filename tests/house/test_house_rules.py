@@ -219,6 +219,19 @@ def test_every_code_is_documented_and_every_documented_code_exists() -> None:
     assert listed - known == set(), "listed in docs/errors.md but made nowhere"
 
 
+def test_who_runs_tests_by_their_marks_finds_the_files_by_what_is_written_in_them() -> None:
+    """.ci/run reads only test files that name one of its marks: no helper may hold one for them."""
+    (asked,) = re.findall(r"'(mark.*?)' tests", (ROOT / ".ci" / "run").read_text())
+    for mark in ("slow", "extra", "browser", "netns"):
+        assert re.search(asked, f"@pytest.mark.{mark}"), mark
+    elsewhere = [
+        path.name
+        for path in (ROOT / "tests").rglob("*.py")
+        if not path.name.startswith("test_") and re.search(asked, path.read_text())
+    ]
+    assert elsewhere == []
+
+
 def test_test_files_have_unique_names() -> None:
     seen: dict[str, list[Path]] = defaultdict(list)
     for path in (ROOT / "tests").rglob("test_*.py"):
