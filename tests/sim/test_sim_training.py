@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Iterator
@@ -13,7 +14,11 @@ from sim_training import Training, job
 
 from farflung.compress import kernels
 
-METHODS = ("sparse_loco", "muloco")
+# A method's tests stay together: its undisturbed run is trained once for all of them.
+METHODS = [
+    pytest.param(method, marks=pytest.mark.xdist_group(f"{method} trained"))
+    for method in ("sparse_loco", "muloco")
+]
 EVERYBODY = range(4)
 
 
@@ -26,12 +31,21 @@ def twins() -> Iterator[None]:
     kernels.use("auto", cache)
 
 
-def trained(method: str, weights: tuple[int, ...] = (1, 1, 1, 1), **flags: str) -> Training:
-    training = Training(job(method, **flags))
+@functools.cache
+def trained(method: str, weights: tuple[int, ...] = (1, 1, 1, 1)) -> Training:
+    """A whole run of four, to be looked at and not to be trained further."""
+    training = Training(job(method))
     peers = training.peers(weights)
     for _ in range(training.spec.rounds):
         training.round(peers)
     return training
+
+
+@functools.cache
+def alone(method: str) -> tuple[np.ndarray, ...]:
+    """The weights of each of four who train by themselves."""
+    single = Training(job(method))
+    return tuple(single.alone(peer) for peer in single.peers((1, 1, 1, 1)))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -40,15 +54,14 @@ def test_peers_with_different_data_make_a_model_that_is_better_on_all_of_it_than
 ) -> None:
     training = trained(method)
     together = training.loss(training.state.params, EVERYBODY)
-    single = Training(training.spec)
-    alone = [single.alone(peer) for peer in single.peers((1, 1, 1, 1))]
-    on_union = [single.loss(params, EVERYBODY) for params in alone]
-    on_own = [single.loss(params, [i]) for i, params in enumerate(alone)]
+    on_union = [training.loss(params, EVERYBODY) for params in alone(method)]
+    on_own = [training.loss(params, [i]) for i, params in enumerate(alone(method))]
     print(method, together, on_union, on_own)
     assert together < min(on_union) - 0.3
     assert all(own < whole - 0.5 for own, whole in zip(on_own, on_union, strict=True))  # the data do differ
 
 
+@pytest.mark.xdist_group("muloco trained")
 def test_a_peer_with_more_weight_has_more_say() -> None:
     equal, heavy = trained("muloco"), trained("muloco", (6, 1, 1, 1))
     assert heavy.loss(heavy.state.params, [0]) < equal.loss(equal.state.params, [0]) - 0.1
@@ -94,8 +107,7 @@ def test_a_run_goes_on_while_peers_leave_and_join(method: str) -> None:
     ended, steady = (t.loss(t.state.params, EVERYBODY) for t in (training, whole))
     print(method, start, steady, ended)
     assert ended < steady + 0.5 * (start - steady)
-    single = Training(training.spec)
-    assert ended < min(single.loss(single.alone(p), EVERYBODY) for p in single.peers((1, 1, 1, 1)))
+    assert ended < min(training.loss(params, EVERYBODY) for params in alone(method))
 
 
 @pytest.mark.parametrize("method", METHODS)
