@@ -268,6 +268,29 @@ def test_all_cards_or_one_with_what_it_is_worth() -> None:
     assert json.loads(cards("rtx 4090", "--json"))["memory_bytes"] == 24 * 10**9
 
 
+def test_a_measured_card_stands_before_the_table_and_is_judged_by_what_was_measured(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'card = "RTX 3090"\nfp16_tflops = 61.5\nwatts = 280\n', encoding="utf-8"
+    )
+    rows = cards(str(tmp_path / "mine.toml")).splitlines()
+    assert "  FP16      61.5 TFLOP/s, whole (measured)" in rows
+    assert "  power     280 W (measured)" in rows
+    assert rows[-1].split()[3] == "61.5"  # not 71.2, which the data sheet says of bfloat16
+
+
+def test_a_name_without_quotes_is_told_to_want_them() -> None:
+    error = refused("--cards", "RTX", "4090")
+    assert error.code == "FF-APP-438"
+    assert error.hint == 'farflung plan --cards "RTX 4090"'
+
+
+def test_a_name_that_is_like_none_says_so() -> None:
+    error = refused("--cards", "zzzzzz")
+    assert error.code == "FF-PLAN-031"
+    assert "none of 169 cards" in error.cause
+    assert error.hint.endswith("farflung plan --cards")
+
+
 def test_a_card_that_there_is_not_is_refused_with_the_nearest() -> None:
     error = refused("--cards", "RTX 4900")
     assert error.code == "FF-PLAN-031"

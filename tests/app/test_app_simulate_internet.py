@@ -14,7 +14,8 @@ from farflung.app.cli import simulating
 from farflung.app.cli.main import main
 from farflung.app.simulate import internet, scenario
 from farflung.app.simulate.scenario import KEYS, Scenario
-from farflung.app.view import simulated
+from farflung.app.view import forecasts, simulated
+from farflung.core import units
 from farflung.core.errors import RunError, UsageError
 from farflung.plan.parallel import failures
 from farflung.plan.sim.draws import ODDS
@@ -190,11 +191,46 @@ def test_money_that_went_astray_would_be_told() -> None:
     assert "3 MICRO-CREDITS TOO MANY" in " ".join(" ".join(simulating.lines(asked, 1, wrong)).split())
 
 
-def test_a_scenario_that_is_no_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scenario_that_is_no_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "net.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(SystemExit) as left:
-        main(["simulate", str(tmp_path / "none.toml")])
+        main(["simulate", str(tmp_path / "net.toml")])
     assert left.value.code == 2
     assert "error[FF-APP-433]" in capsys.readouterr().err
+
+
+def test_a_scenario_may_begin_with_a_byte_order_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.toml").write_text("[network]\nnodes = 210\n", encoding="utf-8-sig")
+    main(["simulate", str(tmp_path / "net.toml"), "--set", "network.days=1"])
+    assert "210 nodes, 1 days" in capsys.readouterr().out
+
+
+def test_a_page_that_cannot_be_written_is_told_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(internet, "simulate", lambda *_: pytest.fail("it was played"))
+    for place in (tmp_path / "missing" / "sim.html", Path("/dev/null"), tmp_path / ("x" * 300)):
+        with pytest.raises(SystemExit) as left:
+            main(["simulate", *arguments(), "--html", str(place)])
+        assert left.value.code == 1
+        assert "error[FF-APP-434]" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_in_which_nobody_is_hired_says_why_and_what_helps() -> None:
+    asked = made(network__nodes=20, market__members=16)
+    said = " ".join(" ".join(simulating.lines(asked, 1, internet.simulate(asked, 1))).split())
+    assert "no class of speed has 16 nodes for one job" in said
+    assert "fewer market.members" in said
+    assert "clears at" not in said
+
+
+def test_a_bound_is_told_in_whole_digits() -> None:
+    with pytest.raises(UsageError) as raised:
+        scenario.read(None, "", {"network.nodes": "0"})
+    assert "from 1 to 1,048,576" in raised.value.cause
 
 
 # The page
@@ -214,6 +250,29 @@ def test_the_page_has_all_charts_and_asks_for_nothing(page: str) -> None:
     assert not re.search(r"""(?:src|href)\s*=\s*["'](?!#|data:)""", page)
     assert not re.search(r"url\((?!#)", page)
     assert not re.search(r"(?<!\{)\{\{|Undefined|nan", page)
+
+
+def test_every_chart_has_a_table_of_its_numbers(page: str) -> None:
+    asked = made()
+    outcome = internet.simulate(asked, 1)
+    for label in (
+        "Loss over churn",
+        "Day by day",
+        "What relays carry",
+        "Checkpoints over the size of a group",
+    ):
+        assert f'aria-label="{label}"' in page
+    for share in forecasts.accepted(outcome):
+        assert f'<td class="n">{units.format_share(share)}</td>' in page
+    for name, given, rate in forecasts.carried(outcome):
+        row = f'{name.capitalize()}</th><td class="n">{units.format_bytes(given)}</td>'
+        assert f'{row}<td class="n">{units.format_rate(rate)}</td>' in page
+
+
+def test_networks_that_are_played_for_the_page_are_told_as_they_begin() -> None:
+    asked, begun = made(), []
+    internet.tell(asked, 1, internet.simulate(asked, 1), begun.append)
+    assert begun == list(internet.CHURNS)
 
 
 def test_the_same_scenario_gives_the_same_page(page: str) -> None:

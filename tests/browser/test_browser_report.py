@@ -1,4 +1,6 @@
-"""The report page in a browser: nothing leaves, nothing overflows, it can be read in light, dark and print."""
+"""The report page, and that of a simulated network, in a browser: nothing leaves, nothing overflows, it can be read
+in light, dark and print.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,14 @@ import app_told
 import pytest
 from app_told import STORIES
 
-from farflung.app.view import report
+from farflung.app.simulate import internet, scenario
+from farflung.app.view import report, simulated
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 WIDTHS = (360, 768, 1600)
+SIMULATED = "simulated"
+PAGES = (*STORIES, SIMULATED)
 Open = Callable[..., Any]
 
 # Text whose contrast with what is behind it is below AA: 4.5 to 1, or 3 to 1 where letters are large.
@@ -75,7 +80,11 @@ PALE = """
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     base = tmp_path_factory.mktemp("runs")
-    return {name: report.write(app_told.folder(base / name, list(told()))) for name, told in STORIES.items()}
+    found = {name: report.write(app_told.folder(base / name, list(told()))) for name, told in STORIES.items()}
+    asked = scenario.read(None, "", {"network.nodes": "300", "network.days": "3", "market.members": "4"})
+    found[SIMULATED] = base / "simulated.html"
+    simulated.write(internet.tell(asked, 1, internet.simulate(asked, 1)), found[SIMULATED])
+    return found
 
 
 @pytest.fixture
@@ -101,7 +110,7 @@ def opened(chromium: Any, pages: dict[str, Path]) -> Iterator[Open]:
     assert said == []
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", PAGES)
 def test_nothing_overflows_sideways(opened: Open, name: str) -> None:
     page = opened(name)
     page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
@@ -117,7 +126,7 @@ def test_nothing_overflows_sideways(opened: Open, name: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["whole", "failed", "honest", "begun"])
+@pytest.mark.parametrize("name", ["whole", "failed", "honest", "begun", SIMULATED])
 def test_all_text_can_be_told_from_what_is_behind_it(opened: Open, name: str, scheme: str) -> None:
     page = opened(name, scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((d) => d.open = true)")
@@ -185,9 +194,10 @@ def test_each_width_has_its_own_drawing_of_every_chart(opened: Open) -> None:
             assert box["height"] > 80
 
 
-def test_letters_of_charts_are_large_enough_to_read(opened: Open) -> None:
+@pytest.mark.parametrize("name", ["whole", SIMULATED])
+def test_letters_of_charts_are_large_enough_to_read(opened: Open, name: str) -> None:
     for width in WIDTHS:
-        page = opened("whole", width)
+        page = opened(name, width)
         small = page.evaluate(
             """() => [...document.querySelectorAll('svg text')].filter((t) => t.checkVisibility())
             .map((t) => [t.textContent, parseFloat(getComputedStyle(t).fontSize) * t.getScreenCTM().a])
@@ -219,7 +229,7 @@ def test_print_shows_every_table_and_every_axis_and_cuts_no_chart(opened: Open, 
     assert 3 <= made.count(b"/Type /Page\n") + made.count(b"/Type /Page ") <= 20
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("name", PAGES)
 def test_a_picture_of_every_state_is_kept(opened: Open, screenshots: Path, name: str) -> None:
     for width, scheme in ((1600, "light"), (1600, "dark"), (360, "light")):
         if name != "whole" and (width, scheme) != (1600, "light"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -53,6 +54,8 @@ def test_quantities_print_with_three_digits_and_a_unit() -> None:
     assert units.format_count(868_000) == "868 k"
     assert units.format_count(12) == "12"
     assert units.format_rate(14_200_000) == "14.2 Mbit/s"
+    assert units.format_share(Fraction(1, 8)) == "12.5 %"
+    assert units.format_share(1) == "100 %"
     assert units.format_seconds(0.31) == "0.31 s"
     assert units.format_seconds(52) == "52 s"
     assert units.format_seconds(130) == "2 min 10 s"

@@ -57,6 +57,9 @@ SEGMENTS: Final = 64  # of a round
 SIMULATED_NODES: Final = 1 << 20
 SIMULATED_ROUNDS: Final = 1 << 24  # of a node: 28 bits count its draws
 SIMULATED_TABLE_BYTES: Final = 1 << 28  # rounds by relays
+SIMULATED_DAY: Final = (
+    1 << 29
+)  # rounds, comings and goings of all nodes: no loop hears Ctrl-C before a day is over
 
 # Canonical graphs
 GRAPH_BYTES: Final = 16 * MIB
@@ -261,6 +264,7 @@ OFFER_NAME_CHARACTERS: Final = 96
 CARD_NAME_CHARACTERS: Final = 96  # of a name that is looked for
 CARD_TABLE_CHARACTERS: Final = MIB  # of the table: 169 rows are 40 kB
 CARD_PROFILE_CHARACTERS: Final = 16 * KIB  # of what a user measured
+CARD_TEXT_CHARACTERS: Final = 256  # of one line there
 SITES: Final = 1 << 16  # over which one plan shares out work
 CARDS_OF_SITE: Final = 1 << 16
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import NewType, SupportsFloat
 
 Bytes = NewType("Bytes", int)
 Seconds = NewType("Seconds", float)
@@ -44,6 +44,11 @@ def format_rate(value: float) -> str:
 def format_short(value: float) -> str:
     """As `format_seconds`, but three digits of what is below a tenth of a second: `4.11 ms`, `0.05 ms`."""
     return f"{1e3 * value:.3g} ms" if 0 < value < 0.1 else format_seconds(value)
+
+
+def format_share(value: SupportsFloat) -> str:
+    """A share of 1 in per cent, three digits: `12.5 %`."""
+    return f"{float(f'{100 * float(value):.3g}'):g} %"
 
 
 def format_seconds(value: float) -> str:

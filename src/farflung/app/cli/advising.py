@@ -20,6 +20,7 @@ from farflung.plan.advice.options import Option, memory_of
 from farflung.plan.advice.search import Advice, Goal
 from farflung.plan.advice.work import Work, work
 from farflung.plan.cards import text
+from farflung.plan.cards.card import Card, with_profile
 from farflung.plan.cards.value import value
 from farflung.plan.io import cards
 
@@ -152,10 +153,27 @@ def _option(option: Option) -> dict[str, Any]:
     }
 
 
+def refuse_two_names(name: str, job: Path | None) -> None:
+    """Raises UsageError FF-APP-438 where a card's name was written without quotes: what follows it looks like a job."""
+    if job is not None:
+        raise UsageError(
+            "FF-APP-438",
+            f"--cards takes one name and no job, and here are {name!r} and {str(job)!r}",
+            cause="a name of several words stands in quotes",
+            hint=f'farflung plan --cards "{name} {job}"',
+        )
+
+
 def cards_of(name: str, *, as_json: bool) -> list[str]:
-    """The table of cards, or one card with its worth beside an A100. Raises UsageError FF-PLAN-031 and -032."""
+    """The table of cards, or one card with its worth beside an A100; `name`: a card's, or a TOML file of what was
+    measured on one. Raises UsageError FF-PLAN-031 and -032, of a file FF-PLAN-033 and -038.
+    """
     table = cards.read()
-    found = (table.find(name),) if name else table.cards
+    if name.endswith(".toml"):
+        measured = cards.read_profile(Path(name))
+        found: tuple[Card, ...] = (with_profile(table.find(measured.card, measured.memory_bytes), measured),)
+    else:
+        found = (table.find(name),) if name else table.cards
     if as_json:
         return [msgspec.json.encode(msgspec.structs.asdict(card), enc_hook=sorted).decode() for card in found]
     if not name:

@@ -158,7 +158,11 @@ def resume(name: str | None, as_json: bool) -> None:
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
 @click.option("--article", is_flag=True, help="The source article's figures of traffic, beside right ones.")
 @click.option(
-    "--cards", is_flag=False, flag_value="", metavar="[NAME]", help="What a card is worth; alone: all."
+    "--cards",
+    is_flag=False,
+    flag_value="",
+    metavar="[NAME]",
+    help="What a card, or your FILE.toml, is worth; alone: all.",
 )
 @_JSON
 def plan(
@@ -181,6 +185,7 @@ def plan(
 ) -> None:
     """Say what a job takes before anything is spent: bytes, memory, time, price."""
     if cards is not None:
+        advising.refuse_two_names(cards, job)
         sys.stdout.write("\n".join(advising.cards_of(cards, as_json=as_json)) + "\n")
         return
     if article:

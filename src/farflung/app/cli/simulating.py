@@ -13,12 +13,14 @@ import msgspec
 
 from farflung.app.cli.completing import job_files
 from farflung.app.cli.naming import flags_of
+from farflung.app.handed import read_file
 from farflung.app.simulate import internet
 from farflung.app.simulate import scenario as scenarios
 from farflung.app.simulate.scenario import Scenario
+from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
-from farflung.core.units import format_bytes, format_rate, format_seconds
+from farflung.core.units import format_bytes, format_rate, format_seconds, format_share
 from farflung.plan.sim import rules as kinds
 from farflung.plan.sim.draws import WORD
 from farflung.plan.sim.outcome import Outcome
@@ -51,11 +53,13 @@ def simulate(
     """
     text, name = (None, "") if file is None else (_text(file), file.name)
     scenario = scenarios.read(text, name, flags_of(settings))
-    outcome = internet.simulate(scenario, seed, _progress(scenario))
     if html is not None:
         from farflung.app.view import simulated
 
-        simulated.write(internet.tell(scenario, seed, outcome), html)
+        simulated.check(html)
+    outcome = internet.simulate(scenario, seed, _progress(scenario))
+    if html is not None:
+        simulated.write(internet.tell(scenario, seed, outcome, _beside()), html)
     told = (
         [msgspec.json.encode(facts(scenario, seed, outcome)).decode()]
         if as_json
@@ -65,16 +69,16 @@ def simulate(
 
 
 def _text(file: Path) -> str:
-    """A scenario file. Raises UsageError FF-APP-433."""
+    """A scenario file. Raises RunError FF-APP-161 (not readable, or too large), UsageError FF-APP-433 (no text)."""
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_file(file, limits.SPEC_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
         raise UsageError(
             "FF-APP-433",
-            f"the scenario {file.name} cannot be read",
-            cause=str(getattr(error, "strerror", None) or error),
-            hint="farflung simulate --help, and docs/plan/simulate.md for its keys",
-        ) from error
+            f"the scenario {file.name} is no text",
+            cause="scenarios are TOML, in UTF-8",
+            hint="docs/plan/simulate.md shows the keys of a scenario",
+        ) from None
 
 
 def _progress(scenario: Scenario) -> Callable[[int], None]:
@@ -89,9 +93,14 @@ def _progress(scenario: Scenario) -> Callable[[int], None]:
     return tell if sys.stderr.isatty() else lambda day: None
 
 
-def percent(share: float) -> str:
-    """Three digits: `12.5 %`."""
-    return f"{float(f'{100 * share:.3g}'):g} %"
+def _beside() -> Callable[[float], None]:
+    """A line for each network that is played beside the scenario for its page, where somebody looks."""
+
+    def tell(hours: float) -> None:
+        sys.stderr.write(f"for the page: nodes that stay {hours:g} hours\n")
+        sys.stderr.flush()
+
+    return tell if sys.stderr.isatty() else lambda hours: None
 
 
 def credits(micro: int) -> str:
@@ -118,11 +127,21 @@ def _network(scenario: Scenario, seed: int, outcome: Outcome) -> list[tuple[str,
     return [
         ("Network", f"{nodes:,} nodes, {len(outcome.periods)} days, {rounds:,} rounds of"
          f" {format_seconds(outcome.rules.length / 1000)}; seed {seed}"),
-        ("Churn", f"{percent(outcome.availability)} of all node time is up"
+        ("Churn", f"{format_share(outcome.availability)} of all node time is up"
          + (f"; somewhere a node goes away every {format_seconds(mean)}" if mean else "; nobody goes away")),
-        ("Market", f"{first.hired:,} of {nodes:,} hired on the first day: {nodes:,} -> {left}; the middle class clears"
-         f" at {format_credits(1000 * first.middle)} credits a nominal round"),
+        ("Market", f"{first.hired:,} of {nodes:,} hired on the first day: {nodes:,} -> {left}; {_cleared(outcome)}"),
     ]  # fmt: skip
+
+
+def _cleared(outcome: Outcome) -> str:
+    """The price of the first day; or why there is none, and what would help."""
+    rules, first = outcome.rules, outcome.periods[0]
+    if first.hired:
+        return f"the middle class clears at {format_credits(1000 * first.middle)} credits a nominal round"
+    return (
+        f"no class of speed has {rules.members} nodes for one job that are wanted and paid for, and one more whose ask"
+        " is the price: try more network.nodes, fewer market.members, or a larger market.budget"
+    )
 
 
 def _work(scenario: Scenario, outcome: Outcome) -> list[tuple[str, str]]:
@@ -130,9 +149,10 @@ def _work(scenario: Scenario, outcome: Outcome) -> list[tuple[str, str]]:
     carried = int(outcome.relayed.sum())
     busiest = int(outcome.relayed.max()) * 8 / max(1e-3, outcome.rules.exchange / 1000)
     return [
-        ("Work", f"{percent(outcome.goodput)} of the rounds of hired nodes are accepted; away"
-         f" {percent(losses['away'])}, left in the round {percent(losses['left'])}, late {percent(losses['late'])}"),
-        ("Used", f"hired nodes train what counts in {percent(outcome.utilisation)} of their time"),
+        ("Work", f"{format_share(outcome.goodput)} of the rounds of hired nodes are accepted; away"
+         f" {format_share(losses['away'])}, left in the round {format_share(losses['left'])}, late"
+         f" {format_share(losses['late'])}"),
+        ("Used", f"hired nodes train what counts in {format_share(outcome.utilisation)} of their time"),
         ("Audits", f"{outcome.of(kinds.AUDITED):,} of {outcome.of(kinds.ACCEPTED):,} contributions;"
          f" {outcome.of(kinds.CAUGHT):,} cheaters are caught, and {outcome.of(kinds.CHEATED):,} false contributions of"
          " theirs and others pass"),

@@ -18,6 +18,7 @@ from farflung.app.simulate import audits as simulated
 from farflung.app.weighing import Asked, Checking, Weighed, weigh
 from farflung.core.errors import UsageError
 from farflung.core.money import format_credits
+from farflung.core.units import format_share
 from farflung.job.spec import JobSpec
 from farflung.verify.economics import Margin, griefing
 
@@ -115,11 +116,6 @@ def audit_plan(
     sys.stdout.write("\n".join(text) + "\n")
 
 
-def percent(share: Fraction | float) -> str:
-    """Three digits: `12.5 %`."""
-    return f"{float(f'{100 * float(share):.3g}'):g} %"
-
-
 def _say(stage: str, text: str) -> list[str]:
     rows = wrap(text, COLUMNS - STAGE)
     return [f"{'' if number else stage:<{STAGE}}{row}" for number, row in enumerate(rows)]
@@ -133,13 +129,13 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
         ("Job", f"{spec.name}: {spec.rounds} rounds; a provider's round is paid {_credits(money.pay)}"),
         (
             "Audits",
-            f"1 of {draw.segments} segments of {percent(draw.rate)} of contributions; the first"
+            f"1 of {draw.segments} segments of {format_share(draw.rate)} of contributions; the first"
             f" {spec.audit.probation} of each provider always. To take a stake, {who}",
         ),
         (
             "Stake",
             f"{_credits(money.stake)}, the pay of {float(asked.stake):g} rounds. Found false: all of it is"
-            f" lost. Nothing shown: {percent(asked.silence)} of it",
+            f" lost. Nothing shown: {format_share(asked.silence)} of it",
         ),
         ("A lie", _margin(found.lie, draw.segments)),
         ("Silence", _margin(found.silence, draw.segments)),
@@ -148,8 +144,8 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
         ("Bounded", _bounded(found)),
         (
             "Overhead",
-            f"verifiers repeat {percent(found.overhead)} of the training, {percent(found.overhead_of_run)} of this"
-            " run with its first rounds",
+            f"verifiers repeat {format_share(found.overhead)} of the training, {format_share(found.overhead_of_run)}"
+            " of this run with its first rounds",
         ),
         ("To catch", _catch(found)),
         ("Canaries", _canaries(found.checking)),
@@ -161,8 +157,8 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
         ("Griefing", _griefing(found)),
         (
             "Assumed",
-            f"honest work costs {percent(asked.cost)} of its pay; {percent(asked.absent)} of verifiers are lazy or the"
-            " cheater's friends; a round's pay and the stake are all that is at risk",
+            f"honest work costs {format_share(asked.cost)} of its pay; {format_share(asked.absent)} of verifiers are"
+            " lazy or the cheater's friends; a round's pay and the stake are all that is at risk",
         ),
     ]
 
@@ -170,7 +166,7 @@ def _lines(spec: JobSpec, found: Weighed) -> list[tuple[str, str]]:
 def _canaries(checking: Checking) -> str:
     """Whether checking is stable; if not, from which share on it is."""
     said = (
-        f"{percent(checking.canaries)} of audits begin with a false end that is known to be one"
+        f"{format_share(checking.canaries)} of audits begin with a false end that is known to be one"
         if checking.canaries
         else "none, so no verifier's stake pays for a guess"
     )
@@ -237,9 +233,9 @@ def _rounds(found: Weighed, stake: int) -> str:
 
 def _bounded(found: Weighed) -> str:
     if found.bound_stake is None:
-        return f"within {percent(found.asked.bound)} of verifiers' work no stake is enough"
+        return f"within {format_share(found.asked.bound)} of verifiers' work no stake is enough"
     return (
-        f"within {percent(found.asked.bound)} of verifiers' work: audit.rate = {found.bound_rate:g} and a stake of"
+        f"within {format_share(found.asked.bound)} of verifiers' work: audit.rate = {found.bound_rate:g} and a stake of"
         f" {_credits(found.bound_stake)} ({_rounds(found, found.bound_stake)})"
     )
 

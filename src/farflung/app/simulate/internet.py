@@ -155,16 +155,23 @@ def simulate(scenario: Scenario, seed: int, on_day: Callable[[int], None] = lamb
     return play(rules_of(scenario, seed), on_day)
 
 
-def tell(scenario: Scenario, seed: int, outcome: Outcome) -> Told:
-    """The outcome with what is played and computed beside it for the report."""
-    return Told(scenario, seed, outcome, churned(scenario, seed), checkpoints(scenario))
+def tell(
+    scenario: Scenario, seed: int, outcome: Outcome, on_network: Callable[[float], None] = lambda hours: None
+) -> Told:
+    """The outcome with what is played and computed beside it for the report; `on_network`: as of `churned`."""
+    return Told(scenario, seed, outcome, churned(scenario, seed, on_network), checkpoints(scenario))
 
 
-def churned(scenario: Scenario, seed: int) -> tuple[Churned, ...]:
-    """Smaller networks, alike but for how long nodes stay; their share of time up stays what it is."""
+def churned(
+    scenario: Scenario, seed: int, on_network: Callable[[float], None] = lambda hours: None
+) -> tuple[Churned, ...]:
+    """Smaller networks, alike but for how long nodes stay; their share of time up stays what it is. `on_network` is
+    called with the hours of each that begins.
+    """
     found = []
     ratio = scenario["churn.down_hours"] / scenario["churn.up_hours"]
     for hours in CHURNS:
+        on_network(hours)
         fewer = scenarios.with_values(
             scenario,
             network__nodes=min(FEW, scenario["network.nodes"]),

@@ -122,7 +122,9 @@ def _known(said: _Said) -> str:
         "FF-APP-430",
         f"a scenario has no key {said.key[:60]!r}",
         cause=said.origin,
-        hint=f"did you mean {guess}?" if guess else "keys are " + ", ".join(KEYS),
+        hint=f"did you mean {guess}?"
+        if guess
+        else "all keys are under `scenario` in what `farflung simulate --json` prints",
     )
 
 
@@ -134,7 +136,7 @@ def _typed(said: _Said) -> float | int:
     except (msgspec.ValidationError, OverflowError):
         raise _wrong(said, f"it must be {expected(kind)}") from None
     if not key.low <= value <= key.high:
-        raise _wrong(said, f"it must lie from {key.low:g} to {key.high:g}")
+        raise _wrong(said, f"it must lie from {key.low:,.10g} to {key.high:,.10g}")
     return value
 
 
@@ -171,6 +173,12 @@ def check(scenario: Scenario) -> None:
         raise _together(
             f"{rows} rounds, {limits.SIMULATED_ROUNDS} at most",
             "lengthen round.train_seconds, or fewer network.days",
+        )
+    daily = nodes * (rounds + 48 / (scenario["churn.up_hours"] + scenario["churn.down_hours"]))
+    if daily > limits.SIMULATED_DAY:
+        raise _together(
+            f"{daily:.3g} rounds, comings and goings of nodes in a day, {limits.SIMULATED_DAY:.3g} at most",
+            "fewer network.nodes, a longer round.train_seconds or churn.up_hours",
         )
     if table > limits.SIMULATED_TABLE_BYTES:
         raise _together(

@@ -40,18 +40,33 @@ def churn(rows: Sequence[Churned], here: float, description: str) -> Chart:
     return draw("churn", "What churn costs", description, 340, paint)
 
 
-def days(outcome: Outcome, description: str) -> Chart:
-    """Per cent of hired nodes' rounds that are accepted, day by day."""
+def accepted(outcome: Outcome) -> list[float]:
+    """Share of hired nodes' rounds that are accepted, day by day."""
     rounds = outcome.rules.rounds
     sums = outcome.tally[:, ACCEPTED].reshape(-1, rounds).sum(axis=1)
     hired = [period.hired * rounds for period in outcome.periods]
-    shares = [100 * int(some) / (of or 1) for some, of in zip(sums, hired, strict=True)]
+    return [int(some) / (of or 1) for some, of in zip(sums, hired, strict=True)]
+
+
+def carried(outcome: Outcome) -> list[tuple[str, int, float]]:
+    """Each relay's name, the bytes that it gave on, the bit/s that its fullest exchange needs; the busiest first."""
+    sums = [int(each) for each in outcome.relayed.sum(axis=0)]
+    peaks = [int(each) for each in outcome.relayed.max(axis=0)]
+    window = max(1, outcome.rules.exchange) / 1000
+    order = sorted(range(len(sums)), key=lambda at: (-sums[at], at))
+    return [(f"relay {at + 1}", sums[at], 8 * peaks[at] / window) for at in order]
+
+
+def days(outcome: Outcome, description: str) -> Chart:
+    """`accepted` in per cent."""
+    shares = [100 * share for share in accepted(outcome)]
 
     def paint(sheet: Sheet) -> None:
-        axes = _axes(sheet, "day")
+        axes = _axes(sheet, "day", lines=1)
         marker = "o" if len(shares) < 60 else ""
         _line(sheet, axes, list(range(1, len(shares) + 1)), shares, "accepted", S1, SOLID, marker)
         axes.set_ylim(0, 100)
+        axes.set_xlim(0.5, len(shares) + 0.5)
         axes.xaxis.get_major_locator().set_params(integer=True, nbins=5 if sheet.is_narrow else 10)
         _upright(sheet, "per cent of hired nodes' rounds")
 
@@ -59,12 +74,8 @@ def days(outcome: Outcome, description: str) -> Chart:
 
 
 def relays(outcome: Outcome, description: str) -> Chart:
-    """Bytes that each relay gave on, with the rate that its fullest exchange needs."""
-    sums = [int(each) for each in outcome.relayed.sum(axis=0)]
-    peaks = [int(each) for each in outcome.relayed.max(axis=0)]
-    window = max(1, outcome.rules.exchange) / 1000
-    order = sorted(range(len(sums)), key=lambda at: (-sums[at], at))
-    rows = [(f"relay {at + 1}", sums[at], 8 * peaks[at] / window) for at in order[:BARS]]
+    """`carried` by the busiest of them."""
+    rows = carried(outcome)[:BARS]
 
     def paint(sheet: Sheet) -> None:
         stretch(sheet, 26 * len(rows) + 34)
@@ -78,7 +89,12 @@ def relays(outcome: Outcome, description: str) -> Chart:
         axes.set_xlim(0, most)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_axis_off()
-        _upright(sheet, "given on to others" if len(sums) <= BARS else f"the busiest {BARS} of {len(sums)}")
+        _upright(
+            sheet,
+            "given on to others"
+            if outcome.rules.relays <= BARS
+            else f"the busiest {BARS} of {outcome.rules.relays}",
+        )
 
     return draw("relays", "What relays carry", description, 300, paint)
 
@@ -121,8 +137,9 @@ def checkpoints(rows: Sequence[Checkpoint], description: str) -> Chart:
     return draw("checkpoints", "Checkpoints", description, 300, paint)
 
 
-def _axes(sheet: Sheet, label: str) -> Any:
-    axes = place(sheet, 46, 46, 14, 62 if sheet.is_narrow else 34)
+def _axes(sheet: Sheet, label: str, lines: int = 3) -> Any:
+    """With room for so many lines of words above, where the page is narrow."""
+    axes = place(sheet, 46, 46, 14, 20 + 14 * lines if sheet.is_narrow else 34)
     axes.set_xlabel(label, labelpad=6)
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)

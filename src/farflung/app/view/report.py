@@ -22,7 +22,7 @@ from farflung.app.view.drawing import Chart
 from farflung.core import events
 from farflung.core.errors import RunError
 from farflung.core.money import format_credits
-from farflung.core.units import format_bytes, format_count, format_seconds
+from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
 from farflung.plan.compare import HIGH, LOW
 from farflung.watch import classes, guessing, series
 from farflung.watch.fold import Timeline
@@ -116,16 +116,28 @@ def replace(path: Path, data: bytes) -> None:
 
     The folder may be a stranger's: what lies there under the new file's name is neither followed nor written to.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EEXIST, "there is something that is no ordinary file")
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+    beside, handle = _beside(path)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.replace(beside, path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def try_beside(path: Path) -> None:
+    """Raises the OSError with which `replace` would begin; leaves nothing."""
+    beside, handle = _beside(path)
+    os.close(handle)
+    beside.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> tuple[Path, int]:
+    """A new file in the same folder, open for writing."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "there is something that is no ordinary file")
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    return beside, os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
 
 
 def render(t: Timeline, name: str, created: float, *, is_owned: bool) -> str:
@@ -323,6 +335,7 @@ def environment() -> jinja2.Environment:
     env.filters.update(
         credits=format_credits,
         bytes=format_bytes,
+        rate=format_rate,
         count=format_count,
         secs=format_seconds,
         share=share,

@@ -15,7 +15,7 @@ from farflung.app.view.balances import Flow
 from farflung.app.view.drawing import MUTED, S1, S2, S3, S4, Chart
 from farflung.app.view.report import Tile
 from farflung.core.errors import RunError
-from farflung.core.units import format_bytes, format_rate, format_seconds
+from farflung.core.units import format_bytes, format_rate, format_seconds, format_share
 from farflung.plan.sim import rules as kinds
 from farflung.plan.sim.outcome import Flows
 from farflung.plan.sim.play import CONDITIONS
@@ -24,17 +24,29 @@ SECTIONS: Final = ("Churn", "Market", "Relays", "Money", "Checkpoints", "Scenari
 _HERE: Final = Path(__file__).parent
 
 
+def check(path: Path) -> None:
+    """Tries whether the page can be written, before a network is played for it. Raises RunError FF-APP-434."""
+    try:
+        report.try_beside(path)
+    except OSError as error:
+        raise _unwritable(error) from error
+
+
 def write(told: Told, path: Path) -> None:
     """Writes the page. Raises RunError FF-APP-434 where it cannot be written."""
     try:
         report.replace(path, render(told).encode())
     except OSError as error:
-        raise RunError(
-            "FF-APP-434",
-            "the page of the simulation cannot be written",
-            cause=error.strerror or str(error),
-            hint="name a file in a folder of yours: --html sim.html",
-        ) from error
+        raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> RunError:
+    return RunError(
+        "FF-APP-434",
+        "the page of the simulation cannot be written",
+        cause=error.strerror or str(error),
+        hint="name a file in a folder of yours: --html sim.html",
+    )
 
 
 def render(told: Told) -> str:
@@ -51,21 +63,18 @@ def facts(told: Told) -> dict[str, Any]:
         "tiles": tiles(told),
         "short": short(told),
         "charts": charts(told),
+        "accepted": forecasts.accepted(told.outcome),
+        "carried": forecasts.carried(told.outcome),
         "sections": SECTIONS,
         "keys": KEYS,
         "conditions": CONDITIONS,
         "kinds": kinds,
         "few": FEW,
         "write": WRITE,
-        "percent": percent,
+        "percent": format_share,
         "amount": amount,
         "css": (_HERE / "report.css").read_text(),
     }
-
-
-def percent(share: float) -> str:
-    """Three digits: `12.5 %`."""
-    return f"{float(f'{100 * share:.3g}'):g} %"
 
 
 def amount(micro: int) -> str:
@@ -80,9 +89,9 @@ def short(told: Told) -> tuple[str, ...]:
     nodes = f"{o.rules.nodes:,} nodes for {len(o.periods)} days: each stays {hours:g} hours on the average, and is"
     made = o.ended.total - o.began.total
     return (
-        f"{nodes} up {percent(o.availability)} of the time.",
-        f"Of the rounds of hired nodes {percent(o.goodput)} are accepted; in {percent(losses['away'])} the node is"
-        f" away, and {percent(losses['left'])} are lost because it leaves before the end.",
+        f"{nodes} up {format_share(o.availability)} of the time.",
+        f"Of the rounds of hired nodes {format_share(o.goodput)} are accepted; in {format_share(losses['away'])} the"
+        f" node is away, and {format_share(losses['left'])} are lost because it leaves before the end.",
         "Money is conserved to the last micro-credit."
         if made == 0
         else f"{made} micro-credits were made or lost.",
@@ -94,8 +103,8 @@ def tiles(told: Told) -> tuple[Tile, ...]:
     o, flows = told.outcome, told.outcome.flows
     window = max(1, o.rules.exchange) / 1000
     return (
-        Tile("Accepted", percent(o.goodput), "of the rounds of hired nodes"),
-        Tile("Used", percent(o.utilisation), "of hired nodes' time trains what is accepted"),
+        Tile("Accepted", format_share(o.goodput), "of the rounds of hired nodes"),
+        Tile("Used", format_share(o.utilisation), "of hired nodes' time trains what is accepted"),
         Tile(
             "Cheaters caught",
             f"{o.of(kinds.CAUGHT):,}",
@@ -107,7 +116,7 @@ def tiles(told: Told) -> tuple[Tile, ...]:
             format_bytes(int(o.relayed.sum())),
             f"the busiest needs {format_rate(8 * int(o.relayed.max()) / window)}",
         ),
-        Tile("Sum of all money", f"{o.ended.total - o.began.total}", "micro-credits made or lost"),
+        Tile("Money made or lost", f"{o.ended.total - o.began.total}", "micro-credits, over all accounts"),
     )
 
 
@@ -118,7 +127,7 @@ def charts(told: Told) -> dict[str, Chart]:
     carried = int(o.relayed.sum())
     made = {
         "churn": forecasts.churn(told.churned, hours, _churn_said(told)),
-        "days": forecasts.days(o, f"Accepted rounds, day by day; {percent(o.goodput)} over all days."),
+        "days": forecasts.days(o, f"Accepted rounds, day by day; {format_share(o.goodput)} over all days."),
         "relays": forecasts.relays(o, f"{o.rules.relays} relays gave on {format_bytes(carried)} together."),
         "checkpoints": forecasts.checkpoints(told.checkpoints, _checkpoints_said(told)),
     }
@@ -145,15 +154,15 @@ def pots(flows: Flows) -> list[Flow]:
 def _churn_said(told: Told) -> str:
     first, last = told.churned[0], told.churned[-1]
     return (
-        f"With a mean stay of {first.up_hours:g} hours {percent(first.left)} of the work is lost where each node loses"
-        f" its own round, and {percent(first.restarting)} where the job restarts as a whole; with {last.up_hours:g}"
-        f" hours {percent(last.left)} and {percent(last.restarting)}."
+        f"With a mean stay of {first.up_hours:g} hours {format_share(first.left)} of the work is lost where each node"
+        f" loses its own round, and {format_share(first.restarting)} where the job restarts as a whole; with"
+        f" {last.up_hours:g} hours {format_share(last.left)} and {format_share(last.restarting)}."
     )
 
 
 def _checkpoints_said(told: Told) -> str:
     few, many = told.checkpoints[0], told.checkpoints[-1]
     return (
-        f"One node: every {format_seconds(few.work)}, {percent(few.waste)} lost; {many.nodes} nodes:"
-        f" every {format_seconds(many.work)}, {percent(many.waste)} lost."
+        f"One node: every {format_seconds(few.work)}, {format_share(few.waste)} lost; {many.nodes} nodes:"
+        f" every {format_seconds(many.work)}, {format_share(many.waste)} lost."
     )

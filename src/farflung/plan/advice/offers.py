@@ -92,7 +92,7 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
         raise _unreadable(f"it has more than {limits.OFFERS_CHARACTERS} characters")
     try:
         tree = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # whole numbers of thousands of digits are none of TOML's own errors
         raise _unreadable(str(error)[:200]) from None
     except RecursionError:
         raise _unreadable("it is nested too deeply") from None

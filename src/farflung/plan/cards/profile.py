@@ -53,8 +53,10 @@ def parse(text: str) -> Profile:
         raise _wrong("the file", f"it has more than {limits.CARD_PROFILE_CHARACTERS} characters")
     try:
         said: dict[str, Any] = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise _wrong("the file", f"it is no TOML: {error}") from error
+    except RecursionError:
+        raise _wrong("the file", "it is nested too deeply") from None
+    except ValueError as error:  # whole numbers of thousands of digits are none of TOML's own errors
+        raise _wrong("the file", f"it is no TOML: {error}"[:200]) from error
     return of(said)
 
 
@@ -79,6 +81,8 @@ def _text(said: Mapping[str, Any], field: str, default: str | None = None) -> st
     value = said.get(field, default)
     if not isinstance(value, str) or (default is None and not value.strip()):
         raise _wrong(field, "it is a text in quotes" if field in said else "it is missing")
+    if len(value) > limits.CARD_TEXT_CHARACTERS or not value.isprintable():
+        raise _wrong(field, f"it is one printable line of at most {limits.CARD_TEXT_CHARACTERS} characters")
     return value
 
 
@@ -89,9 +93,7 @@ def _number(said: Mapping[str, Any], field: str, scale: float) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _wrong(field, "it is a number, without quotes")
     if not 0 < value <= MOST[field]:  # false for nan too
-        raise _wrong(
-            field, f"it is above 0 and at most {MOST[field]:g}, not {float(value):g}; unknown: leave it out"
-        )
+        raise _wrong(field, f"it is above 0 and at most {MOST[field]:g}; unknown: leave it out")
     return float(value) * scale
 
 

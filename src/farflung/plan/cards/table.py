@@ -96,8 +96,8 @@ class Table:
             f"no card is called {name[: limits.CARD_NAME_CHARACTERS]!r}",
             cause=f"of {len(self.cards)} cards the nearest are {', '.join(dict.fromkeys(said))}"
             if said
-            else "",
-            hint="take a name of the table (docs/plan/cards.md), or give a measured profile of your own",
+            else f"none of {len(self.cards)} cards has a name like it",
+            hint="take a name of the table: farflung plan --cards",
         )
 
 

@@ -42,8 +42,12 @@ def rows(cards: Iterable[Card]) -> list[tuple[str, ...]]:
 
 
 def best(card: Card) -> Precision:
-    """The 16-bit format that a card computes fastest in: bfloat16 where the hardware has it."""
-    return max((Precision.BF16, Precision.FP16), key=lambda one: card.rate(one).flops)
+    """The 16-bit format that a card computes fastest in: bfloat16 where the hardware has it. Where one was measured,
+    no rate of a data sheet stands against it.
+    """
+    both = (Precision.BF16, Precision.FP16)
+    measured = tuple(one for one in both if card.rate(one).origin is Origin.MEASURED)
+    return max(measured or both, key=lambda one: card.rate(one).flops)
 
 
 def listing(cards: Iterable[Card]) -> list[str]:

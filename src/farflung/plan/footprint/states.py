@@ -89,7 +89,7 @@ ON_CARD: Final = Offload()
 
 
 class Split(msgspec.Struct, frozen=True):
-    """ZeRO `stage` over `ways` cards, `local` of which share one machine's RAM.
+    """ZeRO `stage` over `ways` cards, and what of it lies outside them.
 
     Raises UsageError FF-PLAN-020, FF-PLAN-050.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -24,14 +26,20 @@ def read() -> Table:
 def read_profile(path: Path) -> Profile:
     """A measured profile; raises UsageError FF-PLAN-033 (its field), FF-PLAN-038 (it cannot be read)."""
     try:
-        with path.open("rb") as file:
-            data = file.read(4 * limits.CARD_PROFILE_CHARACTERS + 1)
-        text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
+        # Opening a pipe does not make us wait.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            text = file.read(4 * limits.CARD_PROFILE_CHARACTERS + 1).decode() if is_file else ""
+        cause = "" if is_file else "it is a pipe or a device"
+    except OSError as error:
+        cause = error.strerror or str(error)
+    except UnicodeDecodeError:
+        cause = "it is no text in UTF-8"
+    if cause:
         raise UsageError(
             "FF-PLAN-038",
             f"the profile {path.name} cannot be read",
-            cause=str(error),
+            cause=cause,
             hint="name a text file in UTF-8",
-        ) from error
+        )
     return profile.parse(text)

@@ -13,7 +13,7 @@ n ranks, a buffer of S bytes (of an all-gather: the gathered one; of payloads: k
     all-to-all                     (n - 1)/n S               n - 1
     broadcast       tree           S to each other rank      ceil(log2 n) at the root
 
-Sources: Patarasu & Yuan 2009 (the bound of all-reduce and the ring that meets it); Thakur, Rabenseifner & Gropp
+Sources: Patarasuk & Yuan 2009 (the bound of all-reduce and the ring that meets it); Thakur, Rabenseifner & Gropp
 2005, sections 3 and 4; Sanders, Speck & Traeff 2009 (two trees); Yuan et al. 2022, section 3.1 (sharded parameter
 server). torch's gloo backend makes a reduce-scatter of an all-reduce and drops what is not its own (pytorch pull
 request 118911), so it moves twice as much.
@@ -29,7 +29,7 @@ from farflung.core import limits
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.terms import Phase, Term, told
 
-RING_SOURCE = "Patarasu & Yuan 2009"
+RING_SOURCE = "Patarasuk & Yuan 2009"
 TREE_SOURCE = "Sanders, Speck & Traeff 2009"
 DIRECT_SOURCE = "Yuan et al. 2022, section 3.1"
 STAR_SOURCE = "Li et al. 2014"
