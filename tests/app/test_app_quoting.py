@@ -146,6 +146,17 @@ def test_where_money_is_too_little_the_error_says_how_much_would_do_and_it_does(
     assert asked(*JOB, "--budget", less)[1] is not None
 
 
+def test_where_the_price_of_a_token_binds_it_is_proposed_too(tmp_path: Path) -> None:
+    dear = tmp_path / "dear.toml"
+    dear.write_text(STREET.read_text().replace('price = "0.', 'price = "9000.'))
+    error = asked(*JOB, offers=dear)[1]
+    assert error is not None
+    flag, budget, *price = error.hint.split()
+    assert flag == "--budget"
+    assert asked(*JOB, "--budget", budget, offers=dear)[1] is not None
+    assert asked(*JOB, "--budget", budget, *price, offers=dear)[1] is None
+
+
 def test_where_hosts_are_too_few_no_money_is_proposed() -> None:
     out, error = asked(*JOB, "--members", "1024", "--spares", "1024")
     assert error is not None
@@ -263,9 +274,11 @@ def test_the_last_day_tells_what_runs_on_this_computer_hired_at(nothing_was_hire
 
 
 def test_a_sale_stands_at_the_time_of_its_hiring_and_for_a_day(nothing_was_hired: Path) -> None:
-    run = hired(nothing_was_hired, "one", 3)
-    (sale,) = sales.last_day(nothing_was_hired, Millis(round(run.read_identity().created * 1000) + 60_000))
+    run = hired(nothing_was_hired, "one", 3, at=50.0)
+    made = round(run.read_identity().created * 1000)
+    (sale,) = sales.last_day(nothing_was_hired, Millis(made + 600_000))
     assert sale.hosts == 4
+    assert sale.at >= made + 50_000
     day = 86_400_000
     assert sales.last_day(nothing_was_hired, Millis(sale.at)) == (sale,)
     assert sales.last_day(nothing_was_hired, Millis(sale.at + day - 1)) == (sale,)

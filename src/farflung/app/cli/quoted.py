@@ -204,7 +204,7 @@ def _funnel(answer: Quote, columns: int) -> list[str]:
     )
     rows.append(_row("", "left", "removes", "alone"))
     rows.append(_row("offers", left["offers"]))
-    for loss in (one for one in answer.losses if one.removed or one.alone):
+    for loss in (one for one in answer.losses if one.removed):
         rows += _beside(_row(loss.name, left[loss.name], loss.removed, loss.alone), loss, columns)
     similar = left["similar"]
     return [*rows, _row("similar speed", similar, answer.funnel.steps[-2][1] - similar)]
