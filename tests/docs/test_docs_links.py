@@ -69,10 +69,11 @@ def links(page: Path) -> Iterator[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """Every `farflung ...` in a block or in the text, as words; comments are left out."""
-    texts = [line for language, body in blocks(page) if language != "text" for line in body.splitlines()]
+    """Every `farflung ...` in a block or in the text, as words, with the lines that go on; comments are left out."""
+    shown = [body for language, body in blocks(page) if language != "text"]
+    texts = [line for body in shown for line in body.replace("\\\n", " ").splitlines()]
     texts += INLINE.findall(prose(page).replace("\n", " "))
-    texts += [line for line in prose(page).splitlines() if line.startswith("    ")]
+    texts += [line for line in prose(page).replace("\\\n", " ").splitlines() if line.startswith("    ")]
     found = []
     for text in texts:
         command = text.strip().removeprefix("$ ")

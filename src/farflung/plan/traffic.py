@@ -54,10 +54,10 @@ PUSH: Final = 350  # what a push takes beyond a fetch: manifest, begin, finish, 
 # providers, 1 to 3 verifiers, 2 to 12 rounds.
 SHARE: Final = 300  # one accepted contribution with its manifest, in the list that every member merges
 # Orders to train, reveal, merge, and their answers but for lists; what a member reads of job and lease on the ledger.
-MEMBER_ROUND: Final = 2_700
+MEMBER_ROUND: Final = 2_750
 LOSS: Final = 9  # a step's loss in a promise, and twice in the statistics that an audit opens
 # One round on the ledger: questions, transactions, what is drawn, their blocks when blocks are read.
-LEDGER_ROUND: Final = 10_600
+LEDGER_ROUND: Final = 10_000
 AUDIT: Final = 4_700  # open, order, blind commitment, reveal, judgement, verdict, with their Merkle paths
 # Of a manifest; a manifest of an opened state travels twice, by way of the coordinator.
 CHUNK_HASH: Final = 34
