@@ -27,7 +27,7 @@ test: setup
 	$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not soak and not netns and not browser" $(ARGS)
 
 # Whole trees killed at every failpoint and at random times, 20 seeds; each kind of process killed 20 times; the
-# committee's longest; disputes whose players die, or say nothing.
+# committee's longest, and most of its seeds and of the cheats'; disputes whose players die, or say nothing.
 soak: setup
 	$(BIN)/pytest -m soak -s -v $(ARGS)
 

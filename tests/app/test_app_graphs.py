@@ -124,3 +124,12 @@ def test_the_oldest_are_dropped(folder: Path) -> None:
     assert [
         number for number in range(graphs.KEPT + 3) if graphs.find(replace(STEP, module=bytes([number])))
     ] == [*range(3, graphs.KEPT + 3)]
+
+
+def test_what_is_asked_for_again_and_again_stays(folder: Path) -> None:
+    for number in range(graphs.KEPT + 3):
+        graphs.keep(replace(STEP, module=bytes([number])), DATA)
+        for path in folder.iterdir():
+            os.utime(path, (path.stat().st_mtime - 10,) * 2)
+        assert graphs.find(replace(STEP, module=b"\0")) == DATA
+    assert graphs.find(replace(STEP, module=b"\1")) is None

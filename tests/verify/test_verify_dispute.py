@@ -23,7 +23,9 @@ ACCUSED, CHALLENGER, BYSTANDER = Role.ACCUSED, Role.CHALLENGER, Role.BYSTANDER
 FAIR, FALSE = segment(), segment(cheat())  # honest work, and a step left out
 LEAVES = d.parts().program.leaves
 LAST = 2 * LEAVES + d.parts().program.closing - 1
-SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 60)]
+MORE = [
+    pytest.param(seed, marks=pytest.mark.slow if seed < 16 else pytest.mark.soak) for seed in range(4, 60)
+]
 
 
 def slandered(liar: Liar) -> Match:
@@ -197,7 +199,7 @@ def test_a_game_takes_few_blocks_and_few_bytes():
 # Every kind of leaf, before the referee alone
 
 
-@pytest.mark.parametrize("seed", [*range(4), *SLOW])
+@pytest.mark.parametrize("seed", [*range(4), *MORE])
 def test_one_unit_in_the_last_place_of_any_leaf_is_ruled_rightly(seed: int):
     leaf = int(np.random.default_rng(seed).integers(0, LAST + 1))
     assert judged(FAIR, honest(FAIR, ACCUSED), Liar(FAIR, leaf), border(2)) == (True, False)

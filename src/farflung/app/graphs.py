@@ -27,7 +27,7 @@ from farflung.host.io.image import image_digest
 from farflung.verify.canon.shipping import SHIPPED_BYTES
 from farflung.verify.io.tracer import TraceStep
 
-KEPT: Final = 16  # graphs; who keeps one more drops the oldest
+KEPT: Final = 16  # graphs; who keeps one more drops the one that was not asked for the longest
 
 
 def find(request: TraceStep) -> bytes | None:
@@ -40,7 +40,11 @@ def find(request: TraceStep) -> bytes | None:
     except FarflungError:
         return None
     shipped = data[ID_BYTES:]
-    return shipped if data[:ID_BYTES] == digest(NS_TRACED, shipped) else None
+    if data[:ID_BYTES] != digest(NS_TRACED, shipped):
+        return None
+    with contextlib.suppress(OSError):  # another process dropped it meanwhile
+        os.utime(path)
+    return shipped
 
 
 def keep(request: TraceStep, shipped: bytes) -> None:
