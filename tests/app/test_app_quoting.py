@@ -258,6 +258,7 @@ def hired(runs: Path, name: str, *prices: int, at: float = 0.0) -> RunFolder:
 def test_the_last_day_tells_what_runs_on_this_computer_hired_at(nothing_was_hired: Path) -> None:
     assert "this computer hired nobody in the last 24 h" in flat()
     run = hired(nothing_was_hired, "one", 3, 9)
+    assert "test credits for 10^15 FLOP, 4 hosts in 1 run on this computer's own processor" in flat()
     hired(nothing_was_hired, "two", 5)
     spec = asking.resolve_again(run).spec
     layout = preparation.known_layout(spec)

@@ -226,9 +226,12 @@ def _day(told: Told) -> str:
     day, order = told.answer.day, told.found.order
     if day is None:
         return f"this computer hired {'no ' + ' or '.join(order.cards) if order.cards else 'nobody'} in the last 24 h"
+    where = f"{_count(day.bundles, 'run')} on this computer's own processor"
+    if day.low == day.high:
+        return f"{format_credits(day.low)} test credits for {UNIT}, {_count(day.hosts, 'host')} in {where}"
     return (
         f"{format_credits(day.low)} to {format_credits(day.high)} test credits for {UNIT}, half of {day.hosts} hosts at"
-        f" {format_credits(day.median)} or below, in {_count(day.bundles, 'run')} on this computer's own processor"
+        f" {format_credits(day.median)} or below, in {where}"
     )
 
 
