@@ -101,6 +101,12 @@ def test_where_money_is_too_little_the_price_that_would_do_is_told() -> None:
     assert quote(offers(5, 6), bid(2, price=4), EMPTY, NOW).beyond is None
 
 
+def test_where_two_constraints_keep_everybody_out_one_of_them_is_named() -> None:
+    told = quote(offers(5, 6, 7), bid(2, price=4, memory_bytes=1 << 45), EMPTY, NOW)
+    assert told.hint.startswith("relax memory first (35.2 TB is asked of each)")
+    assert "not the only constraint" in told.hint
+
+
 def test_a_quote_takes_nothing() -> None:
     asks = offers(1, 2, 3, 4)
     assert quote(asks, bid(2), EMPTY, NOW) == quote(asks, bid(2), EMPTY, NOW)

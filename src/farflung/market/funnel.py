@@ -75,7 +75,8 @@ def relief(rules: Sequence[Rule], needed: int, similar: str, is_enough: Callable
             return f"relax {rule.name}: {rule.value} is asked of each"
     if left >= needed:
         return similar
-    rule, _ = max(zip(rules, counts, strict=True), key=lambda pair: pair[1])
+    missed = [int(np.count_nonzero(~rule.met)) for rule in rules]  # where others keep all of them out, too
+    rule, *_ = max(zip(rules, counts, missed, strict=True), key=lambda each: each[1:])
     return (
         f"relax {rule.name} first ({rule.value} is asked of each); it is not the only constraint in the way"
     )
