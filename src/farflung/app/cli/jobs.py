@@ -156,7 +156,9 @@ def resume(name: str | None, as_json: bool) -> None:
     "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
 )
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
-@click.option("--article", is_flag=True, help="The source article's figures of traffic, beside right ones.")
+@click.option(
+    "--article", is_flag=True, hidden=True, help="The source article's figures of traffic, beside right ones."
+)
 @click.option(
     "--cards",
     is_flag=False,
