@@ -93,10 +93,22 @@ def test_a_small_job_is_told_that_one_host_is_enough() -> None:
     assert "too small to gain from a network: attic alone takes" in text
     assert "pipeline" not in text
     found = json.loads(said("--json"))
-    assert found["is_too_small"]
+    assert found["is_for_one"]
     assert found["saved_seconds"] < 60
     assert [each["kind"] for each in found["best"]] == ["one host alone", "rounds"]
     assert found["best"][0]["step_seconds"] > 5e-4  # no card launches 136 kernels sooner
+
+
+def test_a_long_job_that_one_host_does_best_is_not_called_small() -> None:
+    """Eight cards in one machine, and the others behind home lines."""
+    path = OFFERS.parent / "two_dozen_hosts.toml"
+    done = CliRunner().invoke(
+        plan, ["--offers", str(path), *LARGE, "--goal", "price"], catch_exceptions=False
+    )
+    text = " ".join(done.stdout.split())
+    assert "one host is enough: no layout over these lines is faster than tower alone" in text
+    assert "too small" not in text
+    assert "Next train it on that host" in text
 
 
 def test_the_next_command_trains_as_the_way_that_is_marked() -> None:

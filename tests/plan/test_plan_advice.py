@@ -239,10 +239,10 @@ def test_the_best_of_each_kind_is_best_by_what_counts(goal: Goal) -> None:
 
 def test_where_a_network_saves_less_than_it_takes_to_stand_one_host_alone_comes_first() -> None:
     found = search(TINY, hosts(5))
-    assert found.is_too_small
+    assert found.is_for_one
     assert [each.kind for each in found.best] == [Kind.ALONE, Kind.ROUNDS]
-    assert not search(LONG, hosts(5)).is_too_small
-    assert not search(BIG, hosts(5)).is_too_small  # no host can do it alone
+    assert not search(LONG, hosts(5)).is_for_one
+    assert not search(BIG, hosts(5)).is_for_one  # no host can do it alone
 
 
 @pytest.mark.parametrize("goal", list(Goal))

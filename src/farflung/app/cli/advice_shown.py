@@ -51,8 +51,8 @@ def lines(
         if explains:
             for fact in option.facts:
                 rows += _say("", _explained(fact), width, 2 * DEEPER)
-    if found.is_too_small:
-        rows += _say("Small", _small(found.best[0]), width)
+    if found.is_for_one:
+        rows += _say("Note", _enough(found.best[0]), width)
     else:
         for kinds, blocked in _reasons(found.binding):
             rows += _say("Not", f"{', '.join(kinds)}: {blocked.cause}. It would take {blocked.help}", width)
@@ -152,7 +152,12 @@ def _reasons(binding: tuple[Blocked, ...]) -> list[tuple[list[str], Blocked]]:
     return found
 
 
-def _small(alone: Option) -> str:
+def _enough(alone: Option) -> str:
+    if alone.seconds > RESTART:
+        return (
+            f"one host is enough: no layout over these lines is faster than {alone.hosts[0].name} alone by the"
+            f" {long(RESTART)} that a network takes to stand"
+        )
     return (
         f"this job is too small to gain from a network: {alone.hosts[0].name} alone takes {long(alone.seconds)}, and no"
         f" layout saves the {long(RESTART)} that a network takes to stand"
@@ -176,7 +181,7 @@ def _assumed(found: Advice) -> str:
 def _next(found: Advice, command: tuple[str, ...], width: int) -> list[str]:
     """A command to copy, or why there is none."""
     if not command:
-        if found.is_too_small:
+        if found.is_for_one:
             return _say("Next", "train it on that host; `farflung run` is for 2 hosts and more", width)
         lacking = next((each.help for each in found.binding if each.kind is Kind.ROUNDS), "2 hosts and more")
         return _say("Next", f"nothing of this runs with `farflung run` today, which takes {lacking}", width)

@@ -120,7 +120,7 @@ def json(asks: Work, found: Advice, command: tuple[str, ...]) -> str:
         "tokens": asks.tokens,
         "goal": found.goal,
         "tried": found.tried,
-        "is_too_small": found.is_too_small,
+        "is_for_one": found.is_for_one,
         "saved_seconds": found.saved,
         "next": " ".join(command),
         "best": [_option(option) for option in found.best],

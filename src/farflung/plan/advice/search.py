@@ -58,7 +58,7 @@ class Advice(msgspec.Struct, frozen=True):
     saved: float | None = None
 
     @property
-    def is_too_small(self) -> bool:
+    def is_for_one(self) -> bool:
         """Whether a network saves less than the minute that it takes to stand."""
         return self.saved is not None and self.saved < replicas.RESTART
 
@@ -86,7 +86,7 @@ def search(work: Work, hosts: Sequence[Host], goal: Goal = Goal.TIME, assumed: A
         alone = min(each.seconds for each in options[Kind.ALONE])
         saved = alone - min(each.seconds for found in options.values() for each in found)
     found = Advice(tuple(hosts), goal, tried, (), tuple(nearest), saved)
-    return msgspec.structs.replace(found, best=_shown(best, goal, is_too_small=found.is_too_small))
+    return msgspec.structs.replace(found, best=_shown(best, goal, is_for_one=found.is_for_one))
 
 
 def _all(
@@ -107,9 +107,9 @@ def _all(
     return tried, options, binding
 
 
-def _shown(best: dict[Kind, Option], goal: Goal, *, is_too_small: bool) -> tuple[Option, ...]:
+def _shown(best: dict[Kind, Option], goal: Goal, *, is_for_one: bool) -> tuple[Option, ...]:
     """The best few, one host alone first where it is enough, and always what can be run today."""
-    if is_too_small:
+    if is_for_one:
         return tuple(best[kind] for kind in (Kind.ALONE, Kind.ROUNDS) if kind in best)
     ordered = sorted(best.values(), key=lambda each: _order(each, goal))
     shown = ordered[:SHOWN]
