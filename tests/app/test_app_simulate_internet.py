@@ -18,6 +18,7 @@ from farflung.app.view import forecasts, simulated
 from farflung.core import units
 from farflung.core.errors import RunError, UsageError
 from farflung.plan.parallel import failures
+from farflung.plan.sim import rules as kinds
 from farflung.plan.sim.draws import ODDS
 from farflung.verify.economics import Way
 
@@ -269,6 +270,17 @@ def test_every_chart_has_a_table_of_its_numbers(page: str) -> None:
         assert f'{row}<td class="n">{units.format_rate(rate)}</td>' in page
 
 
+def test_tables_of_days_and_relays_add_up_to_the_whole() -> None:
+    outcome = internet.simulate(made(), 1)
+    rows, rules = forecasts.carried(outcome), outcome.rules
+    assert sum(given for _, given, _ in rows) == int(outcome.relayed.sum()) > 0
+    assert [given for _, given, _ in rows] == sorted((given for _, given, _ in rows), reverse=True)
+    assert max(rate for *_, rate in rows) == 8000 * int(outcome.relayed.max()) / rules.exchange
+    hired = [period.hired * rules.rounds for period in outcome.periods]
+    accepted = sum(share * of for share, of in zip(forecasts.accepted(outcome), hired, strict=True))
+    assert accepted == pytest.approx(outcome.of(kinds.ACCEPTED))
+
+
 def test_networks_that_are_played_for_the_page_are_told_as_they_begin() -> None:
     asked, begun = made(), []
     internet.tell(asked, 1, internet.simulate(asked, 1), begun.append)
@@ -284,6 +296,14 @@ def test_a_network_that_hires_nobody_has_a_page_too(tmp_path: Path) -> None:
     asked = made(market__wanted=0.0)
     simulated.write(internet.tell(asked, 1, internet.simulate(asked, 1)), tmp_path / "sim.html")
     assert "no money moved" in (tmp_path / "sim.html").read_text(encoding="utf-8")
+
+
+def test_trying_whether_a_page_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sim.html").write_text("before", encoding="utf-8")
+    simulated.check(tmp_path / "sim.html")
+    simulated.check(tmp_path / "other.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["sim.html"]
+    assert (tmp_path / "sim.html").read_text(encoding="utf-8") == "before"
 
 
 def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def whole(peers: tuple[str, ...] = PEERS, rounds: int = 3, text: str = "words") 
     yield events.Warned(code=text, message=text, hint=text)
     yield events.Sandboxed(tier=text, gaps=(text, text))
     yield events.Settled(peer=peers[1], units=9, paid=9)
-    yield events.Compared(quantity=text, unit=text, planned=1.0, measured=9.0)
+    yield events.Compared(quantity=text, unit=text, planned=1.0, measured=9.0, most=2.0, cause=text)
     yield events.Baseline(loss=3.0, steps=9, seconds=9.0)
 
 
