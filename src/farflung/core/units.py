@@ -10,20 +10,24 @@ Flop = NewType("Flop", float)
 Tokens = NewType("Tokens", int)
 Millis = NewType("Millis", int)  # ledger time, milliseconds since the epoch or since genesis (logical)
 
-_SIZES = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+_SIZES = (("EB", 10**18), ("PB", 10**15), ("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _COUNTS = (("T", 10**12), ("B", 10**9), ("M", 10**6), ("k", 10**3))
 
 
-def _scaled(value: float, steps: tuple[tuple[str, int], ...], rest: str) -> str:
+def _scaled(value: float, steps: tuple[tuple[str, int], ...], rest: str, digits: int = 3) -> str:
     for name, step in steps:
         if abs(value) >= step:
-            return f"{value / step:.3g} {name}" if abs(value) < 1000 * step else f"{value / step:.0f} {name}"
+            return (
+                f"{value / step:.{digits}g} {name}"
+                if abs(value) < 1000 * step
+                else f"{value / step:.0f} {name}"
+            )
     return f"{value:.0f} {rest}".rstrip()
 
 
-def format_bytes(value: float) -> str:
-    """Decimal units, three digits: `18.3 MB`."""
-    return _scaled(value, _SIZES, "B")
+def format_bytes(value: float, digits: int = 3) -> str:
+    """Decimal units up to exabytes: `18.3 MB`."""
+    return _scaled(value, _SIZES, "B", digits)
 
 
 def format_count(value: float) -> str:

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
-from farflung.core.units import format_count
-
-_SIZES: Final = (("EB", 1e18), ("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+from farflung.core.units import format_bytes, format_count
 
 
 class Phase(StrEnum):
@@ -126,7 +123,4 @@ def explained(terms: Iterable[Term]) -> tuple[str, ...]:
 
 def told(size: float) -> str:
     """Bytes in four digits, up to exabytes: `348.9 PB`."""
-    for name, scale in _SIZES:
-        if abs(size) >= scale:
-            return f"{size / scale:.4g} {name}"
-    return f"{size:.4g} B"
+    return format_bytes(size, digits=4)
