@@ -173,6 +173,21 @@ def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:
     assert small.help.endswith("in each")
 
 
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from([2e6, 2e7, 1e9]), st.integers(1, 2), st.sampled_from([0.001, 0.2]))
+def test_what_is_not_timed_would_not_have_been_faster(rate: float, ways: int, trip: float) -> None:
+    """Micro-batches that a bound rules out, timed all the same."""
+    crew = hosts(4 * ways, "RTX A6000", link=Link(rate, 4 * rate, Seconds(trip)))
+    grid = tuple(crew[at * 4 : (at + 1) * 4] for at in range(ways))
+    found = pipelines._laid(BIG, grid, Kind.PIPELINE, USUAL)
+    assert not isinstance(found, Blocked)
+    sequences = BIG.sequences // ways
+    sizes = (size for size in range(1, sequences + 1) if sequences % size == 0)
+    each = [pipelines._tried(BIG, grid, found.recompute, size, USUAL, None) for size in sizes]
+    timed = [one.run.seconds for one in each if one is not None and not isinstance(one, Blocked)]
+    assert found.run.seconds == min(timed)
+
+
 def test_who_is_given_no_layer_is_left_out() -> None:
     """A card that takes longer for one layer than the others for all of theirs."""
     crew = (*hosts(3, "H100 SXM", link=LAN), host("slow", "GTX 1650", link=LAN))
