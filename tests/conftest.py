@@ -1,5 +1,6 @@
 """What all tests start from."""
 
+import gc
 import hashlib
 import os
 import signal
@@ -22,6 +23,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # a processor), where the environment forbids to keep what was compiled.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What is collected stays to the end: who looks for garbage in 12,000 tests and torch finds none.
+gc.disable()
 
 # No test is timed: on a busy machine an example takes as long as it takes.
 settings.register_profile("untimed", deadline=None)
@@ -53,3 +57,9 @@ def _patience(item: pytest.Item) -> float:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What may last longest begins first, so that nothing long is left alone at the end; else as in the files."""
     items.sort(key=lambda item: -_patience(item))
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is looked for as ever, but not in what was there before."""
+    gc.freeze()
+    gc.enable()

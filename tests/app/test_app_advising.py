@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,16 @@ def test_a_small_job_is_told_that_one_host_is_enough() -> None:
     assert found["saved_seconds"] < 60
     assert [each["kind"] for each in found["best"]] == ["one host alone", "rounds"]
     assert found["best"][0]["step_seconds"] > 5e-4  # no card launches 136 kernels sooner
+
+
+def test_advice_compiles_nothing() -> None:
+    """Placement's loops run as they stand: loading numba alone takes longer than six hosts do."""
+    words = ["--offers", str(OFFERS), *LARGE]
+    code = (
+        "import sys; from farflung.app.cli.jobs import plan\n"
+        f"plan({words!r}, standalone_mode=False); assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
 
 
 def test_a_long_job_that_one_host_does_best_is_not_called_small() -> None:

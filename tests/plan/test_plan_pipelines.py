@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from plan_offers import HOME, LAN, LARGE, host, hosts, sized
+from plan_offers import HOME, LAN, LARGE, SMALL, host, hosts, sized
 
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
@@ -17,11 +17,12 @@ from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
 from farflung.plan.advice.search import search
+from farflung.plan.advice.work import Work
 from farflung.plan.links import Link
 from farflung.plan.methods import Setting, estimate
 from farflung.plan.place import compiled
 
-BIG = sized(LARGE)
+BIG, TINY = sized(LARGE), sized(SMALL)
 LONG = replace(BIG, tokens=100 * BIG.tokens)
 USUAL = Assumed()
 
@@ -173,6 +174,29 @@ def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:
     assert small.help.endswith("in each")
 
 
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from([BIG, TINY]),
+    st.sampled_from([2e6, 2e7, 1e12]),
+    st.integers(1, 2),
+    st.sampled_from([0, 0.2]),
+)
+@example(TINY, 1e12, 1, 0.0)
+def test_what_is_not_timed_would_not_have_been_faster(
+    work: Work, rate: float, ways: int, trip: float
+) -> None:
+    """Micro-batches that a bound rules out, timed all the same."""
+    crew = hosts(4 * ways, "RTX A6000", link=Link(rate, 4 * rate, Seconds(trip)))
+    grid = tuple(crew[at * 4 : (at + 1) * 4] for at in range(ways))
+    found = pipelines._laid(work, grid, Kind.PIPELINE, USUAL)
+    assert not isinstance(found, Blocked)
+    sequences = work.sequences // ways
+    sizes = (size for size in range(1, sequences + 1) if sequences % size == 0)
+    each = [pipelines._tried(work, grid, found.recompute, size, USUAL, None) for size in sizes]
+    timed = [one.run.seconds for one in each if one is not None and not isinstance(one, Blocked)]
+    assert found.run.seconds == min(timed)
+
+
 def test_who_is_given_no_layer_is_left_out() -> None:
     """A card that takes longer for one layer than the others for all of theirs."""
     crew = (*hosts(3, "H100 SXM", link=LAN), host("slow", "GTX 1650", link=LAN))
@@ -201,6 +225,18 @@ def test_swaps_are_kept_only_where_they_gain() -> None:
         better = pipelines.improved(BIG, found, USUAL)
     assert better.seconds <= found.seconds
     assert {each.name for each in better.hosts} <= {each.name for each in crew}
+
+
+def test_places_that_are_worse_by_the_step_of_this_page_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weak = host("weak", "RTX A6000", link=Link(2e6, 2e6, Seconds(0.01)))
+    crew = (weak, *hosts(3, "RTX A6000", link=LAN))
+    with compiled.as_it_stands():
+        found = option(pipelines.pipeline(BIG, crew, USUAL))
+        others = tuple(each for each in crew if each is not weak)
+        monkeypatch.setattr(grids, "swapped", lambda *_: ((others[0], weak, *others[1:]),))
+        assert pipelines.improved(BIG, found, USUAL) is found
 
 
 def test_a_bad_grid_is_mended_by_swaps() -> None:
