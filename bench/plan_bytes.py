@@ -102,7 +102,7 @@ CASES: Final = (
 )
 KNOWN: Final = "top-k payloads gathered, lengths known"
 EXPECTED: Final = "top-k payloads gathered, lengths as expected"
-QUICK: Final = tuple(case for case in CASES if case.world == 2)
+QUICK: Final = CASES[:1]
 
 
 def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:

@@ -90,10 +90,10 @@ GATHERED: Final = "top-k payloads gathered"
 
 
 def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
-    """A row a case, and the median of all. Quick: two of them, and no median."""
+    """A row a case, and the median of all. Quick: the last of them, and no median."""
     found = []
     computed: dict[Sizes, float] = {}
-    for case in CASES[::4] if is_quick else CASES:
+    for case in CASES[-1:] if is_quick else CASES:
         if wanted(case.name):
             if case.alone not in computed:
                 computed[case.alone] = _middle(run("alone", WORLD, STEPS, case.alone))
