@@ -111,7 +111,7 @@ def _caught(_: Plan, seen: Seen) -> str:
 def _slow_training(plan: Plan, seen: Seen) -> str:
     times = seen.training / plan.duration.compute if plan.duration.compute else 0.0
     said = f"training took {times:.2f} times what this machine's measured rate gives"
-    return f"{said}: its cores had other work" if times > MUCH else ""
+    return said if times > MUCH else ""
 
 
 def _fast_training(plan: Plan, seen: Seen) -> str:
