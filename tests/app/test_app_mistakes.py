@@ -35,7 +35,7 @@ VERBS = [
     Mistake("generate", "FF-APP-001", USAGE, "Did you mean 'sample'"),
     Mistake("evaluate small", "FF-APP-001", USAGE, "Did you mean 'eval'"),
     Mistake("help", "FF-APP-001", USAGE, "farflung --help"),
-    Mistake("xyzzy", "FF-APP-001", USAGE, "init, plan, simulate, run"),
+    Mistake("xyzzy", "FF-APP-001", USAGE, "init, plan, quote, simulate, run"),
     Mistake("lend", "FF-APP-002", USAGE, "relay"),
     Mistake("--verison", "FF-APP-001", USAGE, "farflung --help"),
     Mistake("receipt verfiy x", "FF-APP-001", USAGE, "receipt"),
