@@ -5,6 +5,7 @@ import hashlib
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,17 @@ def pytest_collection_finish() -> None:
     """From here on garbage is looked for as ever, but not in what was there before."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """What a test leaves slows no other: an engine's choice of loops (kernels.settle), what a file's tests keep."""
+    try:
+        return (yield)
+    finally:
+        kernels.CODECS.settled = None
+        if nextitem is not None and nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()
