@@ -25,7 +25,9 @@ def make(
 ) -> tuple[Callable[[Tensor, Tensor], tuple[float, Any]], Callable[[], Any]]:
     """A training step of the method, and what ends it; both give a RoundReport where a round has ended."""
     logging.basicConfig(level=logging.WARNING)
-    if kernels.installed() and not os.environ.get("PLAIN"):
+    if os.environ.get("PLAIN"):
+        kernels.use("numpy")
+    elif kernels.installed():
         kernels.use("numba")  # compiled in the first block, which does not count
     name, _, alone = method.partition("-")
     group = None if alone else _group(rank, world)
