@@ -61,7 +61,9 @@ def test_the_plan_counts_what_validators_say_to_each_other(both: tuple[Farflung,
         for ended, kind in ((one, "compared"), (four, "plan"), (four, "compared"))
     )
     assert planned["validators"] == 4
-    assert measured["planned"] == alone["planned"] + planned["committee_bytes"]
+    # Each plan also counts what is said in the seconds that it foresees on the machine as it is just then.
+    more = measured["planned"] - alone["planned"]
+    assert more == pytest.approx(planned["committee_bytes"], rel=0.01)
     # A computer that is too busy for time-outs sends more, never less.
     more = measured["measured"] - alone["measured"]
     assert 0.8 < more / planned["committee_bytes"] < 2
