@@ -9,7 +9,10 @@ what is resident (VmRSS), clears the high-water mark (/proc/self/clear_refs) and
 `mmap` is with MALLOC_MMAP_THRESHOLD_=65536, so that a tensor that is freed leaves the process; `glibc` is as Linux has
 it, where the threshold grows up to 32 MiB and the heap keeps what was freed below its top. What warming up has left in
 the heap is handed back first (malloc_trim): steps would use it again, and the mark would rise by less than they take.
-What `mmap` costs is told in processor seconds of a step: each large tensor's pages are made anew.
+There the trace's peak is multiplied by what `farflung plan` measures for that: how much more than its tensors steps of
+half of the rows raise a process by (train.gauge.heap). Two runs of the same steps differ by up to a seventh, so both
+are medians of five processes. What `mmap` costs is told in processor seconds of a step: each large tensor's pages are
+made anew.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ import gc
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -35,12 +40,14 @@ from farflung.plan.footprint.activations import Attention, Load, kept, logits
 from farflung.plan.footprint.traced import Traced
 from farflung.plan.footprint.transformer import Transformer
 from farflung.plan.parallel.shapes import Recompute
+from farflung.train.gauge.heap import risen
 from farflung.train.gauge.measure import Make, Subject, measure, observed
 
 ROWS: Final = {"gpt2": 8, "llama": 12, "vit": 64, "resnet": 128, "t5": 12, "moe": 8}
 FEW: Final = 4
 QUICK_PEAKS: Final = ("llama",)
 STEPS: Final = 3
+RUNS: Final = 5
 THRESHOLD: Final = "65536"
 CLOSED: Final = {  # those that the closed form knows, and how they are written
     "gpt2": (Transformer(4, 256, 8, VOCABULARY, positions=256), 256, Attention.EAGER, True),
@@ -113,7 +120,7 @@ def rows(wanted: Callable[[str], bool], *, is_quick: bool) -> Iterator[Row]:
         if not is_quick:
             yield from recomputed(name, count)
         if not is_quick or name in QUICK_PEAKS:
-            yield from peaks(name, count, found)
+            yield from peaks(name, count, found, 1 if is_quick else RUNS)
 
 
 def activations(name: str, rows: int, found: Traced) -> Iterator[Row]:
@@ -139,30 +146,39 @@ def recomputed(name: str, rows: int) -> Iterator[Row]:
         yield at_most(f"recomputation, {name}, {one.recompute}", worst, "of held", 0.03, about)
 
 
-def peaks(name: str, rows: int, found: Traced) -> Iterator[Row]:
-    """What a process' resident memory rises by, against the trace's peak."""
-    said = found.peak()
-    seconds = {}
-    for heap in ("mmap", "glibc"):
-        seen, seconds[heap] = trained(name, rows, heap)
-        about = f"{rows} rows: {said:,} B said, {seen:,} B risen; malloc: {heap}"
-        case = f"peak, {name}" if heap == "mmap" else f"peak, {name}, {heap}"
-        yield at_most(case, abs(said / seen - 1), "of risen", 0.10, about)
-    ratio = seconds["mmap"] / seconds["glibc"]
+def peaks(name: str, rows: int, found: Traced, runs: int) -> Iterator[Row]:
+    """What resident memory rises by, against the trace's peak, and against that with what the heap was seen to add."""
+    said, few = found.peak(), rows // 2
+    with ThreadPoolExecutor(2) as pool:
+        mapped = pool.submit(process, "train", name, rows, mmap=True)
+        whole = [pool.submit(process, "train", name, rows) for _ in range(runs)]
+        half = [pool.submit(process, "heap", name, few) for _ in range(runs)]
+    seen = mapped.result()["risen"]
+    about = f"{rows} rows: {said:,} B said, {seen:,.0f} B risen; malloc: mmap"
+    yield at_most(f"peak, {name}", abs(said / seen - 1), "of risen", 0.10, about)
+    factor = statistics.median(each.result()["factor"] for each in half)
+    risen = statistics.median(each.result()["risen"] for each in whole)
+    of = f"of {said:,} B alive" + (f", medians of {runs} processes" if runs > 1 else "")
+    yield told(
+        f"heap, {name}", factor, "of alive", f"measured on {few} rows; on {rows} {risen / said:.3f} {of}"
+    )
+    about = f"{rows} rows: {said:,} B x {factor:.3f} said, {risen:,.0f} B risen; malloc: glibc"
+    yield at_most(f"peak, {name}, glibc", abs(said * factor / risen - 1), "of risen", 0.10, about)
+    ratio = mapped.result()["seconds"] / statistics.median(each.result()["seconds"] for each in whole)
     yield told(f"step, {name}, mmap", ratio, "of glibc", "processor seconds of the last step of each process")
 
 
-def trained(name: str, rows: int, heap: str) -> tuple[int, float]:
-    """Bytes that a process that trains has risen by, and processor seconds of its last step."""
-    settings = {"MALLOC_MMAP_THRESHOLD_": THRESHOLD} if heap == "mmap" else {}
+def process(what: str, name: str, rows: int, *, mmap: bool = False) -> dict[str, float]:
+    """What `train`, or `heap`, finds in a process of its own."""
+    settings = {"MALLOC_MMAP_THRESHOLD_": THRESHOLD} if mmap else {}
     done = subprocess.run(
-        [sys.executable, __file__, name, str(rows)],
+        [sys.executable, __file__, what, name, str(rows)],
         env={**os.environ, **settings, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         check=True,
     )
-    found = json.loads(done.stdout)
-    return int(found["risen"]), float(found["seconds"])
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
 
 
 def status(field: str) -> int:
@@ -192,5 +208,11 @@ def train(name: str, rows: int) -> dict[str, float]:
     return {"risen": status("VmHWM") - before, "seconds": time.process_time() - begun}
 
 
+def heap(name: str, rows: int) -> dict[str, float]:
+    """What steps of so many rows hold of a process beside their tensors, as `farflung plan` measures it."""
+    torch.set_num_threads(1)
+    return {"factor": risen(make_of(name), rows).factor}
+
+
 if __name__ == "__main__":
-    print(json.dumps(train(sys.argv[1], int(sys.argv[2]))))
+    print(json.dumps({"train": train, "heap": heap}[sys.argv[1]](sys.argv[2], int(sys.argv[3]))))

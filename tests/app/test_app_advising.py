@@ -271,9 +271,33 @@ def test_options_of_offers_want_offers() -> None:
         assert refused(*words).code == "FF-APP-429"
 
 
-def test_a_module_of_ones_own_is_to_be_described_by_its_sizes() -> None:
-    error = refused(str(OFFERS.parents[1] / "own_module.toml"), "--offers", str(OFFERS))
-    assert error.code == "FF-APP-427"
+def test_a_module_of_ones_own_is_planned_by_its_trace() -> None:
+    own = str(OFFERS.parents[1] / "own_module.toml")
+    found = json.loads(said(own, "--json"))
+    assert found["model"] == "traced: no repeated blocks"
+    assert found["parameters"] == 49_696
+    assert {"one host alone", "rounds"} == {option["kind"] for option in found["best"]}
+    assert "traced: no repeated blocks" in " ".join(said(own).split())
+
+
+def test_the_built_in_model_is_traced_if_asked_and_cut_like_its_closed_form() -> None:
+    by_sizes, by_trace = (json.loads(said(*LARGE, "--json", *more)) for more in ((), ("--trace",)))
+    assert (by_sizes["model"], by_trace["model"]) == ("", "traced: 32 repeated blocks")
+    assert by_trace["parameters"] == by_sizes["parameters"]
+    kinds = [[option["kind"] for option in found["best"]] for found in (by_sizes, by_trace)]
+    assert kinds[0] == kinds[1]
+    for one, other in zip(by_sizes["best"], by_trace["best"], strict=True):
+        assert other["seconds"] == pytest.approx(one["seconds"], rel=0.3)
+
+
+def test_a_plan_here_says_what_the_trace_found() -> None:
+    own = str(OFFERS.parents[1] / "own_module.toml")
+    for words in ((own,), ("--trace", "--preset", "tiny")):
+        done = CliRunner().invoke(plan, list(words), catch_exceptions=False)
+        assert done.exit_code == 0
+        rows = done.stdout.splitlines()
+        assert any(row.startswith("Memory   one step of ") for row in rows)
+        assert all(len(row) <= 80 for row in rows if row.startswith(("Memory", " ")))
 
 
 def cards(*words: str) -> str:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from farflung.app import gauging
-from farflung.app.gauging import gauge
+from farflung.app.gauging import LEAST_BYTES, Stepped
 from farflung.core.codec import decode, encode
 from farflung.core.errors import FarflungError, RunError, UsageError
+from farflung.core.events import AnyEvent, Warned
+from farflung.core.layout import Layout
 from farflung.job.load import load
+from farflung.job.spec import JobSpec
+from farflung.plan.footprint.heap import Risen
 from farflung.plan.footprint.traced import Mode, Traced
-from farflung.train.gauge.request import Gauge
+from farflung.plan.memory import HEAP_SLACK
+from farflung.train.gauge.request import Gauge, Heap, Request
 from farflung.train.io.worker import Channel
 from farflung.train.messages import Broken
 
 SPEC = load(None, preset="tiny").spec
-TRACED = Traced(2, 0, 4, 100, 8, 500, 100, 25, (60, 40), 0, (), (Mode("none", 10, (), 20, 30, 90, 1000),))
+LAYOUT = Layout.of({"w": (5, 5)})
+MODES = (Mode("none", 10, (), 20, 30, 90, 1000),)
+TRACED = Traced(2, 0, 4, 100, 8, 500, 100, 25, (60, 40), 0, LAYOUT, (), MODES, 0, ())
+
+
+def gauge(spec: JobSpec, module: bytes, seconds: float = 60.0) -> Traced:
+    return asyncio.run(gauging.gauge(spec, module, seconds))
+
+
+def heap(traced: Traced, usable: int = 1 << 36) -> Risen:
+    return asyncio.run(gauging.heap(SPEC, b"", traced, usable, 60.0))
 
 
 class Played:
@@ -28,7 +46,7 @@ class Played:
     def __init__(self, say: Callable[[Channel], None]) -> None:
         self.socket, theirs = socket.socketpair()
         self.ended = False
-        self.asked: Gauge | None = None
+        self.asked: Request | None = None
         self._thread = threading.Thread(target=self._run, args=(theirs, say))
         self._thread.start()
 
@@ -37,7 +55,7 @@ class Played:
             channel = Channel(theirs.fileno(), theirs.fileno())
             raw = channel.read()
             if raw is not None:
-                self.asked = decode(raw, Gauge, len(raw))
+                self.asked = decode(raw, cast(Any, Request), len(raw))
                 say(channel)
 
     def terminate(self, grace: float) -> None:
@@ -65,7 +83,7 @@ def test_a_trace_is_the_processs_answer_and_the_process_is_gone(monkeypatch: pyt
 
 
 def test_a_trace_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    absurd = Traced(2, 0, 4, -1, 8, 500, 100, 25, (60, 40), 0, (), TRACED.modes)
+    absurd = replace(TRACED, parameters=-1)
     started = played(monkeypatch, lambda channel: channel.write(encode(absurd)))
     with pytest.raises(UsageError, match="FF-PLAN-056"):
         gauge(SPEC, b"")
@@ -110,3 +128,110 @@ def test_the_process_traces_in_its_sandbox() -> None:
     assert found.rows == SPEC.batch
     assert found.ran_rows == 0
     assert {mode.recompute for mode in found.modes} == {"none", "selective", "full"}
+
+
+LARGE = replace(TRACED, rows=16, resident=LEAST_BYTES)
+
+
+def test_the_heap_is_asked_for_on_half_of_the_rows_or_as_many_as_are_soon_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Risen(8, 150, 100)
+    started = played(monkeypatch, lambda channel: channel.write(encode(found)))
+    assert heap(LARGE) == found
+    assert started[0].asked == Heap(SPEC, b"", 8)
+    slow = replace(LARGE, modes=(replace(MODES[0], flop=int(16 * gauging.MOST_FLOP / 3)),))
+    assert heap(slow) == found
+    assert started[1].asked == Heap(SPEC, b"", 3)
+    assert all(each.ended for each in started)
+
+
+@pytest.mark.parametrize(
+    ("traced", "usable"),
+    [
+        (TRACED, 1 << 36),
+        (LARGE, LEAST_BYTES),
+        (replace(LARGE, modes=(replace(MODES[0], flop=int(1e15)),)), 1 << 36),
+    ],
+    ids=["too small to be seen", "more than fits", "takes too long"],
+)
+def test_what_cannot_be_measured_is_not_begun(
+    monkeypatch: pytest.MonkeyPatch, traced: Traced, usable: int
+) -> None:
+    started = played(monkeypatch, lambda channel: None)
+    with pytest.raises(RunError, match="FF-PLAN-058"):
+        heap(traced, usable)
+    assert not started
+
+
+@pytest.mark.parametrize(
+    "found", [Risen(8, 0, 100), Risen(8, 100, -1), Risen(0, 100, 100), Risen(8, 9000, 100)], ids=str
+)
+def test_a_heap_that_makes_no_sense_is_not_believed(monkeypatch: pytest.MonkeyPatch, found: Risen) -> None:
+    played(monkeypatch, lambda channel: channel.write(encode(found)))
+    with pytest.raises(UsageError, match="FF-PLAN-056"):
+        heap(LARGE)
+
+
+def test_a_trace_without_a_heap_is_still_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    played(monkeypatch, lambda channel: channel.write(encode(TRACED)))
+    found = asyncio.run(gauging.stepped(SPEC, b"", 1 << 36))
+    assert (found.traced, found.risen) == (TRACED, None)
+    assert "small" in found.unseen
+    assert (found.step.peak, found.step.heap) == (TRACED.peak(), HEAP_SLACK)
+    assert Stepped(TRACED, Risen(8, 150, 100)).step.heap == 1.5
+
+
+class Told:
+    def __init__(self) -> None:
+        self.events: list[AnyEvent] = []
+
+    def emit(self, event: AnyEvent, *, durable: bool = False) -> None:
+        self.events.append(event)
+
+
+def test_beside_a_run_a_model_that_cannot_be_traced_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    played(
+        monkeypatch,
+        lambda channel: channel.write(encode(Broken("FF-TRAIN-052", "it failed", "here", "mend"))),
+    )
+    told = Told()
+
+    async def both() -> object:
+        async with gauging.beside(SPEC, b"", told, is_wanted=True) as step:
+            return await step
+
+    assert asyncio.run(both()) is None
+    (warned,) = told.events
+    assert isinstance(warned, Warned)
+    assert (warned.code, warned.hint) == ("FF-TRAIN-052", "mend")
+
+
+def test_a_run_that_is_over_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def silent(channel: Channel) -> None:
+        asked.set()
+        if channel.read() is None:
+            over.set()
+
+    started = played(monkeypatch, silent)
+
+    async def cancelled() -> None:
+        async with gauging.beside(SPEC, b"", Told(), is_wanted=True):
+            assert await asyncio.to_thread(asked.wait, 10)
+
+    asyncio.run(cancelled())
+    assert started[0].ended
+    assert over.wait(10)
+
+
+def test_the_process_measures_its_heap_in_its_sandbox() -> None:
+    """Resident memory holds the tensors, all of them at once, and less than a few times as much."""
+    spec = load(None, flags={"model.context": "128", "batch": "24"}).spec
+    traced = gauge(spec, b"")
+    assert traced.peak() > LEAST_BYTES
+    found = asyncio.run(gauging.heap(spec, b"", traced, 1 << 36))
+    assert found.rows == 12
+    assert found.live < traced.peak()
+    assert 0.9 < found.factor < 3

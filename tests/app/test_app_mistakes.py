@@ -82,7 +82,7 @@ FILES = [
     Mistake("run jobs/nul.toml", "FF-JOB-003", USAGE, "nul.toml line 1"),
     Mistake("run jobs/huge.toml", "FF-JOB-012", USAGE, "is too large"),
     Mistake("run jobs/utf16.toml", "FF-JOB-003", USAGE, "save the file as UTF-8"),
-    Mistake("plan jobs/module.toml", "FF-APP-134", USAGE, "farflung run"),
+    Mistake("plan jobs/module.toml", "FF-JOB-010", USAGE, "nobody.py is not there"),
     Mistake("run jobs/nodata.toml", "FF-JOB-010", USAGE, "is not there"),
     Mistake("run jobs/binary.toml", "FF-JOB-021", USAGE, "is not text"),
     Mistake("init --data nowhere.txt", "FF-JOB-010", USAGE, "nowhere.txt is not there"),
@@ -168,7 +168,7 @@ FOUND: dict[str, bytes | str] = {
     "jobs/nul.toml": b"rounds = 3\0\n",
     "jobs/huge.toml": b"# " + b"x" * 10_000_000,
     "jobs/utf16.toml": "rounds = 3\n".encode("utf-16"),
-    "jobs/module.toml": '[model]\nkind = "module"\nmodule = "../model.py:build"\n',
+    "jobs/module.toml": '[model]\nkind = "module"\nmodule = "../nobody.py:build"\n',
     "jobs/nodata.toml": '[data]\npath = "nowhere.txt"\n',
     "jobs/binary.toml": '[data]\npath = "../noise.bin"\n',
 }

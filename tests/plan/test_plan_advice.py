@@ -43,7 +43,7 @@ def blocked(found: Option | Blocked) -> Blocked:
 
 
 def test_a_job_asks_for_the_tokens_that_its_file_says_and_for_its_own_parameters() -> None:
-    assert TINY.model.size == TINY.parameters
+    assert TINY.model.transformer.size == TINY.parameters
     assert TINY.tokens == 12 * 20 * 8 * 64 * 5  # rounds, steps, batch, context, providers
     assert TINY.sequences == 8 * 5
 
@@ -179,8 +179,10 @@ def test_layers_are_shared_out_so_that_the_slowest_stage_is_as_fast_as_can_be(
     rates: list[float], layers: int, data: st.DataObject
 ) -> None:
     """Beside all ways to cut, the head's work with the last layer; whoever is last may hold none of them."""
-    work = replace(TINY, model=replace(TINY.model, layers=layers))
-    head = 6.0 * work.model.vocabulary * work.model.width * work.context
+    work = replace(
+        TINY, model=replace(TINY.model, transformer=replace(TINY.model.transformer, layers=layers))
+    )
+    head = work.model.head(work.context)
     layer = (work.flop(work.context) - head) / layers
     caps = data.draw(st.lists(st.integers(0, layers), min_size=len(rates), max_size=len(rates)))
     if sum(caps) < layers:

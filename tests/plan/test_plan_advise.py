@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.compress import kernels
 from farflung.core import limits
 from farflung.core.errors import PolicyError
 from farflung.core.layout import Layout
 from farflung.core.money import format_credits, parse_credits
+from farflung.core.units import Bytes
 from farflung.job.spec import (
     AuditSpec,
     DataSpec,
@@ -26,7 +28,7 @@ from farflung.job.spec import (
 from farflung.plan.advise import advise, describe_sync
 from farflung.plan.compare import Measured, compare, is_off, ratio
 from farflung.plan.machine import Machine
-from farflung.plan.memory import AGENT, RELAYS, SHARED, memory
+from farflung.plan.memory import AGENT, BASELINE, COMPILED, HEAP_SLACK, RELAYS, SHARED, Step, memory
 from farflung.plan.network import Network
 from farflung.plan.price import audit_units, expected_audits, price, worst_audits
 from farflung.plan.time import (
@@ -268,9 +270,35 @@ def test_memory_counts_states_by_optimizer_and_codec() -> None:
     assert memory(lean, LAYOUT, 0).optimizer == state
     assert memory(lean, LAYOUT, 0).residual == 0
     assert memory(spec(batch=16), LAYOUT, 0).activations == 2 * adamw.activations
-    assert adamw.network == 8 * (adamw.worker - SHARED) + SHARED + adamw.agents
+    lacking = adamw.verifiers * int(
+        HEAP_SLACK * (adamw.borders - adamw.opened)
+    )  # a verifier keeps no borders
+    assert adamw.network == 8 * (adamw.worker - SHARED) + SHARED + adamw.agents - lacking
+    assert 0 < adamw.opened < adamw.borders
     unchecked = memory(spec(audit=AuditSpec(rate=0.0, probation=0)), LAYOUT, 0)
     assert unchecked.network == 6 * (unchecked.worker - SHARED) + SHARED + unchecked.agents
+
+
+def test_a_traced_step_takes_the_place_of_the_closed_form() -> None:
+    """All that is alive at its peak counts once, and the heap's factor on nothing else."""
+    formed, state = memory(spec(), LAYOUT, 0), 4 * LAYOUT.size
+    traced = memory(spec(), LAYOUT, 0, Step(Bytes(50_000_000), heap=1.5))
+    assert traced.parameters + traced.gradients + traced.optimizer + traced.activations == 50_000_000
+    beside = traced.public + traced.residual + traced.borders
+    assert beside == formed.public + formed.residual + formed.borders
+    assert traced.worker == traced.baseline + int(1.5 * 50_000_000 + HEAP_SLACK * beside)
+    lean = memory(spec(), LAYOUT, 0, Step(Bytes(state)))  # a trace that says less than the states are
+    assert lean.activations == 0
+
+
+def test_compiled_codecs_take_memory_where_they_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = Layout.of({"a.weight": (1024, kernels.WORTH // 1024)})
+    found = {}
+    for is_there in (True, False):
+        monkeypatch.setattr(kernels, "installed", lambda is_there=is_there: is_there)
+        found[is_there] = [memory(spec(), layout, 0).baseline for layout in (LAYOUT, large)]
+    assert found[False] == [BASELINE, BASELINE]
+    assert found[True] == [BASELINE, BASELINE + COMPILED]
 
 
 def test_memory_counts_what_each_method_keeps_beside_the_weights() -> None:

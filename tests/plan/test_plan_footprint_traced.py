@@ -8,11 +8,14 @@ from msgspec.structs import replace
 from farflung.core import limits
 from farflung.core.codec import decode, encode
 from farflung.core.errors import UsageError
+from farflung.core.layout import Layout
 from farflung.plan.footprint.parts import Footprint
 from farflung.plan.footprint.slices import of_traced
 from farflung.plan.footprint.traced import Block, Mode, Traced, affine, check
 from farflung.plan.footprint.worst import Pipeline, Training, footprints
 from farflung.plan.parallel.shapes import Recompute
+
+LAYOUT = Layout.of({"embed": (300,), "blocks.0.w": (250,), "blocks.1.w": (250,), "norm": (200,)})
 
 
 def mode(recompute: str, rows: int, share: int) -> Mode:
@@ -32,8 +35,11 @@ def trace(rows: int = 8) -> Traced:
         largest=500,
         ends=(1200, 1600),
         copied=800,
+        layout=LAYOUT,
         blocks=(Block("blocks.0", 1000), Block("blocks.1", 1000)),
         modes=(mode("none", rows, 1), mode("full", rows, 10)),
+        handed=64 * rows,
+        tail=("norm",),
     )
 
 
@@ -96,6 +102,11 @@ def test_a_trace_keeps_its_bytes_on_the_way() -> None:
         {"modes": (mode("none", -8, 1),)},
         {"blocks": (Block("a", -1), Block("b", 1))},
         {"modes": (replace(mode("none", 8, 1), flop=-1),)},
+        {"handed": -1},
+        {"tail": ("nobody",)},
+        {"layout": Layout(())},
+        {"layout": Layout.of({"embed": (300,)})},
+        {"ends": (0, 0), "copied": 0},
     ],
     ids=str,
 )

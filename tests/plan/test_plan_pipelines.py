@@ -128,7 +128,7 @@ def test_a_round_waits_for_the_stage_whose_changes_are_most_for_its_lines() -> N
     assert found.sync is not None
     stages = len(found.hosts) // found.ways
     counts = tuple(map(int, found.how.split()[3].rstrip(",").split("/")))
-    laid = agreement.parts(BIG.layout, counts)
+    laid = agreement.parts(BIG, counts)
     members = [found.hosts[at::stages] for at in range(stages)]
     each = [
         estimate(
@@ -142,7 +142,7 @@ def test_a_round_waits_for_the_stage_whose_changes_are_most_for_its_lines() -> N
 
 def test_the_parts_of_a_model_are_all_of_it_once() -> None:
     counts = (10, 2, 20)
-    found = agreement.parts(BIG.layout, counts)
+    found = agreement.parts(BIG, counts)
     names = [tensor.name for part in found for tensor in part.tensors]
     assert sorted(names) == [tensor.name for tensor in BIG.layout.tensors]
     assert "embed.weight" in [tensor.name for tensor in found[0].tensors]

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from farflung.core.layout import Layout
 from farflung.job.load import load
+from farflung.job.model import gpt_shapes
+from farflung.job.spec import JobSpec
+from farflung.plan.advice.work import work
 from farflung.plan.footprint.traced import Traced
 from farflung.plan.parallel.shapes import Recompute
 from farflung.train.gauge import blocks, jobs, measure
@@ -238,8 +242,44 @@ def test_a_module_is_left_as_it_was() -> None:
     assert not any(block._forward_hooks or block._forward_pre_hooks for block in found.values())
 
 
+def traced_job(spec: JobSpec, source: bytes = b"") -> Traced:
+    found = jobs.answer(Gauge(spec, source))
+    assert isinstance(found, Traced)
+    return found
+
+
+def test_the_built_in_model_is_by_its_trace_what_its_sizes_say() -> None:
+    """Layers, tensors, cuts and FLOP of both ways to plan; bytes kept within what norms add."""
+    spec = load(None, flags={"model.layers": "3", "model.width": "64", "model.context": "32"}).spec
+    found = traced_job(spec)
+    by_trace, by_sizes = work(spec, found.layout, found), work(spec, found.layout)
+    assert found.layout == Layout.of(gpt_shapes(spec.model))
+    assert by_trace.model.layers == by_sizes.model.layers == 3
+    assert by_trace.model.layer == by_sizes.model.layer
+    assert by_trace.model.handed(5) == by_sizes.model.handed(5)
+    for tensor in found.layout.tensors:
+        assert by_trace.model.place(tensor.name) == by_sizes.model.place(tensor.name), tensor.name
+    for how in (
+        Recompute
+    ):  # the papers compute attention again, and in full a block's last product, which nobody reads
+        rel = 0.02 if how is Recompute.NONE else 0.1
+        assert by_trace.flop(1.0, how) == pytest.approx(by_sizes.flop(1.0, how), rel=rel)
+        traced, sized = by_trace.stack(2, how), by_sizes.stack(2, how)
+        assert traced.parameters == sized.parameters == found.layout.size
+        kept = [sum(each.kept for each in one.layers) for one in (traced, sized)]
+        assert kept[0] == pytest.approx(kept[1], rel=0.35), how
+    assert by_trace.model.head(7.0) == pytest.approx(by_sizes.model.head(7.0), rel=0.01)
+
+
+def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: Traced) -> None:
+    assert faked.handed == 4 * 4 * TIME * WIDTH
+    assert faked.tail == ()  # a tied table is read before the blocks, too
+    apart = measure.traced(lambda rows: subject(lambda: Stacked(is_tied=False), rows), 2, [Recompute.NONE])  # type: ignore[arg-type]
+    assert [name for name in apart.tail if "." in name] == list(apart.tail) != []
+
+
 def test_a_jobs_step_has_the_flat_vectors_of_its_worker() -> None:
-    found = jobs.answer(Gauge(TINY, b""), [Recompute.NONE])
+    found = traced_job(TINY)
     vectors = 1 + 1 + 1 + 2  # weights, gradients, where decay applies, and Muon's two
     assert found.resident == vectors * found.parameters + found.batch
     assert found.rows == TINY.batch

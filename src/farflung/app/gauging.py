@@ -2,78 +2,141 @@
 
 from __future__ import annotations
 
-import select
+import asyncio
+import contextlib
+import math
 import shutil
 import tempfile
-import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, TypeVar
 
+import msgspec
+
+from farflung.app.journal import Emitter
 from farflung.core import limits
-from farflung.core.codec import decode, encode
-from farflung.core.errors import RunError
+from farflung.core.errors import FarflungError, RunError
+from farflung.core.events import Warned
+from farflung.core.units import Bytes
+from farflung.host.io.probe import memory_bytes
 from farflung.host.io.process import PYTHON, start_worker, tail
-from farflung.host.limits import Limits
+from farflung.host.limits import Limits, limits_for
 from farflung.job.spec import JobSpec
+from farflung.plan.footprint.heap import Risen, unmeasured
+from farflung.plan.footprint.heap import check as check_risen
 from farflung.plan.footprint.traced import Traced, check, unanswered
-from farflung.train.gauge.request import Gauge
+from farflung.plan.memory import Step
+from farflung.train.gauge.request import Gauge, Heap, Request
 from farflung.train.io import gauger
-from farflung.train.io.worker import Channel
-from farflung.train.messages import Broken
+from farflung.train.io.pipe import GONE, WorkerPipe
 
-CPU_SECONDS: Final = 600  # of one trace: some five for a GPT of 4 layers
+Answer = TypeVar("Answer", Traced, Risen)
+
+CPU_SECONDS: Final = 600  # of one answer: some five for a GPT of 4 layers
 SECONDS: Final = 1200.0  # the same on a busy machine, and for a model that sleeps
+MOST_FLOP: Final = 4e11  # of a step that is made to see what the heap keeps: three take some ten seconds
+LEAST_BYTES: Final = (
+    64_000_000  # of a step: beside less, what a process takes anyhow is seen and not the heap
+)
+SHARE: Final = 0.5  # of this machine's usable memory, what such a step may take
 
 
-def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS) -> Traced:
+class Stepped(msgspec.Struct, frozen=True):
+    """A traced step on this computer; `unseen`: why what the heap keeps was not measured."""
+
+    traced: Traced
+    risen: Risen | None
+    unseen: str = ""
+
+    @property
+    def step(self) -> Step:
+        """As plan.memory takes it."""
+        peak = Bytes(self.traced.peak())
+        return Step(peak) if self.risen is None else Step(peak, self.risen.factor)
+
+
+async def gauge(spec: JobSpec, module: bytes, seconds: float = SECONDS) -> Traced:
     """The trace of a job's step; `module` is the source of its model, empty for a built-in one.
 
     Raises RunError with the process' own code, or FF-PLAN-057 (it ended, or did not answer within `seconds`),
     UsageError FF-PLAN-056 (what it says makes no sense), and what host.io.process.start_worker raises.
     """
+    found = await _answer(Gauge(spec, module), Traced, Limits(cpu_seconds=CPU_SECONDS), seconds)
+    check(found)
+    return found
+
+
+async def heap(spec: JobSpec, module: bytes, traced: Traced, usable: int, seconds: float = SECONDS) -> Risen:
+    """What the heap keeps beside a step's tensors, by steps of half of the batch, or of less of a large model.
+
+    `usable`: this machine's memory, bytes. Raises what `gauge` raises, RunError FF-PLAN-058 (it cannot be measured).
+    """
+    each = traced.mode().flop / traced.rows
+    rows = min(max(min(traced.rows, 2), math.ceil(traced.rows / 2)), int(MOST_FLOP / max(1.0, each)))
+    if traced.peak() < LEAST_BYTES:
+        raise unmeasured("a step this small is not seen beside what a process takes anyhow")
+    if rows < 1 or traced.peak() > SHARE * usable:
+        raise unmeasured("a step of this model is too much for this machine")
+    bounds = limits_for(traced.peak(), CPU_SECONDS)
+    found = await _answer(Heap(spec, module, rows), Risen, bounds, seconds)
+    check_risen(found)
+    return found
+
+
+async def stepped(spec: JobSpec, module: bytes, usable: int, traced: Traced | None = None) -> Stepped:
+    """Both; where the heap cannot be measured, why not. Raises what `gauge` raises; `traced`: what it said before."""
+    found = traced or await gauge(spec, module)
+    try:
+        return Stepped(found, await heap(spec, module, found, usable))
+    except RunError as error:
+        return Stepped(found, None, error.cause or error.message)
+
+
+@contextlib.asynccontextmanager
+async def beside(
+    spec: JobSpec, module: bytes, journal: Emitter, *, is_wanted: bool
+) -> AsyncIterator[asyncio.Task[Step | None]]:
+    """For a run, while its network starts; None, and a warning, where it cannot be told. What is left ends with it."""
+    task = asyncio.create_task(_or_warned(spec, module, journal) if is_wanted else _nothing())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _nothing() -> None:
+    return None
+
+
+async def _or_warned(spec: JobSpec, module: bytes, journal: Emitter) -> Step | None:
+    try:
+        return (await stepped(spec, module, memory_bytes())).step
+    except FarflungError as error:
+        text = f"memory is planned from the shapes of the module's tensors: {error.message}: {error.cause}"
+        journal.emit(Warned(code=error.code, message=text[:300], hint=error.hint or ""))
+        return None
+
+
+async def _answer(request: Request, kind: type[Answer], bounds: Limits, seconds: float) -> Answer:
+    """What a process in the sandbox says; of it only that it has this form. The process is gone when this returns."""
     folder = Path(tempfile.mkdtemp(prefix="farflung-gauger-"))
     log = folder / "gauger.log"
     try:
-        bounds = Limits(cpu_seconds=CPU_SECONDS)
         worker = start_worker(folder / "scratch", log, bounds, command=(*PYTHON, "-m", gauger.MODULE))
         try:
-            descriptor = worker.socket.fileno()
-            channel = Channel(descriptor, descriptor, _Patience(seconds).wait)
-            answer = _asked(channel, Gauge(spec, module))
+            async with asyncio.timeout(seconds):
+                answer = await WorkerPipe(worker.socket, kind, limits.CONTROL_BYTES).request(request)
+        except TimeoutError:
+            raise unanswered("it did not answer in time") from None
+        except RunError as error:
+            if error.code != GONE:
+                raise
+            said = tail(log).decode("utf-8", "replace").strip()[-200:]
+            raise unanswered(said or f"its process said nothing: {error.cause}") from None
         finally:
             worker.terminate(0)
-        if answer is None:
-            raise unanswered(
-                tail(log).decode("utf-8", "replace").strip()[-200:] or "its process said nothing"
-            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if isinstance(answer, Broken):
-        raise RunError(answer.code, answer.message, cause=answer.cause, hint=answer.hint)
-    check(answer)
+    assert isinstance(answer, kind)
     return answer
-
-
-def _asked(channel: Channel, request: Gauge) -> Traced | Broken | None:
-    try:
-        channel.write(encode(request))
-        raw = channel.read()
-    except (BrokenPipeError, ConnectionResetError):
-        return None
-    if raw is None:
-        return None
-    return cast(Traced | Broken, decode(raw, cast(type[Any], Traced | Broken), limits.CONTROL_BYTES))
-
-
-class _Patience:
-    """Waits for a descriptor, so many seconds in all."""
-
-    def __init__(self, seconds: float) -> None:
-        self._until = time.monotonic() + seconds
-
-    def wait(self, descriptor: int, events: int) -> None:
-        """Returns when it can be read or written. Raises RunError FF-PLAN-057."""
-        poll = select.poll()
-        poll.register(descriptor, events)
-        if not poll.poll(max(0.0, 1000 * (self._until - time.monotonic()))):
-            raise unanswered("it did not answer in time")

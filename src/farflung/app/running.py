@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from farflung.app import asking, beside, closing, fares, history, preparation, thrift
+from farflung.app import asking, beside, closing, fares, gauging, history, preparation, thrift
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
@@ -42,6 +42,7 @@ from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
 from farflung.plan.advise import Plan, advise
 from farflung.plan.compare import compare
+from farflung.plan.memory import Step
 from farflung.plan.time import ALONE_THREADS
 from farflung.plan.traffic import Traffic, all_relayed, ring_bytes
 from farflung.train.rounds import REASON_STOPPED
@@ -188,10 +189,16 @@ class Run:
             finally:
                 await self._processes.stop()
 
-    def _show_plan(self, layout: Layout) -> None:
+    def _show_plan(self, layout: Layout, step: Step | None = None) -> None:
         size = self._folder.dataset_file.stat().st_size
         self._plan = advise(
-            self._network.reached, layout, size, machine(), self._housing.network, self._identity.validators
+            self._network.reached,
+            layout,
+            size,
+            machine(),
+            self._housing.network,
+            self._identity.validators,
+            step,
         )
         if self._housing.homes:  # nobody reaches into a home, a verifier's either
             self._plan = msgspec.structs.replace(self._plan, traffic=all_relayed(self._plan.traffic))
@@ -207,9 +214,11 @@ class Run:
     async def _with_network(self, layout: Layout | None) -> events.Result:
         worker = self._processes.start_own_worker()
         started = self._processes.start()
-        prepared = await preparation.prepare(self._folder, worker, self._network, self._journal)
-        if layout is None:
-            self._show_plan(prepared.terms.layout)
+        module = preparation.module_source(self._folder)
+        async with gauging.beside(self._spec, module, self._journal, is_wanted=layout is None) as step:
+            prepared = await preparation.prepare(self._folder, worker, self._network, self._journal)
+            if layout is None:
+                self._show_plan(prepared.terms.layout, await step)
         await started
         scorer = self._scorer = Scorer(worker, prepared.terms, self._journal)
         initial = self._folder.initial_file.read_bytes()

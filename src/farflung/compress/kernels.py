@@ -167,7 +167,14 @@ def settle(elements: int) -> None:
     in the middle of a round, and a process that trains or checks for hours meets the threshold some time.
     """
     if _process.asked == "auto":
-        CODECS.settled = "numba" if elements >= WORTH and installed() else "numpy"
+        CODECS.settled = "numba" if compiles(elements) else "numpy"
+
+
+def compiles(elements: int) -> bool:
+    """Whether processes like this one compile before the first round of a job with vectors of so many elements."""
+    if _process.asked == "auto":
+        return elements >= WORTH and installed()
+    return _process.asked == "numba"
 
 
 def installed() -> bool:

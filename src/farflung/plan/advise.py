@@ -14,7 +14,7 @@ from farflung.job import proof
 from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.committee import committee_bytes
 from farflung.plan.machine import Machine
-from farflung.plan.memory import Memory, memory
+from farflung.plan.memory import Memory, Step, memory
 from farflung.plan.network import HERE, Network
 from farflung.plan.price import Price, price
 from farflung.plan.states import EXACT_BITS, codec_of
@@ -111,10 +111,13 @@ def advise(
     machine: Machine,
     network: Network = HERE,
     validators: int = 1,
+    step: Step | None = None,
 ) -> Plan:
-    """Plans a local run; raises PolicyError FF-PLAN-001 (budget) or FF-PLAN-002 (memory)."""
+    """Plans a local run, with its traced `step` where there is one; raises PolicyError FF-PLAN-001 (budget) or
+    FF-PLAN-002 (memory).
+    """
     sent = traffic(spec, layout, dataset_bytes, codec_of(spec.sync, spec.rounds), network)
-    need = memory(spec, layout, dataset_bytes)
+    need = memory(spec, layout, dataset_bytes, step)
     _refuse_too_little_memory(need, spec.network.providers, machine)
     cost = price(spec)
     took = duration(spec, layout, sent, machine, network)

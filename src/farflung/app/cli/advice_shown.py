@@ -68,7 +68,7 @@ def _say(stage: str, text: str, width: int, deeper: int = 0) -> list[str]:
 def _job(asks: Work) -> str:
     return (
         f"{format_count(asks.parameters)} parameters, {format_count(asks.tokens)} tokens in steps of"
-        f" {asks.sequences} sequences of {asks.context:,}"
+        f" {asks.sequences} sequences of {asks.context:,}{f'; {asks.model.kind}' if asks.model.kind else ''}"
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from farflung.app import preparation
 from farflung.app.cli import linking
+from farflung.app.cli.gauged import Known
 from farflung.app.handed import read_file
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
@@ -42,29 +42,21 @@ def refuse_without_offers(goal: str | None, explains: bool) -> None:
         )
 
 
-def plan(file: Path, goal: str | None, spec: JobSpec) -> tuple[Work, Advice]:
+def plan(file: Path, goal: str | None, spec: JobSpec, model: Known) -> tuple[Work, Advice]:
     """The advice on a job. Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits)."""
-    asks, hosts = read(file, spec)
+    asks, hosts = read(file, spec, model)
     found = search.search(asks, hosts, Goal(goal or Goal.TIME))
     if not found.best:
         raise _refused(found)
     return asks, found
 
 
-def read(file: Path, spec: JobSpec) -> tuple[Work, tuple[Host, ...]]:
+def read(file: Path, spec: JobSpec, model: Known) -> tuple[Work, tuple[Host, ...]]:
     """A job and the hosts that are offered for it. Raises UsageError FF-APP-161, FF-APP-426 (the file), FF-PLAN-060 and
-    -061 (what it says), FF-APP-427 (a model whose sizes are not known).
+    -061 (what it says).
     """
-    layout = preparation.known_layout(spec)
-    if layout is None or spec.model.kind != "gpt":
-        raise UsageError(
-            "FF-APP-427",
-            "hosts are planned for the built-in model only",
-            cause="layers, width and heads of a module of your own are not known from its tensors",
-            hint="describe it by its sizes: --set model.layers=32 --set model.width=4096",
-        )
     hosts = offers.parse(_text(file), cards.read(), lambda name: _text(file.parent / name))
-    return work(spec, layout), hosts
+    return work(spec, model.layout, model.traced), hosts
 
 
 def _text(path: Path) -> str:
@@ -117,6 +109,7 @@ def json(asks: Work, found: Advice, command: tuple[str, ...]) -> str:
     """One line; bytes, seconds, micro-credits."""
     facts = {
         "parameters": asks.parameters,
+        "model": asks.model.kind,
         "tokens": asks.tokens,
         "goal": found.goal,
         "tried": found.tried,

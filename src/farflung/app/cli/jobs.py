@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
 
-from farflung.app import asking, fares, folder, preparation, running
-from farflung.app.cli import advice_shown, advising, article_shown, linking
+from farflung.app import asking, fares, folder, gauging, preparation, running
+from farflung.app.cli import advice_shown, advising, article_shown, gauged, linking
 from farflung.app.cli.completing import run_names
 from farflung.app.cli.naming import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.showing import watcher
 from farflung.app.housing import MOST_RELAYS, MOST_VALIDATORS
 from farflung.app.journal import read_timeline
-from farflung.core.errors import UsageError
 from farflung.core.events import to_json
-from farflung.core.layout import Layout
 from farflung.core.money import MICRO
 from farflung.host.io.probe import machine
 from farflung.job import cheats, dataset, show
@@ -156,6 +156,7 @@ def resume(name: str | None, as_json: bool) -> None:
     "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
 )
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
+@click.option("--trace", is_flag=True, help="Memory by a step of the model itself.")
 @click.option(
     "--article", is_flag=True, hidden=True, help="The source article's figures of traffic, beside right ones."
 )
@@ -181,6 +182,7 @@ def plan(
     offers: Path | None,
     goal: str | None,
     explain: bool,
+    trace: bool,
     article: bool,
     cards: str | None,
     as_json: bool,
@@ -199,11 +201,12 @@ def plan(
         linking.refuse_without_link(peers, step, fan_out)
     if offers is None and not show_config:
         advising.refuse_without_offers(goal, explain)
+    model = partial(gauged.known, resolved.spec, Path(identity.base), traces=trace)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
     elif offers is not None:
-        asks, found = advising.plan(offers, goal, resolved.spec)
+        asks, found = advising.plan(offers, goal, resolved.spec, model())
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
         if as_json:
             text = [advising.json(asks, found, after)]
@@ -212,13 +215,13 @@ def plan(
             text = advice_shown.lines(asks, found, after, explains=explain, width=width)
     elif link is not None:
         asked = linking.Asked(link, peers, step, fan_out)
-        choice = linking.plan(asked, resolved.spec, _layout(resolved.spec, job), machine)
+        choice = linking.plan(asked, resolved.spec, model().layout, machine)
         sync, each = choice.chosen.sync, choice.setting.peers
         said = linking.settings(sync, each, lambda more: _again(job, preset, flags, more))
         facts = msgspec.json.encode(linking.facts(choice, said)).decode()
         text = [facts] if as_json else linking.lines(choice, said, is_measured=step is None)
     else:
-        text = _here(resolved, identity, job, as_json=as_json)
+        text = _here(resolved, identity, model(), as_json=as_json)
     sys.stdout.write("\n".join(text) + "\n")
 
 
@@ -227,25 +230,16 @@ def _again(job: Path | None, preset: str, flags: Mapping[str, str], more: Mappin
     return asking.resolve(job, preset, {**flags, **more})[0].spec
 
 
-def _here(resolved: Resolved, identity: folder.Identity, job: Path | None, *, as_json: bool) -> list[str]:
+def _here(resolved: Resolved, identity: folder.Identity, model: gauged.Known, *, as_json: bool) -> list[str]:
     """The plan of a run on this computer."""
-    spec = resolved.spec
-    layout = _layout(spec, job)
+    spec, here = resolved.spec, machine()
+    known = spec, model.source, here.memory_bytes, model.traced
+    found = asyncio.run(gauging.stepped(*known)) if model.traced is not None else None
     size = len(dataset.pack(read_dataset(spec.data, spec.model, Path(identity.base))))
-    found = advise(spec, layout, size, machine())
+    plan = advise(spec, model.layout, size, here, step=found.step if found is not None else None)
     relays = identity.relays if spec.hidden else 0
-    event = fares.planned(found.event(""), found.traffic, identity.relay_price, relays, identity.relay_most)
-    return [to_json(event)] if as_json else lines(event, Timeline()) + linking.by_default(resolved)
-
-
-def _layout(spec: JobSpec, job: Path | None) -> Layout:
-    """The model's tensors; raises UsageError FF-APP-134 where they are not known yet."""
-    layout = preparation.known_layout(spec)
-    if layout is None:
-        raise UsageError(
-            "FF-APP-134",
-            "the size of a module of your own is not known before it is built",
-            cause="its code runs in a sandboxed worker only, which a plan does not start; a run shows its plan first",
-            hint=f"farflung run {job}" if job is not None else "farflung run JOB",
-        )
-    return layout
+    event = fares.planned(plan.event(""), plan.traffic, identity.relay_price, relays, identity.relay_most)
+    if as_json:
+        return [to_json(event)]
+    traced = gauged.lines(found) if found is not None else []
+    return lines(event, Timeline()) + traced + linking.by_default(resolved)

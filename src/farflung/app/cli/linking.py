@@ -89,7 +89,7 @@ def by_default(resolved: Resolved) -> list[str]:
     if origin != "default" and not origin.startswith("preset"):
         return []
     method = resolved.spec.sync.method
-    return _say(
+    return say(
         "Plan",
         f"{METHOD} is not set: {method}, the {origin}; `farflung plan --link UP/DOWN` picks one for links",
     )
@@ -134,8 +134,8 @@ def lines(choice: Choice, said: tuple[str, ...], is_measured: bool) -> list[str]
     setting = choice.setting
     of = "this computer's, on one core" if is_measured else "as you say"
     rows = [
-        *_say("Links", f"{setting.link}; {setting.peers} peers, " + _way(setting)),
-        *_say(
+        *say("Links", f"{setting.link}; {setting.peers} peers, " + _way(setting)),
+        *say(
             "",
             f"{format_count(setting.layout.size)} parameters; {setting.step:.3g} s of compute a step ({of})",
         ),
@@ -145,10 +145,10 @@ def lines(choice: Choice, said: tuple[str, ...], is_measured: bool) -> list[str]
         "",
     ]
     for number, reason in enumerate(choice.reasons):
-        rows += _say("" if number else "Take" if choice.fits else "Least bad", reason)
-    rows += _say("Columns", NOTE + (f" {LOSS}" if measured.ABOVE else ""))
+        rows += say("" if number else "Take" if choice.fits else "Least bad", reason)
+    rows += say("Columns", NOTE + (f" {LOSS}" if measured.ABOVE else ""))
     rows += _measured()
-    rows += _say("Set", "")
+    rows += say("Set", "")
     return [*rows[:-1], *_copied(said)]
 
 
@@ -174,7 +174,7 @@ def _measured() -> list[str]:
     """All settings whose loss was measured, the best first: the table above holds those that stand in it."""
     found = sorted(measured.ABOVE.items(), key=lambda one: one[1])
     said = [f"{one.method} H={one.steps} {one.codec} {loss:+.1f}{UNBROKEN}%" for one, loss in found]
-    return [row.replace(UNBROKEN, " ") for row in _say("Measured", "; ".join(said))] if said else []
+    return [row.replace(UNBROKEN, " ") for row in say("Measured", "; ".join(said))] if said else []
 
 
 def _copied(said: tuple[str, ...]) -> list[str]:
@@ -228,7 +228,8 @@ def _codec(sync: SyncSpec) -> str:
     return f"top {sync.topk}{bits}"
 
 
-def _say(stage: str, text: str) -> list[str]:
+def say(stage: str, text: str) -> list[str]:
+    """Rows of a stage, wrapped."""
     rows = wrap(text, COLUMNS - STAGE, break_long_words=False) or [""]
     width = max(STAGE, len(stage) + 1)
     first = f"{stage:<{width}}{rows[0]}"

@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from farflung.app import asking, sales
-from farflung.app.cli import advising, quoted
+from farflung.app.cli import advising, gauged, quoted
 from farflung.app.cli.completing import job_files
 from farflung.app.cli.naming import JOB, PRESET, SET, flags_of
 from farflung.core import limits
@@ -74,8 +74,9 @@ def quote(
     """
     money = {"budget": budget, "unit_price": price}
     flags = flags_of(settings) | {key: value for key, value in money.items() if value is not None}
-    spec = asking.resolve(job, preset, flags)[0].spec
-    work, hosts = advising.read(offers, spec)
+    resolved, identity = asking.resolve(job, preset, flags)
+    spec = resolved.spec
+    work, hosts = advising.read(offers, spec, gauged.known(spec, Path(identity.base), traces=False))
     now = Millis(round(1000 * time.time()))
     order = Order(
         members=spec.network.providers if members is None else members,

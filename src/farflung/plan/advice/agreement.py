@@ -46,7 +46,8 @@ def agreed(work: Work, laid: Laid) -> Agreed:
     lines = [slowest_line(members) for members in zip(*laid.grid, strict=True)]
     settings = [
         Setting(layout, line, len(laid.grid), step)
-        for layout, line in zip(parts(work.layout, laid.counts), lines, strict=True)
+        for layout, line in zip(parts(work, laid.counts), lines, strict=True)
+        if layout is not None
     ]
     binding = max(settings, key=lambda each: each.layout.size / min(each.link.up, each.link.down))
     choice = choose(binding)
@@ -71,23 +72,20 @@ def agreed(work: Work, laid: Laid) -> Agreed:
     )
 
 
-def parts(layout: Layout, counts: tuple[int, ...]) -> tuple[Layout, ...]:
-    """The built-in model's tensors of each stage: `blocks.i` by its layers, norm and head last, the rest first."""
-    stage_of = [stage for stage, count in enumerate(counts) for _ in range(count)]
+def parts(work: Work, counts: tuple[int, ...]) -> tuple[Layout | None, ...]:
+    """The tensors of each stage; None where all of its layers' belong to another one's, too."""
+    stage_of = [0, *(stage for stage, count in enumerate(counts) for _ in range(count)), len(counts) - 1]
     shapes: list[dict[str, tuple[int, ...]]] = [{} for _ in counts]
-    for tensor in layout.tensors:
-        first, _, rest = tensor.name.partition(".")
-        is_block = first == "blocks"
-        stage = stage_of[int(rest.partition(".")[0])] if is_block else -1 if first in ("norm", "head") else 0
-        shapes[stage][tensor.name] = tensor.shape
-    return tuple(Layout.of(each) for each in shapes)
+    for tensor in work.layout.tensors:  # places are 0, 1 to layers, and -1, the last
+        shapes[stage_of[work.model.place(tensor.name)]][tensor.name] = tensor.shape
+    return tuple(Layout.of(each) if each else None for each in shapes)
 
 
 def option(work: Work, laid: Laid, assumed: Assumed) -> Option:
     """The whole job on a laid grid."""
     found = agreed(work, laid)
     crew = tuple(host for way in laid.grid for host in way)
-    activation = work.shape.activation(laid.micro)
+    activation = work.model.handed(laid.micro)
     moved = activation * laid.micros * (2 if len(laid.counts) > 2 else 1)
     efficiency, lost = _counting(work, laid, found, assumed)
     busiest = max(laid.run.work)
@@ -109,7 +107,7 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Option:
         Fact(
             "activations",
             format_bytes(moved),
-            f"b s h e = {format_bytes(activation)} a cut and micro-batch",
+            f"{format_bytes(activation)} a cut and micro-batch",
             PIPELINE,
         ),
         *found.facts,

@@ -50,7 +50,7 @@ def line(crew: Sequence[Host], handed: float) -> tuple[Host, ...]:
 
 def grids(work: Work, crew: Sequence[Host], ways: int) -> Iterator[Grid]:
     """The crew as `ways` pipelines: near, and, where that is another one, alike."""
-    stages, handed = len(crew) // ways, work.shape.activation(1)
+    stages, handed = len(crew) // ways, work.model.handed(1)
     whole = line(crew, handed)
     near = tuple(line(whole[at * stages : (at + 1) * stages], handed) for at in range(ways))
     yield near
@@ -75,7 +75,7 @@ def swapped(work: Work, grid: Grid, micros: int, every: int, otherwise: float) -
         price=np.array([float(host.price) for host in crew]),
         failures=np.array([HOUR / (host.churn or otherwise) for host in crew]),
     )  # fmt: skip
-    asks = objective.Work(_chain(work), micros, micros * work.context, work.shape.activation(1), every)
+    asks = objective.Work(_chain(work), micros, micros * work.context, work.model.handed(1), every)
     begun = np.array([[way * stages + stage for way in range(ways)] for stage in range(stages)])
     none = np.zeros(0, np.int64)
     found = select.improved(fleet, asks, objective.Wish(similar=float("inf")), begun, none, 0, MOVES).grid
@@ -84,15 +84,15 @@ def swapped(work: Work, grid: Grid, micros: int, every: int, otherwise: float) -
 
 def _chain(work: Work) -> chain.Chain:
     """A unit a layer, the embedding with the first and the head with the last one; of one sequence."""
-    m, layers = work.model, work.model.layers
+    layers = work.model.layers
     stack = work.stack(1, Recompute.FULL)
-    size = np.full(layers, float(m.layer))
+    size = np.array([each.parameters for each in stack.layers])
     size[0] += stack.first.parameters
     size[-1] += stack.last.parameters
-    head = 6.0 * m.vocabulary * m.width * work.context
+    head = work.model.head(work.context)
     flop = np.full(layers, (work.flop(work.context, Recompute.FULL) - head) / layers)
     flop[-1] += head
-    kept = np.full(layers, float(stack.layers[0].kept))
+    kept = np.array([each.kept for each in stack.layers])
     return chain.chain(flop, size * work.recipe.whole, kept, size * WIRE)
 
 

@@ -63,23 +63,17 @@ def improved(work: Work, found: Option, assumed: Assumed) -> Option:
 
 def _best(work: Work, tried: Iterable[Grid], kind: Kind, assumed: Assumed) -> Found:
     best: Option | None = None
-    nearest = Blocked(
-        kind,
-        "hosts",
-        0,
-        0.0,
-        "there are too few hosts for two pipelines of two",
-        "four hosts of three owners",
-    )
+    nearest: Blocked | None = None
     for grid in tried:
         found = _laid(work, grid, kind, assumed)
         if isinstance(found, Blocked):
-            nearest = max(nearest, found, key=lambda each: each.nearness)
+            nearest = found if nearest is None or found.nearness > nearest.nearness else nearest
             continue
         option = agreement.option(work, found, assumed)
         if best is None or option.seconds < best.seconds:
             best = option
-    return best or nearest
+    too_few = "there are too few hosts for two pipelines of two"
+    return best or nearest or Blocked(kind, "hosts", 0, 0.0, too_few, "four hosts of three owners")
 
 
 def _laid(work: Work, grid: Grid, kind: Kind, assumed: Assumed) -> Laid | Blocked:
@@ -87,7 +81,8 @@ def _laid(work: Work, grid: Grid, kind: Kind, assumed: Assumed) -> Laid | Blocke
     if len(grid[0]) > work.model.layers:
         return Blocked(
             kind, "layers", 0, work.model.layers / len(grid[0]),
-            f"{work.model.layers} layers for {len(grid[0])} hosts", "a deeper model",
+            f"{work.model.layers} layers for {len(grid[0])} hosts",
+            "a deeper model" if work.model.layers else "repeated blocks to cut between: an nn.ModuleList of one class",
         )  # fmt: skip
     sequences = -(-work.sequences // len(grid))
     best: Laid | None = None
@@ -144,16 +139,12 @@ def dealt(work: Work, rates: Sequence[float], caps: Sequence[int]) -> tuple[int,
 
     A stage's memory is counted in layers: footprints have said how many it holds in its place, buffers and all.
     """
-    m = work.model
-    flop = np.full(m.layers, (work.flop(work.context) - _head(work, work.context)) / m.layers)
-    flop[-1] += _head(work, work.context)
+    m, head = work.model, work.model.head(work.context)
+    flop = np.full(m.layers, (work.flop(work.context) - head) / m.layers)
+    flop[-1] += head
     one, none = np.ones(m.layers), np.zeros(m.layers)
     cards = [layers.Card(rate, float(cap)) for rate, cap in zip(rates, caps, strict=True)]
     return layers.divide(chain(flop, one, none, none), cards, 1).units
-
-
-def _head(work: Work, tokens: float) -> float:
-    return 6.0 * work.model.vocabulary * work.model.width * tokens
 
 
 def _stages(
@@ -163,11 +154,12 @@ def _stages(
     at least what its kernels take to launch.
     """
     tokens, m = micro * work.context, work.model
-    layer = (work.flop(tokens) - _head(work, tokens)) / m.layers
+    head = m.head(tokens)
+    layer = (work.flop(tokens) - head) / m.layers
     again = work.flop(tokens, recompute) / work.flop(tokens)
     found = []
     for at, (host, count) in enumerate(zip(way, counts, strict=True)):
-        flop = layer * count + (_head(work, tokens) if at == len(way) - 1 else 0.0)
+        flop = layer * count + (head if at == len(way) - 1 else 0.0)
         whole = flop / speed.rate(host, assumed.utilisation)
         launched = speed.launching(count, recompute)
         forward = max(whole / 3, launched / 3)
@@ -176,7 +168,7 @@ def _stages(
 
 
 def _cuts(work: Work, way: Sequence[Host], micro: int) -> list[Cut]:
-    bits = 8.0 * work.shape.activation(micro)
+    bits = 8.0 * work.model.handed(micro)
     found = []
     for one, other in pairwise(way):
         trip = (one.link.round_trip + other.link.round_trip) / 2

@@ -13,13 +13,15 @@ import msgspec
 from farflung.core.layout import Layout
 from farflung.core.units import Flop
 from farflung.job.spec import JobSpec
-from farflung.plan.footprint.activations import Load
-from farflung.plan.footprint.slices import Stack, sliced
+from farflung.plan.advice.models import WIRE, Gauged, Sized
+from farflung.plan.footprint.slices import Stack
 from farflung.plan.footprint.states import RECIPES, Recipe
+from farflung.plan.footprint.traced import Traced
 from farflung.plan.footprint.transformer import Transformer
-from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop
+from farflung.plan.parallel.shapes import Recompute
 
-WIRE: Final = 2  # bytes of a bfloat16 value: weights, gradients and activations, kept or sent
+__all__ = ["WIRE", "Work", "work"]
+
 # Bytes a parameter of each inner optimizer in mixed precision; a gradient that is only sent keeps no moments.
 OPTIMIZERS: Final = {"adamw": "adam-mixed", "muon": "muon-mixed", "sgd": "sgd-mixed", "gradient": "sgd-mixed"}
 OUTER: Final = (
@@ -30,7 +32,7 @@ OUTER: Final = (
 class Work(msgspec.Struct, frozen=True):
     """A job as it is planned. `sequences`: of one step of all members together."""
 
-    model: Transformer
+    model: Sized | Gauged
     layout: Layout
     context: int
     batch: int  # sequences of one member's step
@@ -48,34 +50,27 @@ class Work(msgspec.Struct, frozen=True):
         """Of one member's step."""
         return self.batch * self.context
 
-    @property
-    def shape(self) -> Shape:
-        """The model as traffic and FLOP are reckoned."""
-        m = self.model
-        return Shape(
-            m.layers, m.width, self.context, m.vocabulary, parameters=float(self.parameters), element=WIRE
-        )
-
     def flop(self, tokens: float, recompute: Recompute = Recompute.NONE) -> Flop:
-        """Of training on so many tokens: Korthikanti et al. 2022, equations 7 and 8; with all recomputed Narayanan et
-        al. 2021, equation 3. For these models' inner width is four times the outer one.
-        """
-        return Flop(gpt_flop(self.shape, 1, recompute) / self.context * tokens)
+        """Of training on so many tokens."""
+        return self.model.flop(tokens, recompute)
 
-    def stack(self, batch: int, recompute: Recompute) -> Stack:
-        """The model in slices, with what `batch` sequences keep."""
-        return sliced(self.model, Load(batch, self.context, recompute=recompute, element=float(WIRE)))
+    def stack(self, sequences: int, recompute: Recompute) -> Stack:
+        """The model in slices, with what so many sequences keep."""
+        return self.model.stack(sequences, recompute)
 
     def with_outer(self) -> Recipe:
         """Bytes a parameter of a method with rounds."""
         return msgspec.structs.replace(self.recipe, outer=OUTER)
 
 
-def work(spec: JobSpec, layout: Layout) -> Work:
-    """A job with the built-in GPT; `layout`: its tensors."""
+def work(spec: JobSpec, layout: Layout, traced: Traced | None = None) -> Work:
+    """A job; `layout`: its tensors. Without a trace it is one with the built-in GPT."""
     model, members = spec.model, spec.network.providers
+    sizes = (model.layers, model.width, model.heads, model.vocabulary)
     return Work(
-        Transformer(model.layers, model.width, model.heads, model.vocabulary, positions=model.context),
+        Gauged(traced, model.context)
+        if traced is not None
+        else Sized(Transformer(*sizes, positions=model.context), model.context, layout.size),
         layout,
         model.context,
         spec.batch,

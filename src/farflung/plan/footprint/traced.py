@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from farflung.core import limits
 from farflung.core.codec import Wire
-from farflung.core.errors import RunError, UsageError
+from farflung.core.errors import ProtocolError, RunError, UsageError
+from farflung.core.layout import Layout
 from farflung.core.units import format_bytes
 from farflung.plan.footprint.parts import Part
 from farflung.plan.parallel.shapes import Recompute
@@ -61,8 +62,11 @@ class Traced(Wire, frozen=True, tag="traced"):
         int, int
     ]  # bytes of parameters used up to the first block, and from then on, outside the blocks
     copied: int  # of them, bytes that both ends use
+    layout: Layout  # all parameters, a tied one once
     blocks: tuple[Block, ...]
     modes: tuple[Mode, ...]
+    handed: int  # bytes of what a block returns, at most: what goes over a cut between two of them
+    tail: tuple[str, ...]  # names of parameters that are read after the first block alone, outside the blocks
 
     def mode(self, recompute: Recompute = Recompute.NONE) -> Mode:
         """The step with this way of recomputation; raises UsageError FF-PLAN-052."""
@@ -131,8 +135,11 @@ def affine(first: Traced, second: Traced, at: tuple[int, int], rows: int) -> Tra
         largest=first.largest,
         ends=first.ends,
         copied=first.copied,
+        layout=first.layout,
         blocks=first.blocks,
         modes=tuple(modes(a, b) for a, b in zip(first.modes, second.modes, strict=True)),
+        handed=put(first.handed, second.handed),
+        tail=first.tail,
     )
 
 
@@ -148,6 +155,7 @@ def check(found: Traced) -> None:
         found.update,
         found.largest,
         found.copied,
+        found.handed,
         *found.ends,
         *(block.parameters for block in found.blocks),
         *(n for mode in found.modes for n in (mode.before, mode.after, mode.saved, mode.peak, *mode.kept)),
@@ -155,14 +163,26 @@ def check(found: Traced) -> None:
     is_whole = all(mode.flop >= 0 for mode in found.modes) and all(
         len(mode.kept) == len(found.blocks) for mode in found.modes
     )
-    is_bounded = all(0 <= size <= limits.TRACED_BYTES for size in sizes)
-    if not (is_whole and is_bounded and found.modes and 1 <= found.width <= 16 and found.rows >= 1):
+    is_bounded = all(0 <= size <= limits.TRACED_BYTES for size in sizes) and 1 <= found.width <= 16
+    if not (is_whole and is_bounded and found.modes and found.rows >= 1 and _is_all(found)):
         raise UsageError(
             "FF-PLAN-056",
             "the trace of this module makes no sense",
             cause="a size is negative or beyond all memory, or blocks and sizes do not go together",
             hint="do not trust this module",
         )
+
+
+def _is_all(found: Traced) -> bool:
+    """Whether the tensors are a model's, and all parameters, outside the blocks and inside."""
+    try:
+        found.layout.check()
+    except ProtocolError:
+        return False
+    inside = sum(block.parameters for block in found.blocks)  # one that two of them share counts in both
+    names = {tensor.name for tensor in found.layout.tensors}
+    is_whole = found.parameters == found.width * found.layout.size <= sum(found.ends) - found.copied + inside
+    return is_whole and names >= set(found.tail)
 
 
 def unanswered(cause: str) -> RunError:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from farflung.plan.parallel.shapes import Recompute
@@ -59,7 +60,7 @@ def _find(prefix: str, module: nn.Module, found: dict[str, nn.Module]) -> None:
 @contextlib.contextmanager
 def marked(blocks: dict[str, nn.Module], living: Living) -> Iterator[None]:
     """Books under place k + 1 what block k makes, under 0 what comes before the first, under -1 what lies between and
-    after them.
+    after them. `living.handed` grows to the most that a block returns.
     """
     living.at = 0
     hooks = []
@@ -67,8 +68,10 @@ def marked(blocks: dict[str, nn.Module], living: Living) -> Iterator[None]:
     def enter(place: int, *_: Any) -> None:
         living.at = place
 
-    def leave(*_: Any) -> None:
+    def leave(_: nn.Module, __: Any, returned: Any) -> None:
         living.at = -1
+        sizes = (t.numel() * t.element_size() for t in tree_leaves(returned) if isinstance(t, Tensor))
+        living.handed = max(living.handed, sum(sizes))
 
     for place, block in enumerate(blocks.values(), 1):
         hooks.append(block.register_forward_pre_hook(partial(enter, place)))

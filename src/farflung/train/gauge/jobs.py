@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from farflung.job.spec import JobSpec
+from farflung.plan.footprint.heap import Risen
 from farflung.plan.footprint.traced import Traced
-from farflung.plan.parallel.shapes import Recompute
 from farflung.train import model, optim
+from farflung.train.gauge.heap import risen
 from farflung.train.gauge.measure import Make, Subject, measure
-from farflung.train.gauge.request import Gauge
+from farflung.train.gauge.request import Heap, Request
 from farflung.train.local import clip_limit
 
 
-def answer(request: Gauge, ways: Sequence[Recompute] = tuple(Recompute)) -> Traced:
-    """The trace of a job's step. Raises what train.model.build raises, and RunError FF-TRAIN-055 to -057."""
-    return measure(step_of(request.spec, request.module), request.spec.batch, ways)
+def answer(request: Request) -> Traced | Risen:
+    """The trace of a job's step, or what its steps raise this process by. Raises what train.model.build raises,
+    RunError FF-TRAIN-055 to -057, FF-PLAN-058.
+    """
+    make = step_of(request.spec, request.module)
+    if isinstance(request, Heap):
+        return risen(make, request.rows)
+    return measure(make, request.spec.batch)
 
 
 def step_of(spec: JobSpec, source: bytes) -> Make:

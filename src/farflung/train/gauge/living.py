@@ -37,6 +37,7 @@ class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flop = 0  # of products, convolutions and attention
         self.count = 0  # storages so far
         self.at = 0
+        self.handed = 0  # bytes that a block returned, at most
         self.history: list[int] = []  # `now` after each operation
         self.used: dict[Spot, set[int]] | None = None  # if somebody asks: places where a tensor is read
         self._alive: dict[int, _Booked] = {}

@@ -21,6 +21,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
 
+from farflung.core.layout import Layout
 from farflung.plan.footprint.traced import Block, Mode, Traced, affine
 from farflung.plan.parallel.shapes import Recompute
 from farflung.train.gauge.blocks import blocks_of, marked, recomputed
@@ -52,7 +53,9 @@ class Seen(NamedTuple):
 
 
 def measure(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Traced:
-    """The step of `make(rows)`. Raises what the module raises when it is run with numbers."""
+    """The step of `make(rows)`. Raises what the module raises when it is run with numbers, ProtocolError FF-CORE-040
+    (names or sizes of its parameters).
+    """
     try:
         return traced(make, rows, ways)
     except Exception:  # whatever it needs numbers for says so in its own way
@@ -98,7 +101,7 @@ def observed(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Seen:
         resident = _settled(living)
         seen = [_mode(subject, blocks, living, way) for way in ways if blocks or way is Recompute.NONE]
         update, course = _update(subject, living)
-        ends, copied = _ends(subject, blocks, living)
+        ends = _ends(subject, blocks, living)
     module = subject.module
     found = Traced(
         rows=rows,
@@ -109,10 +112,13 @@ def observed(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Seen:
         resident=resident,
         update=update,
         largest=max(sum(p.numel() for p in m.parameters(recurse=False)) for m in module.modules()),
-        ends=ends,
-        copied=copied,
+        ends=(ends.before, ends.after),
+        copied=ends.copied,
+        layout=Layout.of({name: tuple(p.shape) for name, p in module.named_parameters()}),
         blocks=tuple(Block(name, _size(block.parameters())) for name, block in blocks.items()),
         modes=tuple(mode for mode, _ in seen),
+        handed=living.handed,
+        tail=ends.tail,
     )
     return Seen(found, (*(course for _, course in seen), course))
 
@@ -171,22 +177,35 @@ def _update(subject: Subject, living: Living) -> tuple[int, tuple[int, ...]]:
     return living.peak - resident, tuple(now - resident for now in living.history)
 
 
-def _ends(subject: Subject, blocks: dict[str, nn.Module], living: Living) -> tuple[tuple[int, int], int]:
-    """Bytes of parameters outside the blocks, by where the forward pass reads them, and of those read on both sides."""
+class _Ends(NamedTuple):
+    """Bytes of parameters outside the blocks, by where the forward pass reads them, and of those read on both sides;
+    names of those that are read after them alone.
+    """
+
+    before: int
+    after: int
+    copied: int
+    tail: tuple[str, ...]
+
+
+def _ends(subject: Subject, blocks: dict[str, nn.Module], living: Living) -> _Ends:
     inside = {spot_of(p) for block in blocks.values() for p in block.parameters()}
     living.used = {}
     with marked(blocks, living), torch.no_grad():
         subject.loss()
     used, living.used = living.used, None
     before = after = copied = 0
-    for parameter in subject.module.parameters():
+    tail = []
+    for name, parameter in subject.module.named_parameters():
         if (spot := spot_of(parameter)) in inside:
             continue
         places, size = used.get(spot, set()), _size([parameter])
         before += size if 0 in places else 0
         after += size if 0 not in places or -1 in places else 0
         copied += size if places >= {0, -1} else 0
-    return (before, after), copied
+        if 0 not in places:
+            tail.append(name)
+    return _Ends(before, after, copied, tuple(tail))
 
 
 def _size(tensors: Iterable[Tensor]) -> int:

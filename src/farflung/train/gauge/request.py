@@ -11,3 +11,14 @@ class Gauge(Wire, frozen=True, tag="gauge"):
 
     spec: JobSpec
     module: bytes
+
+
+class Heap(Wire, frozen=True, tag="heap"):
+    """For what the heap keeps beside the tensors of steps of so many rows."""
+
+    spec: JobSpec
+    module: bytes
+    rows: int
+
+
+Request = Gauge | Heap

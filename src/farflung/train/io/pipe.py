@@ -5,26 +5,33 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import Any, cast
+from typing import Any, Final
 
 from farflung.core import limits
-from farflung.core.codec import decode, encode
+from farflung.core.codec import Wire, decode, encode
 from farflung.core.errors import ProtocolError, RunError
 from farflung.train import messages
 from farflung.train.io.worker import HEAD_BYTES, too_long
 
+GONE: Final = "FF-TRAIN-090"
+
 
 class WorkerPipe:
-    """One worker behind a connected stream socket, which the pipe owns from then on."""
+    """One worker behind a connected stream socket, which the pipe owns from then on.
 
-    def __init__(self, connection: socket.socket) -> None:
+    `replies`: what it may answer beside Broken, in at most `most` bytes.
+    """
+
+    def __init__(
+        self, connection: socket.socket, replies: Any = messages.Reply, most: int = limits.PIPE_BYTES
+    ) -> None:
         connection.setblocking(False)
-        self._connection = connection
+        self._connection, self._replies, self._most = connection, replies | messages.Broken, most
         self._turn = asyncio.Lock()
         self._usable = True
         self._is_sent = False  # whole: the worker works on a request
 
-    async def request(self, message: messages.Request) -> messages.Reply:
+    async def request(self, message: Wire) -> Any:
         """Sends a request and waits for its reply; requests queue.
 
         Raises RunError with the worker's own code when it answers Broken, RunError FF-TRAIN-090 when it is gone,
@@ -67,13 +74,13 @@ class WorkerPipe:
         await loop.sock_sendall(self._connection, len(data).to_bytes(HEAD_BYTES, "little"))
         await loop.sock_sendall(self._connection, data)
 
-    async def _receive(self) -> messages.Reply:
+    async def _receive(self) -> Any:
         size = int.from_bytes(await self._exactly(HEAD_BYTES), "little")
-        if size > limits.PIPE_BYTES:
+        if size > self._most:
             raise too_long(size)
         raw = await self._exactly(size)
         try:
-            return cast(messages.Reply, decode(raw, cast(type[Any], messages.Reply), limits.PIPE_BYTES))
+            return decode(raw, self._replies, self._most)
         except ProtocolError as error:
             raise _gone(f"its reply cannot be read: {error.cause}") from error
 
@@ -91,7 +98,7 @@ class WorkerPipe:
 
 def _gone(cause: str) -> RunError:
     return RunError(
-        "FF-TRAIN-090",
+        GONE,
         "the worker process is gone",
         cause=cause,
         hint="the agent starts another; if it ends again, look at its memory limit",

@@ -1,0 +1,56 @@
+"""A job's model as a plan knows it: by its sizes, or by a trace of its own step in the sandbox (P2)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from farflung.app import gauging, preparation
+from farflung.app.cli import linking
+from farflung.app.gauging import Stepped
+from farflung.core.layout import Layout
+from farflung.core.units import format_bytes
+from farflung.job.io.read import read_module
+from farflung.job.spec import JobSpec
+from farflung.plan.footprint.traced import Traced
+
+
+class Known(msgspec.Struct, frozen=True):
+    """`traced` None: it is the built-in model, and its sizes say enough. `source`: of a module of one's own."""
+
+    layout: Layout
+    traced: Traced | None = None
+    source: bytes = b""
+
+
+def known(spec: JobSpec, base: Path, *, traces: bool) -> Known:
+    """A module of one's own is always traced, the built-in model if asked for.
+
+    Raises what gauging.gauge raises, and SpecError FF-JOB-01x, -04x (no such source).
+    """
+    layout = preparation.known_layout(spec)
+    if layout is not None and not traces:
+        return Known(layout)
+    source = read_module(spec.model.module, base)[0] if layout is None else b""
+    sys.stderr.write("goes through one step of the model without numbers, in the sandbox ...\n")
+    sys.stderr.flush()
+    traced = asyncio.run(gauging.gauge(spec, source))
+    return Known(traced.layout, traced, source)
+
+
+def lines(found: Stepped) -> list[str]:
+    """What was found, in the words of `farflung plan`."""
+    traced, risen = found.traced, found.risen
+    how = f"run on up to {traced.ran_rows} of them" if traced.ran_rows else "traced without numbers"
+    text = (
+        f"one step of {traced.rows} sequences, {how}: {format_bytes(traced.resident)} between steps,"
+        f" {format_bytes(traced.peak())} at its peak; {len(traced.blocks) or 'no'} repeated blocks; "
+    )
+    if risen is not None:
+        text += f"a process here holds {risen.factor:.2f} times that, measured on {risen.rows} sequences"
+    else:
+        text += f"what the heap adds was not measured: {found.unseen}"
+    return linking.say("Memory", text)

@@ -1,0 +1,144 @@
+"""What a model asks of whoever trains it, layer by layer: by its sizes, or by a trace of its own step (P1, P2).
+
+Both answer the same questions, so that no layout asks which of them it has. A trace is of float32 tensors, and what is
+advised trains in bfloat16: its bytes are halved, those of logits too, which some losses raise to float32 again. What a
+step keeps is taken to grow with its sequences.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from farflung.core.units import Flop
+from farflung.plan.footprint.activations import Load
+from farflung.plan.footprint.slices import Slice, Stack, of_traced, sliced
+from farflung.plan.footprint.traced import Mode, Traced
+from farflung.plan.footprint.transformer import Transformer
+from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop
+
+WIRE: Final = 2  # bytes of a bfloat16 value: weights, gradients and activations, kept or sent
+LAST: Final = -1
+
+
+class Sized(msgspec.Struct, frozen=True):
+    """A GPT by its sizes; FLOP are those of `parameters`, activations closed forms."""
+
+    transformer: Transformer
+    context: int
+    parameters: int
+
+    @property
+    def layers(self) -> int:
+        """That stages can be cut between."""
+        return self.transformer.layers
+
+    @property
+    def layer(self) -> float:
+        """Parameters of one of them."""
+        return self.transformer.layer
+
+    @property
+    def kind(self) -> str:
+        """How it is known, for people."""
+        return ""
+
+    def flop(self, tokens: float, recompute: Recompute) -> Flop:
+        """Of training on so many tokens: Korthikanti et al. 2022, equations 7 and 8; with all recomputed Narayanan et
+        al. 2021, equation 3. For these models' inner width is four times the outer one.
+        """
+        return Flop(gpt_flop(self._shape, 1, recompute) / self.context * tokens)
+
+    def head(self, tokens: float) -> float:
+        """FLOP of these that come after the layers."""
+        return 6.0 * self.transformer.vocabulary * self.transformer.width * tokens
+
+    def handed(self, sequences: int) -> float:
+        """Bytes that one layer hands on."""
+        return self._shape.activation(sequences)
+
+    def stack(self, sequences: int, recompute: Recompute) -> Stack:
+        """In slices, with what so many sequences keep."""
+        return sliced(
+            self.transformer, Load(sequences, self.context, recompute=recompute, element=float(WIRE))
+        )
+
+    def place(self, tensor: str) -> int:
+        """The layer that it belongs to, from 1; 0: before them, LAST: after them."""
+        first, _, rest = tensor.partition(".")
+        if first == "blocks":
+            return 1 + int(rest.partition(".")[0])
+        return LAST if first in ("norm", "head") else 0
+
+    @property
+    def _shape(self) -> Shape:
+        m = self.transformer
+        return Shape(
+            m.layers, m.width, self.context, m.vocabulary, parameters=float(self.parameters), element=WIRE
+        )
+
+
+class Gauged(msgspec.Struct, frozen=True):
+    """A module by its trace; its repeated blocks are the layers. Without any, it is not cut and not recomputed."""
+
+    traced: Traced
+    context: int
+
+    @property
+    def layers(self) -> int:
+        """That stages can be cut between; 0: none are repeated."""
+        return len(self.traced.blocks)
+
+    @property
+    def layer(self) -> float:
+        """Parameters of the largest of them."""
+        sizes = [block.parameters for block in self.traced.blocks] or [self.traced.parameters]
+        return max(sizes) / self.traced.width
+
+    @property
+    def kind(self) -> str:
+        """How it is known, for people."""
+        found = self.traced
+        how = "traced" if not found.ran_rows else f"run on up to {found.ran_rows} sequences"
+        return f"{how}: {self.layers} repeated blocks" if self.layers else f"{how}: no repeated blocks"
+
+    def flop(self, tokens: float, recompute: Recompute) -> Flop:
+        """Of training on so many tokens, as the trace counted them."""
+        return Flop(self._mode(recompute).flop / (self.traced.rows * self.context) * tokens)
+
+    def head(self, tokens: float) -> float:
+        """FLOP of these that come after the layers: 2 a parameter forward, 4 backward."""
+        return 6.0 * self.traced.ends[1] / self.traced.width * tokens if self.layers else 0.0
+
+    def handed(self, sequences: int) -> float:
+        """Bytes that one layer hands on."""
+        return self.traced.handed * self._share(sequences)
+
+    def stack(self, sequences: int, recompute: Recompute) -> Stack:
+        """In slices, with what so many sequences keep."""
+        whole, share = (
+            of_traced(self.traced, Recompute(self._mode(recompute).recompute)),
+            self._share(sequences),
+        )
+
+        def scaled(one: Slice) -> Slice:
+            return replace(one, kept=one.kept * share, working=one.working * share)
+
+        layers = tuple(map(scaled, whole.layers))
+        return replace(whole, first=scaled(whole.first), layers=layers, last=scaled(whole.last))
+
+    def place(self, tensor: str) -> int:
+        """The layer that it belongs to, from 1; 0: before them, LAST: after them."""
+        for at, block in enumerate(self.traced.blocks, 1):
+            if tensor.startswith(f"{block.name}."):
+                return at
+        return LAST if tensor in self.traced.tail else 0
+
+    def _mode(self, recompute: Recompute) -> Mode:
+        return self.traced.mode(recompute if self.traced.blocks else Recompute.NONE)
+
+    def _share(self, sequences: int) -> float:
+        """Of the traced bytes, those of so many sequences in bfloat16."""
+        return sequences / self.traced.rows * WIRE / self.traced.width

@@ -1,0 +1,172 @@
+"""A module that is planned by its trace: its layers, cuts and memory in every layout."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from plan_offers import LAN, host, hosts
+
+from farflung.core.layout import Layout
+from farflung.plan.advice import agreement, pipelines, replicas, speed
+from farflung.plan.advice.models import LAST, WIRE, Gauged
+from farflung.plan.advice.options import Blocked, Kind, Option
+from farflung.plan.advice.replicas import Assumed
+from farflung.plan.advice.room import room
+from farflung.plan.advice.search import search
+from farflung.plan.advice.work import Work
+from farflung.plan.footprint.states import RECIPES, Split
+from farflung.plan.footprint.traced import Block, Mode, Traced, check
+from farflung.plan.parallel.shapes import Recompute
+
+ROWS, CONTEXT, BLOCKS = 8, 128, 6
+BLOCK, TABLE = 40_000_000, 8_000_000  # parameters
+KEPT = 300_000_000  # bytes of a block and ROWS sequences, float32
+USUAL = Assumed()
+
+
+def mode(how: Recompute, share: int, flop: int, blocks: int) -> Mode:
+    return Mode(str(how), 5_000_000, (KEPT // share,) * blocks, 9_000_000, 0, 3 * KEPT, flop)
+
+
+def traced(blocks: int = BLOCKS) -> Traced:
+    """An embedding, blocks of one kind, a norm and a head of its own."""
+    shapes = {f"layers.{at}.weight": (BLOCK,) for at in range(blocks)}
+    layout = Layout.of({"embed.weight": (TABLE,), "out.weight": (TABLE,), "scale": (100,), **shapes})
+    found = Traced(
+        rows=ROWS,
+        ran_rows=0,
+        width=4,
+        parameters=4 * layout.size,
+        batch=16 * ROWS * CONTEXT,
+        resident=16 * layout.size,
+        update=4 * layout.size,
+        largest=BLOCK,
+        ends=(4 * TABLE, 4 * (TABLE + 100)),
+        copied=0,
+        layout=layout,
+        blocks=tuple(Block(f"layers.{at}", 4 * BLOCK) for at in range(blocks)),
+        modes=(
+            mode(Recompute.NONE, 1, 6 * ROWS * CONTEXT * layout.size, blocks),
+            mode(Recompute.SELECTIVE, 3, 7 * ROWS * CONTEXT * layout.size, blocks),
+            mode(Recompute.FULL, 30, 8 * ROWS * CONTEXT * layout.size, blocks),
+        ),
+        handed=4 * ROWS * CONTEXT * 1024,
+        tail=("out.weight", "scale"),
+    )
+    check(found)
+    return found
+
+
+def plain() -> Traced:
+    """Nothing in it is repeated."""
+    whole = traced(0)
+    kept = Mode("none", 0, (), 2 * KEPT, 0, 3 * KEPT, whole.modes[0].flop)
+    found = replace(whole, modes=(kept,), handed=0, tail=(), ends=(0, whole.parameters))
+    check(found)
+    return found
+
+
+def work(found: Traced) -> Work:
+    return Work(
+        Gauged(found, CONTEXT),
+        found.layout,
+        CONTEXT,
+        batch=8,
+        sequences=32,
+        tokens=10_000_000,
+        recipe=RECIPES["adam-mixed"],
+    )
+
+
+MODULE, PLAIN = work(traced()), work(plain())
+
+
+@given(st.integers(1, 64), st.sampled_from(list(Recompute)))
+def test_what_is_kept_grows_with_the_sequences_and_is_halved_for_bfloat16(
+    sequences: int, how: Recompute
+) -> None:
+    stack, mode = MODULE.stack(sequences, how), traced().mode(how)
+    share = sequences / ROWS * WIRE / 4
+    assert [each.kept for each in stack.layers] == [kept * share for kept in mode.kept]
+    assert (stack.first.kept, stack.last.kept) == (mode.before * share, mode.after * share)
+    assert stack.parameters == MODULE.parameters
+    assert MODULE.model.handed(sequences) == 2 * sequences * CONTEXT * 1024
+
+
+@given(st.floats(1, 1e9))
+def test_flop_are_those_of_the_trace_for_so_many_tokens(tokens: float) -> None:
+    for how, each in ((Recompute.NONE, 6), (Recompute.SELECTIVE, 7), (Recompute.FULL, 8)):
+        assert MODULE.flop(tokens, how) == pytest.approx(each * MODULE.parameters * tokens)
+    assert MODULE.model.head(tokens) == pytest.approx(6 * (TABLE + 100) * tokens)
+
+
+def test_each_tensor_has_its_place() -> None:
+    places = {tensor.name: MODULE.model.place(tensor.name) for tensor in MODULE.layout.tensors}
+    assert places["embed.weight"] == 0
+    assert places["out.weight"] == places["scale"] == LAST
+    assert [places[f"layers.{at}.weight"] for at in range(BLOCKS)] == list(range(1, BLOCKS + 1))
+
+
+def test_stages_hold_the_tensors_of_their_layers_and_all_of_them_once() -> None:
+    found = agreement.parts(MODULE, (1, 4, 1))
+    names = [[tensor.name for tensor in part.tensors] if part else [] for part in found]
+    assert names[0] == ["embed.weight", "layers.0.weight"]
+    assert names[2] == ["layers.5.weight", "out.weight", "scale"]
+    assert sorted(name for each in names for name in each) == [
+        tensor.name for tensor in MODULE.layout.tensors
+    ]
+
+
+def test_a_stage_whose_weights_are_another_ones_exchanges_nothing_of_its_own() -> None:
+    shared = replace(traced(), layout=Layout.of({"embed.weight": (TABLE,), "layers.0.weight": (BLOCK,)}))
+    found = agreement.parts(work(shared), (3, 3))
+    assert found[0] is not None
+    assert found[1] is None
+
+
+def test_a_module_of_ones_own_is_advised_like_any_other() -> None:
+    advice = search(MODULE, (*hosts(4, "RTX 3090", link=LAN), host("small", "GTX 1060 3GB")))
+    assert advice.best
+    kinds = {option.kind for option in advice.best} | {blocked.kind for blocked in advice.binding}
+    assert {Kind.ROUNDS, Kind.PIPELINE} & kinds
+
+
+def test_its_pipelines_are_cut_between_blocks_with_what_a_block_hands_on() -> None:
+    found = pipelines.pipeline(MODULE, hosts(3, "RTX 3090", link=LAN), USUAL)
+    assert isinstance(found, Option)
+    counts = [int(count) for count in found.how.removeprefix("layers ").split("/")]
+    assert sum(counts) == BLOCKS
+    moved = next(fact for fact in found.facts if fact.name == "activations")
+    assert "a cut and micro-batch" in moved.formula
+    assert found.up == MODULE.model.handed(found.micro) * (32 / found.micro) * (2 if len(counts) > 2 else 1)
+
+
+def test_without_repeated_blocks_only_whole_replicas_are_possible() -> None:
+    assert (PLAIN.model.layers, PLAIN.model.kind) == (0, "traced: no repeated blocks")
+    blocked = pipelines.pipeline(PLAIN, hosts(3, "RTX 3090", link=LAN), USUAL)
+    assert isinstance(blocked, Blocked)
+    assert (blocked.constraint, blocked.cause) == ("layers", "0 layers for 3 hosts")
+    assert "nn.ModuleList" in blocked.help
+    assert isinstance(replicas.rounds(PLAIN, hosts(3, "RTX 3090"), USUAL), Option)
+    for how in Recompute:  # nothing is there to be computed again
+        assert PLAIN.stack(4, how) == PLAIN.stack(4, Recompute.NONE)
+        assert PLAIN.flop(9.0, how) == PLAIN.flop(9.0)
+
+
+def test_its_own_trace_decides_what_a_card_must_hold() -> None:
+    """Twice as many bytes kept: smaller micro-batches, or recomputation, or no room."""
+    card = host("a", "RTX 3090")
+    fat = work(fatter())
+    few, many = (room(each, each.recipe, card, Split(), 8) for each in (MODULE, fat))
+    assert few.fits
+    order = list(Recompute)
+    assert (many.micro, order.index(many.recompute)) != (few.micro, order.index(few.recompute))
+    tokens = 8 * CONTEXT
+    assert speed.computing(MODULE, card, few, tokens, 0.4) <= speed.computing(fat, card, many, tokens, 0.4)
+
+
+def fatter() -> Traced:
+    modes = tuple(replace(mode, kept=tuple(40 * kept for kept in mode.kept)) for mode in traced().modes)
+    return replace(traced(), modes=modes)
