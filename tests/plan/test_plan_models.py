@@ -102,6 +102,19 @@ def test_flop_are_those_of_the_trace_for_so_many_tokens(tokens: float) -> None:
     assert MODULE.model.head(tokens) == pytest.approx(6 * (TABLE + 100) * tokens)
 
 
+def test_a_model_without_products_still_has_a_step() -> None:
+    """Of embeddings and norms alone; and a head that is read once a sequence has no more FLOP than all."""
+    modes = tuple(replace(mode, flop=0) for mode in traced().modes)
+    for found in (
+        work(replace(traced(), modes=modes)),
+        work(replace(traced(), modes=tuple(replace(mode, flop=1000) for mode in modes))),
+    ):
+        assert found.flop(1.0) > 0
+        assert 0 < found.model.head(9.0) < found.flop(9.0)
+        assert isinstance(pipelines.pipeline(found, hosts(3, "RTX 3090", link=LAN), USUAL), Option)
+        assert search(found, hosts(4, "RTX 3090")).best
+
+
 def test_each_tensor_has_its_place() -> None:
     places = {tensor.name: MODULE.model.place(tensor.name) for tensor in MODULE.layout.tensors}
     assert places["embed.weight"] == 0

@@ -45,8 +45,9 @@ def lines(found: Stepped) -> list[str]:
     """What was found, in the words of `farflung plan`."""
     traced, risen = found.traced, found.risen
     how = f"run on up to {traced.ran_rows} of them" if traced.ran_rows else "traced without numbers"
+    many = f"{traced.rows} sequence{'s' * (traced.rows > 1)}"
     text = (
-        f"one step of {traced.rows} sequences, {how}: {format_bytes(traced.resident)} between steps,"
+        f"one step of {many}, {how}: {format_bytes(traced.resident)} between steps,"
         f" {format_bytes(traced.peak())} at its peak; {len(traced.blocks) or 'no'} repeated blocks; "
     )
     if risen is not None:

@@ -105,12 +105,18 @@ class Gauged(msgspec.Struct, frozen=True):
         return f"{how}: {self.layers} repeated blocks" if self.layers else f"{how}: no repeated blocks"
 
     def flop(self, tokens: float, recompute: Recompute) -> Flop:
-        """Of training on so many tokens, as the trace counted them."""
-        return Flop(self._mode(recompute).flop / (self.traced.rows * self.context) * tokens)
+        """Of training on so many tokens, as the trace counted them; never none, for others divide by them."""
+        return Flop(max(1.0, self._mode(recompute).flop) / (self.traced.rows * self.context) * tokens)
 
     def head(self, tokens: float) -> float:
-        """FLOP of these that come after the layers: 2 a parameter forward, 4 backward."""
-        return 6.0 * self.traced.ends[1] / self.traced.width * tokens if self.layers else 0.0
+        """FLOP of these that come after the layers: 2 a parameter forward, 4 backward. What reads them once a sequence,
+        or looks them up, has fewer: at most their share of the parameters.
+        """
+        after, inside = self.traced.ends[1], sum(block.parameters for block in self.traced.blocks)
+        if not (self.layers and after):
+            return 0.0
+        share = self.flop(tokens, Recompute.NONE) * after / (after + inside)
+        return min(6.0 * after / self.traced.width * tokens, share)
 
     def handed(self, sequences: int) -> float:
         """Bytes that one layer hands on."""
