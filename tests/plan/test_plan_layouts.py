@@ -14,7 +14,7 @@ from farflung.plan.parallel.layouts import Mesh, Training
 from farflung.plan.parallel.replicas import PlusPlus, Sharding
 from farflung.plan.parallel.shapes import Recompute, Shape
 from farflung.plan.parallel.stages import Changes, Cutting
-from farflung.plan.parallel.terms import Load, Phase, Road, explained
+from farflung.plan.parallel.terms import Load, Phase, Road, Term, explained
 
 MODEL = Shape(layers=24, hidden=256, sequence=64, parameters=24e6)
 SIZE = 2 * 24e6
@@ -128,6 +128,32 @@ def test_tokens_go_to_their_experts_and_back_both_ways() -> None:
     forward, backward = routed(shape, Span(8), tokens=64.0)
     assert forward.sent == backward.sent == pytest.approx(12 * 2 * 7 / 8 * 64 * 2 * 256 * 2)
     assert forward.syncs == 24
+
+
+def passes(terms: tuple[Term, ...]) -> float:
+    """Of the first term's bytes, how often they are sent."""
+    return total(terms) / terms[0].sent
+
+
+def test_full_recomputation_sends_keys_values_and_tokens_once_more_and_selective_nothing() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, routed=12, chosen=2)
+    expected = {Recompute.NONE: (3, 2), Recompute.SELECTIVE: (3, 2), Recompute.FULL: (4, 3)}
+    for kind, (around, there_and_back) in expected.items():
+        ring = ring_attention(shape, Span(4), recompute=kind)
+        sent = routed(shape, Span(8), tokens=64.0, recompute=kind)
+        assert (passes(ring), passes(sent)) == (pytest.approx(around), pytest.approx(there_and_back))
+        for terms in (ring, sent):
+            assert Load(1, terms).of(phase=Phase.FORWARD).sent == terms[0].sent
+
+
+def test_a_mix_sends_again_whatever_its_layers_send_forward() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, parameters=24e6, routed=24)
+    mesh = Mesh(data=2, tensor=2, context=2, expert=4)
+    plain, full = (
+        layouts.load(shape, mesh, Training(recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL)
+    )
+    more = full.of(phase=Phase.BACKWARD).sent - plain.of(phase=Phase.BACKWARD).sent
+    assert more == pytest.approx(plain.of(phase=Phase.FORWARD).sent)
 
 
 def listed(mesh: Mesh) -> dict[str, list[list[int]]]:

@@ -149,10 +149,11 @@ def _inside_layers(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, 
         ),
         *embedding(part, tensors, batch=batch, micros=micros, groups=slices / mesh.pipeline),
         *ring_attention(
-            heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, groups=mesh.ranks / mesh.context
+            heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, recompute=training.recompute,
+            groups=mesh.ranks / mesh.context,
         ),
         *routed(
             part, mesh.experts(), tokens=tokens, micros=micros, layers=shape.routed // mesh.pipeline,
-            groups=mesh.ranks / mesh.expert,
+            recompute=training.recompute, groups=mesh.ranks / mesh.expert,
         ),
     )  # fmt: skip
