@@ -103,6 +103,19 @@ def test_a_pipeline_hands_over_at_each_cut(
     assert gathered.between == 0.0
 
 
+@pytest.mark.parametrize("is_scattered", [False, True])
+def test_sequence_parallel_ranks_hand_on_their_part_and_gather_nothing_behind_a_cut(
+    is_scattered: bool,
+) -> None:
+    mesh = Mesh(tensor=4, pipeline=3)
+    load = layouts.load(MODEL, mesh, Training(micros=5, is_sequence_parallel=True, is_scattered=is_scattered))
+    cut = Load(12, tuple(term for term in load.terms if term.source == stages.PIPELINE))
+    whole = MODEL.activation(1)
+    assert cut.sent == cut.received == pytest.approx(2 * 5 * whole / 4)
+    assert cut.total == pytest.approx(2 * 5 * 2 * whole)
+    assert not any("in the node" in term.name for term in load.terms)
+
+
 def test_changes_of_activations_take_their_bits() -> None:
     cutting = Cutting(4, 8)
     plain = stages.pipelined(MODEL, cutting)

@@ -110,6 +110,7 @@ def load(shape: Shape, mesh: Mesh, training: Training) -> Load:
                 mesh.tensor,
                 training.is_scattered,
                 mesh.between_stages(),
+                training.is_sequence_parallel,
             ),
             batch=training.batch,
             changes=training.changes,
