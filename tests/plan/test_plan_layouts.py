@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -237,13 +238,35 @@ def test_experts_in_a_mix_take_the_tokens_of_their_ranks() -> None:
 
 
 def test_a_vocabulary_that_is_cut_adds_a_sum_at_either_end() -> None:
-    spoken = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6)
+    spoken = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6, is_tied=False)
     mesh = Mesh(tensor=4, pipeline=2)
     more = (
         layouts.load(spoken, mesh, Training(micros=3)).total
         - layouts.load(MODEL, mesh, Training(micros=3)).total
     )
     assert more == pytest.approx(2 * 3 * 2 * 3 * spoken.activation(1))
+
+
+def test_both_ends_of_a_pipeline_add_up_their_gradients_of_a_shared_table() -> None:
+    """V h e/t bytes each way a step in each of data x context x tensor pairs; and replicas sum the copy, too."""
+    tied = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6)
+    own = msgspec.structs.replace(tied, is_tied=False)
+    mesh, table = Mesh(data=2, tensor=4, pipeline=3, context=2, node=16), 2.0 * 1000 * 256
+    one, other = (layouts.load(shape, mesh, Training()) for shape in (tied, own))
+    (shared,) = (term for term in one.terms if term.source.startswith(stages.TIED))
+    assert (shared.sent, shared.received) == (table / 4, table / 4)
+    assert shared.total == shared.between == pytest.approx(2 * 2 * 2 * table)
+    assert one.total - other.total == pytest.approx(shared.total + 2 * (4 - 1) * table)
+    for other_mesh in (Mesh(data=4), Mesh(tensor=4)):
+        alone = [layouts.load(shape, other_mesh, Training()).total for shape in (tied, own)]
+        assert alone[0] == alone[1]
+
+
+def test_two_ends_that_share_a_node_send_the_table_within_it() -> None:
+    tied = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000)
+    load = layouts.load(tied, Mesh(tensor=2, pipeline=4, node=8), Training())
+    assert [term.between for term in load.terms if term.source.startswith(stages.TIED)] == [0.0]
+    assert stages.tied_table(1e6, Span(1)) == ()
 
 
 def test_an_epoch_is_its_steps_and_storage_is_apart() -> None:
@@ -276,6 +299,9 @@ def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
         ("FF-PLAN-020", lambda: Shape(layers=0, hidden=8)),
         ("FF-PLAN-020", lambda: Shape(layers=2, hidden=8, routed=3)),
         ("FF-PLAN-020", lambda: Changes(forward=0)),
+        ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(3))),
+        ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(2), tensor=0)),
+        ("FF-PLAN-021", lambda: stages.tied_table(float("nan"), Span(2))),
         ("FF-PLAN-020", lambda: tensors.tensor_parallel(MODEL, Span(2), layers=25)),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, parameters=float("nan"))),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, share=2.0)),

@@ -7,6 +7,10 @@ parallelism each of them holds a t-th anyway, hands on that, and the layer behin
 tensor parallelism's terms count (Korthikanti et al. 2022, section 4.2.2; Megatron-core's get_tensor_shapes divides by
 t).
 
+Where the head reads the embedding's table, the first and the last stage hold a copy each, and add up their gradients of
+it every step: an all-reduce of two ranks of V h e/t bytes, after each stage has summed its own over its replicas
+(Megatron-core, finalize_model_grads).
+
 AQ-SGD (Wang et al. 2022, algorithm 1) sends the change of an example's activation since the last epoch in few bits,
 the first epoch in full. Both ends of a cut keep what was last said of each example: samples x s x h values each.
 """
@@ -16,12 +20,13 @@ from __future__ import annotations
 import msgspec
 
 from farflung.plan.parallel import bounds
-from farflung.plan.parallel.collectives import Span, all_gather
+from farflung.plan.parallel.collectives import Span, all_gather, all_reduce
 from farflung.plan.parallel.shapes import Shape
 from farflung.plan.parallel.terms import Phase, Term, told
 
 PIPELINE = "Narayanan et al. 2021, sections 2.2 and 3.2"
 SCATTER = "Narayanan et al. 2021, section 4.1"
+TIED = "Megatron-core, _allreduce_word_embedding_grads"
 CHANGES = "Wang et al. 2022 (AQ-SGD), algorithm 1"
 SCALE_BYTES = 2.0
 
@@ -93,6 +98,18 @@ def pipelined(
             name = term.name + ", gathered in the node"
             terms.append(moved.term(name, term.phase, SCATTER, received, groups * places))
     return tuple(terms)
+
+
+def tied_table(size: float, ends: Span, *, tensor: int = 1, groups: float = 1.0) -> tuple[Term, ...]:
+    """A step's sum of the gradient of a table of `size` bytes that both ends of a pipeline hold, a `tensor`-th a rank.
+
+    `ends`: the first and the last stage, Span(2); one rank, where there is but one stage, sums nothing. Raises
+    UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+    bounds.count("ends", ends.ranks, most=2)
+    moved = all_reduce(ends, bounds.amount("size", size) / bounds.count("tensor", tensor))
+    name = "gradient of the table that the first and last stage share"
+    return (moved.term(name, Phase.BACKWARD, TIED, groups=groups),) if moved.total else ()
 
 
 def cache_bytes(shape: Shape, samples: float, cuts: int = 1, element: int = 2) -> float:
