@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from farflung.plan.parallel.layouts import Mesh, Training
 from farflung.plan.parallel.replicas import PlusPlus, Sharding
 from farflung.plan.parallel.shapes import Recompute, Shape
 from farflung.plan.parallel.stages import Changes, Cutting
-from farflung.plan.parallel.terms import Load, Phase, Road, explained
+from farflung.plan.parallel.terms import Load, Phase, Road, Term, explained
 
 MODEL = Shape(layers=24, hidden=256, sequence=64, parameters=24e6)
 SIZE = 2 * 24e6
@@ -103,6 +104,19 @@ def test_a_pipeline_hands_over_at_each_cut(
     assert gathered.between == 0.0
 
 
+@pytest.mark.parametrize("is_scattered", [False, True])
+def test_sequence_parallel_ranks_hand_on_their_part_and_gather_nothing_behind_a_cut(
+    is_scattered: bool,
+) -> None:
+    mesh = Mesh(tensor=4, pipeline=3)
+    load = layouts.load(MODEL, mesh, Training(micros=5, is_sequence_parallel=True, is_scattered=is_scattered))
+    cut = Load(12, tuple(term for term in load.terms if term.source == stages.PIPELINE))
+    whole = MODEL.activation(1)
+    assert cut.sent == cut.received == pytest.approx(2 * 5 * whole / 4)
+    assert cut.total == pytest.approx(2 * 5 * 2 * whole)
+    assert not any("in the node" in term.name for term in load.terms)
+
+
 def test_changes_of_activations_take_their_bits() -> None:
     cutting = Cutting(4, 8)
     plain = stages.pipelined(MODEL, cutting)
@@ -128,6 +142,32 @@ def test_tokens_go_to_their_experts_and_back_both_ways() -> None:
     forward, backward = routed(shape, Span(8), tokens=64.0)
     assert forward.sent == backward.sent == pytest.approx(12 * 2 * 7 / 8 * 64 * 2 * 256 * 2)
     assert forward.syncs == 24
+
+
+def passes(terms: tuple[Term, ...]) -> float:
+    """Of the first term's bytes, how often they are sent."""
+    return total(terms) / terms[0].sent
+
+
+def test_full_recomputation_sends_keys_values_and_tokens_once_more_and_selective_nothing() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, routed=12, chosen=2)
+    expected = {Recompute.NONE: (3, 2), Recompute.SELECTIVE: (3, 2), Recompute.FULL: (4, 3)}
+    for kind, (around, there_and_back) in expected.items():
+        ring = ring_attention(shape, Span(4), recompute=kind)
+        sent = routed(shape, Span(8), tokens=64.0, recompute=kind)
+        assert (passes(ring), passes(sent)) == (pytest.approx(around), pytest.approx(there_and_back))
+        for terms in (ring, sent):
+            assert Load(1, terms).of(phase=Phase.FORWARD).sent == terms[0].sent
+
+
+def test_a_mix_sends_again_whatever_its_layers_send_forward() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, parameters=24e6, routed=24)
+    mesh = Mesh(data=2, tensor=2, context=2, expert=4)
+    plain, full = (
+        layouts.load(shape, mesh, Training(recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL)
+    )
+    more = full.of(phase=Phase.BACKWARD).sent - plain.of(phase=Phase.BACKWARD).sent
+    assert more == pytest.approx(plain.of(phase=Phase.FORWARD).sent)
 
 
 def listed(mesh: Mesh) -> dict[str, list[list[int]]]:
@@ -198,13 +238,35 @@ def test_experts_in_a_mix_take_the_tokens_of_their_ranks() -> None:
 
 
 def test_a_vocabulary_that_is_cut_adds_a_sum_at_either_end() -> None:
-    spoken = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6)
+    spoken = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6, is_tied=False)
     mesh = Mesh(tensor=4, pipeline=2)
     more = (
         layouts.load(spoken, mesh, Training(micros=3)).total
         - layouts.load(MODEL, mesh, Training(micros=3)).total
     )
     assert more == pytest.approx(2 * 3 * 2 * 3 * spoken.activation(1))
+
+
+def test_both_ends_of_a_pipeline_add_up_their_gradients_of_a_shared_table() -> None:
+    """V h e/t bytes each way a step in each of data x context x tensor pairs; and replicas sum the copy, too."""
+    tied = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6)
+    own = msgspec.structs.replace(tied, is_tied=False)
+    mesh, table = Mesh(data=2, tensor=4, pipeline=3, context=2, node=16), 2.0 * 1000 * 256
+    one, other = (layouts.load(shape, mesh, Training()) for shape in (tied, own))
+    (shared,) = (term for term in one.terms if term.source.startswith(stages.TIED))
+    assert (shared.sent, shared.received) == (table / 4, table / 4)
+    assert shared.total == shared.between == pytest.approx(2 * 2 * 2 * table)
+    assert one.total - other.total == pytest.approx(shared.total + 2 * (4 - 1) * table)
+    for other_mesh in (Mesh(data=4), Mesh(tensor=4)):
+        alone = [layouts.load(shape, other_mesh, Training()).total for shape in (tied, own)]
+        assert alone[0] == alone[1]
+
+
+def test_two_ends_that_share_a_node_send_the_table_within_it() -> None:
+    tied = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000)
+    load = layouts.load(tied, Mesh(tensor=2, pipeline=4, node=8), Training())
+    assert [term.between for term in load.terms if term.source.startswith(stages.TIED)] == [0.0]
+    assert stages.tied_table(1e6, Span(1)) == ()
 
 
 def test_an_epoch_is_its_steps_and_storage_is_apart() -> None:
@@ -237,6 +299,9 @@ def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
         ("FF-PLAN-020", lambda: Shape(layers=0, hidden=8)),
         ("FF-PLAN-020", lambda: Shape(layers=2, hidden=8, routed=3)),
         ("FF-PLAN-020", lambda: Changes(forward=0)),
+        ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(3))),
+        ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(2), tensor=0)),
+        ("FF-PLAN-021", lambda: stages.tied_table(float("nan"), Span(2))),
         ("FF-PLAN-020", lambda: tensors.tensor_parallel(MODEL, Span(2), layers=25)),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, parameters=float("nan"))),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, share=2.0)),

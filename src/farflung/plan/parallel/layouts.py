@@ -21,7 +21,7 @@ from farflung.plan.parallel.collectives import Span, span
 from farflung.plan.parallel.context import ring_attention, routed
 from farflung.plan.parallel.replicas import Sharding, replicated
 from farflung.plan.parallel.shapes import Recompute, Shape
-from farflung.plan.parallel.stages import Changes, Cutting, pipelined
+from farflung.plan.parallel.stages import Changes, Cutting, pipelined, tied_table
 from farflung.plan.parallel.tensors import embedding, tensor_parallel
 from farflung.plan.parallel.terms import Load, Term
 
@@ -75,6 +75,11 @@ class Mesh(msgspec.Struct, frozen=True):
         homes = [stage * stride // self.node for stage in range(self.pipeline)]
         return sum(one != other for one, other in pairwise(homes)) / (self.pipeline - 1)
 
+    def ends(self) -> Span:
+        """The first and the last stage."""
+        stride = self.tensor * self.context * self.data
+        return span(min(2, self.pipeline), stride * max(1, self.pipeline - 1), self.node)
+
 
 class Training(msgspec.Struct, frozen=True):
     """A step: `micros` micro-batches of `batch` sequences through each replica, and how it is done."""
@@ -110,11 +115,13 @@ def load(shape: Shape, mesh: Mesh, training: Training) -> Load:
                 mesh.tensor,
                 training.is_scattered,
                 mesh.between_stages(),
+                training.is_sequence_parallel,
             ),
             batch=training.batch,
             changes=training.changes,
             groups=mesh.ranks / mesh.pipeline,
         ),
+        *tied_table(_shared(shape, mesh), mesh.ends(), tensor=mesh.tensor, groups=mesh.ranks / mesh.pipeline),
     )
     return Load(mesh.ranks, terms)
 
@@ -124,10 +131,16 @@ def _part(shape: Shape, mesh: Mesh) -> Shape:
     return msgspec.structs.replace(shape, sequence=shape.sequence // mesh.context, parameters=shape.size)
 
 
+def _shared(shape: Shape, mesh: Mesh) -> float:
+    """Bytes of the table that the last stage holds a copy of."""
+    return shape.table if shape.is_tied and mesh.pipeline > 1 else 0.0
+
+
 def _gradients(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
     cut = mesh.tensor * mesh.pipeline
     sharding = msgspec.structs.replace(training.sharding, accumulation=training.micros)
-    dense = (shape.size - shape.experts) * shape.element / cut
+    # Replicas of the last stage sum their copy of a shared table, too.
+    dense = ((shape.size - shape.experts) * shape.element + _shared(shape, mesh)) / cut
     terms = replicated(dense, mesh.replicas(), sharding, cut)
     if not shape.experts:
         return terms
@@ -149,10 +162,11 @@ def _inside_layers(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, 
         ),
         *embedding(part, tensors, batch=batch, micros=micros, groups=slices / mesh.pipeline),
         *ring_attention(
-            heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, groups=mesh.ranks / mesh.context
+            heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, recompute=training.recompute,
+            groups=mesh.ranks / mesh.context,
         ),
         *routed(
             part, mesh.experts(), tokens=tokens, micros=micros, layers=shape.routed // mesh.pipeline,
-            groups=mesh.ranks / mesh.expert,
+            recompute=training.recompute, groups=mesh.ranks / mesh.expert,
         ),
     )  # fmt: skip

@@ -43,6 +43,7 @@ class Shape(msgspec.Struct, frozen=True):
     experts: float = 0.0  # of the parameters, those that are experts'
     chosen: int = 1  # experts that a token goes to
     routed: int = 0  # layers that have experts
+    is_tied: bool = True  # the head reads the embedding's table: a GPT has one of V h parameters
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "sequence", "element", "chosen"):
@@ -57,6 +58,11 @@ class Shape(msgspec.Struct, frozen=True):
     def size(self) -> float:
         """Parameters."""
         return self.parameters or gpt_parameters(self.layers, self.hidden, self.vocabulary, self.sequence)
+
+    @property
+    def table(self) -> float:
+        """Bytes of the vocabulary's embedding: V h e."""
+        return float(self.vocabulary) * self.hidden * self.element
 
     def activation(self, batch: int) -> float:
         """Bytes of one layer's output for `batch` sequences: b s h e."""

@@ -2,7 +2,14 @@
 
 A micro-batch hands b s h e bytes over each of the p v - 1 cuts of p stages with v parts each, and as many back
 (Huang et al. 2019; Narayanan et al. 2021, sections 2.2 and 3.2). Where t tensor-parallel ranks hold the same
-activation, each sends all of it, or a t-th and the receivers gather it in their node (section 4.1).
+activation, each sends all of it, or a t-th and the receivers gather it in their node (section 4.1). With sequence
+parallelism each of them holds a t-th anyway, hands on that, and the layer behind gathers it as all its layers do, which
+tensor parallelism's terms count (Korthikanti et al. 2022, section 4.2.2; Megatron-core's get_tensor_shapes divides by
+t).
+
+Where the head reads the embedding's table, the first and the last stage hold a copy each, and add up their gradients of
+it every step: an all-reduce of two ranks of V h e/t bytes, after each stage has summed its own over its replicas
+(Megatron-core, finalize_model_grads).
 
 AQ-SGD (Wang et al. 2022, algorithm 1) sends the change of an example's activation since the last epoch in few bits,
 the first epoch in full. Both ends of a cut keep what was last said of each example: samples x s x h values each.
@@ -13,12 +20,13 @@ from __future__ import annotations
 import msgspec
 
 from farflung.plan.parallel import bounds
-from farflung.plan.parallel.collectives import Span, all_gather
+from farflung.plan.parallel.collectives import Span, all_gather, all_reduce
 from farflung.plan.parallel.shapes import Shape
 from farflung.plan.parallel.terms import Phase, Term, told
 
 PIPELINE = "Narayanan et al. 2021, sections 2.2 and 3.2"
 SCATTER = "Narayanan et al. 2021, section 4.1"
+TIED = "Megatron-core, _allreduce_word_embedding_grads"
 CHANGES = "Wang et al. 2022 (AQ-SGD), algorithm 1"
 SCALE_BYTES = 2.0
 
@@ -32,6 +40,7 @@ class Cutting(msgspec.Struct, frozen=True):
     tensor: int = 1
     is_scattered: bool = False
     between: float = 1.0  # share of cuts that lie between nodes
+    is_sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
         for name in ("stages", "micros", "virtual", "tensor"):
@@ -42,6 +51,11 @@ class Cutting(msgspec.Struct, frozen=True):
     def cuts(self) -> int:
         """Places where an activation changes hands."""
         return self.stages * self.virtual - 1 if self.stages > 1 else 0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each of `tensor` ranks sends its own part of an activation only."""
+        return self.is_scattered or self.is_sequence_parallel
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -68,7 +82,7 @@ def pipelined(
     if not cutting.cuts:
         return ()
     whole = shape.activation(batch)
-    size = whole / cutting.tensor if cutting.is_scattered else whole
+    size = whole / cutting.tensor if cutting.is_split else whole
     terms = []
     for phase, name in ((Phase.FORWARD, "activations"), (Phase.BACKWARD, "their gradients")):
         share, source = 1.0, PIPELINE
@@ -77,13 +91,25 @@ def pipelined(
             share, source = changes.share(bits, shape.element), CHANGES
             name += f" ({bits} bits)"
         terms.append(_handed(name, phase, size * share, cutting, groups, source))
-    if cutting.is_scattered and cutting.tensor > 1:
+    if cutting.tensor > 1 and cutting.is_scattered and not cutting.is_sequence_parallel:
         moved = all_gather(Span(cutting.tensor, 0.0, 0.0), whole)
         received, places = cutting.micros * cutting.virtual, cutting.cuts / cutting.virtual / cutting.tensor
         for term in terms[:2]:
             name = term.name + ", gathered in the node"
             terms.append(moved.term(name, term.phase, SCATTER, received, groups * places))
     return tuple(terms)
+
+
+def tied_table(size: float, ends: Span, *, tensor: int = 1, groups: float = 1.0) -> tuple[Term, ...]:
+    """A step's sum of the gradient of a table of `size` bytes that both ends of a pipeline hold, a `tensor`-th a rank.
+
+    `ends`: the first and the last stage, Span(2); one rank, where there is but one stage, sums nothing. Raises
+    UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+    bounds.count("ends", ends.ranks, most=2)
+    moved = all_reduce(ends, bounds.amount("size", size) / bounds.count("tensor", tensor))
+    name = "gradient of the table that the first and last stage share"
+    return (moved.term(name, Phase.BACKWARD, TIED, groups=groups),) if moved.total else ()
 
 
 def cache_bytes(shape: Shape, samples: float, cuts: int = 1, element: int = 2) -> float:
