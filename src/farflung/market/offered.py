@@ -34,6 +34,7 @@ from farflung.market.funnel import Mask, Rule
 from farflung.market.units import CALIBRATED, Bounds
 from farflung.plan.advice import machines, room, speed
 from farflung.plan.advice.offers import HOUR, Host
+from farflung.plan.advice.options import Share
 from farflung.plan.advice.work import Work
 from farflung.plan.cards.admission import Admission, Finding, Grade, State
 from farflung.plan.footprint.parts import Place
@@ -109,7 +110,7 @@ def standing(found: Offered) -> tuple[Standing, ...]:
     return tuple(
         Standing(
             Ask(each, owners[host.owner], asked(host), Millis(limits.NEVER), ANY),
-            _measured(found.work, host, alone),
+            _measured(found, host, alone),
         )
         for each, host in found.hosts.items()
     )
@@ -118,11 +119,12 @@ def standing(found: Offered) -> tuple[Standing, ...]:
 def need_alone(found: Offered) -> int:
     """Bytes of a card that holds a whole replica and gets no help from others or from RAM."""
     any_host = next(iter(found.hosts.values()))
-    return room.need(found.work, msgspec.structs.replace(any_host, cards=1, memory_bytes=None))
+    bare = msgspec.structs.replace(any_host, cards=1, memory_bytes=None)
+    return room.need(found.work, bare, found.spec.sync)
 
 
-def _measured(work: Work, host: Host, alone: int) -> Measured:
-    memory = host.card.memory[0] * alone // room.need(work, host)
+def _measured(found: Offered, host: Host, alone: int) -> Measured:
+    memory = host.card.memory[0] * alone // room.need(found.work, host, found.spec.sync)
     return Measured(
         card=host.card.name, speed=min(FASTEST, max(1, round(speed.rate(host)))), memory_bytes=min(LARGE, memory),
         disk_bytes=0, cores=host.cores or 0, up=min(limits.BIT_RATE, round(host.link.up)),
@@ -181,12 +183,13 @@ def _is_good(finding: Finding, grade: Grade) -> bool:
 
 
 def _pace(spec: JobSpec, work: Work, host: Host, members: int) -> Pace:
-    own = room.room(work, work.with_outer(), host, room.replica(host), work.batch)
+    own = room.room(work, work.with_outer(spec.sync), host, room.replica(host), work.batch)
     step = speed.computing(work, host, own, work.step_tokens, speed.UTILISATION)
     exchange, up, down = _exchanged(spec, work, host, members, step)
     steps = spec.sync.steps
-    ram = own.worst.footprint.at(Place.RAM)
-    found = machines.judged(work, host, ram, step + exchange / steps, up / steps, down / steps)
+    ram = own.worst.footprint.at(Place.RAM) + work.public(spec.sync) / host.cards
+    share = Share(ram, speed.crossing(work, host, own), up / steps, down / steps)
+    found = machines.judged(host, share, step)
     return Pace(Seconds(step * steps), Seconds(exchange), found)
 
 

@@ -14,7 +14,7 @@ from farflung.app.handed import read_file
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.job.spec import JobSpec
-from farflung.plan.advice import offers, search
+from farflung.plan.advice import machines, offers, search
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Option, memory_of
 from farflung.plan.advice.search import Advice, Goal
@@ -29,9 +29,9 @@ PRESET: Final = "local"  # which is what a job is based on where nothing is said
 Loads = Callable[[Mapping[str, str]], JobSpec]
 
 
-def refuse_without_offers(goal: str | None, explains: bool) -> None:
+def refuse_without_offers(goal: str | None, explains: bool, is_own: bool) -> None:
     """Raises UsageError FF-APP-429 where something is said of offers, and none are named."""
-    said = {"--goal": goal is not None, "--explain": explains}
+    said = {"--goal": goal is not None, "--explain": explains, "--own": is_own}
     named = [option for option, is_said in said.items() if is_said]
     if named:
         raise UsageError(
@@ -42,10 +42,13 @@ def refuse_without_offers(goal: str | None, explains: bool) -> None:
         )
 
 
-def plan(file: Path, goal: str | None, spec: JobSpec, model: Known) -> tuple[Work, Advice]:
-    """The advice on a job. Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits)."""
+def plan(file: Path, goal: str | None, spec: JobSpec, model: Known, *, is_own: bool) -> tuple[Work, Advice]:
+    """The advice on a job; `is_own`: all hosts are the planner's.
+
+    Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits).
+    """
     asks, hosts = read(file, spec, model)
-    found = search.search(asks, hosts, Goal(goal or Goal.TIME))
+    found = search.search(asks, hosts, Goal(goal or Goal.TIME), is_own=is_own)
     if not found.best:
         raise _refused(found)
     return asks, found
@@ -115,8 +118,10 @@ def json(asks: Work, found: Advice, command: tuple[str, ...]) -> str:
         "tried": found.tried,
         "is_for_one": found.is_for_one,
         "saved_seconds": found.saved,
+        "budget": asks.budget,
         "next": " ".join(command),
         "best": [_option(option) for option in found.best],
+        "dropped": [_option(option) for option in found.dropped],
         "binding": [msgspec.structs.asdict(blocked) for blocked in found.binding],
     }
     return msgspec.json.encode(facts).decode()
@@ -136,7 +141,10 @@ def _option(option: Option) -> dict[str, Any]:
         "efficiency": option.efficiency,
         "up_bytes": option.up,
         "down_bytes": option.down,
+        "sequences": option.sequences,
         "memory_bytes": option.worst.footprint.card,
+        "ram_bytes": option.ram,
+        "classes": [each.admission.grade for each in machines.admitted(option)],
         "memory_of": [memory_of(host) for host in option.hosts],
         "recompute": option.recompute,
         "micro_batch": option.micro,

@@ -155,6 +155,7 @@ def resume(name: str | None, as_json: bool) -> None:
 @click.option(
     "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
 )
+@click.option("--own", is_flag=True, help="With --offers: all hosts are yours.")
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
 @click.option("--trace", is_flag=True, help="Memory by a step of the model itself.")
 @click.option(
@@ -181,6 +182,7 @@ def plan(
     fan_out: bool,
     offers: Path | None,
     goal: str | None,
+    own: bool,
     explain: bool,
     trace: bool,
     article: bool,
@@ -200,13 +202,13 @@ def plan(
     if link is None and not show_config:
         linking.refuse_without_link(peers, step, fan_out)
     if offers is None and not show_config:
-        advising.refuse_without_offers(goal, explain)
+        advising.refuse_without_offers(goal, explain, own)
     model = partial(gauged.known, resolved.spec, Path(identity.base), traces=trace)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
     elif offers is not None:
-        asks, found = advising.plan(offers, goal, resolved.spec, model())
+        asks, found = advising.plan(offers, goal, resolved.spec, model(), is_own=own)
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
         if as_json:
             text = [advising.json(asks, found, after)]

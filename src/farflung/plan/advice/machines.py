@@ -6,10 +6,8 @@ import msgspec
 
 from farflung.core.units import Seconds
 from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Option, memory_of
-from farflung.plan.advice.work import WIRE, Work
+from farflung.plan.advice.options import Option, Share, memory_of
 from farflung.plan.cards.admission import Admission, Computer, Demand, Place, Slot, judge
-from farflung.plan.footprint import parts
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -19,23 +17,23 @@ class Admitted(msgspec.Struct, frozen=True):
     admission: Admission
 
 
-def admitted(work: Work, option: Option) -> tuple[Admitted, ...]:
-    """Each host's class for this way. What crosses a bus is what `speed.computing` reckons."""
-    ram = option.worst.footprint.at(parts.Place.RAM)
+def admitted(option: Option) -> tuple[Admitted, ...]:
+    """Each host's class for this way. What crosses a bus is what `speed.crossing` reckons."""
+    computes = option.step - option.exchange
     return tuple(
-        Admitted(host, judged(work, host, ram, option.step, option.up, option.down)) for host in option.hosts
+        Admitted(host, judged(host, share, computes))
+        for host, share in zip(option.hosts, option.shares, strict=True)
     )
 
 
-def judged(work: Work, host: Host, ram: float, step: float, up: float, down: float) -> Admission:
-    """One host's. A step: seconds, with its part of an exchange, and bytes that the host sends and gets in it."""
-    bus = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
-    if ram:
-        bus += 2.0 * WIRE * work.parameters
-    seconds = Seconds(max(step, 1e-9))  # a round of H steps sends as much a second as one of them
+def judged(host: Host, share: Share, computes: float) -> Admission:
+    """One host's. Its line is judged by what carries a step's bytes while the crew computes it, `computes` seconds: a
+    slower one is what all wait for. (By the whole step it would be judged by its own waiting.)
+    """
+    seconds = Seconds(max(computes, 1e-9))  # a round of H steps sends as much a second as one of them
     demand = Demand(
-        memory_bytes=ram or None, bus_bytes=bus or None, step_seconds=seconds, round_seconds=seconds,
-        sent=up / host.cards, received=down / host.cards,
+        memory_bytes=share.ram, bus_bytes=share.bus, step_seconds=seconds, round_seconds=seconds,
+        sent=share.up / host.cards, received=share.down / host.cards,
     )  # fmt: skip
     return judge(_place(host), demand)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -35,8 +37,19 @@ class Fact(msgspec.Struct, frozen=True):
     source: str
 
 
+class Share(NamedTuple):
+    """What one host has to do with a way, a step: bytes in its memory and over its bus for each card; bytes that it
+    sends and gets.
+    """
+
+    ram: float
+    bus: float
+    up: float
+    down: float
+
+
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to train the whole job. Bytes are those of the busiest host's line, a step.
+    """One way to train the whole job. `up` and `down` are bytes of the busiest host's line, a step.
 
     `efficiency`: the share of time that is work which counts, after failures and leaving. `facts` derive it all.
     """
@@ -55,13 +68,21 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     worst: Worst
     tokens: int
     facts: tuple[Fact, ...]
+    shares: tuple[Share, ...]  # of each host, as they stand in `hosts`
+    sequences: int  # of a step of all hosts together
+    tail: Seconds = Seconds(0.0)  # behind the last step: an exchange that has no next round to hide behind
     ways: int = 1  # pipelines, each of as many hosts, one after another in `hosts`
     sync: SyncSpec | None = None  # of layouts that agree now and then
 
     @property
     def seconds(self) -> Seconds:
         """Of the whole job."""
-        return Seconds(self.step * self.steps / self.efficiency)
+        return Seconds((self.step * self.steps + self.tail) / self.efficiency)
+
+    @property
+    def ram(self) -> Bytes:
+        """Of the machine that keeps most there instead of on its cards, for each card."""
+        return Bytes(math.ceil(max(share.ram for share in self.shares)))
 
     @property
     def price(self) -> Credits:
@@ -76,7 +97,9 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_run_today(self) -> bool:
-        """Whether `farflung run` trains so; the others are planned for what comes."""
+        """Whether its method is one that `farflung run` trains by, in float32 and on processors; the others are planned
+        for what comes.
+        """
         return self.kind is Kind.ROUNDS
 
 

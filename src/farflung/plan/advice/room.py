@@ -1,7 +1,8 @@
 """How a model finds room on a card: what is recomputed, how much goes through at once, what moves to RAM (T6, P2).
 
 Tried in the order of what they cost: keep all activations, compute attention's again, compute all again, and then the
-same with the optimizer in RAM, where the host says that it has enough; of each the largest micro-batch that fits.
+same with the optimizer in RAM, where the host says that it has enough, and the optimizer is one that works there (not
+Muon, whose products a processor would take hours for); of each the largest micro-batch that fits.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import product
 
 import msgspec
 
+from farflung.job.spec import SyncSpec
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import memory_of
 from farflung.plan.advice.work import Work
@@ -47,9 +49,9 @@ def replica(host: Host) -> Split:
     return Split(3 if host.cards > 1 else 0, host.cards)
 
 
-def need(work: Work, host: Host) -> int:
+def need(work: Work, host: Host, sync: SyncSpec) -> int:
     """The least that each card of `host` must hold to train a whole replica by rounds; by its memory is not asked."""
-    least = _room(work, work.with_outer(), 0, host.cards, host.memory_bytes, replica(host), work.batch)
+    least = _room(work, work.with_outer(sync), 0, host.cards, host.memory_bytes, replica(host), work.batch)
     return math.ceil(least.worst.footprint.card)
 
 
@@ -60,7 +62,7 @@ def _room(
     work: Work, recipe: Recipe, memory: int, cards: int, ram: int | None, split: Split, batch: int
 ) -> Room:
     nearest: Room | None = None
-    for offload, recompute, micro in _ways(batch, ram):
+    for offload, recompute, micro in _ways(batch, ram if work.is_movable else None):
         training = Training(
             Pipeline((work.model.layers,), batch // micro, Schedule.ONE_F_ONE_B),
             recipe,

@@ -140,8 +140,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def is_below_thumb(self) -> bool:
-        """Whether the rule of thumb is missed, whatever decides."""
-        return self.have is not None and self.thumb is not None and self.have < self.thumb
+        """Whether the rule of thumb is missed, or nobody knows, whatever decides."""
+        return self.thumb is not None and (self.have is None or self.have < self.thumb)
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -253,6 +253,9 @@ def _finding(rule: str, at: str, have: float | None, thumb: float | None, comput
     basis = "by the rule of thumb" if computed is None else "for this job"
     if need is None:
         return Finding(rule, at, have, thumb, computed, State.UNKNOWN, "what is needed is not known")
+    if computed == 0:
+        told = "not known" if have is None else amount(rule, have)
+        return Finding(rule, at, have, thumb, computed, State.OK, f"{told}, none is needed for this job")
     if have is None:
         why = f"not known; needed are {amount(rule, need)} {basis}"
         return Finding(rule, at, have, thumb, computed, State.UNKNOWN, why)
