@@ -116,7 +116,7 @@ def _body(option: Option) -> list[str]:
         cost = (
             "not measured at these settings" if above is None else f"{above:g} % above the best dense run's"
         )
-        said.append(f"loss: {cost} ({measured.CONDITION}: farflung plan --link shows all methods)")
+        said.append(f"loss: {cost}, of a small model (farflung plan --link has all methods)")
     if option.is_run_today:
         said.append(f"today `farflung run` trains so in float32 on processors{_not_today(option)}")
     elif option.kind is not Kind.ALONE:
