@@ -23,11 +23,13 @@ from farflung.plan.advice.crews import crews
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option
 from farflung.plan.advice.replicas import Assumed
+from farflung.plan.advice.within import Most, within
 from farflung.plan.advice.work import Work
 from farflung.plan.place.compiled import as_it_stands
 
 SHOWN: Final = 3
 USUAL: Final = Assumed()
+ANY: Final = Most()
 
 
 class Goal(StrEnum):
@@ -94,16 +96,20 @@ def search(
     assumed: Assumed = USUAL,
     *,
     is_own: bool = False,
+    most: Most = ANY,
 ) -> Advice:
     """Pure: the same job and offers give the same advice, whatever the order of the offers.
 
-    `is_own`: they are all the planner's own, so that no owner is held to a third of a crew.
+    `is_own`: they are all the planner's own, so that no owner is held to a third of a crew. `most`: what a way may cost
+    and take.
     """
     ordered = sorted(hosts, key=lambda host: host.name)
     with as_it_stands():  # what is placed here is little beside what compiling costs
         tried, options, binding = _all(work, ordered, assumed, is_own)
         if not is_own:
             binding |= _held_by_owners(work, ordered, assumed, binding.keys() - options.keys())
+    options, beyond = within(options, most)
+    binding |= beyond
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
     with as_it_stands():
         for kind in {Kind.PIPELINE, Kind.PIPELINES} & best.keys():
