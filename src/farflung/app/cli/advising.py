@@ -86,12 +86,7 @@ def _refused(found: Advice) -> FarflungError:
     """None of all ways fits: the constraint that comes nearest, and what would lift it."""
     nearest = found.binding[0]
     if nearest.constraint == machines.CLASS:
-        return PolicyError(
-            "FF-PLAN-034",
-            "no way to train this has machines of the class that the job asks for",
-            cause=f"{nearest.kind}: {nearest.cause}",
-            hint=f"what would make it fit: {nearest.help}; --set network.machines=any shows what there is",
-        )
+        return machines.refusal(nearest)
     return PolicyError(
         "FF-APP-428",
         f"none of {found.tried} ways to train this fits these {len(found.hosts)} hosts: {nearest.constraint} binds",

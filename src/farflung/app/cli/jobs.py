@@ -142,7 +142,7 @@ def resume(name: str | None, as_json: bool) -> None:
 @JOB
 @PRESET
 @SET
-@SEED
+@click.option("--seed", type=int, hidden=True, help="Of a run: a plan is the same for all.")
 @ROUNDS
 @click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
 @click.option("--link", metavar="UP/DOWN[/RTT]", help="Which sync method suits these Mbit/s and ms.")

@@ -18,7 +18,7 @@ from farflung.core.units import Seconds, format_bytes
 from farflung.job.spec import SyncSpec
 from farflung.plan.advice import keeping, replicas
 from farflung.plan.advice.laid import Laid
-from farflung.plan.advice.options import Fact, Found, Option, Share, mean_churn, precise
+from farflung.plan.advice.options import Fact, Found, Option, Share, held, mean_churn, precise
 from farflung.plan.advice.replicas import Assumed, slowest_line
 from farflung.plan.advice.work import Work
 from farflung.plan.advise import describe_codec
@@ -121,7 +121,7 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
         ),
         *found.facts,
         *lost,
-        *replicas.held(laid.tight),
+        *held(laid.tight),
     )
     return Option(
         kind=laid.kind, how=how, hosts=crew, recompute=laid.recompute, micro=laid.micro, step=found.step,

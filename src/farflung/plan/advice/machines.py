@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from farflung.core.errors import PolicyError
 from farflung.core.units import Seconds
 from farflung.plan.advice.crews import fair
 from farflung.plan.advice.offers import Host
@@ -100,6 +101,16 @@ def fitting(
     fewer = fewer if is_own else fair(fewer)
     again = fitting(work, fewer, least, lay, is_own=is_own) if len(fewer) >= least else None
     return again if isinstance(again, Option) else _refused(work.least, found, low)
+
+
+def refusal(binding: Blocked) -> PolicyError:
+    """Where no way is left: what a class of machine keeps out, and what would lift it."""
+    return PolicyError(
+        "FF-PLAN-034",
+        "no way to train this has machines of the class that the job asks for",
+        cause=f"{binding.kind}: {binding.cause}",
+        hint=f"what would make it fit: {binding.help}; --set network.machines=any shows what there is",
+    )
 
 
 def below(least: Grade, option: Option) -> list[Admitted]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from farflung.core.money import MICRO, Credits
-from farflung.core.units import Bytes, Seconds
+from farflung.core.units import Bytes, Seconds, format_bytes
 from farflung.job.spec import SyncSpec
 from farflung.plan.advice.offers import HOUR, Host
+from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.worst import Worst
 from farflung.plan.parallel.shapes import Recompute
+
+PLACES: Final = {Place.RAM: "RAM", Place.DISK: "a disk"}
 
 
 class Kind(StrEnum):
@@ -153,3 +156,15 @@ def mean_churn(hosts: Sequence[Host], otherwise: float) -> Seconds:
 def memory_of(host: Host) -> Bytes:
     """Bytes of one of its cards."""
     return host.card.memory[0]
+
+
+def held(tight: Worst) -> tuple[Fact, ...]:
+    """What lies on the tightest card, and beside it."""
+    return tuple(
+        Fact(_placed(part.name, part.place), format_bytes(part.bytes), part.formula, part.source)
+        for part in tight.footprint.parts
+    )
+
+
+def _placed(name: str, place: Place) -> str:
+    return name if place is Place.CARD else f"{name}, in {PLACES[place]}"

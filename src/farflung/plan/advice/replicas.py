@@ -28,6 +28,7 @@ from farflung.plan.advice.options import (
     Kind,
     Option,
     Share,
+    held,
     mean_churn,
     memory_of,
     precise,
@@ -38,7 +39,6 @@ from farflung.plan.advise import describe_codec
 from farflung.plan.choose import choose
 from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.states import Recipe, Split
-from farflung.plan.footprint.worst import Worst
 from farflung.plan.links import Link
 from farflung.plan.methods import TRIPS, Estimate, Setting, sync_of
 from farflung.plan.parallel import timing
@@ -52,7 +52,6 @@ BACKWARD: Final = 2 / 3  # of compute, behind which gradients go: a backward pas
 CHURN: Final = (
     10 * 3600.0
 )  # mean seconds until a host leaves that does not say: a home computer's (docs/plan/advise)
-PLACES: Final = {Place.RAM: "RAM", Place.DISK: "a disk"}
 NO_TIME: Final = Seconds(0.0)
 LIGHTEST: Final = sync_of(
     "muloco"
@@ -381,18 +380,6 @@ def _shares(
         )
         for host, own in zip(crew, rooms, strict=True)
     )
-
-
-def held(tight: Worst) -> tuple[Fact, ...]:
-    """What lies on the tightest card, and beside it."""
-    return tuple(
-        Fact(_placed(part.name, part.place), format_bytes(part.bytes), part.formula, part.source)
-        for part in tight.footprint.parts
-    )
-
-
-def _placed(name: str, place: Place) -> str:
-    return name if place is Place.CARD else f"{name}, in {PLACES[place]}"
 
 
 def _option(
