@@ -386,7 +386,7 @@ def test_a_way_says_what_it_draws_and_what_that_is_worth() -> None:
     path = OFFERS.parent / "measured.toml"
     done = CliRunner().invoke(plan, ["--offers", str(path), *MIDDLE], catch_exceptions=False)
     text = " ".join(done.stdout.split())
-    assert "kWh of its cards at full power" in text
+    assert "kWh with its cards at full power" in text
     assert "credits at 0.3 a kWh" in text
     assert "credits a million verified tokens, of which audits repeat" in text
     assert "of the work for a watt, and" in text

@@ -89,6 +89,22 @@ def test_nothing_moves_to_ram_that_nobody_says_is_there() -> None:
         assert not found.fits
 
 
+def test_a_card_without_bfloat16_keeps_what_it_computes_with_in_float32() -> None:
+    """4 + 4 bytes a parameter and no copy beside; activations twice as large. It computes at float32's rate."""
+    narrow = host("a").card
+    wide = replace(narrow, has_bf16=False)
+    parts = [
+        room(TINY, TINY.recipe, replace(host("a"), card=card), Split(), 8).worst.footprint
+        for card in (narrow, wide)
+    ]
+    states = ("weights", "gradients", "optimizer")
+    assert [found.of(name) / TINY.parameters for found in parts for name in states] == [2, 2, 8, 4, 4, 4]
+    assert parts[1].of("activations") == 2 * parts[0].of("activations")
+    crews = [tuple(replace(each, card=card) for each in hosts(2)) for card in (narrow, wide)]
+    one, two = (option(pipelines.pipeline(MIDDLE, crew, USUAL)).worst.footprint for crew in crews)
+    assert two.of("weights") == 2 * one.of("weights")
+
+
 # Seconds of a step
 
 

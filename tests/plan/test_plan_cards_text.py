@@ -72,7 +72,7 @@ def test_a_runs_energy_is_told_with_its_price_and_where_it_is_drawn() -> None:
     kwh, paid = text.figure(found.energy), text.figure(found.power)
     told = text.energy(found, 0.3, "EUR")
     assert told.startswith(
-        f"energy: {kwh} kWh of its cards at full power, {paid} EUR at 0.3 a kWh; drawn in attic 59%"
+        f"energy: {kwh} kWh with its cards at full power, {paid} EUR at 0.3 a kWh; drawn in attic 59%"
     )
     assert sum(text.drawn(found).values()) == pytest.approx(1)
     alone = text.energy(priced(Site("attic", ((RTX3090, 2),))), None, "EUR")

@@ -214,6 +214,10 @@ def test_spare_power_is_the_part_of_the_time_that_a_host_computes() -> None:
     half, whole = parse(at("a", more="spare_watts = 175") + at("b", more="spare_watts = 900"), TABLE)
     assert (half.duty, whole.duty) == (0.5, 1.0)
     assert speed.rate(half) == pytest.approx(speed.rate(whole) / 2)
+    (less,) = parse(at("a", more="spare_watts = 175\nbase_watts = 70"), TABLE)
+    assert less.duty == pytest.approx(0.3)
+    with pytest.raises(UsageError, match="FF-PLAN-061"):
+        parse(at("a", more="spare_watts = 70\nbase_watts = 70"), TABLE)
     with pytest.raises(UsageError) as raised:
         parse(at("a", more="spare_watts = 9").replace("RTX 3090", "M3 Max"), TABLE)
     assert "say its watts in a profile" in raised.value.cause

@@ -128,9 +128,10 @@ def standing(found: Offered) -> tuple[Standing, ...]:
 
 
 def need_alone(found: Offered) -> int:
-    """Bytes of a card that holds a whole replica and gets no help from others or from RAM."""
+    """Bytes of a card with bfloat16 that holds a whole replica and gets no help from others or from RAM."""
     any_host = next(iter(found.hosts.values()))
-    bare = msgspec.structs.replace(any_host, cards=1, memory_bytes=None)
+    card = msgspec.structs.replace(any_host.card, has_bf16=True)
+    bare = msgspec.structs.replace(any_host, card=card, cards=1, memory_bytes=None)
     return room.need(found.work, bare, found.spec.sync)
 
 

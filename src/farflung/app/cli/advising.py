@@ -173,6 +173,7 @@ def _worth(asks: Work, option: Option, said: Terms) -> dict[str, Any]:
         "energy_kwh": None if is_dark else found.energy,
         "energy_price": None if is_dark or said.kilowatt_hour is None else MICRO * found.power,
         "energy_of": None if is_dark else text.drawn(found),
+        "rate_of_hosts": [share.share for share in found.shares],
         "audited": asks.audited,
         "price_of_million_verified": MICRO * found.per_token * 1e6,
         "lost": found.loss,

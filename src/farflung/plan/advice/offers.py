@@ -17,7 +17,8 @@
     profile = "attic.toml"    # what was measured on its card, a file beside this one (docs/plan/cards.md); or in place,
                               # profile = { bf16_tflops = 132.0, conditions = "matmul 8192, 60 s" }
     site = "street 7"         # hosts of one site share its line and say the same one; its own where nothing is said
-    spare_watts = 300         # that its cards may draw: they run a part of the time
+    spare_watts = 300         # that it may draw: its cards run a part of the time
+    base_watts = 60           # of that, what its machine draws beside its cards: 0 where nothing is said
 
 Beside them may stand what electricity costs, and what they are held against (plan/advice/terms).
 
@@ -57,6 +58,7 @@ MOST: Final = {
     "churn_hours": 1e6,
     "utilisation": 1.0,
     "spare_watts": 1e6,
+    "base_watts": 1e6,
 }
 
 
@@ -86,17 +88,18 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     site: str = ""  # hosts of one share its line, of which `link` is this one's part
     line: Link | None = None  # the whole line of a site with more hosts
     spare_watts: float | None = None
+    base_watts: float = 0.0
 
     @property
     def duty(self) -> float:
         """Of the time, how much its cards run within the spare power."""
-        own = Site(self.name, ((self.card, self.cards),), self.spare_watts)
+        own = Site(self.name, ((self.card, self.cards),), self.spare_watts, self.base_watts)
         return alone(own, Precision.BF16).busy / self.cards
 
 
 KEYS: Final = (
     "name", "owner", "region", "card", "cards", "link", "price", "cores", "memory_gb", "lanes", "churn_hours",
-    "stake", "utilisation", "profile", "site", "spare_watts",
+    "stake", "utilisation", "profile", "site", "base_watts", "spare_watts",
 )  # fmt: skip
 
 
@@ -195,6 +198,7 @@ class _Row:
             utilisation=self.number("utilisation"),
             site=self.text("site", name),
             spare_watts=self.spare(card),
+            base_watts=self.number("base_watts") or 0.0,
         )
 
     def spare(self, card: Card) -> float | None:
@@ -202,6 +206,8 @@ class _Row:
         found = self.number("spare_watts")
         if found is not None and card.power[0] is None:
             self.refuse("spare_watts", f"the power of {card.name} is not known: say its watts in a profile")
+        if found is not None and found <= (self.number("base_watts") or 0.0):
+            self.refuse("spare_watts", "its machine alone draws as much")
         return found
 
     def card(self, table: Table, read: Callable[[str], str]) -> Card:

@@ -22,9 +22,7 @@ from farflung.plan.cards.spread import Site, spread
 
 
 def worth(work: Work, option: Option, terms: Terms, utilisation: float = speed.UTILISATION) -> Cost:
-    """A way's energy and price with what audits repeat, each place a site. W of machines beside their cards are not
-    known, and not in it.
-    """
+    """A way's energy and price with what audits repeat, each host a site."""
     sites = [_site(host, terms) for host in option.hosts]
     rate = sum(share.rate for share in spread(sites))
     reached = sum(speed.rate(host, utilisation) for host in option.hosts)
@@ -45,6 +43,7 @@ def _site(host: Host, terms: Terms) -> Site:
         host.region or host.site or host.name,
         ((host.card, host.cards),),
         spare_watts=host.spare_watts,
+        base_watts=host.base_watts,
         hour=host.price / MICRO / (host.cards * host.duty),
         kilowatt_hour=terms.kilowatt_hour or 0.0,
     )

@@ -137,7 +137,7 @@ def energy(cost: Cost, kilowatt_hour: float | None, currency: str) -> str:
     if dark:
         return f"energy: not known, for {dark[0].removesuffix(': watts')} says no watts"
     paid = "" if kilowatt_hour is None else f", {figure(cost.power)} {currency} at {kilowatt_hour:g} a kWh"
-    return f"energy: {figure(cost.energy)} kWh of its cards at full power{paid}{_spread(cost)}"
+    return f"energy: {figure(cost.energy)} kWh with its cards at full power{paid}{_spread(cost)}"
 
 
 def _spread(cost: Cost) -> str:
