@@ -13,12 +13,13 @@ from farflung.plan.parallel.collectives import Backend, Span
 from farflung.plan.parallel.context import ring_attention, routed
 from farflung.plan.parallel.layouts import Mesh, Training
 from farflung.plan.parallel.replicas import PlusPlus, Sharding
-from farflung.plan.parallel.shapes import Recompute, Shape
+from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop, gpt_parameters
 from farflung.plan.parallel.stages import Changes, Cutting
 from farflung.plan.parallel.terms import Load, Phase, Road, Term, explained
 
 MODEL = Shape(layers=24, hidden=256, sequence=64, parameters=24e6)
 SIZE = 2 * 24e6
+SPOKEN = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000)
 powers = st.sampled_from([1, 2, 4])
 
 
@@ -302,6 +303,21 @@ def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
         ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(3))),
         ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(2), tensor=0)),
         ("FF-PLAN-021", lambda: stages.tied_table(float("nan"), Span(2))),
+        ("FF-PLAN-020", lambda: tensors.embedding(SPOKEN, Span(2), micros=-1)),
+        ("FF-PLAN-020", lambda: tensors.embedding(SPOKEN, Span(2), micros=float("nan"))),
+        ("FF-PLAN-020", lambda: Changes().share(4, 0)),
+        ("FF-PLAN-020", lambda: gpt_parameters(-2, 8, 0, 1)),
+        ("FF-PLAN-021", lambda: Load(2, ()).times(float("nan"))),
+        ("FF-PLAN-021", lambda: Load(2, ()).times(-1)),
+        ("FF-PLAN-021", lambda: Load(2, ()).times(float("inf"))),
+        ("FF-PLAN-021", lambda: tensors.embedding(SPOKEN, Span(2), groups=-1.0)),
+        ("FF-PLAN-021", lambda: stages.pipelined(MODEL, Cutting(2, 1), groups=float("nan"))),
+        ("FF-PLAN-026", lambda: Training(recompute="all")),
+        ("FF-PLAN-026", lambda: Sharding(algorithm="x")),
+        ("FF-PLAN-026", lambda: Sharding(3, backend="x")),
+        ("FF-PLAN-026", lambda: tensors.tensor_parallel(MODEL, Span(2), recompute="x")),
+        ("FF-PLAN-026", lambda: ring_attention(MODEL, Span(2), recompute="x")),
+        ("FF-PLAN-026", lambda: gpt_flop(MODEL, 1, "x")),
         ("FF-PLAN-020", lambda: tensors.tensor_parallel(MODEL, Span(2), layers=25)),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, parameters=float("nan"))),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, share=2.0)),
@@ -318,3 +334,22 @@ def test_layouts_that_cannot_be_are_refused(code: str, call: object) -> None:
     with pytest.raises(UsageError) as error:
         call()  # type: ignore[operator]
     assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("field", "sizes"),
+    [("experts", {"parameters": 1e6, "experts": 5e6}), ("routed", {"parameters": 1e6, "experts": 5e5})],
+)
+def test_experts_that_cannot_be_are_refused_by_the_field_that_is_wrong(
+    field: str, sizes: dict[str, float]
+) -> None:
+    with pytest.raises(UsageError, match=f"{field} cannot be"):
+        Shape(layers=4, hidden=8, **sizes)  # type: ignore[arg-type]
+
+
+def test_a_word_means_the_same_as_its_member() -> None:
+    full = tensors.tensor_parallel(MODEL, Span(8), recompute="full")  # type: ignore[arg-type]
+    assert full == tensors.tensor_parallel(MODEL, Span(8), recompute=Recompute.FULL)
+    gloo = replicas.replicated(SIZE, Span(4), Sharding(3, backend="gloo"))  # type: ignore[arg-type]
+    assert gloo == replicas.replicated(SIZE, Span(4), Sharding(3, backend=Backend.GLOO))
+    assert gpt_flop(MODEL, 1, "full") == gpt_flop(MODEL, 1, Recompute.FULL)  # type: ignore[arg-type]

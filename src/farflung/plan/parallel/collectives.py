@@ -81,7 +81,12 @@ class Volume(msgspec.Struct, frozen=True):
     hub: tuple[float, float] = (0.0, 0.0)
 
     def term(self, name: str, phase: Phase, source: str, times: float = 1.0, groups: float = 1.0) -> Term:
-        """So many of it a step in each of `groups` groups, for a reason that `source` gives."""
+        """So many of it a step in each of `groups` groups, for a reason that `source` gives.
+
+        Raises UsageError FF-PLAN-021.
+        """
+        bounds.amount("times", times)
+        bounds.amount("groups", groups)
         formula = self.formula if times == 1 else f"{times:g} x [{self.formula}]"
         return Term(
             name=name,
@@ -114,7 +119,8 @@ def span(ranks: int, stride: int = 1, node: int = 1) -> Span:
 
 
 def all_reduce(group: Span, size: float, algorithm: Algorithm = Algorithm.RING) -> Volume:
-    """A sum of `size` bytes that everybody then has. Raises UsageError FF-PLAN-021."""
+    """A sum of `size` bytes that everybody then has. Raises UsageError FF-PLAN-021, FF-PLAN-026 (no such algorithm)."""
+    algorithm = bounds.word("algorithm", algorithm, Algorithm)
     n, bytes_ = group.ranks, bounds.amount("size", size)
     if n == 1:
         return _alone()
@@ -135,7 +141,8 @@ def all_reduce(group: Span, size: float, algorithm: Algorithm = Algorithm.RING) 
 
 
 def reduce_scatter(group: Span, size: float, backend: Backend = Backend.IDEAL) -> Volume:
-    """A sum of `size` bytes of which everybody has its n-th."""
+    """A sum of `size` bytes of which everybody has its n-th. Raises UsageError FF-PLAN-021, FF-PLAN-026."""
+    backend = bounds.word("backend", backend, Backend)
     n, bytes_ = group.ranks, bounds.amount("size", size)
     if n == 1:
         return _alone()

@@ -96,6 +96,7 @@ class Training(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("batch", "micros", "virtual"):
             bounds.count(name, getattr(self, name))
+        bounds.word("recompute", self.recompute, Recompute)
 
 
 def load(shape: Shape, mesh: Mesh, training: Training) -> Load:

@@ -57,6 +57,8 @@ class Sharding(msgspec.Struct, frozen=True):
         bounds.count("stage", self.stage, least=0, most=3)
         bounds.count("accumulation", self.accumulation)
         bounds.count("units", self.units)
+        bounds.word("algorithm", self.algorithm, Algorithm)
+        bounds.word("backend", self.backend, Backend)
 
 
 def replicated(size: float, group: Span, sharding: Sharding, groups: float = 1.0) -> tuple[Term, ...]:

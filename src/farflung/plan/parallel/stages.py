@@ -71,7 +71,9 @@ class Changes(msgspec.Struct, frozen=True):
         bounds.count("block", self.block, least=0)
 
     def share(self, bits: int, element: int) -> float:
-        """Of plain bytes, what is sent."""
+        """Of plain bytes of `element` bytes a value, what `bits` bits send. Raises UsageError FF-PLAN-020."""
+        bounds.count("bits", bits, most=32)
+        bounds.count("element", element, most=8)
         return (bits + (8 * SCALE_BYTES / self.block if self.block else 0.0)) / (8 * element)
 
 
@@ -79,6 +81,7 @@ def pipelined(
     shape: Shape, cutting: Cutting, *, batch: int = 1, changes: Changes | None = None, groups: float = 1.0
 ) -> tuple[Term, ...]:
     """A step of one pipeline (of `groups`), one rank a stage; with `changes`, of any epoch but the first."""
+    bounds.amount("groups", groups)
     if not cutting.cuts:
         return ()
     whole = shape.activation(batch)

@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from farflung.core.units import format_bytes, format_count
+from farflung.plan.parallel import bounds
 
 
 class Phase(StrEnum):
@@ -47,7 +48,8 @@ class Term(msgspec.Struct, frozen=True):
     road: Road = Road.CARDS
 
     def times(self, factor: float) -> Term:
-        """The same, so many times."""
+        """The same, so many times. Raises UsageError FF-PLAN-021."""
+        bounds.amount("factor", factor)
         return msgspec.structs.replace(
             self,
             sent=self.sent * factor,
@@ -78,7 +80,8 @@ class Load(msgspec.Struct, frozen=True):
         return Load(self.ranks, tuple(kept))
 
     def times(self, factor: float) -> Load:
-        """So many steps: an epoch's load is a step's times its steps."""
+        """So many steps: an epoch's load is a step's times its steps. Raises UsageError FF-PLAN-021."""
+        bounds.amount("factor", factor)
         return Load(self.ranks, tuple(term.times(factor) for term in self.terms))
 
     @property
