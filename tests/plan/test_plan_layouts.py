@@ -121,14 +121,68 @@ def test_sequence_parallel_ranks_hand_on_their_part_and_gather_nothing_behind_a_
 def test_changes_of_activations_take_their_bits() -> None:
     cutting = Cutting(4, 8)
     plain = stages.pipelined(MODEL, cutting)
-    few = stages.pipelined(MODEL, cutting, changes=Changes(4, 8))
+    few = stages.pipelined(MODEL, cutting, changes=Changes(1000, 4, 8))
     assert [a.sent / b.sent for a, b in zip(few, plain, strict=True)] == [
         pytest.approx(4 / 16),
         pytest.approx(8 / 16),
     ]
-    scaled = stages.pipelined(MODEL, cutting, changes=Changes(4, 8, block=64))
+    scaled = stages.pipelined(MODEL, cutting, changes=Changes(1000, 4, 8, block=64))
     assert scaled[0].sent / plain[0].sent == pytest.approx((4 + 0.25) / 16)
-    assert stages.cache_bytes(MODEL, 1000, 3) == 1000 * 64 * 256 * 2 * 3
+
+
+def test_the_first_epoch_of_changes_goes_in_full_and_a_run_s_mean_says_so() -> None:
+    cutting = Cutting(4, 8)
+    plain, later, first, run = (
+        stages.pipelined(MODEL, cutting, changes=changes)
+        for changes in (None, *(Changes(1000, 2, 8, epochs=epochs) for epochs in (0, 1, 10)))
+    )
+    for at in range(2):
+        assert first[at].sent == plain[at].sent
+        assert run[at].sent == pytest.approx((first[at].sent + 9 * later[at].sent) / 10)
+        assert "mean of 10 epochs" in run[at].name
+        assert "in full" in first[at].name
+
+
+@given(st.integers(1, 6), st.integers(1, 3), powers, powers, st.booleans())
+def test_what_changes_keep_comes_with_what_they_send(
+    pipeline: int, virtual: int, data: int, tensor: int, is_sequence_parallel: bool
+) -> None:
+    """s h values of each example of the replica at either end of a cut, counted part by part."""
+    shape = Shape(layers=360, hidden=256, sequence=64, parameters=24e6)
+    training = Training(virtual=virtual, is_sequence_parallel=is_sequence_parallel, changes=Changes(1000))
+    load = layouts.load(shape, Mesh(data, tensor, pipeline), training)
+    ends = defaultdict(int)
+    for place in range(pipeline * virtual - 1 if pipeline > 1 else 0):
+        ends[place % pipeline] += 1
+        ends[(place + 1) % pipeline] += 1
+    each = 1000 / data * 64 * 256 * 2 / (tensor if is_sequence_parallel else 1)
+    assert [kept.bytes for kept in load.kept] == ([pytest.approx(each * max(ends.values()))] if ends else [])
+    assert load.times(10).of(phase=Phase.FORWARD).kept == load.kept
+
+
+@given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 3), powers, st.booleans())
+def test_a_stage_hands_over_what_its_own_parts_do(
+    pipeline: int, micros: int, virtual: int, tensor: int, is_scattered: bool
+) -> None:
+    cutting = Cutting(pipeline, micros, virtual, tensor, is_scattered)
+    changes = Changes(1000, 4, 8)
+    size = MODEL.activation(2) / (tensor if is_scattered else 1)
+    sent, received, messages = ([0.0] * pipeline for _ in range(3))
+    for place in range(pipeline * virtual - 1 if pipeline > 1 else 0):
+        for _ in range(micros):
+            for source, target, bits in (
+                (place % pipeline, (place + 1) % pipeline, 4), ((place + 1) % pipeline, place % pipeline, 8),
+            ):  # fmt: skip
+                sent[source] += size * bits / 16
+                received[target] += size * bits / 16
+                messages[source] += 1
+    found = stages.by_stage(MODEL, cutting, batch=2, changes=changes)
+    assert [one.sent for one in found] == pytest.approx(sent)
+    assert [one.received for one in found] == pytest.approx(received)
+    assert [one.messages for one in found] == messages
+    terms = stages.pipelined(MODEL, cutting, batch=2, changes=changes)[:2]
+    assert sum(sent) == pytest.approx(Load(pipeline, terms).total)
+    assert max(sent) <= Load(pipeline, terms).sent * (1 + 1e-12)
 
 
 def test_keys_and_values_go_around_once_forward_and_twice_backward() -> None:
@@ -299,13 +353,13 @@ def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
         ("FF-PLAN-020", lambda: Sharding(stage=4)),
         ("FF-PLAN-020", lambda: Shape(layers=0, hidden=8)),
         ("FF-PLAN-020", lambda: Shape(layers=2, hidden=8, routed=3)),
-        ("FF-PLAN-020", lambda: Changes(forward=0)),
+        ("FF-PLAN-020", lambda: Changes(1.0, forward=0)),
         ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(3))),
         ("FF-PLAN-020", lambda: stages.tied_table(1e6, Span(2), tensor=0)),
         ("FF-PLAN-021", lambda: stages.tied_table(float("nan"), Span(2))),
         ("FF-PLAN-020", lambda: tensors.embedding(SPOKEN, Span(2), micros=-1)),
         ("FF-PLAN-020", lambda: tensors.embedding(SPOKEN, Span(2), micros=float("nan"))),
-        ("FF-PLAN-020", lambda: Changes().share(4, 0)),
+        ("FF-PLAN-020", lambda: Changes(1.0).share(4, 0)),
         ("FF-PLAN-020", lambda: gpt_parameters(-2, 8, 0, 1)),
         ("FF-PLAN-021", lambda: Load(2, ()).times(float("nan"))),
         ("FF-PLAN-021", lambda: Load(2, ()).times(-1)),
@@ -322,7 +376,10 @@ def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, parameters=float("nan"))),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, share=2.0)),
         ("FF-PLAN-021", lambda: replicas.plus_plus(-1.0, 2, 2)),
-        ("FF-PLAN-021", lambda: stages.cache_bytes(MODEL, float("inf"))),
+        ("FF-PLAN-020", lambda: Changes(1.0, epochs=-1)),
+        ("FF-PLAN-020", lambda: stages.cached(MODEL, Cutting(2, 1), Changes(1.0), replicas=0)),
+        ("FF-PLAN-021", lambda: Changes(float("inf"))),
+        ("FF-PLAN-021", lambda: Changes(0.0)),
         ("FF-PLAN-023", lambda: Mesh(data=6, expert=4)),
         ("FF-PLAN-023", lambda: layouts.load(MODEL, Mesh(pipeline=5), Training())),
         ("FF-PLAN-023", lambda: layouts.load(MODEL, Mesh(context=3), Training())),

@@ -21,7 +21,7 @@ from farflung.plan.parallel.collectives import Span, span
 from farflung.plan.parallel.context import ring_attention, routed
 from farflung.plan.parallel.replicas import Sharding, replicated
 from farflung.plan.parallel.shapes import Recompute, Shape
-from farflung.plan.parallel.stages import Changes, Cutting, pipelined, tied_table
+from farflung.plan.parallel.stages import Changes, Cutting, cached, pipelined, tied_table
 from farflung.plan.parallel.tensors import embedding, tensor_parallel
 from farflung.plan.parallel.terms import Load, Term
 
@@ -100,31 +100,34 @@ class Training(msgspec.Struct, frozen=True):
 
 
 def load(shape: Shape, mesh: Mesh, training: Training) -> Load:
-    """All that a step of this layout sends. Raises UsageError FF-PLAN-020, -021, -023 (ways that do not divide)."""
+    """All that a step of this layout sends, and what it keeps so as not to send more.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-023 (ways that do not divide).
+    """
     bounds.dividing("layers", shape.layers, "pipeline x virtual", mesh.pipeline * training.virtual)
     bounds.dividing("sequence", shape.sequence, "context", mesh.context)
     bounds.dividing("routed", shape.routed, "pipeline", mesh.pipeline)
+    part, cutting, groups = _part(shape, mesh), _cutting(mesh, training), mesh.ranks / mesh.pipeline
     terms = (
         *_gradients(shape, mesh, training),
         *_inside_layers(shape, mesh, training),
-        *pipelined(
-            _part(shape, mesh),
-            Cutting(
-                mesh.pipeline,
-                training.micros,
-                training.virtual,
-                mesh.tensor,
-                training.is_scattered,
-                mesh.between_stages(),
-                training.is_sequence_parallel,
-            ),
-            batch=training.batch,
-            changes=training.changes,
-            groups=mesh.ranks / mesh.pipeline,
-        ),
-        *tied_table(_shared(shape, mesh), mesh.ends(), tensor=mesh.tensor, groups=mesh.ranks / mesh.pipeline),
+        *pipelined(part, cutting, batch=training.batch, changes=training.changes, groups=groups),
+        *tied_table(_shared(shape, mesh), mesh.ends(), tensor=mesh.tensor, groups=groups),
     )
-    return Load(mesh.ranks, terms)
+    kept = cached(part, cutting, training.changes, replicas=mesh.data) if training.changes else ()
+    return Load(mesh.ranks, terms, kept)
+
+
+def _cutting(mesh: Mesh, training: Training) -> Cutting:
+    return Cutting(
+        mesh.pipeline,
+        training.micros,
+        training.virtual,
+        mesh.tensor,
+        training.is_scattered,
+        mesh.between_stages(),
+        training.is_sequence_parallel,
+    )
 
 
 def _part(shape: Shape, mesh: Mesh) -> Shape:
