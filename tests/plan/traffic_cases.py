@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from farflung.plan.parallel import collectives, failures, periodic, replicas, storage
-from farflung.plan.parallel.collectives import Span
-from farflung.plan.parallel.replicas import Sharding
+from farflung.plan.parallel.collectives import Span, span
+from farflung.plan.parallel.replicas import PlusPlus, Sharding
 from farflung.plan.parallel.schedules import Schedule, Stage, timeline
 from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop, gpt_parameters, token_flop, utilisation
 from farflung.plan.parallel.tensors import tensor_parallel
@@ -64,7 +64,8 @@ def reduction(bits: float, steps: int) -> float:
 
 
 def plus_plus() -> float:
-    return Load(1 << 14, replicas.plus_plus(1e9, 1 << 10, 16)).between / (1 << 10) / 2e9
+    terms = replicas.replicated(2e9, span(1 << 14, 1, 16), Sharding(3, plus=PlusPlus()))
+    return Load(1 << 14, terms).between / (1 << 10) / 2e9
 
 
 CASES = (

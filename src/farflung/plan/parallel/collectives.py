@@ -56,16 +56,21 @@ class Algorithm(StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A group of ranks, and how it lies over nodes: the shares of ring hops, and of pairs, that leave a node."""
+    """A group of ranks, and how it lies over nodes: the shares of ring hops, and of pairs, that leave a node.
+
+    `local`: its ranks in each node, 0: not all have as many.
+    """
 
     ranks: int
     ring: float = 1.0
     pairs: float = 1.0
+    local: int = 1
 
     def __post_init__(self) -> None:
         bounds.count("ranks", self.ranks)
         bounds.amount("ring", self.ring, most=1.0)
         bounds.amount("pairs", self.pairs, most=1.0)
+        bounds.count("local", self.local, least=0, most=self.ranks)
 
 
 class Volume(msgspec.Struct, frozen=True):
@@ -115,7 +120,8 @@ def span(ranks: int, stride: int = 1, node: int = 1) -> Span:
     for home in homes:
         shared[home] = shared.get(home, 0) + 1
     near = sum(one * (one - 1) for one in shared.values())
-    return Span(ranks, hops / ranks, 1.0 - near / (ranks * (ranks - 1)))
+    local = shared[0] if len(set(shared.values())) == 1 else 0
+    return Span(ranks, hops / ranks, 1.0 - near / (ranks * (ranks - 1)), local)
 
 
 def all_reduce(group: Span, size: float, algorithm: Algorithm = Algorithm.RING) -> Volume:

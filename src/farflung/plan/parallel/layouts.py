@@ -13,13 +13,14 @@ the share of its ring's hops, or of its pairs, that do.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.collectives import Span, span
 from farflung.plan.parallel.context import ring_attention, routed
-from farflung.plan.parallel.replicas import Sharding, replicated
+from farflung.plan.parallel.replicas import Sharding, copied, replicated
 from farflung.plan.parallel.shapes import Recompute, Shape
 from farflung.plan.parallel.stages import Changes, Cutting, cached, pipelined, tied_table
 from farflung.plan.parallel.tensors import embedding, tensor_parallel
@@ -114,8 +115,11 @@ def load(shape: Shape, mesh: Mesh, training: Training) -> Load:
         *pipelined(part, cutting, batch=training.batch, changes=training.changes, groups=groups),
         *tied_table(_shared(shape, mesh), mesh.ends(), tensor=mesh.tensor, groups=groups),
     )
-    kept = cached(part, cutting, training.changes, replicas=mesh.data) if training.changes else ()
-    return Load(mesh.ranks, terms, kept)
+    sharding = _sharding(shape, training)
+    kept = [one for held in _held(shape, mesh) for one in copied(held.size, held.group, sharding)]
+    if training.changes:
+        kept += cached(part, cutting, training.changes, replicas=mesh.data)
+    return Load(mesh.ranks, terms, tuple(kept))
 
 
 def _cutting(mesh: Mesh, training: Training) -> Cutting:
@@ -140,17 +144,40 @@ def _shared(shape: Shape, mesh: Mesh) -> float:
     return shape.table if shape.is_tied and mesh.pipeline > 1 else 0.0
 
 
-def _gradients(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
+class _Held(NamedTuple):
+    """Weights that so many groups of ranks hold alike: bytes of a rank before any sharding."""
+
+    name: str
+    size: float
+    group: Span
+    groups: int
+
+
+def _held(shape: Shape, mesh: Mesh) -> tuple[_Held, ...]:
     cut = mesh.tensor * mesh.pipeline
-    sharding = msgspec.structs.replace(training.sharding, accumulation=training.micros)
-    # Replicas of the last stage sum their copy of a shared table, too.
+    # Replicas of the last stage hold and sum their copy of a shared table, too.
     dense = ((shape.size - shape.experts) * shape.element + _shared(shape, mesh)) / cut
-    terms = replicated(dense, mesh.replicas(), sharding, cut)
+    held = _Held("", dense, mesh.replicas(), cut)
     if not shape.experts:
-        return terms
+        return (held,)
     own = shape.experts * shape.element / cut / mesh.expert
-    more = replicated(own, mesh.owners(), sharding, cut * mesh.expert)
-    return terms + tuple(msgspec.structs.replace(term, name=f"experts: {term.name}") for term in more)
+    return held, _Held("experts: ", own, mesh.owners(), cut * mesh.expert)
+
+
+def _sharding(shape: Shape, training: Training) -> Sharding:
+    found = msgspec.structs.replace(training.sharding, accumulation=training.micros)
+    if found.plus is None:
+        return found
+    return msgspec.structs.replace(found, plus=msgspec.structs.replace(found.plus, element=shape.element))
+
+
+def _gradients(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
+    sharding = _sharding(shape, training)
+    return tuple(
+        msgspec.structs.replace(term, name=held.name + term.name)
+        for held in _held(shape, mesh)
+        for term in replicated(held.size, held.group, sharding, held.groups)
+    )
 
 
 def _inside_layers(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
