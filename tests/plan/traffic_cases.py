@@ -49,6 +49,11 @@ def days(tokens: float, parameters: float, cards: int, rate: float) -> float:
     return 8 * tokens * parameters / (cards * rate) / failures.DAY
 
 
+def trained(shape: Shape, tokens: float, seconds: float) -> float:
+    """FLOP/s of all cards together, with all recomputed (Narayanan et al. 2021, equation 3)."""
+    return gpt_flop(shape, 1, Recompute.FULL) / shape.sequence * tokens / seconds
+
+
 def selective(shape: Shape) -> float:
     return 100 * (gpt_flop(shape, 1, Recompute.SELECTIVE) / gpt_flop(shape, 1) - 1)
 
@@ -185,6 +190,13 @@ CASES = (
         52,
         1,
         lambda: 100 * utilisation(163e12, 1.0, 1, A100),
+    ),
+    Case(
+        "PFLOP/s of 3072 cards, 450B tokens of 1T in 84 days",
+        f"{SC21}, table 1 and section 5.1",
+        502,
+        1,
+        lambda: trained(Shape(128, 25600, 2048, 51200), 450e9, 84 * failures.DAY) / 1e15,
     ),
     Case(
         "days for GPT-3 on 1024 cards",
