@@ -97,7 +97,7 @@ def test_a_step_of_a_small_model_takes_as_long_as_its_kernels_to_launch() -> Non
     halved = replace(own, micro=4)
     assert speed.spent(TINY, fast, halved, TINY.step_tokens, 0.4).passes == pytest.approx(2 * taken)
     told = speed.facts(TINY, fast, own, TINY.step_tokens, 0.4)[1]
-    assert "136 kernels x 5 us" in told.formula
+    assert "1 x 136 x 5 us; kernels" in told.formula
     assert "Fernandez" in told.source
 
 

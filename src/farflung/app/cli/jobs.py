@@ -166,7 +166,7 @@ def resume(name: str | None, as_json: bool) -> None:
     is_flag=False,
     flag_value="",
     metavar="[NAME]",
-    help="What a card, or your FILE.toml, is worth; alone: all.",
+    help="A card's worth; at prices: NAME@HOUR/KWH/LOSS/A100.",
 )
 @_JSON
 def plan(
@@ -211,10 +211,12 @@ def plan(
         asks, found = advising.plan(offers, goal, resolved.spec, model(), is_own=own)
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
         if as_json:
-            text = [advising.json(asks, found, after)]
+            text = [advising.json(asks, found, advising.terms(offers), after)]
         else:
             width = advice_shown.columns()
-            text = advice_shown.lines(asks, found, after, explains=explain, width=width)
+            text = advice_shown.lines(
+                asks, found, advising.terms(offers), after, explains=explain, width=width
+            )
     elif link is not None:
         asked = linking.Asked(link, peers, step, fan_out)
         choice = linking.plan(asked, resolved.spec, model().layout, machine)

@@ -45,8 +45,8 @@ def checkpointed(size: float, crew: Sequence[Host], mean: float) -> tuple[float,
     kept = failures.best(cost, mean, again)
     text = f"{kept.formula}; {format_bytes(size)} up the line of {slow.name}"
     counts = (
-        f"(W/M) e^(-R/M) / (e^((W + C)/M) - 1): W = {kept.work:.4g} s, C = {cost:.4g} s, R = {again:.4g} s,"
-        f" M = {mean:.4g} s"
+        f"{kept.work:.5g} / {mean:.5g} x exp(-{again:.5g} / {mean:.5g})"
+        f" / (exp(({kept.work:.5g} + {cost:.5g}) / {mean:.5g}) - 1); (W/M) e^(-R/M) / (e^((W + C)/M) - 1)"
     )
     return (
         kept.efficiency,
@@ -58,7 +58,7 @@ def checkpointed(size: float, crew: Sequence[Host], mean: float) -> tuple[float,
 def renewed(lost: float, mean: float, what: str) -> tuple[float, Fact]:
     """The same where the others hold what is needed, and `lost` seconds go each time that one leaves."""
     share = mean / (mean + lost)
-    text = f"M / (M + L): M = {mean:.4g} s, L = {lost:.4g} s, {what}"
+    text = f"{mean:.5g} s / ({mean:.5g} s + {lost:.5g} s); M / (M + L), {what}"
     return share, Fact("work that counts", f"{share:.1%}", text, "renewal reward: Daly 2006, section 2")
 
 

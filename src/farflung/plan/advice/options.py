@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from farflung.core.money import Credits
+from farflung.core.money import MICRO, Credits
 from farflung.core.units import Bytes, Seconds
 from farflung.job.spec import SyncSpec
 from farflung.plan.advice.offers import HOUR, Host
@@ -39,13 +39,14 @@ class Fact(msgspec.Struct, frozen=True):
 
 class Share(NamedTuple):
     """What one host has to do with a way, a step: bytes in its memory and over its bus for each card; bytes that it
-    sends and gets.
+    sends and gets; `cores` that each card keeps busy, None: not computed.
     """
 
     ram: float
     bus: float
     up: float
     down: float
+    cores: float | None = None
 
 
 class Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +92,19 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return Credits(round(hourly * self.seconds / HOUR))
 
     @property
+    def derived(self) -> tuple[Fact, ...]:
+        """`facts`, and what they come to."""
+        hourly = sum(host.price for host in self.hosts) / MICRO
+        behind = f" + {self.tail:.4g} s" if self.tail else ""
+        time = f"({self.steps} x {self.step:.5g} s{behind}) / {self.efficiency:.5g}; steps, over what counts"
+        price = f"{hourly:.5g} x {self.seconds:.5g} s / 3600 s; credits an hour of all hosts"
+        return (
+            *self.facts,
+            Fact("all steps", f"{self.seconds:.5g} s", time, "the lines above"),
+            Fact("price", f"{self.price / MICRO:.5g} credits", price, "the offers"),
+        )
+
+    @property
     def price_of_million(self) -> Credits:
         """Of a million tokens."""
         return Credits(round(self.price * 1e6 / self.tokens))
@@ -123,6 +137,11 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 Found = Option | Blocked
+
+
+def precise(seconds: float) -> str:
+    """Four digits, which can be added up and multiplied out again."""
+    return f"{seconds:.4g} s"
 
 
 def mean_churn(hosts: Sequence[Host], otherwise: float) -> Seconds:

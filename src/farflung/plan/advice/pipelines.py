@@ -162,20 +162,25 @@ def _after(
     """
     found, shared = [], 0.0
     if work.optimizer_flop:
-        each = [
-            work.optimizer_flop * count / work.model.layers / speed.rate(host, assumed.utilisation)
-            for way in grid
-            for host, count in zip(way, counts, strict=True)
-        ]
-        text = f"{format_count(work.optimizer_flop)}FLOP by layers, the slowest stage's share"
-        found.append(After("optimizer", Seconds(max(each)), text, speed.MUON))
+        flop, depth = work.optimizer_flop, work.model.layers
+        taken, host, count = max(
+            (
+                (flop * count / depth / speed.rate(host, assumed.utilisation), host, count)
+                for way in grid
+                for host, count in zip(way, counts, strict=True)
+            ),
+            key=lambda each: each[0],
+        )
+        reached = speed.told(host, assumed.utilisation)
+        text = f"{format_count(flop)}FLOP x {count} / {depth} / {reached}; by layers, the slowest stage: {host.name}"
+        found.append(After("optimizer", Seconds(taken), text, speed.MUON))
     if copied and len(counts) > 1:
         ends = [Group((way[0].link, way[-1].link)) for way in grid]
         (term,) = tied_table(WIRE * copied, Span(2))
         shared = term.sent
-        text = f"{format_bytes(WIRE * copied)} summed by first and last stage: {term.formula}"
-        taken = max(timing.ring(group, WIRE * copied) for group in ends)
-        found.append(After("gradient of the shared table", taken, text, term.source))
+        text = f"rank by rank: {format_bytes(WIRE * copied)} summed by first and last stage: {term.formula}"
+        summed = max(timing.ring(group, WIRE * copied) for group in ends)
+        found.append(After("gradient of the shared table", summed, text, term.source))
     return tuple(found), shared
 
 
