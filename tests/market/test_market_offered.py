@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from farflung.app import preparation
+from farflung.core.errors import UsageError
 from farflung.core.money import MICRO, Credits
 from farflung.core.units import Bytes, Millis
 from farflung.job.load import load
@@ -76,6 +77,16 @@ def test_the_highest_price_on_the_slowest_card_is_still_an_ask() -> None:
     slowest = min(TABLE.cards, key=lambda card: speed.rate(host("a", card.name)))
     (standing,) = offered.standing(offer(host("a", slowest.name, price="9" * 12)))
     assert standing.ask.price > 10**15
+
+
+def test_a_price_that_makes_no_ask_is_refused_with_its_host_and_field() -> None:
+    absurd = host("greedy", price="9" * 12, utilisation=1e-9)
+    with pytest.raises(UsageError) as refused:
+        offered.standing(offer(host("fair"), absurd))
+    assert refused.value.code == "FF-MARK-014"
+    assert "host greedy" in refused.value.message
+    assert "price is 999999999999.000000 credits an hour" in refused.value.cause
+    assert "utilisation" in refused.value.hint
 
 
 def test_a_bid_has_the_jobs_work_money_and_memory() -> None:

@@ -21,8 +21,9 @@ import msgspec
 import numpy as np
 
 from farflung.core import limits
+from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
-from farflung.core.money import Credits, times
+from farflung.core.money import MAX_CREDITS, Credits, format_credits, times
 from farflung.core.units import Millis, Seconds, format_seconds
 from farflung.job.spec import JobSpec
 from farflung.market import units
@@ -108,8 +109,21 @@ def peer(number: int) -> PeerId:
 
 
 def asked(host: Host) -> Credits:
-    """Micro-credits for a calibrated unit, up: nobody is paid less than he asks."""
-    return Credits(-(-host.price * CALIBRATED // round(HOUR * speed.rate(host))))
+    """Micro-credits for a calibrated unit, up: nobody is paid less than he asks.
+
+    Raises UsageError FF-MARK-014, with the host's name, where that is more than money can be.
+    """
+    done = max(1, round(HOUR * speed.rate(host)))
+    ask = -(-host.price * CALIBRATED // done)
+    if ask > MAX_CREDITS:
+        raise UsageError(
+            "FF-MARK-014",
+            f"host {host.name}: this is no ask",
+            cause=f"price is {format_credits(host.price)} credits an hour, in which it computes {done:.3g} FLOP:"
+            " no amount of credits for 10^15 FLOP",
+            hint=f"lower the price of {host.name}, or raise its utilisation",
+        )
+    return Credits(ask)
 
 
 def standing(found: Offered) -> tuple[Standing, ...]:

@@ -104,7 +104,7 @@ def quote(
 def deadline_of(text: str, now: Millis) -> Millis:
     """`90m`, `36h`, `3d`, or a time in UTC, as ms since 1970.
 
-    Raises UsageError FF-APP-435 (cannot be read), FF-APP-436 (it is past, or too far away to be one).
+    Raises UsageError FF-APP-435 (cannot be read), FF-APP-436 (it is not later than now, or too far away).
     """
     span = _SPAN.fullmatch(text.strip())
     at = _moment(text) if span is None else now + round(float(span[1]) * _MS[span[2]])
@@ -112,7 +112,7 @@ def deadline_of(text: str, now: Millis) -> Millis:
         when = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M")
         raise UsageError(
             "FF-APP-436",
-            f"the deadline {text[:40]} {'is past' if at <= now else 'is too far away'}",
+            f"the deadline {text[:40]} {'must be later than now' if at <= now else 'is too far away'}",
             cause=f"it is {when} UTC now, and a job may take {LONGEST_MS // 86_400_000:,} days at most",
             hint="--deadline 36h",
         )
