@@ -263,7 +263,10 @@ LOTS = st.lists(
 )  # fmt: skip
 
 
-@given(lots=LOTS, watts=st.floats(0, 3000, allow_subnormal=False), parts=st.lists(st.floats(0, 1), min_size=4, max_size=4))
+WATTS = st.floats(0, 3000, allow_subnormal=False)  # of which there are no parts
+
+
+@given(lots=LOTS, watts=WATTS, parts=st.lists(st.floats(0, 1), min_size=4, max_size=4))
 @settings(max_examples=80, deadline=None)
 def test_no_other_use_of_the_same_power_does_more(
     lots: list[tuple[Card, int]], watts: float, parts: list[float]
