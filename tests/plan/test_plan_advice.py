@@ -19,7 +19,11 @@ from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
 from farflung.plan.advice.room import room
 from farflung.plan.advice.search import Goal, search
+from farflung.plan.advice.terms import Terms
+from farflung.plan.advice.worth import worth
+from farflung.plan.cards.admission import Grade
 from farflung.plan.cards.card import Precision
+from farflung.plan.cards.value import Reference, value
 from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.states import RECIPES, Split
 from farflung.plan.links import Link
@@ -85,6 +89,22 @@ def test_nothing_moves_to_ram_that_nobody_says_is_there() -> None:
         assert not found.fits
 
 
+def test_a_card_without_bfloat16_keeps_what_it_computes_with_in_float32() -> None:
+    """4 + 4 bytes a parameter and no copy beside; activations twice as large. It computes at float32's rate."""
+    narrow = host("a").card
+    wide = replace(narrow, has_bf16=False)
+    parts = [
+        room(TINY, TINY.recipe, replace(host("a"), card=card), Split(), 8).worst.footprint
+        for card in (narrow, wide)
+    ]
+    states = ("weights", "gradients", "optimizer")
+    assert [found.of(name) / TINY.parameters for found in parts for name in states] == [2, 2, 8, 4, 4, 4]
+    assert parts[1].of("activations") == 2 * parts[0].of("activations")
+    crews = [tuple(replace(each, card=card) for each in hosts(2)) for card in (narrow, wide)]
+    one, two = (option(pipelines.pipeline(MIDDLE, crew, USUAL)).worst.footprint for crew in crews)
+    assert two.of("weights") == 2 * one.of("weights")
+
+
 # Seconds of a step
 
 
@@ -97,7 +117,7 @@ def test_a_step_of_a_small_model_takes_as_long_as_its_kernels_to_launch() -> Non
     halved = replace(own, micro=4)
     assert speed.spent(TINY, fast, halved, TINY.step_tokens, 0.4).passes == pytest.approx(2 * taken)
     told = speed.facts(TINY, fast, own, TINY.step_tokens, 0.4)[1]
-    assert "136 kernels x 5 us" in told.formula
+    assert "1 x 136 x 5 us; kernels" in told.formula
     assert "Fernandez" in told.source
 
 
@@ -479,3 +499,81 @@ def test_a_way_that_is_much_longer_and_dearer_than_another_is_no_advice() -> Non
         assert each.is_run_today or not any(
             each.seconds > 3 * one.seconds and each.price > 3 * one.price for one in found.best
         )
+
+
+# What a job asks of a machine, and what a way is worth
+
+
+def test_a_class_that_the_job_asks_for_leaves_out_lower_machines_where_others_do() -> None:
+    crew = (*hosts(3), host("narrow", lanes=4), host("unknown", cores=None))
+    assert {each.name for each in search(LONG, crew).best[0].hosts} >= {"narrow"}
+    for least, kept in ((Grade.A, {"h00", "h01", "h02"}), (Grade.B, {"h00", "h01", "h02", "narrow"})):
+        found = search(replace(LONG, least=least), crew)
+        assert found.best
+        for way in found.best:
+            assert {each.name for each in way.hosts} <= kept
+            assert not machines.below(least, way)
+
+
+def test_a_class_that_no_machine_has_is_what_binds() -> None:
+    found = search(replace(LONG, least=Grade.A), tuple(host(name, lanes=4) for name in ("a", "b", "c")))
+    assert found.best == ()
+    assert {each.constraint for each in found.binding if each.kind is Kind.ROUNDS} == {"class"}
+    assert "not of class A, as network.machines asks" in found.binding[0].cause
+
+
+def test_who_misses_no_rule_is_of_the_lowest_class_that_a_job_may_ask_for() -> None:
+    crew = (host("unknown", cores=None), host("few", cards=2, cores=1))
+    found = search(replace(LONG, least=Grade.C), crew)
+    assert {each.name for way in found.best for each in way.hosts} == {"unknown"}
+
+
+def test_cards_that_nothing_runs_on_are_left_out_and_named() -> None:
+    found = search(LONG, (*hosts(2), host("old", "RX 580")))
+    assert [each.name for each in found.useless] == ["old"]
+    assert "old" not in {each.name for way in found.best for each in way.hosts}
+    none = search(LONG, (host("old", "RX 580"),))
+    assert none.best == ()
+    assert none.binding[0].constraint == "software"
+
+
+def test_the_line_of_a_site_is_judged_by_all_of_its_hosts_that_take_part() -> None:
+    """Three behind one line: what one sends would fit it, what all send does not."""
+    alone = option(replicas.data(MIDDLE, hosts(3, link=LAN), USUAL))
+    computes, sent = alone.step - alone.exchange, alone.shares[0].up
+    need = 8 * sent / (0.8 * computes)
+    line = Link(2 * need, 2 * need, Seconds(0.0005))
+    apart = option(replicas.data(MIDDLE, hosts(3, link=line), USUAL))
+    assert all(not each.admission.missed for each in machines.admitted(apart))
+    part = Link(line.up / 3, line.down / 3, line.round_trip)
+    together = tuple(replace(each, site="one", line=line, link=part) for each in hosts(3))
+    judged = machines.admitted(option(replicas.data(MIDDLE, together, USUAL)))
+    assert {one.rule for each in judged for one in each.admission.missed} == {"up", "down"}
+
+
+def test_cores_are_computed_for_what_was_measured_and_thumbs_stand_for_the_rest() -> None:
+    alone, agreeing, in_step = (
+        option(layout(MIDDLE, hosts(count, link=LAN), USUAL))
+        for layout, count in ((replicas.rounds, 1), (replicas.rounds, 4), (replicas.data, 4))
+    )
+    assert alone.shares[0].cores == 1
+    steps, computes = agreeing.sync.steps if agreeing.sync else 0, agreeing.step - agreeing.exchange
+    work = (15e-9 + 4 * 5e-9) * MIDDLE.parameters + 20e-9 * agreeing.down * steps
+    assert agreeing.shares[0].cores == pytest.approx(1 + work / (steps * computes))
+    assert in_step.shares[0].cores is None
+
+
+def test_what_a_way_draws_and_loses_follows_from_its_own_seconds() -> None:
+    """One card: the loss is what failures take, and what is worth is the card's own worth with that loss."""
+    terms = Terms(0.3, Reference(hour=1.71), is_priced=True)
+    for way in search(LONG, hosts(4, link=LAN)).best:
+        found = worth(LONG, way, terms)
+        assert found.seconds == pytest.approx(way.seconds * (1 + LONG.audited))
+        assert found.energy == pytest.approx(450 * len(way.hosts) * found.seconds / 3.6e6)
+        assert found.power == pytest.approx(0.3 * found.energy)
+        assert found.rent == pytest.approx(way.price * (1 + LONG.audited) / 1e6, rel=0.001)
+        assert 0 <= found.loss < 1
+        own = value(way.hosts[0].card, loss=found.loss).per_watt
+        assert found.per_watt == pytest.approx(own)
+    alone = option(replicas.rounds(LONG, hosts(1), USUAL))
+    assert worth(LONG, alone, terms).loss == pytest.approx(1 - alone.efficiency, abs=0.01)

@@ -44,12 +44,23 @@ from farflung.plan.methods import Setting, estimate
 ANY: Final = Bounds(LARGE, limits.UNIT_FLOP, LARGE, LARGE, LARGE, LARGE)  # an offer bounds no unit
 UNNAMED: Final = Hash(bytes(ID_BYTES))  # a quote draws nobody, so its job needs no name
 # Rules of admission, as a funnel names them.
-RULES: Final = {"cores": "cores", "memory": "RAM", "lanes": "lanes", "up": "upload", "down": "download"}
-MEETS: Final = {Grade.A: "what it needs, and by thumb", Grade.B: "what the job needs"}
+RULES: Final = {
+    "software": "software",
+    "cores": "cores",
+    "memory": "RAM",
+    "lanes": "lanes",
+    "up": "upload",
+    "down": "download",
+}
+MEETS: Final = {
+    Grade.A: "what it needs, and by thumb",
+    Grade.B: "what the job needs",
+    Grade.C: "not known to lack what it needs",
+}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a requester asks for besides its job. No `deadline`: any time; no `cards`: any; class C: any machine."""
+    """What a requester asks for besides its job. No `deadline`: any time; no `cards`: any; no class: any machine."""
 
     members: int
     spares: int
@@ -58,7 +69,7 @@ class Order(msgspec.Struct, frozen=True):
     budget: Credits
     deadline: Millis | None = None
     cards: tuple[str, ...] = ()
-    grade: Grade = Grade.C
+    grade: Grade | None = None
     stake: Credits = Credits(0)
 
 
@@ -131,9 +142,10 @@ def standing(found: Offered) -> tuple[Standing, ...]:
 
 
 def need_alone(found: Offered) -> int:
-    """Bytes of a card that holds a whole replica and gets no help from others or from RAM."""
+    """Bytes of a card with bfloat16 that holds a whole replica and gets no help from others or from RAM."""
     any_host = next(iter(found.hosts.values()))
-    bare = msgspec.structs.replace(any_host, cards=1, memory_bytes=None)
+    card = msgspec.structs.replace(any_host.card, has_bf16=True)
+    bare = msgspec.structs.replace(any_host, card=card, cards=1, memory_bytes=None)
     return room.need(found.work, bare, found.spec.sync)
 
 
@@ -175,7 +187,7 @@ def also(found: Offered, offers: Market) -> tuple[Rule, ...]:
         span = (order.deadline - order.start) / 1000
         within = f"{rounds} rounds with their exchange in {format_seconds(span)}"
         asked_for.append(Rule("lines", within, _mask([rounds * pace.round <= span for pace in paces])))
-    if order.grade is not Grade.C:
+    if order.grade is not None:
         for rule, name in RULES.items():
             met = [_meets(pace.admission, rule, order.grade) for pace in paces]
             asked_for.append(Rule(f"{name} of class {order.grade}", MEETS[order.grade], _mask(met)))
@@ -193,6 +205,8 @@ def _meets(admission: Admission, rule: str, grade: Grade) -> bool:
 
 
 def _is_good(finding: Finding, grade: Grade) -> bool:
+    if grade is Grade.C:
+        return finding.state is not State.FAILED
     return finding.state is State.OK and not (grade is Grade.A and finding.is_below_thumb)
 
 
@@ -202,7 +216,8 @@ def _pace(spec: JobSpec, work: Work, host: Host, members: int) -> Pace:
     exchange, up, down = _exchanged(spec, work, host, members, step)
     steps = spec.sync.steps
     ram = own.worst.footprint.at(Place.RAM) + work.public(spec.sync) / host.cards
-    share = Share(ram, speed.crossing(work, host, own), up / steps, down / steps)
+    cores = machines.feeding(work, members, host.cards, down / steps, steps, step)
+    share = Share(ram, speed.crossing(work, host, own), up / steps, down / steps, cores)
     found = machines.judged(host, share, step)
     return Pace(Seconds(step * steps), Seconds(exchange), found)
 

@@ -17,13 +17,17 @@ from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Fact, Kind, Option
 from farflung.plan.advice.replicas import CHURN, RECOMPUTED, Assumed
 from farflung.plan.advice.search import DOMINATED, Advice
+from farflung.plan.advice.terms import Terms
 from farflung.plan.advice.work import Work
+from farflung.plan.advice.worth import worth
+from farflung.plan.cards import text
 from farflung.plan.cards.admission import State
 
 STAGE: Final = 9
 NARROWEST, USUAL, WIDEST = 50, 80, 120
 DEEPER: Final = 3  # columns that what belongs to a numbered way stands further in
 DAY: Final = 86_400.0
+CURRENCY: Final = "credits"
 
 
 def columns() -> int:
@@ -31,16 +35,20 @@ def columns() -> int:
     return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((USUAL, 24)).columns))
 
 
-def lines(asks: Work, found: Advice, command: Next, *, explains: bool, width: int = USUAL) -> list[str]:
+def lines(
+    asks: Work, found: Advice, terms: Terms, command: Next, *, explains: bool, width: int = USUAL
+) -> list[str]:
     """At most `width` columns. `command`: the next one."""
     rows = [*_say("Job", _job(asks), width), *_say("Offers", _offers(found.hosts), width)]
     for number, option in enumerate(found.best, 1):
         named = f"{number}. {_headline(asks, option)}" if len(found.best) > 1 else _headline(asks, option)
         rows += _say("Best" if number == 1 else "", named, width)
-        for said in _body(option):
+        for said in (*_body(option), *_worth(asks, option, terms)):
             rows += _say("", said, width, DEEPER)
         if explains:
-            for fact in option.facts:
+            for rule in _rules(option):
+                rows += _say("", rule, width, 2 * DEEPER)
+            for fact in option.derived:
                 rows += _say("", _explained(fact), width, 2 * DEEPER)
     if found.is_for_one and len(found.hosts) > 1:
         rows += _say("Note", _enough(found.best[0]), width)
@@ -50,6 +58,8 @@ def lines(asks: Work, found: Advice, command: Next, *, explains: bool, width: in
         for option in found.dropped:
             worse = f"{credits(option.price)}: more than {DOMINATED:g} times as long and as dear"
             rows += _say("Not", f"{option.kind}: {long(option.seconds)} and {worse} as a way above", width)
+    if found.useless:
+        rows += _say("Left out", _useless(found.useless), width)
     rows += _say("Assumed", _assumed(found), width)
     return [*rows, *_next(found, command, width)]
 
@@ -119,6 +129,25 @@ def _body(option: Option) -> list[str]:
     elif option.kind is not Kind.ALONE:
         said.append("planned only: `farflung run` trains in rounds, with whole replicas")
     return said
+
+
+def _worth(asks: Work, option: Option, terms: Terms) -> tuple[str, ...]:
+    """What it draws, and what that is worth beside rented cards (docs/plan/cards.md)."""
+    found = worth(asks, option, terms)
+    beside = text.beside(found, asks.audited, CURRENCY, is_priced=terms.is_priced)
+    return text.energy(found, terms.kilowatt_hour, CURRENCY), f"worth: {beside}"
+
+
+def _rules(option: Option) -> list[str]:
+    """Every rule of admission at the machine of the lowest class."""
+    worst = max(machines.admitted(option), key=lambda each: each.admission.grade)
+    return [f"class {worst.admission.grade}: {row}" for row in text.admitted(worst.admission)]
+
+
+def _useless(hosts: tuple[Host, ...]) -> str:
+    kinds = ", ".join(sorted({host.card.name for host in hosts}))
+    named = f"{len(hosts)} host{'s' * (len(hosts) > 1)} with {kinds}"
+    return f"{named}: no CUDA, ROCm, MPS or XPU runs on it; if something does, say in a profile what was measured"
 
 
 def _not_today(option: Option) -> str:

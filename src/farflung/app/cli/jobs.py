@@ -142,7 +142,7 @@ def resume(name: str | None, as_json: bool) -> None:
 @JOB
 @PRESET
 @SET
-@SEED
+@click.option("--seed", type=int, hidden=True, help="Of a run: a plan is the same for all.")
 @ROUNDS
 @click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
 @click.option("--link", metavar="UP/DOWN[/RTT]", help="Which sync method suits these Mbit/s and ms.")
@@ -167,7 +167,7 @@ def resume(name: str | None, as_json: bool) -> None:
     is_flag=False,
     flag_value="",
     metavar="[NAME]",
-    help="What a card, or your FILE.toml, is worth; alone: all.",
+    help="A card's worth; at prices: NAME@HOUR/KWH/LOSS/A100.",
 )
 @_JSON
 def plan(
@@ -214,10 +214,12 @@ def plan(
         asks, found = advising.plan(offers, goal, resolved.spec, model(), most, is_own=own)
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
         if as_json:
-            text = [advising.json(asks, found, after)]
+            text = [advising.json(asks, found, advising.terms(offers), after)]
         else:
             width = advice_shown.columns()
-            text = advice_shown.lines(asks, found, after, explains=explain, width=width)
+            text = advice_shown.lines(
+                asks, found, advising.terms(offers), after, explains=explain, width=width
+            )
     elif link is not None:
         asked = linking.Asked(link, peers, step, fan_out)
         choice = linking.plan(asked, resolved.spec, model().layout, machine)

@@ -21,7 +21,6 @@ from farflung.market.quote import Loss, Quote
 from farflung.market.units import token_price
 from farflung.plan.advice import speed
 from farflung.plan.advice.offers import Host
-from farflung.plan.cards.admission import Grade
 
 STAGE: Final = 9
 SHOWN: Final = 12  # hosts that are named
@@ -129,7 +128,7 @@ def _asked(told: Told) -> str:
     order, bid = told.found.order, told.bid
     within = "any time" if order.deadline is None else f"within {long((order.deadline - order.start) / 1000)}"
     more = [
-        f"class {order.grade} of machine" if order.grade is not Grade.C else "",
+        f"class {order.grade} of machine" if order.grade is not None else "",
         f"a stake of {format_credits(order.stake)}" if order.stake else "",
         " or ".join(order.cards),
     ]
@@ -294,7 +293,7 @@ def json(told: Told) -> str:
         "members": order.members,
         "spares": order.spares,
         "deadline_seconds": None if order.deadline is None else (order.deadline - order.start) / 1000,
-        "class": order.grade,
+        "class": order.grade or "any",
         "cards": order.cards,
         "calibrated_units": bid.work.flop / 1e15,
         "rounds": bid.work.units,

@@ -14,11 +14,11 @@ import math
 import msgspec
 
 from farflung.core.layout import Layout
-from farflung.core.units import Seconds, format_bytes, format_short
+from farflung.core.units import Seconds, format_bytes
 from farflung.job.spec import SyncSpec
 from farflung.plan.advice import keeping, replicas
 from farflung.plan.advice.laid import Laid
-from farflung.plan.advice.options import Fact, Found, Option, Share, mean_churn
+from farflung.plan.advice.options import Fact, Found, Option, Share, held, mean_churn, precise
 from farflung.plan.advice.replicas import Assumed, slowest_line
 from farflung.plan.advice.work import Work
 from farflung.plan.advise import describe_codec
@@ -60,7 +60,7 @@ def agreed(work: Work, laid: Laid) -> Agreed:
     each = [estimate(setting, sync) for setting in settings]
     longest = max(each, key=lambda one: one.exchange)
     at = each.index(longest)
-    facts = replicas.agreeing(longest, choice.reasons)
+    facts = replicas.agreeing(longest, settings[at], choice.reasons)
     facts.append(
         Fact(
             "stages",
@@ -104,23 +104,24 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
     facts = (
         Fact(
             "a step",
-            format_short(laid.step),
-            f"{format_short(laid.run.seconds)} of 1F1B, {laid.micros} micro-batches of {laid.micro}"
-            + "".join(f" + {format_short(extra.seconds)} of {extra.name}" for extra in laid.after)
-            + f"; layers {cut}; the busiest stage computes {format_short(busiest)}",
+            precise(laid.step),
+            " + ".join(precise(each) for each in (laid.run.seconds, *(extra.seconds for extra in laid.after)))
+            + f"; 1F1B, {laid.micros} micro-batches of {laid.micro}"
+            + "".join(f", then {extra.name}" for extra in laid.after)
+            + f"; layers {cut}; the busiest stage computes {precise(busiest)}",
             "Narayanan et al. 2021, section 2.2.1; event by event: plan/parallel/schedules",
         ),
-        *(Fact(extra.name, format_short(extra.seconds), extra.formula, extra.source) for extra in laid.after),
+        *(Fact(extra.name, precise(extra.seconds), extra.formula, extra.source) for extra in laid.after),
         Fact(
             "activations",
             format_bytes(moved),
-            f"{format_bytes(activation)} a cut and micro-batch x {laid.micros}"
-            + (" x 2 cuts of an inner stage" if len(laid.counts) > 2 else ""),
+            f"{format_bytes(activation)} x {laid.micros}{' x 2' * (len(laid.counts) > 2)}; a cut and micro-batch"
+            + (", an inner stage has two cuts" if len(laid.counts) > 2 else ""),
             PIPELINE,
         ),
         *found.facts,
         *kept.facts,
-        *replicas.held(laid.tight),
+        *held(laid.tight),
     )
     return Option(
         kind=laid.kind, how=how, hosts=crew, recompute=laid.recompute, micro=laid.micro, step=found.step,

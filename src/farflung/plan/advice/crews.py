@@ -75,3 +75,11 @@ def spread(order: Sequence[Host], size: int) -> list[Host]:
             held[host.owner] += 1
             crew.append(host)
     return crew
+
+
+def fair(crew: Sequence[Host]) -> list[Host]:
+    """What is left of a crew, so that of these, too, at most a third are of one owner."""
+    found = list(crew)
+    while len(fewer := spread(found, len(found))) < len(found):
+        found = fewer
+    return found

@@ -55,8 +55,8 @@ def checkpointed(sizes: Sequence[float], crew: Sequence[Host], mean: float) -> K
     kept = failures.best(cost, mean, again)
     text = f"{kept.formula}; {format_bytes(size)} up the line of {slow.name}"
     counts = (
-        f"(W/M) e^(-R/M) / (e^((W + C)/M) - 1): W = {kept.work:.4g} s, C = {cost:.4g} s, R = {again:.4g} s,"
-        f" M = {mean:.4g} s"
+        f"{kept.work:.5g} / {mean:.5g} x exp(-{again:.5g} / {mean:.5g})"
+        f" / (exp(({kept.work:.5g} + {cost:.5g}) / {mean:.5g}) - 1); (W/M) e^(-R/M) / (e^((W + C)/M) - 1)"
     )
     facts = (
         Fact("checkpoint interval", format_short(kept.work), text, kept.source),
@@ -68,7 +68,7 @@ def checkpointed(sizes: Sequence[float], crew: Sequence[Host], mean: float) -> K
 def renewed(lost: float, mean: float, what: str) -> Kept:
     """The same where the others hold what is needed, and `lost` seconds go each time that one leaves."""
     share = mean / (mean + lost)
-    text = f"M / (M + L): M = {mean:.4g} s, L = {lost:.4g} s, {what}"
+    text = f"{mean:.5g} s / ({mean:.5g} s + {lost:.5g} s); M / (M + L), {what}"
     fact = Fact("work that counts", f"{share:.1%}", text, "renewal reward: Daly 2006, section 2")
     return Kept(share, (fact,))
 

@@ -26,6 +26,7 @@ from farflung.plan.advice.laid import After, Laid
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option, memory_of
 from farflung.plan.advice.replicas import RECOMPUTED, Assumed
+from farflung.plan.advice.room import computes_wide, widened
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.footprint.states import Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, fitting_layers, footprints, worst
@@ -123,6 +124,8 @@ def _tried(
     sequences = -(-work.sequences // len(grid))
     micros, stack = sequences // micro, work.stack(micro, recompute)
     recipe = _recipe(work, grid)
+    if computes_wide(host for way in grid for host in way):
+        stack, recipe = widened(stack, recipe)
     stages = list(zip(*grid, strict=True))
     memory = [min(float(host.cards * memory_of(host)) for host in members) for members in stages]
     rates = [min(speed.rate(host, assumed.utilisation) for host in members) for members in stages]
@@ -162,20 +165,25 @@ def _after(
     """
     found, shared = [], 0.0
     if work.optimizer_flop:
-        each = [
-            work.optimizer_flop * count / work.model.layers / speed.rate(host, assumed.utilisation)
-            for way in grid
-            for host, count in zip(way, counts, strict=True)
-        ]
-        text = f"{format_count(work.optimizer_flop)}FLOP by layers, the slowest stage's share"
-        found.append(After("optimizer", Seconds(max(each)), text, speed.MUON))
+        flop, depth = work.optimizer_flop, work.model.layers
+        taken, host, count = max(
+            (
+                (flop * count / depth / speed.rate(host, assumed.utilisation), host, count)
+                for way in grid
+                for host, count in zip(way, counts, strict=True)
+            ),
+            key=lambda each: each[0],
+        )
+        reached = speed.told(host, assumed.utilisation)
+        text = f"{format_count(flop)}FLOP x {count} / {depth} / {reached}; by layers, the slowest stage: {host.name}"
+        found.append(After("optimizer", Seconds(taken), text, speed.MUON))
     if copied and len(counts) > 1:
         ends = [Group((way[0].link, way[-1].link)) for way in grid]
         (term,) = tied_table(WIRE * copied, Span(2))
         shared = term.sent
-        text = f"{format_bytes(WIRE * copied)} summed by first and last stage: {term.formula}"
-        taken = max(timing.ring(group, WIRE * copied) for group in ends)
-        found.append(After("gradient of the shared table", taken, text, term.source))
+        text = f"rank by rank: {format_bytes(WIRE * copied)} summed by first and last stage: {term.formula}"
+        summed = max(timing.ring(group, WIRE * copied) for group in ends)
+        found.append(After("gradient of the shared table", summed, text, term.source))
     return tuple(found), shared
 
 

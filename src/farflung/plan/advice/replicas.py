@@ -16,10 +16,10 @@ from typing import Final
 
 import msgspec
 
-from farflung.core.units import Seconds, format_bytes, format_count, format_short
+from farflung.core.units import Seconds, format_bytes, format_count, format_rate
 from farflung.job.spec import SyncSpec
 from farflung.plan import measured
-from farflung.plan.advice import keeping, speed
+from farflung.plan.advice import keeping, machines, speed
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import (
     Blocked,
@@ -28,8 +28,10 @@ from farflung.plan.advice.options import (
     Kind,
     Option,
     Share,
+    held,
     mean_churn,
     memory_of,
+    precise,
 )
 from farflung.plan.advice.room import Room, replica, room
 from farflung.plan.advice.work import WIRE, Work
@@ -37,21 +39,19 @@ from farflung.plan.advise import describe_codec
 from farflung.plan.choose import choose
 from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.states import Recipe, Split
-from farflung.plan.footprint.worst import Worst
 from farflung.plan.links import Link
 from farflung.plan.methods import TRIPS, Estimate, Setting, sync_of
 from farflung.plan.parallel import timing
 from farflung.plan.parallel.collectives import all_reduce, span
 from farflung.plan.parallel.group import Group
 from farflung.plan.parallel.shapes import Recompute
-from farflung.plan.parallel.terms import Phase, explained
+from farflung.plan.parallel.terms import Phase
 
 SIMILAR: Final = 1.25
 BACKWARD: Final = 2 / 3  # of compute, behind which gradients go: a backward pass is two forward ones
 CHURN: Final = (
     10 * 3600.0
 )  # mean seconds until a host leaves that does not say: a home computer's (docs/plan/advise)
-PLACES: Final = {Place.RAM: "RAM", Place.DISK: "a disk"}
 NO_TIME: Final = Seconds(0.0)
 LIGHTEST: Final = sync_of(
     "muloco"
@@ -85,7 +85,8 @@ def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
             return rooms
         step, facts = _slowest(work, crew, rooms, work.step_tokens, assumed)
         most = work.steps_most(len(crew), work.step_tokens)
-        choice = choose(Setting(work.layout, slowest_line(crew), len(crew), Seconds(step), most=most))
+        setting = Setting(work.layout, slowest_line(crew), len(crew), Seconds(step), most=most)
+        choice = choose(setting)
         before, recipe = rooms, work.with_outer(choice.chosen.sync)
         rooms = _rooms(Kind.ROUNDS, work, recipe, crew, work.batch)
         if isinstance(rooms, Blocked) or [_shape(own) for own in rooms] == [_shape(own) for own in before]:
@@ -95,7 +96,7 @@ def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     found = choice.chosen
     if (short := _lacking_ram(work, crew, rooms, found.sync)) is not None:
         return short
-    facts += agreeing(found, choice.reasons)
+    facts += agreeing(found, setting, choice.reasons)
     kept = keeping.renewed(*_lost(work, found, step, crew, assumed))
     if (blocked := keeping.blocked(Kind.ROUNDS, kept)) is not None:
         return blocked
@@ -142,21 +143,26 @@ def _shape(own: Room) -> tuple[object, ...]:
     return own.recompute, own.micro, own.offload
 
 
-def agreeing(found: Estimate, reasons: Sequence[str]) -> list[Fact]:
-    """An exchange with its numbers, why it is this method, and what that was measured to cost in loss."""
-    sync = found.sync
+def agreeing(found: Estimate, setting: Setting, reasons: Sequence[str]) -> list[Fact]:
+    """An exchange and a step with their numbers, why it is this method, and what that was measured to cost in loss."""
+    sync, link = found.sync, setting.link
     formula = (
-        f"max({format_bytes(found.up * sync.steps)} up in {format_short(found.uploading)},"
-        f" {format_bytes(found.down * sync.steps)} down in {format_short(found.downloading)}) + {TRIPS} round trips"
+        f"max(8 x {format_bytes(found.up * sync.steps)} / {format_rate(link.up)},"
+        f" 8 x {format_bytes(found.down * sync.steps)} / {format_rate(link.down)})"
+        f" + {TRIPS} x {precise(link.round_trip)}; up, down, and round trips"
     )
+    part = f"{precise(found.exchange)} / {sync.steps}"
+    own = precise(setting.step)
+    whole = f"max({own}, {part}); the exchange comes a round late" if sync.delay else f"{own} + {part}"
     above = measured.above(sync)
     return [
-        Fact("exchange of a round", format_short(found.exchange), formula, "plan/methods"),
+        Fact("exchange of a round", precise(found.exchange), formula, "plan/methods"),
+        Fact("a step of a round", precise(found.step), whole, "plan/methods"),
         *(Fact("method", found.method, reason, "plan/choose") for reason in reasons),
         Fact(
             "loss",
             "-" if above is None else f"+{above:g} %",
-            measured.told(sync),
+            f"{found.method}: {measured.told(sync)}",
             measured.CONDITION,
         ),
     ]
@@ -203,11 +209,14 @@ def data(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     size = float(WIRE * work.parameters)
     taken = timing.ring(Group(tuple(host.link for host in crew)), size)
     term = all_reduce(span(len(crew)), size).term("gradients", Phase.BACKWARD, "Li et al. 2020, section 3")
+    n = len(crew)
     facts += [
-        Fact("gradients", format_short(taken), line, "alpha-beta: plan/parallel/timing")
-        for line in explained([term])
+        Fact("gradients", format_bytes(term.sent), f"2 x {n - 1} / {n} x {format_bytes(size)}", term.source),
+        Fact("all-reduce", precise(taken), "rank by rank, over lines of their own", "plan/parallel/timing"),
     ]
     exchange = max(0.0, taken - BACKWARD * compute)
+    text = f"max(0, {precise(taken)} - 2 / 3 x {precise(compute)}); gradients go behind the backward pass"
+    facts.append(Fact("waiting of a step", precise(exchange), text, term.source))
     return _in_step(
         Kind.DATA, "bf16 ring all-reduce", work, crew, rooms, compute, exchange, term.sent, facts, assumed
     )
@@ -227,9 +236,19 @@ def sharded(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     size, group = float(WIRE * work.parameters), Group(tuple(host.link for host in crew))
     taken = 3 * micros * timing.ring(group, size, rounds=1)
     moved = 3 * micros * (len(crew) - 1) / len(crew) * size
-    text = f"3 a (n - 1)/n S: a = {micros}, n = {len(crew)}, S = {format_bytes(size)} -> {format_bytes(moved)} each way"
-    facts.append(Fact("parameters and gradients", format_short(taken), text, "Zhao et al. 2023, section 3.2"))
+    n, source = len(crew), "Zhao et al. 2023, section 3.2"
     exchange = max(0.0, taken - compute)
+    text = (
+        f"3 x {micros} x {n - 1} / {n} x {format_bytes(size)}; each way, for each of {micros} micro-batches"
+    )
+    facts += [
+        Fact("parameters and gradients", format_bytes(moved), text, source),
+        Fact("gathers", precise(taken), "rank by rank, over lines of their own", "plan/parallel/timing"),
+        Fact(
+            "waiting of a step", precise(exchange),
+            f"max(0, {precise(taken)} - {precise(compute)}); beside compute", source,
+        ),
+    ]  # fmt: skip
     return _in_step(
         Kind.SHARDED, f"FSDP over {cards} cards", work, crew, rooms, compute, exchange, moved, facts, assumed
     )
@@ -336,29 +355,26 @@ def _in_step(
 
 
 def _shares(
-    work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: SyncSpec | None, up: float, down: float
-) -> tuple[Share, ...]:
+    work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: SyncSpec | None, up: float, down: float,
+    computes: float,
+) -> tuple[Share, ...]:  # fmt: skip
+    def cores(host: Host, own: Room) -> float | None:
+        if own.offload is not Place.CARD or (sync is None and len(crew) > 1):
+            return None  # what an optimizer in RAM and collectives take of a processor was not measured
+        if sync is None:
+            return 1.0
+        return machines.feeding(work, len(crew), host.cards, down, sync.steps, computes)
+
     return tuple(
         Share(
             own.worst.footprint.at(Place.RAM) + (work.public(sync) / host.cards if sync else 0.0),
             speed.crossing(work, host, own),
             up,
             down,
+            cores(host, own),
         )
         for host, own in zip(crew, rooms, strict=True)
     )
-
-
-def held(tight: Worst) -> tuple[Fact, ...]:
-    """What lies on the tightest card, and beside it."""
-    return tuple(
-        Fact(_placed(part.name, part.place), format_bytes(part.bytes), part.formula, part.source)
-        for part in tight.footprint.parts
-    )
-
-
-def _placed(name: str, place: Place) -> str:
-    return name if place is Place.CARD else f"{name}, in {PLACES[place]}"
 
 
 def _option(
@@ -372,5 +388,5 @@ def _option(
         exchange=exchange, steps=steps, up=up, down=down, efficiency=kept.efficiency, stored=kept.stored,
         worst=tight.worst, tokens=work.tokens, facts=(*facts, *kept.facts, *held(tight.worst)), sync=sync,
         sequences=sequences, tail=tail,
-        shares=_shares(work, crew, rooms, sync, up, down),
+        shares=_shares(work, crew, rooms, sync, up, down, step - exchange),
     )  # fmt: skip

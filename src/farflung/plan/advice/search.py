@@ -14,17 +14,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
-from farflung.plan.advice import keeping, pipelines, replicas, speed
+from farflung.plan.advice import keeping, machines, pipelines, replicas, speed
 from farflung.plan.advice.crews import crews
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option
 from farflung.plan.advice.replicas import Assumed
 from farflung.plan.advice.within import Most, within
 from farflung.plan.advice.work import Work
+from farflung.plan.cards.card import Support
 from farflung.plan.place.compiled import as_it_stands
 
 SHOWN: Final = 3
@@ -77,6 +79,7 @@ class Advice(msgspec.Struct, frozen=True):
     binding: tuple[Blocked, ...]
     saved: float | None = None
     dropped: tuple[Option, ...] = ()
+    useless: tuple[Host, ...] = ()  # whose cards no library of their makers runs on: nobody trains on them
 
     @property
     def is_for_one(self) -> bool:
@@ -103,6 +106,10 @@ def search(
     `is_own`: they are all the planner's own, so that no owner is held to a third of a crew. `most`: what a way may cost
     and take.
     """
+    useless = tuple(host for host in hosts if host.card.support is Support.NO)
+    hosts = tuple(host for host in hosts if host.card.support is not Support.NO)
+    if not hosts:
+        return Advice((), goal, 0, (), (_without(useless),), useless=useless)
     ordered = sorted(hosts, key=lambda host: host.name)
     with as_it_stands():  # what is placed here is little beside what compiling costs
         tried, options, binding = _all(work, ordered, assumed, is_own)
@@ -113,7 +120,9 @@ def search(
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
     with as_it_stands():
         for kind in {Kind.PIPELINE, Kind.PIPELINES} & best.keys():
-            best[kind] = pipelines.improved(work, best[kind], assumed)
+            better = pipelines.improved(work, best[kind], assumed)
+            if work.least is None or not machines.below(work.least, better):
+                best[kind] = better
     nearest = sorted(
         (each for each in binding.values() if each.kind not in best),
         key=lambda each: each.nearness,
@@ -123,11 +132,18 @@ def search(
     if Kind.ALONE in options:
         alone = min(each.seconds for each in options[Kind.ALONE])
         saved = alone - min(each.seconds for found in options.values() for each in found)
-    found = Advice(tuple(hosts), goal, tried, (), tuple(nearest), saved)
+    found = Advice(tuple(hosts), goal, tried, (), tuple(nearest), saved, useless=useless)
     shown = _shown(best, goal, is_for_one=found.is_for_one)
     dropped = tuple(each for each in shown if _is_dominated(each, shown) and not each.is_run_today)
     kept = tuple(each for each in shown if each not in dropped)
     return msgspec.structs.replace(found, best=kept, dropped=dropped)
+
+
+def _without(useless: Sequence[Host]) -> Blocked:
+    names = ", ".join(sorted({host.card.name for host in useless}))
+    return Blocked(
+        Kind.ALONE, "software", 0, 0.0, f"no CUDA, ROCm, MPS or XPU runs on {names}", "other cards"
+    )
 
 
 def _all(
@@ -148,7 +164,8 @@ def _all(
         alike = replicas.SIMILAR if layout.is_in_step else 0.0
         for crew in crews(able or hosts, rate, layout.least, alike=alike, is_own=is_own):
             tried += 1
-            found = layout.layout(work, crew, assumed)
+            lay = partial(_lay, layout.layout, work, assumed)
+            found = machines.fitting(work, crew, layout.least, lay, is_own=is_own)
             if isinstance(found, Option):
                 options.setdefault(found.kind, []).append(found)
             elif found.kind not in binding or found.nearness > binding[found.kind].nearness:
@@ -159,8 +176,16 @@ def _all(
     return tried, options, binding
 
 
+def _lay(layout: Layout, work: Work, assumed: Assumed, crew: Sequence[Host]) -> Found:
+    return layout(work, crew, assumed)
+
+
+def _are(count: int) -> str:
+    return "is 1 host" if count == 1 else f"are {count} hosts"
+
+
 def _nobody(layout: Tried, hosts: Sequence[Host]) -> Blocked:
-    few = f"there are {len(hosts)} hosts, and it takes {layout.least}"
+    few = f"there {_are(len(hosts))}, and it takes {max(2, layout.least)}"
     alike = f"no {layout.least} hosts of enough owners are within a factor {replicas.SIMILAR:g} of speed"
     if len(hosts) < layout.least:
         return Blocked(layout.kind, "hosts", 0, len(hosts) / layout.least, few, f"{layout.least} hosts")

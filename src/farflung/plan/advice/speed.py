@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from farflung.core.units import Seconds, format_count, format_short
+from farflung.core.units import Seconds, format_count
 from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Fact
+from farflung.plan.advice.options import Fact, precise
 from farflung.plan.advice.room import Room
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.cards.card import LANE_BYTES, Precision, Units
@@ -47,8 +47,8 @@ def rate(host: Host, utilisation: float = UTILISATION) -> float:
 
 
 def share(host: Host, utilisation: float) -> float:
-    """Of its cards' rate, what training reaches."""
-    return host.utilisation or utilisation
+    """Of its cards' rate, what training reaches, in the part of the time that its spare power lets them run."""
+    return (host.utilisation or utilisation) * host.duty
 
 
 def bus(host: Host) -> float:
@@ -110,24 +110,23 @@ def facts(
     """The same, explained: the whole, and each part that there is."""
     found = spent(work, host, room, tokens, utilisation, ways)
     parts = [part for part in (found.passes, found.optimizer, found.moved) if part]
-    whole = " + ".join(format_short(part) for part in parts)
-    told = [
-        Fact("compute of a step", format_short(found.whole), f"{whole}, on {host.name}", "the lines below")
-    ]
-    told.append(_passes(work, host, room, tokens, utilisation, found))
-    reached = f"({_cards(host)} x {share(host, utilisation):g})"
-    split = f" / {ways} hosts" if ways > 1 else ""
+    whole = " + ".join(precise(part) for part in parts)
+    said = [Fact("compute of a step", precise(found.whole), f"{whole}; on {host.name}", "the lines below")]
+    said.append(_passes(work, host, room, tokens, utilisation, found))
+    reached = told(host, utilisation)
+    split = f" / {ways}" if ways > 1 else ""
+    told_of = "; shared out among all hosts" if ways > 1 else ""
     if found.optimizer and room.offload is Place.RAM:
-        text = f"{IN_RAM:g} B x {format_count(work.parameters)}{split} / {RAM_RATE / 1e9:g} GB/s of a machine's memory"
-        told.append(Fact("optimizer", format_short(found.optimizer), text, RAM_SOURCE))
+        text = f"{IN_RAM:g} B x {format_count(work.parameters)}{split} / {RAM_RATE / 1e9:g} GB/s; its RAM{told_of}"
+        said.append(Fact("optimizer", precise(found.optimizer), text, RAM_SOURCE))
     elif found.optimizer:
-        text = f"{format_count(work.optimizer_flop)}FLOP{split} / {reached}"
-        told.append(Fact("optimizer", format_short(found.optimizer), text, MUON))
+        text = f"{format_count(work.optimizer_flop)}FLOP{split} / {reached}{told_of}"
+        said.append(Fact("optimizer", precise(found.optimizer), text, MUON))
     if found.moved:
         each = f"{crossing(work, host, room) / work.parameters:.3g} B x {format_count(work.parameters)}"
-        text = f"{each} / {bus(host) / 1e9:.3g} GB/s of its bus"
-        told.append(Fact("bus", format_short(found.moved), text, BUS_SOURCE))
-    return tuple(told)
+        text = f"{each} / {bus(host) / 1e9:.3g} GB/s; its bus"
+        said.append(Fact("bus", precise(found.moved), text, BUS_SOURCE))
+    return tuple(said)
 
 
 def _passes(work: Work, host: Host, room: Room, tokens: float, utilisation: float, found: Spent) -> Fact:
@@ -135,14 +134,18 @@ def _passes(work: Work, host: Host, room: Room, tokens: float, utilisation: floa
     if found.floor >= found.passes:
         passes = math.ceil(tokens / (room.micro * work.context))
         formula = (
-            f"{passes} x {found.floor / passes / LAUNCH:.0f} kernels x {1e6 * LAUNCH:g} us; the card needs"
+            f"{passes} x {found.floor / passes / LAUNCH:.0f} x {1e6 * LAUNCH:g} us; kernels of a pass; the card needs"
             f" {1e3 * flop / rate(host, utilisation):.2g} ms"
         )
-        return Fact("forward and backward", format_short(found.passes), formula, FRAMEWORK)
-    reached = share(host, utilisation)
-    formula = f"{format_count(flop)}FLOP / ({_cards(host)} x {reached:g}) on {host.card.name}, {_kind(host)}"
-    source = f"{reached:g} is what its offer says" if host.utilisation else MFU
-    return Fact("forward and backward", format_short(found.passes), formula, source)
+        return Fact("forward and backward", precise(found.passes), formula, FRAMEWORK)
+    formula = f"{format_count(flop)}FLOP / {told(host, utilisation)}; on {host.card.name}, {_kind(host)}"
+    source = f"{host.utilisation:g} is what its offer says" if host.utilisation else MFU
+    return Fact("forward and backward", precise(found.passes), formula, source)
+
+
+def told(host: Host, utilisation: float) -> str:
+    """A host's rate as a product: `(2 x 71.16 TFLOP/s x 0.4)`."""
+    return f"({_cards(host)} x {share(host, utilisation):.3g})"
 
 
 def _cards(host: Host) -> str:

@@ -16,6 +16,8 @@ from farflung.core.money import MAX_CREDITS, Credits, parse_credits
 from farflung.core.units import Bytes, Flop
 from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.advice.models import WIRE, Gauged, Sized
+from farflung.plan.cards.admission import Grade
+from farflung.plan.cards.cost import audited
 from farflung.plan.footprint.slices import Stack
 from farflung.plan.footprint.states import RECIPES, Recipe
 from farflung.plan.footprint.traced import Traced
@@ -44,6 +46,8 @@ class Work(msgspec.Struct, frozen=True):
     recipe: Recipe
     optimizer_flop: Flop = Flop(0.0)  # of one step of the inner optimizer, all matrices (plan.time)
     budget: Credits = Credits(MAX_CREDITS)
+    audited: float = 0.0  # share of the tokens that audits repeat (plan.price)
+    least: Grade | None = None  # class of a machine that the job asks for
 
     @property
     def parameters(self) -> int:
@@ -100,4 +104,6 @@ def work(spec: JobSpec, layout: Layout, traced: Traced | None = None) -> Work:
         RECIPES[OPTIMIZERS[spec.optimizer.name]],
         optimizer_flop(spec, layout),
         parse_credits(spec.budget),
+        audited(spec),
+        None if spec.network.machines == "any" else Grade(spec.network.machines),
     )

@@ -78,7 +78,7 @@ def routed(
 
 def _again(forward: Term, recompute: Recompute) -> tuple[Term, ...]:
     """What the backward pass sends once more of the forward pass."""
-    if recompute is not Recompute.FULL:
+    if bounds.word("recompute", recompute, Recompute) is not Recompute.FULL:
         return ()
     name, source = f"{forward.name}, recomputed", f"{RECOMPUTED}; {forward.source}"
     return (msgspec.structs.replace(forward, name=name, phase=Phase.BACKWARD, source=source),)
