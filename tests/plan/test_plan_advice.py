@@ -16,12 +16,13 @@ from farflung.core.units import Bytes, Seconds
 from farflung.plan.advice import machines, pipelines, replicas, speed
 from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
-from farflung.plan.advice.room import room
+from farflung.plan.advice.room import MOVES, Away, room
 from farflung.plan.advice.search import Goal, search
 from farflung.plan.advice.work import Work
 from farflung.plan.cards.card import Precision
 from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.states import Split
+from farflung.plan.footprint.worst import Pipeline, Training, Worst, footprints, worst
 from farflung.plan.links import Link
 from farflung.plan.parallel.collectives import all_reduce, span
 from farflung.plan.parallel.shapes import Recompute
@@ -53,7 +54,7 @@ def test_a_job_asks_for_the_tokens_that_its_file_says_and_for_its_own_parameters
 
 def test_what_fits_as_it_is_recomputes_nothing() -> None:
     found = room(MIDDLE, MIDDLE.recipe, host("a"), Split(), 8)
-    assert (found.fits, found.recompute, found.micro, found.offload) == (True, Recompute.NONE, 8, Place.CARD)
+    assert (found.fits, found.recompute, found.micro, found.away) == (True, Recompute.NONE, 8, Away())
 
 
 def test_less_memory_takes_smaller_micro_batches_then_recomputation_then_ram() -> None:
@@ -64,10 +65,10 @@ def test_less_memory_takes_smaller_micro_batches_then_recomputation_then_ram() -
         card = replace(host("a").card, memory_bytes=Bytes(round(need * share)))
         found = room(MIDDLE, MIDDLE.recipe, replace(host("a"), card=card), Split(), 8)
         ranks.append(
-            (not found.fits, found.offload is Place.RAM, list(Recompute).index(found.recompute), -found.micro)
+            (not found.fits, MOVES.index(found.away), list(Recompute).index(found.recompute), -found.micro)
         )
     assert ranks == sorted(ranks)
-    assert ranks[0] == (False, False, 0, -8)
+    assert ranks[0] == (False, 0, 0, -8)
     assert any(each[1] for each in ranks)
 
 
@@ -76,6 +77,53 @@ def test_nothing_moves_to_ram_that_nobody_says_is_there() -> None:
     for memory in (None, Bytes(10**8)):
         found = room(MIDDLE, MIDDLE.recipe, replace(host("a"), card=card, memory_bytes=memory), Split(), 8)
         assert not found.fits
+
+
+def test_a_card_that_is_too_small_by_far_keeps_parameters_in_ram_and_then_states_on_disk() -> None:
+    """6.4 B parameters of 12 bytes in RAM, 14 with themselves, and half as much again: 116 and 135 GB."""
+    tight = host("a", "RTX 3060 12GB", disk_bytes=Bytes(10**12))
+    places = []
+    for gigabytes in (512, 120, 16):
+        machine = replace(tight, memory_bytes=Bytes(gigabytes * 10**9))
+        found = room(BIG, BIG.recipe, machine, Split(), 8)
+        assert found.fits
+        assert found.worst.footprint.ram <= gigabytes * 1e9
+        assert found.worst.footprint.disk <= 1e12
+        places.append((found.away.states.optimizer, found.away.states.parameters))
+        assert option(replicas.rounds(BIG, (machine,), USUAL)).worst.fits
+    assert places == [(Place.RAM, Place.RAM), (Place.DISK, Place.RAM), (Place.DISK, Place.DISK)]
+    for less in ({"disk_bytes": None}, {"disk_bytes": Bytes(10**10)}, {"memory_bytes": Bytes(10**9)}):
+        assert not room(BIG, BIG.recipe, replace(machine, **less), Split(), 8).fits
+
+
+def test_memory_that_is_the_cards_own_is_no_other_place() -> None:
+    for card, is_helped in (("RTX 3060 12GB", True), ("M2 Max 38-core", False)):
+        some = host("a", card, memory_bytes=Bytes(10**12), disk_bytes=Bytes(10**13))
+        small = replace(some, card=replace(some.card, memory_bytes=Bytes(12 * 10**9)))
+        assert room(BIG, BIG.recipe, small, Split(), 8).fits is is_helped
+
+
+def test_what_lies_elsewhere_costs_what_crosses_the_bus_and_the_disk() -> None:
+    card = replace(host("a").card, memory_bytes=Bytes(10**12))
+    own = room(BIG, BIG.recipe, replace(host("a"), card=card), Split(), 8)
+    taken = [
+        speed.computing(BIG, host("a"), replace(own, worst=away(move)), BIG.step_tokens, 0.4)
+        for move in MOVES[:3] + MOVES[-1:]
+    ]
+    size, bus = BIG.parameters, speed.bus(host("a"))
+    assert taken[1] - taken[0] == pytest.approx(2 * size / bus)
+    assert taken[2] - taken[0] == pytest.approx(4 * size / bus)
+    assert taken[3] - taken[2] > (2 * 4 + 2 * BIG.recipe.optimizer + 3 * 2) * size / 500e6
+    told = speed.fact(BIG, host("a"), replace(own, worst=away(MOVES[-1])), BIG.step_tokens, 0.4)
+    assert "of its disk" in told.formula
+    assert "Ren et al." in told.source
+
+
+def away(move: Away) -> Worst:
+    """All of BIG on one card, but for what is moved."""
+    split = Split(3 if move.states.parameters is not Place.CARD else 0, 1, move.states)
+    training = Training(Pipeline((BIG.model.layers,)), BIG.recipe, split, activations=move.activations)
+    return worst(footprints(BIG.stack(8, Recompute.NONE), training), (1e12,))
 
 
 # Seconds of a step

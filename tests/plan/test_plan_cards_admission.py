@@ -26,7 +26,10 @@ from farflung.plan.cards.admission import (
     line_need,
     require,
 )
-from farflung.plan.cards.offload import Offload, bus_bytes, memory_bytes
+from farflung.plan.cards.offload import moved
+from farflung.plan.footprint import parts
+from farflung.plan.footprint.parts import Footprint, Part
+from farflung.plan.footprint.states import Offload, Split, states
 from farflung.plan.io.cards import read
 
 GB = 10**9
@@ -141,9 +144,9 @@ def test_each_card_of_a_machine_keeps_its_own_outside_it() -> None:
 
 def test_what_offloading_needs_is_far_more_than_the_thumb() -> None:
     """7 B parameters: the thumb would have twice 24 GB."""
-    need = memory_bytes(7 * GB, Offload.OPTIMIZER)
+    need = Footprint("", states(7.0 * GB, split=Split(0, 1, Offload(optimizer=parts.Place.RAM)))).ram
     assert need == 168 * GB
-    one = found(judge(place(), Demand(memory_bytes=float(need))), "memory")
+    one = found(judge(place(), Demand(memory_bytes=need)), "memory")
     assert one.state is State.FAILED
     assert not one.is_below_thumb
 
@@ -391,51 +394,37 @@ def test_a_site_of_absurdly_many_cards_is_refused_before_it_is_judged() -> None:
 # What is kept off the card
 
 
-@pytest.mark.parametrize(
-    ("offload", "is_built_there", "gib"),
-    [
-        (Offload.OPTIMIZER, True, 127.48),  # DeepSpeed's page: ZeRO-2, 2851M parameters, 8 cards
-        (Offload.ALL, False, 71.69),  # ZeRO-3 with both offloaded, zero_init
-        (Offload.ALL, True, 127.48),
-    ],
-)
-def test_memory_off_the_card_is_what_deepspeed_estimates(
-    offload: Offload, is_built_there: bool, gib: float
-) -> None:
-    each = memory_bytes(2_851_000_000, offload, 8, is_built_there=is_built_there)
-    assert each * 8 / 2**30 == pytest.approx(gib, rel=0.0005)
-
-
-def test_one_card_alone_keeps_16_or_18_bytes_a_parameter_and_half_as_much_again() -> None:
-    assert memory_bytes(GB, Offload.NOTHING) == 0
-    assert memory_bytes(GB, Offload.OPTIMIZER) == 24 * GB
-    assert memory_bytes(GB, Offload.ALL) == 27 * GB
+ADAM = states(GB, split=Split(2, 1, Offload(optimizer=parts.Place.RAM)))
 
 
 def test_an_offloaded_step_moves_four_bytes_a_parameter_and_with_the_parameters_six() -> None:
-    assert sum(bus_bytes(GB, Offload.OPTIMIZER)) == 4 * GB
-    assert bus_bytes(GB, Offload.OPTIMIZER).busiest == 2 * GB
-    assert bus_bytes(GB, Offload.ALL) == (2 * GB, 4 * GB)
-    assert bus_bytes(GB, Offload.ALL).busiest == 4 * GB
-    assert bus_bytes(GB, Offload.NOTHING) == (0, 0)
+    assert moved(Footprint("", ADAM)) == (2 * GB, 2 * GB, 0)
+    whole = Footprint("", states(GB, split=Split(3, 1, Offload(parts.Place.RAM, parts.Place.RAM))))
+    assert moved(whole) == (2 * GB, 4 * GB, 0)
+    assert moved(whole).bus == 4 * GB
+    assert moved(Footprint("", states(GB))) == (0, 0, 0)
+
+
+def test_each_micro_batch_sends_its_gradients_and_fetches_the_parameters() -> None:
+    assert moved(Footprint("", ADAM), 5) == (10 * GB, 2 * GB, 0)
+    whole = Footprint("", states(GB, split=Split(3, 4, Offload(parts.Place.RAM, parts.Place.RAM))))
+    assert moved(whole, 5) == (10 * GB / 4, 20 * GB / 4, 0)
 
 
 def test_activations_go_out_and_come_back() -> None:
-    assert bus_bytes(GB, Offload.NOTHING, activations=3e9) == (3e9, 3e9)
-    assert bus_bytes(GB, Offload.ALL, 4, activations=3e9) == (3.5e9, 4e9)
+    here, ram, disk = (Part("activations", 3e9, "", "", place) for place in parts.Place)
+    assert moved(Footprint("", (here,))) == (0, 0, 0)
+    assert moved(Footprint("", (ram,)), 2) == (6e9, 6e9, 0)
+    assert moved(Footprint("", (disk,)), 2) == (6e9, 6e9, 12e9)
 
 
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
-        (lambda: memory_bytes(-1, Offload.ALL), "parameters"),
-        (lambda: memory_bytes(1, Offload.ALL, 0), "cards"),
-        (lambda: bus_bytes(10**18, Offload.ALL), "parameters"),
-        (lambda: bus_bytes(1, Offload.ALL, 0), "cards"),
-        (lambda: bus_bytes(1, Offload.ALL, activations=-1.0), "activations"),
-        (lambda: bus_bytes(1, Offload.ALL, activations=math.nan), "activations"),
-    ],
-)
-def test_offloading_what_makes_no_sense_is_refused_by_its_field(call: Any, field: str) -> None:
-    with pytest.raises(UsageError, match=f"FF-PLAN-035: {field} is"):
-        call()
+def test_states_on_disk_are_read_and_written_and_windows_of_them_are_not_moved_twice() -> None:
+    split = Split(3, 1, Offload(parts.Place.DISK, parts.Place.DISK))
+    need = Footprint("", states(GB, split=split, largest=1e6))
+    assert moved(need).disk == (2 * 4 + 2 * 12 + 3 * 2) * GB
+    assert moved(need, 2).disk == (4 * 4 + 2 * 12 + 5 * 2) * GB
+
+
+def test_a_step_without_micro_batches_is_refused() -> None:
+    with pytest.raises(UsageError, match="FF-PLAN-035: micros is"):
+        moved(Footprint("", ADAM), 0)

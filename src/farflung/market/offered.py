@@ -3,7 +3,7 @@
     ask     = ceil(credits an hour x 10^15 FLOP / (3600 s x speed))       micro-credits for a calibrated unit
     speed   = cards x dense bfloat16 rate x 0.4 (plan/advice/speed); a measured rate stands before the table's
     unit    = one round of one member, all of its steps: the FLOP of its tokens, without those that are recomputed
-    memory  : a whole replica on one card. A host whose cards share it, or whose RAM holds its optimizer, counts as
+    memory  : a whole replica on one card. A host whose cards share it, or whose RAM or disk holds part of it, counts as
               one card of  bytes of a card x need of one card alone / need of each of its cards
     in time : rounds x (compute of a round + exchange over its own line) <= time to the deadline
 
@@ -36,7 +36,6 @@ from farflung.plan.advice import machines, room, speed
 from farflung.plan.advice.offers import HOUR, Host
 from farflung.plan.advice.work import Work
 from farflung.plan.cards.admission import Admission, Finding, Grade, State
-from farflung.plan.footprint.parts import Place
 from farflung.plan.methods import Setting, estimate
 
 ANY: Final = Bounds(LARGE, limits.UNIT_FLOP, LARGE, LARGE, LARGE, LARGE)  # an offer bounds no unit
@@ -118,7 +117,9 @@ def standing(found: Offered) -> tuple[Standing, ...]:
 def need_alone(found: Offered) -> int:
     """Bytes of a card that holds a whole replica and gets no help from others or from RAM."""
     any_host = next(iter(found.hosts.values()))
-    return room.need(found.work, msgspec.structs.replace(any_host, cards=1, memory_bytes=None))
+    return room.need(
+        found.work, msgspec.structs.replace(any_host, cards=1, memory_bytes=None, disk_bytes=None)
+    )
 
 
 def _measured(work: Work, host: Host, alone: int) -> Measured:
@@ -185,8 +186,10 @@ def _pace(spec: JobSpec, work: Work, host: Host, members: int) -> Pace:
     step = speed.computing(work, host, own, work.step_tokens, speed.UTILISATION)
     exchange, up, down = _exchanged(spec, work, host, members, step)
     steps = spec.sync.steps
-    ram = own.worst.footprint.at(Place.RAM)
-    found = machines.judged(work, host, ram, step + exchange / steps, up / steps, down / steps)
+    passes = math.ceil(work.batch / own.micro)
+    found = machines.judged(
+        work, host, own.worst.footprint, passes, step + exchange / steps, up / steps, down / steps
+    )
     return Pace(Seconds(step * steps), Seconds(exchange), found)
 
 

@@ -1,7 +1,8 @@
-"""How a model finds room on a card: what is recomputed, how much goes through at once, what moves to RAM (T6, P2).
+"""How a model finds room on a card: what is recomputed, how much goes through at once, what moves elsewhere (T6, P2).
 
-Tried in the order of what they cost: keep all activations, compute attention's again, compute all again, and then the
-same with the optimizer in RAM, where the host says that it has enough; of each the largest micro-batch that fits.
+Tried in the order of what they cost: keep all activations, compute all but products again, compute all again, and then
+the same with more and more of it in RAM or on disk (MOVES), where the host says that it has enough; of each the largest
+micro-batch that fits. What it costs to move is plan/cards/offload's.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import math
 from collections.abc import Iterator
 from itertools import product
+from typing import Final
 
 import msgspec
 
@@ -17,10 +19,34 @@ from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import memory_of
 from farflung.plan.advice.work import Work
 from farflung.plan.footprint.parts import Place
-from farflung.plan.footprint.states import Offload, Recipe, Split
+from farflung.plan.footprint.states import ON_CARD, Offload, Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, Worst, footprints, worst
 from farflung.plan.parallel.schedules import Schedule
 from farflung.plan.parallel.shapes import Recompute
+
+
+class Away(msgspec.Struct, frozen=True):
+    """What does not lie on the card."""
+
+    states: Offload = ON_CARD
+    activations: Place = Place.CARD
+
+    @property
+    def places(self) -> set[Place]:
+        """All that it takes."""
+        return {self.states.optimizer, self.states.parameters, self.activations}
+
+
+CARD, RAM, DISK = Place.CARD, Place.RAM, Place.DISK
+MOVES: Final = (
+    Away(),
+    Away(Offload(optimizer=RAM)),
+    Away(Offload(optimizer=RAM, parameters=RAM)),
+    Away(Offload(optimizer=RAM, parameters=RAM), RAM),
+    Away(Offload(optimizer=DISK)),
+    Away(Offload(optimizer=DISK, parameters=RAM), RAM),
+    Away(Offload(optimizer=DISK, parameters=DISK), RAM),
+)
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -28,7 +54,7 @@ class Room(msgspec.Struct, frozen=True):
 
     recompute: Recompute
     micro: int
-    offload: Place
+    away: Away
     worst: Worst
 
     @property
@@ -39,7 +65,7 @@ class Room(msgspec.Struct, frozen=True):
 
 def room(work: Work, recipe: Recipe, host: Host, split: Split, batch: int) -> Room:
     """The cheapest way for one card of `host` to train `batch` sequences a step, its states split as said."""
-    return _room(work, recipe, memory_of(host), host.cards, host.memory_bytes, split, batch)
+    return _room(work, recipe, memory_of(host), host.cards, _beside(host), split, batch)
 
 
 def replica(host: Host) -> Split:
@@ -49,27 +75,36 @@ def replica(host: Host) -> Split:
 
 def need(work: Work, host: Host) -> int:
     """The least that each card of `host` must hold to train a whole replica by rounds; by its memory is not asked."""
-    least = _room(work, work.with_outer(), 0, host.cards, host.memory_bytes, replica(host), work.batch)
+    least = _room(work, work.with_outer(), 0, host.cards, _beside(host), replica(host), work.batch)
     return math.ceil(least.worst.footprint.card)
+
+
+def _beside(host: Host) -> tuple[float, float]:
+    """Bytes of the machine's RAM and of its disk; 0 of what is not known, and of memory that is the card's own."""
+    if host.card.is_unified:
+        return 0.0, 0.0
+    return float(host.memory_bytes or 0), float(host.disk_bytes or 0)
 
 
 @functools.lru_cache(
     maxsize=1024
 )  # hosts of one kind have the same room, in every crew that they are tried in
 def _room(
-    work: Work, recipe: Recipe, memory: int, cards: int, ram: int | None, split: Split, batch: int
+    work: Work, recipe: Recipe, memory: int, cards: int, beside: tuple[float, float], split: Split, batch: int
 ) -> Room:
     nearest: Room | None = None
-    for offload, recompute, micro in _ways(batch, ram):
+    for away, recompute, micro in _ways(batch, beside):
+        stage = split.stage if away.states.parameters is CARD else 3  # what gathers them for each layer
         training = Training(
             Pipeline((work.model.layers,), batch // micro, Schedule.ONE_F_ONE_B),
             recipe,
-            msgspec.structs.replace(split, offload=Offload(optimizer=offload)),
+            Split(stage, split.ways, away.states),
+            activations=away.activations,
         )
         needs = footprints(work.stack(micro, recompute), training)
-        if offload is Place.RAM and needs[0].ram * cards > (ram or 0):
+        if needs[0].ram * cards > beside[0] or needs[0].disk * cards > beside[1]:
             continue
-        found = Room(recompute, micro, offload, worst(needs, (float(memory),)))
+        found = Room(recompute, micro, away, worst(needs, (float(memory),)))
         if found.fits:
             return found
         if nearest is None or found.worst.spare > nearest.worst.spare:
@@ -78,7 +113,7 @@ def _room(
     return nearest
 
 
-def _ways(batch: int, ram: int | None) -> Iterator[tuple[Place, Recompute, int]]:
+def _ways(batch: int, beside: tuple[float, float]) -> Iterator[tuple[Away, Recompute, int]]:
     micros = [batch // parts for parts in range(1, batch + 1) if batch % parts == 0]
-    places = (Place.CARD,) if ram is None else (Place.CARD, Place.RAM)
-    return product(places, Recompute, micros)
+    lacking = {place for place, size in zip((RAM, DISK), beside, strict=True) if not size}
+    return product((away for away in MOVES if not away.places & lacking), Recompute, micros)

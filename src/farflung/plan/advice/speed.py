@@ -5,8 +5,8 @@ al. 2021, table 1; Chowdhery et al. 2022, table 3). For a card of one's own a me
 A step of a small model is as long as its kernels take to launch, however fast the card is (Fernandez et al. 2023, "The
 Framework Tax"): 10 a layer forward and 20 backward, counted on the built-in model in eager PyTorch, the optimizer's not
 among them.
-Several cards of one host split the model (FSDP) and move 3 x 2 bytes a parameter over the bus, each step; an optimizer
-in RAM moves gradients down and weights up, 2 + 2.
+Several cards of one host split the model (FSDP) and move 3 x 2 bytes a parameter over the bus, each step; what lies in
+RAM or on disk is moved as plan/cards/offload says, and hides behind nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from farflung.core.units import Seconds, format_count, format_short
+from farflung.core.units import Seconds, format_bytes, format_count, format_short
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Fact
 from farflung.plan.advice.room import Room
 from farflung.plan.advice.work import WIRE, Work
+from farflung.plan.cards import offload
 from farflung.plan.cards.card import LANE_BYTES, Precision, Units
-from farflung.plan.footprint.parts import Place
+from farflung.plan.footprint.parts import Footprint
 from farflung.plan.parallel.shapes import Recompute
 
 UTILISATION: Final = 0.4
@@ -62,10 +63,13 @@ def computing(work: Work, host: Host, room: Room, tokens: float, utilisation: fl
     passes = math.ceil(tokens / (room.micro * work.context))
     floor = passes * launching(work.model.layers, room.recompute)
     spent = max(floor, work.flop(tokens, room.recompute) / rate(host, utilisation))
-    moved = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
-    if room.offload is Place.RAM:
-        moved += 2.0 * WIRE * work.parameters
-    return Seconds(spent + moved / bus(host))
+    disk = host.cards * offload.moved(room.worst.footprint, passes).disk / offload.DISK
+    return Seconds(spent + crossing(work, host, room.worst.footprint, passes) / bus(host) + disk)
+
+
+def crossing(work: Work, host: Host, need: Footprint, passes: int) -> float:
+    """Bytes over the bus of one card that needs so much, in a step of so many micro-batches."""
+    return 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards + offload.moved(need, passes).bus
 
 
 def fact(work: Work, host: Host, room: Room, tokens: float, utilisation: float) -> Fact:
@@ -79,6 +83,13 @@ def fact(work: Work, host: Host, room: Room, tokens: float, utilisation: float) 
     )
     spent = computing(work, host, room, tokens, utilisation)
     passes = math.ceil(tokens / (room.micro * work.context))
+    moved = offload.moved(room.worst.footprint, passes)
+    source = MFU
+    if moved.bus:
+        formula += (
+            f": {format_bytes(moved.bus)} of what lies in its machine, {format_bytes(moved.disk)} of its disk"
+        )
+        source += f"; {offload.SOURCE}"
     floor = passes * launching(work.model.layers, room.recompute)
     if floor > flop / rate(host, utilisation):
         formula = (
@@ -86,4 +97,4 @@ def fact(work: Work, host: Host, room: Room, tokens: float, utilisation: float) 
             f" {1e3 * flop / rate(host, utilisation):.2g} ms"
         )
         return Fact("compute of a step", format_short(spent), formula, FRAMEWORK)
-    return Fact("compute of a step", format_short(spent), formula, MFU)
+    return Fact("compute of a step", format_short(spent), formula, source)

@@ -30,7 +30,6 @@ MEMORIES: Final = 2  # of a card, in the machine
 LANES: Final = 8
 THUMBS: Final = ((100, 1e9), (10, 500e6))  # above so many cards, bit/s each way
 USABLE: Final = 0.8  # of a link or a bus: the rest is headers, acknowledgements and others
-RESERVE: Final = 1.5  # DeepSpeed's estimators keep half as much again (docs: memory requirements)
 MOST_BYTES: Final = 1 << 60
 MOST_RATE: Final = 1e15
 

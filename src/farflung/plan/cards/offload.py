@@ -1,76 +1,64 @@
-"""What a job keeps in a machine's memory instead of the card's, and what that moves over the bus (J9, T6).
+"""What a card that keeps part of its job in its machine's memory or on its disk moves in a step (J9, T6).
 
-ZeRO-Offload (Ren et al. 2021, section 4.1) keeps the optimizer in the machine: gradients go there and parameters come
-back, two bytes of each, 4 M bytes a step for M parameters. With the parameters kept there too, they are fetched for the
-forward and for the backward pass. Bytes of memory are those of DeepSpeed's estimators (documentation, memory
-requirements), which the reference values of the research were checked against:
+What lies where, a footprint says (plan/footprint). Of M parameters, in a step of m micro-batches:
 
-    optimizer                max(4 x cards, 16) bytes a parameter, x 1.5
-    optimizer, parameters    18 bytes a parameter, x 1.5; max(4 x cards, 18) where each process first builds the model
+    optimizer     2 M m up, gradients of each; 2 M down, the new weights            Ren et al. 2021, section 4.1
+    parameters    2 x 2 M m down, for the forward and for the backward pass; the new weights are there already
+    activations   what a micro-batch keeps, m times, up and down                    ZeRO, section 6.1
+    on disk       float32 gradients written and read for each micro-batch, the optimizer's K M read and written once,
+                  parameters read twice for each micro-batch and written once       ZeRO-Infinity, sections 5 and 6
+
+The optimizer's own step on the machine's processor is not in it.
 """
 
 from __future__ import annotations
 
-import math
-from enum import StrEnum
 from typing import Final, NamedTuple
 
-from farflung.core.units import Bytes
-from farflung.plan.cards.admission import RESERVE
-from farflung.plan.cards.amounts import checked, whole
+from farflung.plan.cards.amounts import whole
+from farflung.plan.footprint.parts import Footprint, Place
+from farflung.plan.footprint.states import MOVED_GRADIENTS
 
 HALF: Final = 2  # bytes of a bfloat16
+DISK: Final = 500e6  # bytes/s, read or written: a SATA SSD's (assumed)
+SOURCE: Final = "Ren et al. 2021 (ZeRO-Offload), section 4.1; 500 MB/s of a disk are assumed"
 
 
-class Offload(StrEnum):
-    """What is kept outside the card."""
-
-    NOTHING = "nothing"
-    OPTIMIZER = "optimizer"
-    ALL = "all"  # optimizer and parameters
-
-
-class Bus(NamedTuple):
-    """Bytes that pass between one card and the machine in a step."""
+class Moved(NamedTuple):
+    """Bytes of one card in a step."""
 
     up: float  # to the machine
     down: float
+    disk: float  # of its machine's disk, read and written
 
     @property
-    def busiest(self) -> float:
+    def bus(self) -> float:
         """Of the direction that carries more: a bus has both at once."""
         return max(self.up, self.down)
 
 
-def memory_bytes(parameters: int, offload: Offload, cards: int = 1, *, is_built_there: bool = False) -> Bytes:
-    """Bytes of a machine's memory for each of its `cards`, which share one replica of the model.
-
-    `is_built_there`: each card's process first builds the whole model. Raises UsageError FF-PLAN-035.
-    """
-    whole("parameters", parameters, 0, 10**15)
-    whole("cards", cards, 1, 1 << 16)
-    match offload:
-        case Offload.NOTHING:
-            each = 0
-        case Offload.OPTIMIZER:
-            each = max(4 * cards, 16)
-        case Offload.ALL:
-            each = max(4 * cards, 18) if is_built_there else 18
-    return Bytes(math.ceil(parameters * each * RESERVE / cards))
-
-
-def bus_bytes(parameters: int, offload: Offload, cards: int = 1, activations: float = 0.0) -> Bus:
-    """What one of `cards` moves in a step; `activations`: bytes that it keeps in the machine between the passes.
+def moved(need: Footprint, micros: int = 1) -> Moved:
+    """What a card with this footprint, which holds all layers, moves in a step of so many micro-batches.
 
     Raises UsageError FF-PLAN-035.
     """
-    whole("parameters", parameters, 0, 10**15)
-    part = parameters / whole("cards", cards, 1, 1 << 16) * HALF
-    kept = checked("activations", activations, 0.0, 1e18)
-    match offload:
-        case Offload.NOTHING:
-            return Bus(kept, kept)
-        case Offload.OPTIMIZER:
-            return Bus(part + kept, part + kept)
-        case Offload.ALL:
-            return Bus(part + kept, 2 * part + kept)
+    whole("micros", micros, 1, 10**9)
+    weights, gradients, activations = (_away(need, name) for name in ("weights", "gradients", "activations"))
+    sent = gradients * HALF / MOVED_GRADIENTS
+    back = 2 * micros * weights if weights else sent
+    disk = (
+        2 * micros * _away(need, "gradients", Place.DISK)
+        + 2 * _away(need, "optimizer", Place.DISK)
+        + (2 * micros + 1) * _away(need, "weights", Place.DISK)
+        + 2 * micros * _away(need, "activations", Place.DISK)
+    )
+    return Moved(micros * (sent + activations), back + micros * activations, disk)
+
+
+def _away(need: Footprint, name: str, place: Place | None = None) -> float:
+    """Bytes of parts with this name in that place, or anywhere but on the card."""
+    return sum(
+        part.bytes
+        for part in need.parts
+        if part.name == name and (part.place is place if place else part.place is not Place.CARD)
+    )
