@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from farflung.core.errors import FarflungError, PolicyError
+from farflung.plan.parallel.schedules import Cut, Stage, timeline
 from farflung.plan.place import layers, objective, rebalance, replan, select
 from farflung.plan.place.chain import Chain, Decoder, chain, decoder
 from farflung.plan.place.layers import Card
@@ -153,8 +155,18 @@ def step_by_hand(fleet: Fleet, work: Work, grid: list[list[int]], units: tuple[i
         for w, i in enumerate(nodes):
             ways = 2 if 0 < w < len(nodes) - 1 else (1 if len(nodes) > 1 else 0)
             wires.append(8 * ways * work.handed / min(net.up[i], net.down[i]))
-        hops = sum(sent(i, j, work.handed) + sent(j, i, work.handed) for i, j in itertools.pairwise(nodes))
-        slowest = max(slowest, sum(compute) + hops + (m - 1) * max(*compute, *wires))
+        pairs = list(itertools.pairwise(nodes))
+        hops = [sent(i, j, work.handed) + sent(j, i, work.handed) for i, j in pairs]
+        loops = [sum(compute[w:]) + sum(hops[w:]) for w in range(len(nodes))]
+        carried = [
+            sent(a, b, work.handed) - float(net.delay[net.site[a], net.site[b]])
+            for i, j in pairs
+            for a, b in ((i, j), (j, i))
+        ]
+        pace = max(*compute, *wires, *carried, 0.0)
+        windows = [(loop, *divmod(m - 1, len(nodes) - w)) for w, loop in enumerate(loops)]
+        waits = [loops[0] + turns * loop + rest * pace for loop, turns, rest in windows]
+        slowest = max(slowest, loops[0] + (m - 1) * pace, *waits)
         price += sum(fleet.price[i] for i in nodes)
     exchange = 0.0
     for w, row in enumerate(grid):
@@ -180,6 +192,81 @@ def test_a_verdict_is_its_formulas_by_hand(seed: int, shape: tuple[int, int]) ->
     assert verdict.step == pytest.approx(verdict.pace + verdict.bubble + verdict.exchange)
     assert verdict.tokens == pytest.approx(hand["tokens"])
     assert verdict.price == pytest.approx(hand["price"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.integers(2, 8), st.integers(1, 4), st.floats(6.5, 9.5))
+def test_a_pipeline_takes_as_long_as_its_timeline_event_by_event(
+    seed: int, stages: int, times: int, rate: float
+) -> None:
+    """Over sites apart, where lines of their own do not bind: a few per cent of what parallel.schedules plays."""
+    draw = np.random.default_rng(seed)
+    delay = draw.uniform(0.001, 0.15, (stages, stages))
+    between = 10 ** draw.uniform(rate - 0.5, rate, (stages, stages))
+    net = mesh(list(range(stages)), (delay + delay.T) / 2, between)
+    fleet = objective.fleet(net, 10 ** draw.uniform(12.7, 13.7, stages), np.full(stages, 1e12))
+    work = replace(WORK, micro_batches=times * stages)
+    verdict = objective.judge(fleet, work, np.arange(stages).reshape(stages, 1))
+    ends = np.cumsum(verdict.units)
+    flop = [work.chain.flop[end - count : end].sum() for end, count in zip(ends, verdict.units, strict=True)]
+    seconds = [float(each / rate) for each, rate in zip(flop, fleet.rate, strict=True)]
+    cuts = [
+        Cut(
+            8 * work.handed / net.rate[at, at + 1],
+            float(net.delay[at, at + 1]),
+            8 * work.handed / net.rate[at + 1, at],
+        )
+        for at in range(stages - 1)
+    ]
+    played = timeline([Stage(each / 3, 2 * each / 3) for each in seconds], work.micro_batches, cuts=cuts)
+    assert 0.75 * played.seconds <= verdict.step <= 1.1 * played.seconds
+
+
+def test_a_grid_of_sites_is_found_whichever_way_they_should_lie() -> None:
+    """Four sites of four equal nodes: near exchanges where each step exchanges, near hops where few do."""
+    site = np.repeat(np.arange(4), 4)
+    apart = np.where(np.eye(4, dtype=bool), 1e10, 5e7)
+    net = mesh(site, np.where(np.eye(4, dtype=bool), 0.001, 0.05), apart)
+    fleet = objective.fleet(net, np.full(16, 4e13), np.full(16, 8e10))
+    stages_near = np.arange(16).reshape(4, 4)
+    for every in (1, 1000):
+        work = replace(WORK, every=every)
+        near, far = (
+            objective.judge(fleet, work, np.ascontiguousarray(g)).step for g in (stages_near, stages_near.T)
+        )
+        found = select.place(fleet, work, Wish(), 4, 4, seed=3, moves=500)
+        assert found.verdict.step <= min(near, far)
+        assert near != far
+
+
+@settings(max_examples=6, deadline=None)
+@given(SEEDS, st.booleans())
+def test_of_few_nodes_those_are_chosen_that_all_subsets_and_grids_would_give(
+    seed: int, by_money: bool
+) -> None:
+    fleet = small_fleet(seed, 4, memory=np.full(4, 1e12))
+    wish = Wish(by_money=by_money, similar=float("inf"))
+    found = select.choose(fleet, WORK, wish, stages=(1, 2, 3, 4), moves=2000)[0]
+    best = min(
+        select.worth(select.Choice(grid, objective.judge(fleet, WORK, grid, wish), ()), wish)
+        for size in range(1, 5)
+        for nodes in itertools.permutations(range(4), size)
+        for stages in range(1, size + 1)
+        if size % stages == 0
+        for grid in [np.array(nodes).reshape(stages, size // stages)]
+    )
+    assert select.worth(found, wish) <= 1.02 * best
+
+
+def test_most_nodes_are_dropped_where_they_cost_more_than_they_do() -> None:
+    rate = np.array([4e12] * 4 + [4e10] * 12)
+    slow = small_fleet(3, 16, rate=rate, memory=np.full(16, 3e10), failures=np.zeros(16), price=np.ones(16))
+    assert set(select.choose(slow, WORK, moves=500)[0].grid.reshape(-1)) <= {0, 1, 2, 3}
+    price = np.array([0.1] * 4 + [10.0] * 12)
+    dear = small_fleet(
+        3, 16, rate=np.full(16, 4e12), memory=np.full(16, 3e10), failures=np.zeros(16), price=price
+    )
+    assert set(select.choose(dear, WORK, Wish(by_money=True), moves=500)[0].grid.reshape(-1)) <= {0, 1, 2, 3}
 
 
 def test_layers_are_dealt_by_the_worst_card_of_each_stage() -> None:

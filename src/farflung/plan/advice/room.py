@@ -1,28 +1,32 @@
 """How a model finds room on a card: what is recomputed, how much goes through at once, what moves elsewhere (T6, P2).
 
 Tried in the order of what they cost: keep all activations, compute all but products again, compute all again, and then
-the same with more and more of it in RAM or on disk (MOVES), where the host says that it has enough; of each the largest
-micro-batch that fits. What it costs to move is plan/cards/offload's.
+the same with more and more of it in RAM or on disk (MOVES), where the host says that it has enough, and the optimizer
+is one that works there (not Muon, whose products a processor would take hours for); of each the largest micro-batch
+that fits. What it costs to move is plan/footprint/offload's.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Final
 
 import msgspec
 
+from farflung.job.spec import SyncSpec
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import memory_of
-from farflung.plan.advice.work import Work
+from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.states import ON_CARD, Offload, Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, Worst, footprints, worst
 from farflung.plan.parallel.schedules import Schedule
 from farflung.plan.parallel.shapes import Recompute
+
+SINGLE: Final = 4.0  # bytes of a float32
 
 
 class Away(msgspec.Struct, frozen=True):
@@ -65,7 +69,20 @@ class Room(msgspec.Struct, frozen=True):
 
 def room(work: Work, recipe: Recipe, host: Host, split: Split, batch: int) -> Room:
     """The cheapest way for one card of `host` to train `batch` sequences a step, its states split as said."""
-    return _room(work, recipe, memory_of(host), host.cards, _beside(host), split, batch)
+    wide = computes_wide([host])
+    return _room(work, recipe, memory_of(host), host.cards, _beside(host), split, batch, wide)
+
+
+def computes_wide(hosts: Iterable[Host]) -> bool:
+    """Whether one of them has a card without bfloat16: it computes in float32, and keeps what it computes with so."""
+    return any(host.card.has_bf16 is False for host in hosts)
+
+
+def widened(recipe: Recipe) -> Recipe:
+    """The same in float32: weights and gradients of 4 bytes, which need no copy beside."""
+    return msgspec.structs.replace(
+        recipe, weights=SINGLE, gradients=SINGLE, optimizer=max(0.0, recipe.optimizer - SINGLE)
+    )
 
 
 def replica(host: Host) -> Split:
@@ -73,9 +90,10 @@ def replica(host: Host) -> Split:
     return Split(3 if host.cards > 1 else 0, host.cards)
 
 
-def need(work: Work, host: Host) -> int:
+def need(work: Work, host: Host, sync: SyncSpec) -> int:
     """The least that each card of `host` must hold to train a whole replica by rounds; by its memory is not asked."""
-    least = _room(work, work.with_outer(), 0, host.cards, _beside(host), replica(host), work.batch)
+    recipe, wide = work.with_outer(sync), computes_wide([host])
+    least = _room(work, recipe, 0, host.cards, _beside(host), replica(host), work.batch, wide)
     return math.ceil(least.worst.footprint.card)
 
 
@@ -90,18 +108,25 @@ def _beside(host: Host) -> tuple[float, float]:
     maxsize=1024
 )  # hosts of one kind have the same room, in every crew that they are tried in
 def _room(
-    work: Work, recipe: Recipe, memory: int, cards: int, beside: tuple[float, float], split: Split, batch: int
+    work: Work,
+    recipe: Recipe,
+    memory: int,
+    cards: int,
+    beside: tuple[float, float],
+    split: Split,
+    batch: int,
+    is_wide: bool,
 ) -> Room:
     nearest: Room | None = None
-    for away, recompute, micro in _ways(batch, beside):
+    for away, recompute, micro in _ways(batch, beside if work.is_movable else (0.0, 0.0)):
         stage = split.stage if away.states.parameters is CARD else 3  # what gathers them for each layer
         training = Training(
             Pipeline((work.model.layers,), batch // micro, Schedule.ONE_F_ONE_B),
-            recipe,
+            widened(recipe) if is_wide else recipe,
             Split(stage, split.ways, away.states),
             activations=away.activations,
         )
-        needs = footprints(work.stack(micro, recompute), training)
+        needs = footprints(work.stack(micro, recompute, SINGLE if is_wide else WIRE), training)
         if needs[0].ram * cards > beside[0] or needs[0].disk * cards > beside[1]:
             continue
         found = Room(recompute, micro, away, worst(needs, (float(memory),)))

@@ -4,8 +4,12 @@ A grid [W, P] has W stages in P pipelines. With m micro-batches, c_i the seconds
 time w_i of what its own line carries of it (an inner stage hands on and gets back: 2 handed bytes each way, at the
 slower of its two rates, which all its pairs share):
 
-    pace       max(c_i, w_i), of the slowest node of a pipeline: sending overlaps computing
-    pipeline   fill + (m - 1) pace, fill = sum of c_i and of all hops, there and back (1F1B: Narayanan et al. 2021, 2.2)
+    loop       of stage s: sum of c_i from it to the last, and of the hops between, there and back, delays with them
+    pace       max(c_i, w_i, h) of a pipeline: sending overlaps computing, a hop h of either way carries one message
+               after the other
+    pipeline   loop_0 + (m - 1) pace; or longer, since 1F1B has at most k = W - s micro-batches under way from stage s
+               on: loop_0 + t loop_s + (m - 1 - t k) pace, t = (m - 1) // k (Narayanan et al. 2021, 2.2; held against
+               parallel.schedules, event by event, in tests/plan)
     exchange   ring all-reduce of a stage's gradients, 2 (P - 1) messages of a P-th (Patarasuk & Yuan 2009), / H steps
     step       slowest pipeline + slowest exchange
     useful     mean over pipelines of 1 / (1 + f L): f failures a second of its nodes, each of which costs the pipeline
@@ -81,8 +85,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """
 
     step: float
-    pace: float  # all micro-batches at the slowest node's pace
-    bubble: float  # filling and emptying the pipeline
+    pace: float  # all micro-batches at the slowest node's or hop's pace
+    bubble: float  # filling and emptying the pipeline, and waiting for round trips
     exchange: float
     useful: float
     units: tuple[int, ...]

@@ -134,23 +134,31 @@ def step(grid, chain, nodes, sites, delay, between, terms, starts, parts):
     stages, ways = grid.shape
     micro = int(terms[0])
     slowest, parts[0], parts[1] = 0.0, 0.0, 0.0
+    loops = np.empty(stages)  # from each stage to the last and back
     for p in range(ways):
         pace, fill = 0.0, 0.0
-        for w in range(stages):
+        for w in range(stages - 1, -1, -1):
             i = grid[w, p]
             end = starts[w + 1] if w + 1 < stages else chain.shape[1] - 1
             compute = (chain[0, end] - chain[0, starts[w]]) / nodes[0, i]
             ends = (w > 0) + (w < stages - 1)
             wire = 8.0 * terms[1] * ends / min(nodes[2, i], nodes[3, i])
             pace, fill = max(pace, compute, wire), fill + compute
+            loops[w] = fill
             if w:
                 k = grid[w - 1, p]
                 a, b = sites[k], sites[i]
-                there = min(between[a, b], nodes[2, k], nodes[3, i])
-                back = min(between[b, a], nodes[2, i], nodes[3, k])
-                fill += delay[a, b] + delay[b, a] + 8.0 * terms[1] / there + 8.0 * terms[1] / back
-        if fill + (micro - 1) * pace > slowest:
-            slowest, parts[0], parts[1] = fill + (micro - 1) * pace, micro * pace, fill - pace
+                there = 8.0 * terms[1] / min(between[a, b], nodes[2, k], nodes[3, i])
+                back = 8.0 * terms[1] / min(between[b, a], nodes[2, i], nodes[3, k])
+                pace = max(pace, there, back)
+                fill += delay[a, b] + delay[b, a] + there + back
+        whole = fill + (micro - 1) * pace
+        for w in range(stages):  # at most so many micro-batches are under way from here on at a time
+            window = stages - w
+            turns = (micro - 1) // window
+            whole = max(whole, fill + turns * loops[w] + (micro - 1 - turns * window) * pace)
+        if whole > slowest:
+            slowest, parts[0], parts[1] = whole, micro * pace, whole - micro * pace
     parts[2] = _exchange(grid, chain, nodes, sites, delay, between, starts) / terms[2]
     total = slowest + parts[2]
     parts[3] = _useful(grid, nodes, terms[3] + 0.5 * terms[2] * total)
@@ -195,12 +203,12 @@ def breach(grid, nodes, owner, terms):
     stages, ways = grid.shape
     worst = 0.0
     for w in range(stages):
-        fast, slow, most = 0.0, np.inf, 0
-        for i in grid[w]:
+        fast, slow, most, same = 0.0, np.inf, 0, 0
+        owners = np.sort(owner[grid[w]])
+        for p in range(ways):
+            i = grid[w, p]
             fast, slow = max(fast, nodes[0, i]), min(slow, nodes[0, i])
-            same = 0
-            for j in grid[w]:
-                same += owner[i] == owner[j]
+            same = same + 1 if p and owners[p] == owners[p - 1] else 1
             most = max(most, same)
         worst = max(worst, fast / slow / terms[4] - 1.0)
         worst += max(0.0, most - max(1.0, math.floor(terms[5] * ways)))

@@ -1,27 +1,25 @@
 """What a card that keeps part of its job in its machine's memory or on its disk moves in a step (J9, T6).
 
-What lies where, a footprint says (plan/footprint). Of M parameters, in a step of m micro-batches:
+What lies where, the footprint says. Of M parameters, in a step of m micro-batches:
 
     optimizer     2 M m up, gradients of each; 2 M down, the new weights            Ren et al. 2021, section 4.1
     parameters    2 x 2 M m down, for the forward and for the backward pass; the new weights are there already
     activations   what a micro-batch keeps, m times, up and down                    ZeRO, section 6.1
     on disk       float32 gradients written and read for each micro-batch, the optimizer's K M read and written once,
                   parameters read twice for each micro-batch and written once       ZeRO-Infinity, sections 5 and 6
-
-The optimizer's own step on the machine's processor is not in it.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from farflung.plan.cards.amounts import whole
 from farflung.plan.footprint.parts import Footprint, Place
 from farflung.plan.footprint.states import MOVED_GRADIENTS
+from farflung.plan.parallel import bounds
 
 HALF: Final = 2  # bytes of a bfloat16
 DISK: Final = 500e6  # bytes/s, read or written: a SATA SSD's (assumed)
-SOURCE: Final = "Ren et al. 2021 (ZeRO-Offload), section 4.1; 500 MB/s of a disk are assumed"
+DISK_SOURCE: Final = "Rajbhandari et al. 2021 (ZeRO-Infinity), sections 5 and 6; 500 MB/s are assumed"
 
 
 class Moved(NamedTuple):
@@ -40,9 +38,9 @@ class Moved(NamedTuple):
 def moved(need: Footprint, micros: int = 1) -> Moved:
     """What a card with this footprint, which holds all layers, moves in a step of so many micro-batches.
 
-    Raises UsageError FF-PLAN-035.
+    Raises UsageError FF-PLAN-020.
     """
-    whole("micros", micros, 1, 10**9)
+    bounds.count("micros", micros, most=10**9)
     weights, gradients, activations = (_away(need, name) for name in ("weights", "gradients", "activations"))
     sent = gradients * HALF / MOVED_GRADIENTS
     back = 2 * micros * weights if weights else sent
