@@ -149,7 +149,7 @@ def test_where_nothing_runs_today_the_next_line_says_what_it_takes() -> None:
 
 def test_layouts_that_lack_memory_for_one_reason_are_told_once() -> None:
     text = " ".join(said(*LARGE).split())
-    assert text.count("82.7 GB are needed at the least") == 1  # rounds need more
+    assert text.count("82.9 GB are needed at the least") == 1  # rounds need more
     assert "Not one host alone, data parallel:" in text
     assert "Not rounds:" in text
 
