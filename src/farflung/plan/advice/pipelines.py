@@ -26,7 +26,7 @@ from farflung.plan.advice.laid import After, Laid
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option, memory_of
 from farflung.plan.advice.replicas import RECOMPUTED, Assumed
-from farflung.plan.advice.room import computes_wide, widened
+from farflung.plan.advice.room import SINGLE, computes_wide, widened
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.footprint.states import Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, fitting_layers, footprints, worst
@@ -122,10 +122,9 @@ def _tried(
 ) -> Laid | Blocked | None:
     """A grid with micro-batches of so many sequences; None where it is not faster `than` another."""
     sequences = -(-work.sequences // len(grid))
-    micros, stack = sequences // micro, work.stack(micro, recompute)
-    recipe = _recipe(work, grid)
-    if computes_wide(host for way in grid for host in way):
-        stack, recipe = widened(stack, recipe)
+    is_wide = computes_wide(host for way in grid for host in way)
+    micros, stack = sequences // micro, work.stack(micro, recompute, SINGLE if is_wide else WIRE)
+    recipe = widened(_recipe(work, grid)) if is_wide else _recipe(work, grid)
     stages = list(zip(*grid, strict=True))
     memory = [min(float(host.cards * memory_of(host)) for host in members) for members in stages]
     rates = [min(speed.rate(host, assumed.utilisation) for host in members) for members in stages]

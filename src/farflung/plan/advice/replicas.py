@@ -61,7 +61,7 @@ SETTLED: Final = 3  # times that a method is chosen for the memory that the one 
 
 RECOMPUTED: Final = {
     Recompute.NONE: "nothing is recomputed",
-    Recompute.SELECTIVE: "attention is recomputed",
+    Recompute.SELECTIVE: "all but products is recomputed",
     Recompute.FULL: "all layers are recomputed",
 }
 
@@ -140,7 +140,7 @@ def _lacking_ram(work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: 
 
 
 def _shape(own: Room) -> tuple[object, ...]:
-    return own.recompute, own.micro, own.offload
+    return own.recompute, own.micro, own.away
 
 
 def agreeing(found: Estimate, setting: Setting, reasons: Sequence[str]) -> list[Fact]:
@@ -356,10 +356,10 @@ def _in_step(
 
 def _shares(
     work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: SyncSpec | None, up: float, down: float,
-    computes: float,
+    computes: float, tokens: float,
 ) -> tuple[Share, ...]:  # fmt: skip
     def cores(host: Host, own: Room) -> float | None:
-        if own.offload is not Place.CARD or (sync is None and len(crew) > 1):
+        if own.away.states.optimizer is not Place.CARD or (sync is None and len(crew) > 1):
             return None  # what an optimizer in RAM and collectives take of a processor was not measured
         if sync is None:
             return 1.0
@@ -368,7 +368,7 @@ def _shares(
     return tuple(
         Share(
             own.worst.footprint.at(Place.RAM) + (work.public(sync) / host.cards if sync else 0.0),
-            speed.crossing(work, host, own),
+            speed.crossing(work, host, own, tokens),
             up,
             down,
             cores(host, own),
@@ -388,5 +388,7 @@ def _option(
         exchange=exchange, steps=steps, up=up, down=down, efficiency=kept.efficiency, stored=kept.stored,
         worst=tight.worst, tokens=work.tokens, facts=(*facts, *kept.facts, *held(tight.worst)), sync=sync,
         sequences=sequences, tail=tail,
-        shares=_shares(work, crew, rooms, sync, up, down, step - exchange),
+        shares=_shares(
+            work, crew, rooms, sync, up, down, step - exchange, math.ceil(sequences / len(crew)) * work.context
+        ),
     )  # fmt: skip
