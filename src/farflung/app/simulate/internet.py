@@ -21,7 +21,7 @@ from farflung.ledger.rules.verifiers import quorum_of
 from farflung.plan.parallel import failures
 from farflung.plan.sim.draws import ODDS
 from farflung.plan.sim.outcome import Outcome
-from farflung.plan.sim.play import play
+from farflung.plan.sim.play import play, prepare
 from farflung.plan.sim.rules import Rules, odds, sigmas
 from farflung.verify.economics import Draw, Money, Way, caught, margin
 from farflung.verify.judge import panel_of
@@ -36,12 +36,20 @@ WRITE: Final = 60.0  # seconds that a checkpoint takes, as in the research's tab
 
 
 class Churned(msgspec.Struct, frozen=True):
-    """What a mean time up costs: shares of rounds of hired nodes, and of a job that restarts as a whole."""
+    """What a mean time up costs, as shares of hired nodes' rounds: all that is not accepted.
+
+    A job of `market.members` that restarts as a whole hires the same nodes and has the same ones missing. It is given
+    somebody who is up for whoever leaves, at once; he fetches the state, and all go back to the last checkpoint.
+    """
 
     up_hours: float
-    away: float
-    left: float
-    restarting: float  # waste of a job of `market.members` that goes back to its last checkpoint
+    losses: dict[str, float]  # as of an outcome
+    restarting: float
+
+    @property
+    def lost(self) -> float:
+        """Where every node loses its own rounds alone."""
+        return sum(self.losses.values())
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -123,6 +131,7 @@ def rules_of(scenario: Scenario, seed: int) -> Rules:
         budget=round(MICRO * scenario["market.budget"]),
         stake=stake,
         opening=2 * stake,
+        funded=odds(scenario["audit.funded"]),
         cheaters=odds(scenario["audit.cheaters"]),
         probation=scenario["audit.probation"],
         audited=odds(scenario["audit.rate"]),
@@ -159,30 +168,47 @@ def tell(
     scenario: Scenario, seed: int, outcome: Outcome, on_network: Callable[[float], None] = lambda hours: None
 ) -> Told:
     """The outcome with what is played and computed beside it for the report; `on_network`: as of `churned`."""
-    return Told(scenario, seed, outcome, churned(scenario, seed, on_network), checkpoints(scenario))
+    return Told(scenario, seed, outcome, churned(scenario, seed, outcome, on_network), checkpoints(scenario))
 
 
 def churned(
-    scenario: Scenario, seed: int, on_network: Callable[[float], None] = lambda hours: None
+    scenario: Scenario, seed: int, outcome: Outcome, on_network: Callable[[float], None] = lambda hours: None
 ) -> tuple[Churned, ...]:
-    """Smaller networks, alike but for how long nodes stay; their share of time up stays what it is. `on_network` is
-    called with the hours of each that begins.
+    """The scenario itself among smaller networks, alike but for how long nodes stay; their share of time up stays what
+    it is. `on_network` is called with the hours of each that begins.
     """
-    found = []
-    ratio = scenario["churn.down_hours"] / scenario["churn.up_hours"]
-    for hours in CHURNS:
+    own = scenario["churn.up_hours"]
+    fewer = {hours: rules_of(_staying(scenario, hours), seed) for hours in CHURNS if hours != own}
+    prepare(fewer.values())
+    found = [_of_stay(scenario, own, outcome)]
+    for hours, rules in fewer.items():
         on_network(hours)
-        fewer = scenarios.with_values(
-            scenario,
-            network__nodes=min(FEW, scenario["network.nodes"]),
-            network__days=min(DAYS, scenario["network.days"]),
-            churn__up_hours=hours,
-            churn__down_hours=min(max(hours * ratio, 0.01), 1e6),
-        )
-        losses = simulate(fewer, seed).losses
-        waste = _best(3600 * hours / scenario["market.members"]).waste
-        found.append(Churned(hours, losses["away"], losses["left"], waste))
-    return tuple(found)
+        found.append(_of_stay(scenario, hours, play(rules)))
+    return tuple(sorted(found, key=lambda row: row.up_hours))
+
+
+def _staying(scenario: Scenario, hours: float) -> Scenario:
+    ratio = scenario["churn.down_hours"] / scenario["churn.up_hours"]
+    return scenarios.with_values(
+        scenario,
+        network__nodes=min(FEW, scenario["network.nodes"]),
+        network__days=min(DAYS, scenario["network.days"]),
+        churn__up_hours=hours,
+        churn__down_hours=min(max(hours * ratio, 0.01), 1e6),
+    )
+
+
+def _of_stay(scenario: Scenario, hours: float, outcome: Outcome) -> Churned:
+    losses = outcome.losses
+    there = 1 - losses["away"] - losses["caught"]
+    best = failures.best(WRITE, 3600 * hours / scenario["market.members"], restart_of(scenario))
+    return Churned(hours, losses, 1 - there * best.efficiency)
+
+
+def restart_of(scenario: Scenario) -> float:
+    """Seconds in which the middle line fetches the public state."""
+    bits: float = 8 * scenario["round.state_mb"]
+    return bits / scenario["line.down_mbit"]
 
 
 def checkpoints(scenario: Scenario) -> tuple[Checkpoint, ...]:
@@ -192,9 +218,5 @@ def checkpoints(scenario: Scenario) -> tuple[Checkpoint, ...]:
 
 def _of_group(hours: float, nodes: int) -> Checkpoint:
     mean = 3600 * hours / nodes
-    best = _best(mean)
+    best = failures.best(WRITE, mean)
     return Checkpoint(nodes, mean, best.work, best.waste)
-
-
-def _best(mean: float) -> failures.Interval:
-    return failures.best(WRITE, mean)
