@@ -21,21 +21,23 @@ DASHED: Final[Any] = (0, (6, 3))
 
 
 def churn(rows: Sequence[Churned], here: float, description: str) -> Chart:
-    """Shares lost over the mean time that a node stays; `here`: the scenario's own hours."""
+    """All that is lost, as shares, over the mean time that a node stays; `here`: the scenario's own hours."""
 
     def paint(sheet: Sheet) -> None:
         axes = _axes(sheet, "mean hours until a node goes away")
         hours = [row.up_hours for row in rows]
         restarted = "a job that restarts as a whole" if not sheet.is_narrow else "restarts whole"
-        alone = "only the round of the node that left" if not sheet.is_narrow else "own round only"
+        alone = "each node loses its own rounds" if not sheet.is_narrow else "own rounds only"
         _line(sheet, axes, hours, [100 * row.restarting for row in rows], restarted, S2, DASHED, "s")
-        _line(sheet, axes, hours, [100 * row.left for row in rows], alone, S1, SOLID, "o")
+        _line(sheet, axes, hours, [100 * row.lost for row in rows], alone, S1, SOLID, "o")
         axes.axvline(here, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
         axes.set_xscale("log", base=2)
-        axes.set_xticks(hours, [f"{each:g}" for each in hours])
+        ticks = [each for each in hours if each == here or not 0.7 < each / here < 1.4]
+        axes.set_xticks(ticks, [f"{each:g}" for each in ticks])
+        axes.set_xticks([], minor=True)
         axes.set_ylim(0, 100)
         _legend(sheet, axes)
-        _upright(sheet, "per cent of the work")
+        _upright(sheet, "per cent of hired nodes' rounds")
 
     return draw("churn", "What churn costs", description, 340, paint)
 
