@@ -38,8 +38,9 @@ WRITE: Final = 60.0  # seconds that a checkpoint takes, as in the research's tab
 class Churned(msgspec.Struct, frozen=True):
     """What a mean time up costs, as shares of hired nodes' rounds: all that is not accepted.
 
-    A job of `market.members` that restarts as a whole hires the same nodes and has the same ones missing. It is given
-    somebody who is up for whoever leaves, at once; he fetches the state, and all go back to the last checkpoint.
+    A job of `market.members` that restarts as a whole hires the same nodes, has the same ones missing, and as many late.
+    It is given somebody who is up for whoever leaves, at once; he fetches the state, and all go back to the last
+    checkpoint.
     """
 
     up_hours: float
@@ -200,15 +201,16 @@ def _staying(scenario: Scenario, hours: float) -> Scenario:
 
 def _of_stay(scenario: Scenario, hours: float, outcome: Outcome) -> Churned:
     losses = outcome.losses
-    there = 1 - losses["away"] - losses["caught"]
+    there = (1 - losses["away"] - losses["caught"]) * (1 - scenario["round.late"])
     best = failures.best(WRITE, 3600 * hours / scenario["market.members"], restart_of(scenario))
     return Churned(hours, losses, 1 - there * best.efficiency)
 
 
 def restart_of(scenario: Scenario) -> float:
     """Seconds in which the middle line fetches the public state."""
-    bits: float = 8 * scenario["round.state_mb"]
-    return bits / scenario["line.down_mbit"]
+    megabytes: float = scenario["round.state_mb"]
+    megabits: float = scenario["line.down_mbit"]
+    return 8 * megabytes / megabits
 
 
 def checkpoints(scenario: Scenario) -> tuple[Checkpoint, ...]:

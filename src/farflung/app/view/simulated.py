@@ -88,7 +88,8 @@ def short(told: Told) -> tuple[str, ...]:
     """The page in sentences."""
     o, scenario = told.outcome, told.scenario
     hours, losses = scenario["churn.up_hours"], o.losses
-    nodes = f"{o.rules.nodes:,} nodes for {len(o.periods)} days: each stays {hours:g} hours on the average, and is"
+    days = len(o.periods)
+    nodes = f"{o.rules.nodes:,} nodes for {days} days: each stays {hours:,.10g} hours on the average, and is"
     made = o.ended.total - o.began.total
     return (
         f"{nodes} up {format_share(o.availability)} of the time.",
@@ -158,9 +159,9 @@ def pots(flows: Flows) -> list[Flow]:
 def _churn_said(told: Told) -> str:
     first, last = told.churned[0], told.churned[-1]
     return (
-        f"With a mean stay of {first.up_hours:g} hours {format_share(first.lost)} of hired nodes' rounds are lost where"
-        f" each node loses its own, and {format_share(first.restarting)} where the job restarts as a whole; with"
-        f" {last.up_hours:g} hours {format_share(last.lost)} and {format_share(last.restarting)}."
+        f"With a mean stay of {first.up_hours:,.10g} hours {format_share(first.lost)} of hired nodes' rounds are lost"
+        f" where each node loses its own, and {format_share(first.restarting)} where the job restarts as a whole; with"
+        f" {last.up_hours:,.10g} hours {format_share(last.lost)} and {format_share(last.restarting)}."
     )
 
 
