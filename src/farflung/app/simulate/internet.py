@@ -38,9 +38,9 @@ WRITE: Final = 60.0  # seconds that a checkpoint takes, as in the research's tab
 class Churned(msgspec.Struct, frozen=True):
     """What a mean time up costs, as shares of hired nodes' rounds: all that is not accepted.
 
-    A job of `market.members` that restarts as a whole hires the same nodes, has the same ones missing, and as many late.
-    It is given somebody who is up for whoever leaves, at once; he fetches the state, and all go back to the last
-    checkpoint.
+    A job of `market.members` that restarts as a whole hires the same nodes, has the same ones missing, and as many
+    late. It is given somebody who is up for whoever leaves, at once; he fetches the state, and all go back to the
+    last checkpoint.
     """
 
     up_hours: float
