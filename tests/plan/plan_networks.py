@@ -1,12 +1,17 @@
-"""Small networks for tests of plan.sim: rules with one thing changed."""
+"""Small networks for tests of plan.sim: rules with one thing changed, and what came of one as the oracle counts it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from farflung.plan.sim.rules import Rules, odds, sigmas
+from farflung.plan.sim import rules as kinds
+from farflung.plan.sim import steps
+from farflung.plan.sim.outcome import Outcome
+from farflung.plan.sim.rules import Rules, odds, shape, sigmas
 
 HOUR = 3_600_000
+DAY = 24 * HOUR
 
 PLAIN = Rules(
     key=1,
@@ -36,6 +41,7 @@ PLAIN = Rules(
     budget=0,
     stake=400,
     opening=800,
+    funded=odds(1),
     cheaters=odds(0.05),
     probation=2,
     audited=odds(0.1),
@@ -52,3 +58,36 @@ PLAIN = Rules(
 def network(**changes: Any) -> Rules:
     values = {name: getattr(PLAIN, name) for name in Rules.__struct_fields__}
     return Rules(**(values | changes))
+
+
+def lines(rules: Rules) -> list[tuple[int, int]]:
+    """Of every node: upload and download, kbit/s."""
+    return [steps.line(shape(rules), node) for node in range(rules.nodes)]
+
+
+def busy(**changes: Any) -> Rules:
+    """A network in which next to nothing is rare: long states, slow lines, many that are late, audited or cheat."""
+    values = {
+        "up": 5 * HOUR, "down": HOUR, "late": odds(0.1), "cheaters": odds(0.1), "audited": odds(0.3),
+        "caught": odds(0.15), "payload": 100_000_000, "snapshot": 20_000_000_000, "relays": 2,
+    }  # fmt: skip
+    return network(**(values | changes))
+
+
+TALLIES = {
+    "members": kinds.MEMBERS, "accepted": kinds.ACCEPTED, "dropped": kinds.DROPPED, "joined": kinds.JOINED,
+    "away": kinds.AWAY, "fetching": kinds.FETCHING, "excluded": kinds.EXCLUDED, "late": kinds.LATE,
+    "lost": kinds.LOST, "audited": kinds.AUDITED, "caught": kinds.CAUGHT, "cheated": kinds.CHEATED,
+}  # fmt: skip
+
+
+def counted(outcome: Outcome) -> Counter[str]:
+    """By the names that the oracle counts under."""
+    count = Counter({name: outcome.of(kind) for name, kind in TALLIES.items()})
+    for period in outcome.periods:
+        count += Counter(up=period.up_time, downs=period.downs, deaths=period.deaths, hired=period.hired)
+        count += Counter(paid=period.flows.paid, fees=period.flows.fees, taken=period.flows.taken)
+    relayed = [int(each) for each in outcome.relayed.sum(axis=0)]
+    return count + Counter(
+        {"relayed": sum(relayed)} | {f"relay {at}": each for at, each in enumerate(relayed)}
+    )

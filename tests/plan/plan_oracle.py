@@ -1,20 +1,21 @@
 """The oracle: the same network as plan.sim, written for reading, on SimPy's event heap, with other random numbers.
 
 It is given what nodes are (speed, ask, line, router), and draws for itself when they come and go, what comes late, and
-what is audited. Nothing of plan.sim but its rules and the table of nodes is used.
+what is audited. Whose line is too slow, and when who joins has the public state, it reckons in seconds of its own.
+Nothing of plan.sim but its rules, the table of nodes and their lines is used.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
-from farflung.plan.sim.rules import FALSE, HIDDEN, SLOW, Nodes, Rules
+from farflung.plan.sim.rules import FALSE, HIDDEN, Nodes, Rules
 
 CERTAIN = 1 << 32
 
@@ -29,24 +30,26 @@ class Node:
     relay: int
     is_hidden: bool
     is_false: bool
-    is_slow: bool
+    fetch: float  # ms that the public state takes
+    exchange: float  # ms that its own payload and those of others take, at once
     purse: int
     is_up: bool = False
     since: float = 0.0  # when it came
     left: float | None = None  # when it first went away in this round
     is_excluded: bool = False
     is_member: bool = False
+    ready: float = 0.0  # when it has, or had, the public state
     contributions: int = 0
 
 
 class Network:
     """All of it, in one process for each node and one for the day."""
 
-    def __init__(self, rules: Rules, table: Nodes, seed: int) -> None:
+    def __init__(self, rules: Rules, table: Nodes, lines: Sequence[tuple[int, int]], seed: int) -> None:
         self.rules, self.draw, self.env = rules, random.Random(seed), simpy.Environment()
         self.count: Counter[str] = Counter()
         self.relayed: Counter[int] = Counter()
-        self.nodes = [self._node(table, at) for at in range(rules.nodes)]
+        self.nodes = [self._node(table, at, *lines[at]) for at in range(rules.nodes)]
         for node in self.nodes:
             self.env.process(self._life(node))
         self.env.process(self._days())
@@ -58,11 +61,19 @@ class Network:
         for node in self.nodes:
             self.count["up"] += end - node.since if node.is_up else 0
 
-    def _node(self, table: Nodes, at: int) -> Node:
-        flags = int(table.flags[at])
+    def counted(self) -> Counter[str]:
+        """All that was counted, and the bytes of relays, of each and of all together."""
+        each = {f"relay {relay}": given for relay, given in self.relayed.items()}
+        return self.count + Counter(each | {"relayed": self.relayed.total()})
+
+    def _node(self, table: Nodes, at: int, up: int, down: int) -> Node:
+        """`up`, `down`: bits a ms."""
+        flags, rules = int(table.flags[at]), self.rules
+        contribution = 8 * rules.payload
         return Node(
             int(table.speed[at]), int(table.kind[at]), int(table.ask[at]), int(table.relay[at]), bool(flags & HIDDEN),
-            bool(flags & FALSE), bool(flags & SLOW), int(table.speed[at]) * self.rules.opening,
+            bool(flags & FALSE), 8 * rules.snapshot / down,
+            max(contribution / up, contribution * (rules.members - 1) / down), int(table.speed[at]) * rules.opening,
         )  # fmt: skip
 
     def _life(self, node: Node) -> Iterator[Any]:
@@ -86,7 +97,7 @@ class Network:
 
     def _days(self) -> Iterator[Any]:
         for _ in range(self.rules.periods):
-            hired = self._auction()
+            hired, self.found = self._auction(), []
             due: Counter[int] = Counter()
             for _ in range(self.rules.rounds):
                 start = self.env.now
@@ -94,6 +105,8 @@ class Network:
                 for at in hired:
                     if not self.nodes[at].is_up:
                         self.nodes[at].is_member = False
+                        self.count["away"] += 1
+                self.count["excluded"] += len(self.found)
                 for at in there:
                     self._begins(self.nodes[at])
                 yield self.env.timeout(self.rules.length)
@@ -126,7 +139,7 @@ class Network:
         return (
             node.is_up
             and not node.is_excluded
-            and not node.is_slow
+            and node.exchange <= self.rules.exchange
             and has_stake
             and node.ask <= self.rules.ceiling
         )
@@ -137,14 +150,19 @@ class Network:
         if not node.is_member:
             self.count["joined"] += 1
             self.relayed[node.relay] += self.rules.snapshot if node.is_hidden else 0
+            node.ready = self.env.now + node.fetch
         node.is_member = True
 
     def _ends(self, at: int, start: float, hired: dict[int, int], due: Counter[int]) -> None:
         node, rules = self.nodes[at], self.rules
+        could = max(start, node.ready) + rules.train + node.exchange <= start + rules.length
         if node.left is not None:
             self.count["dropped"] += 1
-            self.count["lost"] += min(node.left - start, rules.train)
+            self.count["lost"] += min(node.left - start, rules.train) if could else 0
             node.is_member = False
+            return
+        if not could:
+            self.count["fetching"] += 1
             return
         if self._chance(rules.late):
             self.count["late"] += 1
@@ -165,6 +183,7 @@ class Network:
             node.purse -= taken
             self.count["taken"] += taken
             node.is_excluded = True
+            self.found.append(at)
             del hired[at]
             due.pop(at, None)
             return

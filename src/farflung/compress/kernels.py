@@ -9,7 +9,8 @@ The loops of another craft (verify/canon) are a Shelf of their own: decided alik
 numba is optional and never imported before it pays: importing and compiling cost seconds, once a process. In `auto`
 the twins run until they have cost about as much (the ski rental rule: never more than twice the best choice made with
 foresight); what they cost is reckoned from COSTS, for nothing here reads a clock. Where numba is missing or does not
-work (a sandbox that forbids it), the twins go on. Nothing here reads the environment either; a process calls `use`.
+work (a sandbox that forbids it), the twins go on. Who knows how much is to come says so before (`Shelf.foresee`).
+Nothing here reads the environment either; a process calls `use`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Shelf:
     """The loops of one craft with their twins, whether they run, and what the twins have cost so far.
 
     `module`: where the loops are; it has `load(cache) -> dict`, and nothing else imports it.
-    `costs`: as COSTS, of this craft's twins.
+    `costs`: as COSTS, of this craft's twins. `pays`: as PAYS, where this craft's loops have their own.
     """
 
     module: str
@@ -61,6 +62,7 @@ class Shelf:
     settled: Mode | None = None
     spent: int = 0
     loops: dict[str, _Loop] | None = None
+    pays: int | None = None
     twins: dict[str, _Loop] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,9 +79,20 @@ class Shelf:
             return None
         if self.loops is None:
             self.spent += size * self.costs.get(name, 2)
-            if self.mode == "auto" and self.spent < PAYS:
+            if self.mode == "auto" and self.spent < self._pays:
                 return None
         return self.loop(name)
+
+    def foresee(self, cost: int) -> None:
+        """Twins of so many nanoseconds are about to be called: in `auto`, loops run from the first of them on if that
+        pays.
+        """
+        if self.mode == "auto" and self.spent + cost >= self._pays:
+            self.spent = self._pays
+
+    @property
+    def _pays(self) -> int:
+        return PAYS if self.pays is None else self.pays
 
     def drop(self, name: str) -> None:
         """Never tries a loop again that did not work."""

@@ -23,9 +23,19 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_rate, format_seconds, format_share
 from farflung.plan.sim import rules as kinds
 from farflung.plan.sim.draws import WORD
-from farflung.plan.sim.outcome import Outcome
+from farflung.plan.sim.outcome import Outcome, Period
 from farflung.plan.sim.play import CONDITIONS
 
+RELIEF: Final = {  # of a condition that leaves nobody: what that means, and what would help
+    "up": ("nobody is up", "more network.nodes, a longer churn.up_hours or a shorter churn.down_hours"),
+    "line": (
+        "no line carries a round's payloads in the exchange",
+        "a longer round.exchange_seconds, a smaller round.payload_mb, fewer market.members, or more line.up_mbit and"
+        " line.down_mbit",
+    ),
+    "stake": ("nobody who is up has a stake", "a larger audit.funded"),
+    "price": ("all ask more than the ceiling", "a higher market.ceiling, or a lower market.ask"),
+}
 COLUMNS: Final = 80
 STAGE: Final = 10
 
@@ -133,39 +143,57 @@ def _network(scenario: Scenario, seed: int, outcome: Outcome) -> list[tuple[str,
     ]  # fmt: skip
 
 
-HELPS: Final = (  # of each condition, what lets somebody meet it
-    "a longer churn.up_hours, a shorter churn.down_hours, or more network.nodes",
-    "fewer audit.cheaters",
-    "a longer round.exchange_seconds, a smaller round.payload_mb, or faster lines",
-    "less audit.stake",
-    "a lower market.ask, or a higher market.ceiling",
-)
-
-
 def _cleared(outcome: Outcome) -> str:
-    """The price of the first day; or why there is none, and what would help."""
-    rules, first = outcome.rules, outcome.periods[0]
+    """The price of the first day; or which condition left nobody, and what would help."""
+    first = outcome.periods[0]
     if first.hired:
         return f"the middle class clears at {format_credits(1000 * first.middle)} credits a nominal round"
-    none = next((at for at, count in enumerate(first.funnel) if not count), None)
-    if none is not None:
-        return f"nobody is left at {CONDITIONS[none]!r}: try {HELPS[none]}"
-    return (
-        f"no class of speed has {rules.members} nodes for one job that are wanted and paid for, and one more whose ask"
-        " is the price: try more network.nodes or market.wanted, fewer market.members, or a larger market.budget"
-    )
+    cause, relief = _unhired(outcome)
+    return f"{cause}: try {relief}"
+
+
+def _unhired(outcome: Outcome) -> tuple[str, str]:
+    """Why nobody is hired on the first day: the condition after which nobody is left."""
+    rules, first = outcome.rules, outcome.periods[0]
+    for name, left in zip(CONDITIONS, first.funnel, strict=True):
+        if not left and name in RELIEF:
+            return RELIEF[name]
+    if not rules.wanted:
+        return "no job asks for anybody", "a larger market.wanted"
+    if not first.wanted:
+        return (
+            f"of no class of speed do jobs ask for {rules.members} nodes, which is one job",
+            "a larger market.wanted, fewer market.members, or more network.nodes",
+        )
+    if not first.funnel[-1]:
+        return (
+            f"no class of speed that jobs ask for has {rules.members} such nodes, and one more whose ask is the price",
+            f"fewer market.members, or {_most_removed(first, rules.nodes)}",
+        )
+    return "of no class of speed does the budget cover one job", "a larger market.budget"
+
+
+def _most_removed(period: Period, nodes: int) -> str:
+    """What helps against the condition that removes most nodes, where it is the most of all."""
+    before = (nodes, *period.funnel)
+    removed = {
+        name: before[at] - left for at, (name, left) in enumerate(zip(CONDITIONS, period.funnel, strict=True))
+    }
+    worst = max(RELIEF, key=lambda name: removed[name])
+    return RELIEF[worst][1] if 2 * removed[worst] > nodes else "more network.nodes"
 
 
 def _work(scenario: Scenario, outcome: Outcome) -> list[tuple[str, str]]:
-    losses = outcome.losses
+    losses, accepted = outcome.losses, outcome.of(kinds.ACCEPTED)
     carried = int(outcome.relayed.sum())
     busiest = int(outcome.relayed.max()) * 8 / max(1e-3, outcome.rules.exchange / 1000)
     return [
         ("Work", f"{format_share(outcome.goodput)} of the rounds of hired nodes are accepted; away"
          f" {format_share(losses['away'])}, left in the round {format_share(losses['left'])}, late"
-         f" {format_share(losses['late'])}, caught and barred {format_share(losses['caught'])}"),
+         f" {format_share(losses['late'])}, joined without the state in time {format_share(losses['joining'])}, caught"
+         f" until the next auction {format_share(losses['caught'])}"),
         ("Used", f"hired nodes train what counts in {format_share(outcome.utilisation)} of their time"),
-        ("Audits", f"{outcome.of(kinds.AUDITED):,} of {outcome.of(kinds.ACCEPTED):,} contributions;"
+        ("Audits", f"{outcome.of(kinds.AUDITED):,} of {accepted + outcome.of(kinds.CAUGHT):,} contributions;"
          f" {outcome.of(kinds.CAUGHT):,} cheaters are caught, and {outcome.of(kinds.CHEATED):,} false contributions of"
          " theirs and others pass"),
         ("Relays", f"{scenario['network.relays']} relays give on {format_bytes(carried)}; the busiest needs"

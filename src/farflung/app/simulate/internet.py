@@ -21,7 +21,7 @@ from farflung.ledger.rules.verifiers import quorum_of
 from farflung.plan.parallel import failures
 from farflung.plan.sim.draws import ODDS
 from farflung.plan.sim.outcome import Outcome
-from farflung.plan.sim.play import play
+from farflung.plan.sim.play import play, prepare
 from farflung.plan.sim.rules import Rules, odds, sigmas
 from farflung.verify.economics import Draw, Money, Way, caught, margin
 from farflung.verify.judge import panel_of
@@ -36,16 +36,21 @@ WRITE: Final = 60.0  # seconds that a checkpoint takes, as in the research's tab
 
 
 class Churned(msgspec.Struct, frozen=True):
-    """What a mean time up costs, as shares of hired nodes' rounds: those in which a node is away, those that it leaves
-    before their end, and all that is not accepted. `restarting`: the same of a job of `market.members` that goes back
-    to its last checkpoint as a whole, away as often.
+    """What a mean time up costs, as shares of hired nodes' rounds: all that is not accepted.
+
+    A job of `market.members` that restarts as a whole hires the same nodes, has the same ones missing, and as many
+    late. It is given somebody who is up for whoever leaves, at once; he fetches the state, and all go back to the
+    last checkpoint.
     """
 
     up_hours: float
-    away: float
-    left: float
-    lost: float
+    losses: dict[str, float]  # as of an outcome
     restarting: float
+
+    @property
+    def lost(self) -> float:
+        """Where every node loses its own rounds alone."""
+        return sum(self.losses.values())
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -127,6 +132,7 @@ def rules_of(scenario: Scenario, seed: int) -> Rules:
         budget=round(MICRO * scenario["market.budget"]),
         stake=stake,
         opening=2 * stake,
+        funded=odds(scenario["audit.funded"]),
         cheaters=odds(scenario["audit.cheaters"]),
         probation=scenario["audit.probation"],
         audited=odds(scenario["audit.rate"]),
@@ -163,31 +169,48 @@ def tell(
     scenario: Scenario, seed: int, outcome: Outcome, on_network: Callable[[float], None] = lambda hours: None
 ) -> Told:
     """The outcome with what is played and computed beside it for the report; `on_network`: as of `churned`."""
-    return Told(scenario, seed, outcome, churned(scenario, seed, on_network), checkpoints(scenario))
+    return Told(scenario, seed, outcome, churned(scenario, seed, outcome, on_network), checkpoints(scenario))
 
 
 def churned(
-    scenario: Scenario, seed: int, on_network: Callable[[float], None] = lambda hours: None
+    scenario: Scenario, seed: int, outcome: Outcome, on_network: Callable[[float], None] = lambda hours: None
 ) -> tuple[Churned, ...]:
-    """Smaller networks, alike but for how long nodes stay; their share of time up stays what it is. `on_network` is
-    called with the hours of each that begins.
+    """The scenario itself among smaller networks, alike but for how long nodes stay; their share of time up stays what
+    it is. `on_network` is called with the hours of each that begins.
     """
-    found = []
-    ratio = scenario["churn.down_hours"] / scenario["churn.up_hours"]
-    for hours in sorted({*CHURNS, scenario["churn.up_hours"]}):
+    own = scenario["churn.up_hours"]
+    fewer = {hours: rules_of(_staying(scenario, hours), seed) for hours in CHURNS if hours != own}
+    prepare(fewer.values())
+    found = [_of_stay(scenario, own, outcome)]
+    for hours, rules in fewer.items():
         on_network(hours)
-        fewer = scenarios.with_values(
-            scenario,
-            network__nodes=min(FEW, scenario["network.nodes"]),
-            network__days=min(DAYS, scenario["network.days"]),
-            churn__up_hours=hours,
-            churn__down_hours=min(max(hours * ratio, 0.01), 1e6),
-        )
-        outcome = simulate(fewer, seed)
-        away, left = outcome.losses["away"], outcome.losses["left"]
-        counts = _best(3600 * hours / scenario["market.members"]).efficiency
-        found.append(Churned(hours, away, left, 1.0 - outcome.goodput, 1.0 - (1.0 - away) * counts))
-    return tuple(found)
+        found.append(_of_stay(scenario, hours, play(rules)))
+    return tuple(sorted(found, key=lambda row: row.up_hours))
+
+
+def _staying(scenario: Scenario, hours: float) -> Scenario:
+    ratio = scenario["churn.down_hours"] / scenario["churn.up_hours"]
+    return scenarios.with_values(
+        scenario,
+        network__nodes=min(FEW, scenario["network.nodes"]),
+        network__days=min(DAYS, scenario["network.days"]),
+        churn__up_hours=hours,
+        churn__down_hours=min(max(hours * ratio, 0.01), 1e6),
+    )
+
+
+def _of_stay(scenario: Scenario, hours: float, outcome: Outcome) -> Churned:
+    losses = outcome.losses
+    there = (1 - losses["away"] - losses["caught"]) * (1 - scenario["round.late"])
+    best = failures.best(WRITE, 3600 * hours / scenario["market.members"], restart_of(scenario))
+    return Churned(hours, losses, 1 - there * best.efficiency)
+
+
+def restart_of(scenario: Scenario) -> float:
+    """Seconds in which the middle line fetches the public state."""
+    megabytes: float = scenario["round.state_mb"]
+    megabits: float = scenario["line.down_mbit"]
+    return 8 * megabytes / megabits
 
 
 def checkpoints(scenario: Scenario) -> tuple[Checkpoint, ...]:
@@ -197,9 +220,5 @@ def checkpoints(scenario: Scenario) -> tuple[Checkpoint, ...]:
 
 def _of_group(hours: float, nodes: int) -> Checkpoint:
     mean = 3600 * hours / nodes
-    best = _best(mean)
+    best = failures.best(WRITE, mean)
     return Checkpoint(nodes, mean, best.work, best.waste)
-
-
-def _best(mean: float) -> failures.Interval:
-    return failures.best(WRITE, mean)

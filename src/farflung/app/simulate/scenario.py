@@ -63,8 +63,12 @@ KEYS: Final[Mapping[str, Key]] = {
     "audit.cheaters": Key(0.02, 0, 1, "share of nodes that cheat whenever they work"),
     "audit.false": Key(1.0, 0.001, 1, "share of a round's segments that they leave out"),
     "audit.stake": Key(20.0, 0, 10_000, "stake, in rounds' pay at the ceiling"),
+    "audit.funded": Key(1.0, 0, 1, "share of nodes that own a stake, and one more, at the beginning"),
     "audit.silence": Key(0.5, 0, 1, "share of the stake that showing nothing costs"),
 }  # fmt: skip
+
+
+SECTIONS: Final = frozenset(key.partition(".")[0] for key in KEYS)
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -90,7 +94,11 @@ def read(text: str | None, name: str, flags: Mapping[str, str]) -> Scenario:
     Raises SpecError FF-JOB-003 (no TOML), UsageError FF-APP-430 (no such key), -431 (no such value), -432 (too large).
     """
     entries = toml.read(text, name) if text is not None else []
-    said = [_Said(e.key, e.value, f"{name} line {e.line}" if e.line else name, False) for e in entries]
+    said = [
+        _Said(e.key, e.value, f"{name} line {e.line}" if e.line else name, False)
+        for e in entries
+        if e.value != {} or e.key not in SECTIONS  # a table that is empty
+    ]
     said += [_Said(key, value, "--set", True) for key, value in flags.items()]
     return made(said)
 
@@ -115,6 +123,8 @@ def with_values(scenario: Scenario, **values: float | int) -> Scenario:
 def _known(said: _Said) -> str:
     if said.key in KEYS:
         return said.key
+    if said.key in SECTIONS:
+        raise _table(said)
     guess = nearest(said.key, KEYS) or nearest(
         said.key.partition(".")[2], [k.partition(".")[2] for k in KEYS]
     )
@@ -125,6 +135,20 @@ def _known(said: _Said) -> str:
         hint=f"did you mean {guess}?"
         if guess
         else "all keys are under `scenario` in what `farflung simulate --json` prints",
+    )
+
+
+def _table(said: _Said) -> UsageError:
+    first = next(key for key in KEYS if key.startswith(f"{said.key}."))
+    name, default = first.partition(".")[2], KEYS[first].default
+    line = f"`{name} = {default}`"
+    return UsageError(
+        "FF-APP-430",
+        f"a scenario has no key {said.key!r}: it is a table",
+        cause=said.origin,
+        hint=f"--set {first}={default}"
+        if said.is_text
+        else f"[{said.key}] once, and lines like {line} under it",
     )
 
 

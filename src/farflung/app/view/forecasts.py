@@ -5,6 +5,7 @@ Lines differ in dash and marker, and each is named where it ends: colour is neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,23 +22,32 @@ DASHED: Final[Any] = (0, (6, 3))
 
 
 def churn(rows: Sequence[Churned], here: float, description: str) -> Chart:
-    """Shares that are not accepted over the mean time that a node stays; `here`: the scenario's own hours."""
+    """All that is lost, as shares, over the mean time that a node stays; `here`: the scenario's own hours."""
 
     def paint(sheet: Sheet) -> None:
         axes = _axes(sheet, "mean hours until a node goes away")
         hours = [row.up_hours for row in rows]
         restarted = "a job that restarts as a whole" if not sheet.is_narrow else "restarts whole"
-        alone = "only the round of the node that left" if not sheet.is_narrow else "own round only"
+        alone = "each node loses its own rounds" if not sheet.is_narrow else "own rounds only"
         _line(sheet, axes, hours, [100 * row.restarting for row in rows], restarted, S2, DASHED, "s")
         _line(sheet, axes, hours, [100 * row.lost for row in rows], alone, S1, SOLID, "o")
         axes.axvline(here, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
         axes.set_xscale("log", base=2)
-        axes.set_xticks(hours, [f"{each:g}" for each in hours])
+        ticks = _stays(hours, here, 8 if sheet.is_narrow else 16)
+        axes.set_xticks(ticks, [f"{each:,.10g}" for each in ticks])
+        axes.set_xticks([], minor=True)
         axes.set_ylim(0, 100)
         _legend(sheet, axes)
-        _upright(sheet, "per cent of the work")
+        _upright(sheet, "per cent of hired nodes' rounds")
 
     return draw("churn", "What churn costs", description, 340, paint)
+
+
+def _stays(hours: Sequence[float], here: float, room: int) -> list[float]:
+    """Of so many octaves as there is room for, all; of more, every second or third; and here, with nothing close by."""
+    octaves = math.log2(max(hours) / min(hours))
+    others = [each for each in hours if each != here][:: max(1, math.ceil(octaves / room))]
+    return [here, *(each for each in others if not 0.7 < each / here < 1.4)]
 
 
 def accepted(outcome: Outcome) -> list[float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from farflung.app.simulate.internet import FEW, WRITE, Told
+from farflung.app.simulate.internet import FEW, WRITE, Told, restart_of
 from farflung.app.simulate.scenario import KEYS
 from farflung.app.view import balances, forecasts, report
 from farflung.app.view.balances import Flow
@@ -17,7 +17,7 @@ from farflung.app.view.report import Tile
 from farflung.core.errors import RunError
 from farflung.core.units import format_bytes, format_rate, format_seconds, format_share
 from farflung.plan.sim import rules as kinds
-from farflung.plan.sim.outcome import Flows
+from farflung.plan.sim.outcome import WAYS, Flows
 from farflung.plan.sim.play import CONDITIONS
 
 SECTIONS: Final = ("Churn", "Market", "Relays", "Money", "Checkpoints", "Scenario")
@@ -68,9 +68,11 @@ def facts(told: Told) -> dict[str, Any]:
         "sections": SECTIONS,
         "keys": KEYS,
         "conditions": CONDITIONS,
+        "ways": WAYS,
         "kinds": kinds,
         "few": FEW,
         "write": WRITE,
+        "restart": restart_of(told.scenario),
         "percent": format_share,
         "amount": amount,
         "css": (_HERE / "report.css").read_text(),
@@ -86,12 +88,15 @@ def short(told: Told) -> tuple[str, ...]:
     """The page in sentences."""
     o, scenario = told.outcome, told.scenario
     hours, losses = scenario["churn.up_hours"], o.losses
-    nodes = f"{o.rules.nodes:,} nodes for {len(o.periods)} days: each stays {hours:g} hours on the average, and is"
+    days = len(o.periods)
+    nodes = f"{o.rules.nodes:,} nodes for {days} days: each stays {hours:,.10g} hours on the average, and is"
     made = o.ended.total - o.began.total
     return (
         f"{nodes} up {format_share(o.availability)} of the time.",
         f"Of the rounds of hired nodes {format_share(o.goodput)} are accepted; in {format_share(losses['away'])} the"
-        f" node is away, and {format_share(losses['left'])} are lost because it leaves before the end.",
+        f" node is away, {format_share(losses['left'])} are lost because it leaves before the end,"
+        f" {format_share(losses['late'])} come too late, in {format_share(losses['joining'])} it has joined and has not"
+        f" the public state in time, and {format_share(losses['caught'])} are of who was caught, to the next auction.",
         "Money is conserved to the last micro-credit."
         if made == 0
         else f"{made} micro-credits were made or lost.",
@@ -154,10 +159,9 @@ def pots(flows: Flows) -> list[Flow]:
 def _churn_said(told: Told) -> str:
     first, last = told.churned[0], told.churned[-1]
     return (
-        f"With a mean stay of {first.up_hours:g} hours {format_share(first.lost)} of hired nodes' rounds are lost where"
-        f" each node loses its own round, and {format_share(first.restarting)} where the job restarts as a whole; with"
-        f" {last.up_hours:g} hours {format_share(last.lost)} and {format_share(last.restarting)}. Time that hired nodes"
-        " are away is in both."
+        f"With a mean stay of {first.up_hours:,.10g} hours {format_share(first.lost)} of hired nodes' rounds are lost"
+        f" where each node loses its own, and {format_share(first.restarting)} where the job restarts as a whole; with"
+        f" {last.up_hours:,.10g} hours {format_share(last.lost)} and {format_share(last.restarting)}."
     )
 
 

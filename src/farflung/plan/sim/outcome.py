@@ -6,7 +6,8 @@ they held at the beginning (`Accounts.total`).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -15,7 +16,12 @@ from numpy.typing import NDArray
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_SIMULATION, digest
 from farflung.plan.sim import rules as kinds
-from farflung.plan.sim.rules import ACCEPTED, DROPPED, LATE, MEMBERS, Rules
+from farflung.plan.sim.rules import ACCEPTED, Rules
+
+WAYS: Final[Mapping[str, tuple[int, ...]]] = {  # in which a hired node's round is not accepted
+    "away": (kinds.AWAY,), "left": (kinds.DROPPED,), "late": (kinds.LATE,), "joining": (kinds.FETCHING,),
+    "caught": (kinds.CAUGHT, kinds.EXCLUDED),
+}  # fmt: skip
 
 
 class Accounts(msgspec.Struct, frozen=True):
@@ -49,12 +55,13 @@ class Flows(msgspec.Struct, frozen=True):
 class Period(msgspec.Struct, frozen=True):
     """From one auction to the next."""
 
+    wanted: int  # nodes that whole jobs ask for, all classes together
     hired: int
     units: int  # of all hired, a round
     low: int  # the clearing prices of the classes that hired: the lowest, the middle one, the highest
     middle: int
     high: int
-    funnel: tuple[int, ...]  # nodes left: up, not excluded, with a line for it, with a stake, not too dear
+    funnel: tuple[int, ...]  # nodes left after each of play.CONDITIONS
     up_time: int  # ms, of all nodes
     downs: int
     deaths: int
@@ -99,18 +106,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def losses(self) -> dict[str, float]:
-        """Where the rounds of hired nodes went that were not accepted, as shares of them: with `goodput` they are all.
+        """Where the rounds of hired nodes went that were not accepted, as shares of them: with goodput they are 1.
 
-        `caught`: the round in which a node is found out, and those of the period that it is barred from.
+        Who is caught has the round in which it is, and those until the next auction: nobody takes its place before.
         """
-        rounds, barred = self.hired or 1, self.of(kinds.BARRED)
-        gone = {
-            "away": self.hired - self.of(MEMBERS) - barred,
-            "left": self.of(DROPPED),
-            "late": self.of(LATE),
-            "caught": self.of(kinds.CAUGHT) + barred,
-        }
-        return {name: count / rounds for name, count in gone.items()}
+        rounds = self.hired or 1
+        return {name: sum(map(self.of, which)) / rounds for name, which in WAYS.items()}
 
     @property
     def mean_time(self) -> float | None:

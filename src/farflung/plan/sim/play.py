@@ -1,11 +1,12 @@
 """A network from its rules to its outcome: period after period an auction, a walk of all nodes, and a settlement.
 
-Which form of the loops runs, compiled or plain, is decided as for codecs (compress.kernels); the outcome is the same.
+Which form of the loops runs, compiled or plain, is decided before the first of them, for all that will be played is
+known by then; the outcome is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
@@ -39,8 +40,11 @@ COSTS: Final = {
     "hire": 1_500,
     "walk": 2_600,
 }  # ns of a plain loop a node, or a node's round
-SHELF: Final = Shelf("farflung.plan.sim.loops", COSTS)
-CONDITIONS: Final = ("up", "not excluded", "line", "stake", "price")  # of an auction, in this order
+PAYS: Final = (
+    3_000_000_000  # ns: about what compiling them takes; loading what was compiled takes a third of it
+)
+SHELF: Final = Shelf("farflung.plan.sim.loops", COSTS, pays=PAYS)
+CONDITIONS: Final = ("up", "not excluded", "line", "stake", "price", "alike")  # of an auction, in this order
 
 _Ints = NDArray[np.int64]
 
@@ -95,14 +99,28 @@ class _Market:
 def settled(rules: Rules) -> Nodes:
     """All nodes at the beginning."""
     count = rules.nodes
-    columns = [np.zeros(count, kind) for kind in ("i2", "i2", "i2", "i4", "i4", "i4", "i8", "i8", "i8")]
+    columns = [
+        np.zeros(count, kind) for kind in ("i2", "i2", "i2", "i4", "i4", "i4", "i4", "i4", "i8", "i8", "i8")
+    ]
     nodes = Nodes(*columns)
     settle(nodes, shape(rules), classes())
     return nodes
 
 
+def prepare(networks: Iterable[Rules]) -> None:
+    """Has the loops compiled, if that pays for all of these networks together."""
+    SHELF.foresee(sum(map(_cost, networks)))
+
+
+def _cost(rules: Rules) -> int:
+    """Ns of plain loops."""
+    period = COSTS["hire"] + COSTS["walk"] * rules.rounds
+    return rules.nodes * (COSTS["settle"] + period * rules.periods)
+
+
 def play(rules: Rules, on_period: Callable[[int], None] = lambda period: None) -> Outcome:
     """Everything; `on_period` is called with the number of each period that is over."""
+    prepare([rules])
     nodes, lows = settled(rules), classes()
     market = _Market(rules, nodes, lows)
     accounts = began = Accounts(market.purse * rules.periods, total(nodes.balance), 0, 0, 0)
@@ -166,6 +184,7 @@ def _moved(accounts: Accounts, flows: Flows, nodes: Nodes) -> Accounts:
 def _period(market: _Market, funnel: tuple[int, ...], totals: _Ints, flows: Flows) -> Period:
     prices = sorted(int(p) for p, n in zip(market.prices, market.hired, strict=True) if n) or [0]
     return Period(
+        wanted=int(market.wanted.sum()),
         hired=int(market.hired.sum()),
         units=int(market.units.sum()),
         low=prices[0],

@@ -1,7 +1,7 @@
 """What a simulated network is, in whole numbers: ms, micro-credits, kbit/s, bytes, and chances in 2^-32.
 
 Rules      all that a network follows from; the same rules give the same network
-Nodes      a table of all nodes, a column an array: 44 bytes a node
+Nodes      a table of all nodes, a column an array: 52 bytes a node
 Shape, Terms, Pace   what settling, an auction and a period's walk need of the rules, as numba takes it
 """
 
@@ -28,7 +28,9 @@ HIDDEN: Final = 8  # behind a router that lets nobody in: a relay carries what o
 FALSE: Final = 16  # it cheats whenever it works
 SLOW: Final = 32  # its line does not carry a round's exchange in the time that there is
 HIRED: Final = 64
-MEMBER: Final = 128  # it was hired and there at the end of its last round: it has the public state
+MEMBER: Final = (
+    128  # it was hired and there at the end of its last round: it has the public state, or most of it
+)
 
 # Columns of a round's tally.
 MEMBERS: Final = 0  # that were there at its begin
@@ -41,8 +43,10 @@ CAUGHT: Final = 6
 CHEATED: Final = 7  # accepted, and false
 UNITS: Final = 8  # of accepted contributions
 LOST: Final = 9  # ms of training of those that went away
-BARRED: Final = 10  # hired, and found out in an earlier round of the same period
-KINDS: Final = 11
+AWAY: Final = 10  # hired, and not there at its begin
+FETCHING: Final = 11  # there to its end, and without the public state in time
+EXCLUDED: Final = 12  # hired, and caught in an earlier round of the period
+KINDS: Final = 13
 
 # A period's totals.
 UP_TIME: Final = 0  # ms, of all nodes
@@ -84,6 +88,7 @@ class Rules(msgspec.Struct, frozen=True):
     budget: int  # micro-credits that all requesters together set aside for a period; 0: what all may cost
     stake: int  # micro-credits a unit of speed
     opening: int  # what a node owns at the beginning, micro-credits a unit of speed
+    funded: int  # chance that it does: else it owns nothing
     cheaters: int  # chance
     probation: int  # contributions of a node that are audited whatever the draw says
     audited: int  # chance
@@ -116,6 +121,8 @@ class Nodes(NamedTuple):
     speed: NDArray[np.int32]
     turns: NDArray[np.int32]  # how often it came and went
     done: NDArray[np.int32]  # contributions
+    joining: NDArray[np.int32]  # rounds that it misses when it joins
+    missing: NDArray[np.int32]  # of them still before it
     ask: NDArray[np.int64]
     change: NDArray[np.int64]  # ms at which it comes or goes next
     balance: NDArray[np.int64]
@@ -132,13 +139,16 @@ class Shape(NamedTuple):
     uplink_sigma: int
     downlink: int
     downlink_sigma: int
+    length: int  # ms of a round
     exchange: int
     sent: int  # bits of a round
     fetched: int
+    state: int  # bits that who joins fetches
     hidden: int
     cheaters: int
     relays: int
     opening: int
+    funded: int
     up: int  # mean ms until it goes, for good or not
     down: int
     there: int  # chance that it is there at first
@@ -216,8 +226,8 @@ def shape(rules: Rules) -> Shape:
     bits = 8 * rules.payload
     return Shape(
         rules.key, rules.speed_sigma, rules.ask, rules.ask_sigma, rules.uplink, rules.uplink_sigma, rules.downlink,
-        rules.downlink_sigma, rules.exchange, bits, bits * (rules.members - 1), rules.hidden, rules.cheaters,
-        rules.relays, rules.opening, up, rules.down, there,
+        rules.downlink_sigma, rules.length, rules.exchange, bits, bits * (rules.members - 1), 8 * rules.snapshot,
+        rules.hidden, rules.cheaters, rules.relays, rules.opening, rules.funded, up, rules.down, there,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """What happens to nodes, one after the other: the loops of a simulation, compiled by plan.sim.loops or plain.
 
-    settle    draws what each node is
+    settle    draws what each node is, and how many rounds its line makes it miss when it joins
     hire      one auction: in each class of speed the cheapest are hired, whole jobs at a time, at the ask of the first
               that is not (Vickrey 1961; the (n+1)-th price of market.match)
     walk      one period: each node comes and goes, works where it is hired, is audited and paid
@@ -21,16 +21,18 @@ from farflung.plan.sim.draws import NEVER, normal, spread, waited, words
 from farflung.plan.sim.rules import (
     ACCEPTED,
     AUDITED,
-    BARRED,
+    AWAY,
     CAUGHT,
     CHEATED,
     DEAD,
     DEATHS,
     DOWNS,
     DROPPED,
+    EXCLUDED,
     FALSE,
     FASTEST,
     FEES,
+    FETCHING,
     HIDDEN,
     HIRED,
     JOINED,
@@ -58,7 +60,25 @@ IS: Final = 0 << 28
 TURN: Final = 1 << 28
 WORK: Final = 2 << 28
 
+FOREVER: Final = 1 << 30  # rounds: more than any network has
+
 _Ints = NDArray[np.int64]
+
+
+def line(shape: Shape, node: int) -> tuple[int, int]:
+    """A node's upload and download, kbit/s, which are bits a ms."""
+    up = spread(shape.uplink, shape.uplink_sigma, normal(shape.key, node, IS + 6))
+    down = spread(shape.downlink, shape.downlink_sigma, normal(shape.key, node, IS + 9))
+    return max(up, 1), max(down, 1)
+
+
+def missed(shape: Shape, up: int, down: int) -> int:
+    """Rounds that a node misses when it joins: it fetches the state, trains, and exchanges what it made, and all of
+    this must fit into the round. Where it does not, it goes on fetching, and is late until it does.
+    """
+    own = max((shape.sent + up - 1) // up, (shape.fetched + down - 1) // down)
+    over = (shape.state + down - 1) // down + own - shape.exchange
+    return min((over + shape.length - 1) // shape.length, FOREVER) if over > 0 else 0
 
 
 def settle(nodes: Nodes, shape: Shape, lows: _Ints) -> None:
@@ -70,11 +90,10 @@ def settle(nodes: Nodes, shape: Shape, lows: _Ints) -> None:
         while kind + 1 < lows.size and lows[kind + 1] <= speed:
             kind += 1
         ask = spread(shape.ask, shape.ask_sigma, normal(shape.key, node, IS + 3))
-        up = spread(shape.uplink, shape.uplink_sigma, normal(shape.key, node, IS + 6))
-        down = spread(shape.downlink, shape.downlink_sigma, normal(shape.key, node, IS + 9))
+        up, down = line(shape, node)
         first, second = words(shape.key, node, IS + 12)
         third, fourth = words(shape.key, node, IS + 13)
-        fifth, _ = words(shape.key, node, IS + 14)
+        fifth, sixth = words(shape.key, node, IS + 14)
         flags = 0
         if shape.sent > up * shape.exchange or shape.fetched > down * shape.exchange:
             flags |= SLOW
@@ -88,7 +107,8 @@ def settle(nodes: Nodes, shape: Shape, lows: _Ints) -> None:
         nodes.relay[node] = fourth % shape.relays
         nodes.ask[node] = max(ask, 1)
         nodes.change[node] = 1 + waited(fifth, shape.up if flags & UP else shape.down)
-        nodes.balance[node] = speed * shape.opening
+        nodes.balance[node] = speed * shape.opening if sixth < shape.funded else 0
+        nodes.joining[node] = missed(shape, up, down)
 
 
 def able(nodes: Nodes, node: int, stake: int, ceiling: int) -> int:
@@ -111,10 +131,11 @@ def hire(
 ) -> None:  # fmt: skip
     """One auction of all classes; `order`: nodes by class and ask, of class k those from `starts[k]` on.
 
-    Fills price, number and units of the hired by class, and of `funnel` how many were left after each condition.
+    Fills price, number and units of the hired by class, and of `funnel` how many were left after each condition; the
+    last one is that their class is wanted, and has enough of them for one job and a price.
     """
     for kind in range(prices.size):
-        count = total = 0
+        fit = count = total = 0
         best = price = taken = 0
         is_open = wanted[kind] > 0
         for at in range(int(starts[kind]), int(starts[kind + 1])):
@@ -123,7 +144,10 @@ def hire(
             met = able(nodes, node, terms.stake, terms.ceiling)
             for step in range(met):
                 funnel[step] += 1
-            if met < 5 or not is_open:
+            if met < 5:
+                continue
+            fit += 1
+            if not is_open:
                 continue
             ask = int(nodes.ask[node])
             if count and count % terms.members == 0:
@@ -137,6 +161,7 @@ def hire(
             count += 1
             total += int(nodes.speed[node])
         prices[kind], hired[kind], units[kind] = price, best, taken
+        funnel[5] += fit if wanted[kind] > 0 and fit > terms.members else 0
         found, at = 0, int(starts[kind])
         while found < best:
             node = int(order[at])
@@ -147,12 +172,22 @@ def hire(
 
 
 def advance(
-    nodes: Nodes, pace: Pace, totals: _Ints, node: int, flags: int, change: int, since: int, until: int
+    turns: NDArray[np.int32],
+    pace: Pace,
+    totals: _Ints,
+    node: int,
+    flags: int,
+    change: int,
+    since: int,
+    until: int,
 ) -> tuple[int, int, int]:
-    """Lets a node come and go up to and with ms `until`; `since`: from when on it is up and not yet counted."""
+    """Lets a node come and go up to and with ms `until`; `since`: from when on it is up and not yet counted.
+
+    It takes one column of the nodes: each call would count references to all of them, which took more than the rest.
+    """
     while change <= until:
-        turn = int(nodes.turns[node])
-        nodes.turns[node] = turn + 1
+        turn = int(turns[node])
+        turns[node] = turn + 1
         first, second = words(pace.key, node, TURN + turn)
         if flags & UP:
             totals[UP_TIME] += change - since
@@ -186,7 +221,7 @@ def walk(
             )
         else:
             flags &= ~MEMBER
-        flags, change, since = advance(nodes, pace, totals, node, flags, change, since, end)
+        flags, change, since = advance(nodes.turns, pace, totals, node, flags, change, since, end)
         if flags & UP:
             totals[UP_TIME] += end - since
         nodes.flags[node], nodes.change[node] = flags, change
@@ -199,20 +234,27 @@ def work(
     """A hired node's rounds of one period, and its pay, which it gets at the end unless it was caught."""
     speed, relay, since = int(nodes.speed[node]), int(nodes.relay[node]), pace.begin
     pay, due, is_member = speed * int(prices[nodes.kind[node]]), 0, (flags & MEMBER) != 0
+    missing = int(nodes.missing[node])
     for number in range(pace.rounds):
         start = pace.begin + number * pace.length
-        flags, change, since = advance(nodes, pace, totals, node, flags, change, since, start)
+        flags, change, since = advance(nodes.turns, pace, totals, node, flags, change, since, start)
         if not flags & UP:
             is_member = False
+            tally[number, AWAY] += 1
             continue
         tally[number, MEMBERS] += 1
         if not is_member:
             tally[number, JOINED] += 1
             fetched[number, relay] += 1 if flags & HIDDEN else 0
+            missing = int(nodes.joining[node])
         is_member = change >= start + pace.length
         if not is_member:
             tally[number, DROPPED] += 1
-            tally[number, LOST] += min(change - start, pace.train)
+            tally[number, LOST] += 0 if missing else min(change - start, pace.train)
+            continue
+        if missing:
+            missing -= 1
+            tally[number, FETCHING] += 1
             continue
         first, second = words(pace.key, node, WORK + pace.first + number)
         if first < pace.late:
@@ -233,7 +275,7 @@ def work(
                 totals[TAKEN] += lost
                 totals[FEES] += pay // pace.segments * (pace.voices - 1)
                 for rest in range(number + 1, pace.rounds):
-                    tally[rest, BARRED] += 1
+                    tally[rest, EXCLUDED] += 1
                 return flags & ~HIRED | OUT, change, since
             tally[number, CHEATED] += 1
         tally[number, ACCEPTED] += 1
@@ -241,9 +283,20 @@ def work(
         due += pay
     nodes.balance[node] += due
     totals[PAID] += due
+    nodes.missing[node] = missing
     return flags | MEMBER if is_member else flags & ~MEMBER, change, since
 
 
 # What the loops call, innermost first, and the loops.
-PARTS: Final[tuple[Callable[..., Any], ...]] = (words, waited, normal, spread, able, advance, work)
+PARTS: Final[tuple[Callable[..., Any], ...]] = (
+    words,
+    waited,
+    normal,
+    spread,
+    line,
+    missed,
+    able,
+    advance,
+    work,
+)
 LOOPS: Final[dict[str, Callable[..., Any]]] = {"settle": settle, "hire": hire, "walk": walk}
