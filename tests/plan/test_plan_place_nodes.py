@@ -135,37 +135,56 @@ MODEL = Decoder(8, 1024, 16, 4, 4096, 32000)
 WORK = Work(decoder(MODEL, 2048, 1024, state=16.0), 8, 2048, 4e6, every=10, repair=120.0, audited=0.1)
 
 
+def sent(fleet: Fleet, i: int, j: int, size: float, own: float = 1.0, other: float = 1.0) -> float:
+    """Seconds of `size` bytes on their way; `own`, `other`: of their lines, what they have for each other."""
+    net, (a, b) = fleet.mesh, (fleet.mesh.site[i], fleet.mesh.site[j])
+    return float(net.delay[a, b] + 8 * size / min(net.rate[a, b], own * net.up[i], other * net.down[j]))
+
+
+def pipeline_by_hand(fleet: Fleet, work: Work, nodes: tuple[int, ...], compute: list[float]) -> float:
+    """The first micro-batch, and the slowest of all ways in which the others may follow it."""
+    last, m = len(nodes) - 1, work.micro_batches
+    share = [0.5 if 0 < w < last else 1.0 for w in range(len(nodes))]
+    delay = fleet.mesh.delay
+    there = [
+        sent(fleet, nodes[w], nodes[w + 1], work.handed, share[w], share[w + 1]) for w in range(last)
+    ]
+    back = [sent(fleet, nodes[w + 1], nodes[w], work.handed, share[w + 1], share[w]) for w in range(last)]
+    hops = [one + other for one, other in zip(there, back, strict=True)]
+    on_way = [(delay[a, b], delay[b, a]) for a, b in itertools.pairwise(fleet.mesh.site[list(nodes)])]
+    wires = [one - way[0] for one, way in zip(there, on_way, strict=True)]
+    wires += [one - way[1] for one, way in zip(back, on_way, strict=True)]
+    free = max(*(2 / 3 * each for each in compute), *wires, 0.0)
+    longest = (m - 1) * free
+    for u in range(last + 1):
+        for v in range(u, last + 1):
+            times = -(-(m - 1 - (last - u)) // (v - u + 1))
+            if m - 1 > last - u:
+                loop = sum(compute[u : v + 1]) + sum(hops[u:v])
+                longest = max(longest, times * loop + (m - 1 - times * (v - u + 1)) * free)
+    return sum(compute) + sum(hops) + longest
+
+
 def step_by_hand(fleet: Fleet, work: Work, grid: list[list[int]], units: tuple[int, ...]) -> dict[str, float]:
     """The formulas of the module's head, written down once more."""
-    net, m = fleet.mesh, work.micro_batches
     ends = list(itertools.accumulate(units))
     part = [slice(end - count, end) for end, count in zip(ends, units, strict=True)]
-
-    def sent(i: int, j: int, size: float) -> float:
-        a, b = net.site[i], net.site[j]
-        return float(net.delay[a, b] + 8 * size / min(net.rate[a, b], net.up[i], net.down[j]))
-
     slowest, useful, price = 0.0, [], 0.0
     pipelines = list(zip(*grid, strict=True))
     for nodes in pipelines:
         compute = [work.chain.flop[part[w]].sum() / fleet.rate[i] for w, i in enumerate(nodes)]
-        wires = []
-        for w, i in enumerate(nodes):
-            ways = 2 if 0 < w < len(nodes) - 1 else (1 if len(nodes) > 1 else 0)
-            wires.append(8 * ways * work.handed / min(net.up[i], net.down[i]))
-        hops = sum(sent(i, j, work.handed) + sent(j, i, work.handed) for i, j in itertools.pairwise(nodes))
-        slowest = max(slowest, sum(compute) + hops + (m - 1) * max(*compute, *wires))
+        slowest = max(slowest, pipeline_by_hand(fleet, work, nodes, compute))
         price += sum(fleet.price[i] for i in nodes)
     exchange = 0.0
     for w, row in enumerate(grid):
         share = work.chain.exchanged[part[w]].sum() / len(row)
-        hop = max(sent(i, row[(p + 1) % len(row)], share) for p, i in enumerate(row)) if len(row) > 1 else 0.0
-        exchange = max(exchange, 2 * (len(row) - 1) * hop)
+        ring = [sent(fleet, i, row[(p + 1) % len(row)], share) for p, i in enumerate(row)]
+        exchange = max(exchange, 2 * (len(row) - 1) * max(ring))
     step = slowest + exchange / work.every
     for nodes in pipelines:
         failures = sum(fleet.failures[i] for i in nodes) / 3600
         useful.append(1 / (1 + failures * (work.repair + work.every * step / 2)))
-    tokens = work.tokens * m * sum(useful) / step
+    tokens = work.tokens * work.micro_batches * sum(useful) / step
     return {"step": step, "tokens": tokens, "price": price / 3600 * (1 + work.audited) / tokens * 1e6}
 
 
@@ -177,7 +196,7 @@ def test_a_verdict_is_its_formulas_by_hand(seed: int, shape: tuple[int, int]) ->
     hand = step_by_hand(fleet, WORK, grid.tolist(), verdict.units)
     assert sum(verdict.units) == len(WORK.chain)
     assert verdict.step == pytest.approx(hand["step"])
-    assert verdict.step == pytest.approx(verdict.pace + verdict.bubble + verdict.exchange)
+    assert verdict.step == pytest.approx(verdict.first + verdict.rest + verdict.exchange)
     assert verdict.tokens == pytest.approx(hand["tokens"])
     assert verdict.price == pytest.approx(hand["price"])
 
@@ -272,10 +291,29 @@ def test_swaps_after_a_loss_gain_and_keep_to_their_room() -> None:
     assert still.share == 0.0
     tokens = [still.verdict.tokens]
     for room in (0.0, 0.3):
-        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=room, moves=3000)
+        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=room, horizon=1e9, moves=3000)
         assert after.share <= room
+        assert after.needed == 0.0
         tokens.append(after.verdict.tokens)
     assert tokens[0] < tokens[1] < tokens[2]
+
+
+def test_state_is_moved_only_where_that_pays_within_the_horizon() -> None:
+    """What is left of the room is no reason to fetch anything."""
+    fleet = small_fleet(7, 24, memory=np.full(24, 3e10))
+    grid = np.arange(24).reshape(4, 6)
+    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
+    any_card, found = Wish(similar=float("inf")), []
+    for horizon in (0.0, 60.0, 1e9):
+        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=0.5, horizon=horizon, moves=3000)
+        found.append((after.moved, after.verdict.tokens))
+    assert found[0][0] == 0.0 < found[2][0]
+    assert found[0][0] <= found[1][0] <= found[2][0]
+    assert found[0][1] < found[2][1]
+    alone = [i for i in range(24) if i % 6 > 3]  # two of six of each stage, and all of the last but one
+    needy = replan.replan(fleet, WORK, grid, begun, [*alone, 18, 19], any_card, room=1.0, horizon=0.0)
+    assert needy.grid.shape == (4, 3)
+    assert needy.moved == needy.needed > 0
 
 
 def test_nobody_comes_to_a_stage_that_is_too_large_for_it() -> None:
@@ -330,6 +368,11 @@ def test_the_peer_that_fits_best_goes_from_the_richest_to_the_poorest() -> None:
     move = rebalance.migrate(peers, (1.0, 1.0, 1.0))
     assert move == rebalance.Move("b", 0, 1, 2.0)
     assert rebalance.migrate(peers, (1.0, 1.0, 1.0), gain=2.0) is None
+
+
+def test_of_peers_that_help_as_much_the_slowest_goes() -> None:
+    peers = [Peer("a", 0, 6.0), Peer("b", 0, 4.0)]
+    assert rebalance.migrate(peers, (1.0, 1.0)) == rebalance.Move("b", 0, 1, float("inf"))
 
 
 @given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=6), st.integers(1, 200))
@@ -388,5 +431,10 @@ def test_wrong_numbers_are_refused_by_name() -> None:
     refused("FF-PLAN-049", "`similar`", lambda: objective.judge(fleet, WORK, grid, Wish(similar=0.5)))
     refused("FF-PLAN-049", "`of_one_owner`", lambda: objective.judge(fleet, WORK, grid, Wish(of_one_owner=0)))
     refused("FF-PLAN-049", "`room`", lambda: replan.replan(fleet, WORK, grid, np.zeros(2), [0], room=2.0))
+    refused(
+        "FF-PLAN-049",
+        "`horizon`",
+        lambda: replan.replan(fleet, WORK, grid, np.zeros(2), [0], horizon=float("nan")),
+    )
     refused("FF-PLAN-049", "`stage`", lambda: rebalance.throughput([Peer("a", 2, 1.0)], (1.0,)))
     refused("FF-PLAN-049", "`rates`", lambda: rebalance.Turns({}).next({}))

@@ -1,28 +1,37 @@
 """Which nodes are used, in how many stages and pipelines, for time or money: some cost more than they do.
 
-For each number of stages, pipelines are tried from as many as there are nodes for down to half of that: with fewer,
-the slowest nodes are spares. Nodes begin sorted by rate, so that a stage's cards are similar; annealing then swaps
-them with each other and with the spares.
+For each number of stages, numbers of pipelines are tried from as many as there are nodes for, geometrically down to
+one, and then between the best and its neighbours: each by the best of many grids to begin with (plan.place.begun).
+The few best are annealed, by swaps with each other and with the nodes that are left. Effort is a number of swaps that
+falls with what one takes, so that more nodes take hardly longer, and nothing here reads a clock.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Final
+from itertools import permutations
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from farflung.core import limits
 from farflung.core.errors import PolicyError
+from farflung.plan.place.begun import Ground
 from farflung.plan.place.compiled import loop
 from farflung.plan.place.mesh import Indices
 from farflung.plan.place.objective import Fleet, Verdict, Wish, Work, arguments, judge
 
-MOVES: Final = 30_000
-HOT: Final = 0.1
+MOVES: Final = 30_000  # of a grid, at most
+WORK: Final = 5e9  # of all moves of one choice: about a nanosecond each, compiled
+TIE: Final = 0.01  # weight of the means of pipelines and stages: they tell apart what the slowest hide
+HOT: Final = 0.1  # temperature of the first half of the moves, as a share of what is lowered
+AGAIN: Final = 0.01  # of the second half, from the best
 COLD: Final = 0.0005
-TRIED: Final = 6  # numbers of pipelines, for each number of stages
+TRIED: Final = 12  # numbers of pipelines, for each number of stages
+ANNEALED: Final = 5  # of them, the best to begin with
+ALL: Final = 720  # grids of so few nodes that all of them are looked at
 STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -40,43 +49,59 @@ def choose(
 ) -> tuple[Choice, ...]:  # fmt: skip
     """The best grid of each number of stages, best first: by verified tokens a second, or by their price.
 
-    Raises PolicyError FF-PLAN-047 where no number of stages holds the model; UsageError as `judge`.
+    `moves`: swaps of one grid, at most. Raises PolicyError FF-PLAN-047 where no number of stages holds the model;
+    UsageError as `judge`.
     """
     asked = wish or Wish()
-    found = []
+    search = _Search(fleet, work, asked)
+    begun: list[Indices] = []
     for count in stages:
         if count <= min(len(fleet), limits.PLACED_STAGES):
-            tried = [
-                place(fleet, work, asked, count, ways, seed, moves)
-                for ways in _pipelines(len(fleet) // count)
-            ]
-            held = [one for one in tried if one.verdict.infeasible == 0]
-            found += sorted(held, key=lambda one: worth(one, asked))[:1]
-    if not found:
+            begun += search.shapes(count)[:ANNEALED]
+    share = WORK / max(1, len(begun))
+    best: dict[int, Choice] = {}
+    for grid in begun:
+        afforded = min(moves, int(share / _effort(work, *grid.shape)))
+        found = improved(fleet, work, asked, grid, _left(fleet, grid), seed, afforded)
+        other = best.get(len(grid))
+        if not found.verdict.infeasible and (other is None or worth(found, asked) < worth(other, asked)):
+            best[len(grid)] = found
+    if not best:
         raise _nothing_fits(fleet, work)
-    return tuple(sorted(found, key=lambda one: worth(one, asked)))
+    return tuple(sorted(best.values(), key=lambda one: worth(one, asked)))
 
 
 def place(
     fleet: Fleet, work: Work, wish: Wish, stages: int, ways: int, seed: int, moves: int = MOVES
 ) -> Choice:
     """The best grid found of this shape. Same arguments, same grid, with numba or without."""
-    order = np.lexsort((np.arange(len(fleet)), -fleet.memory, -fleet.rate))
-    grid = np.ascontiguousarray(order[: stages * ways].reshape(stages, ways))
-    return improved(fleet, work, wish, grid, order[stages * ways :], seed, moves)
+    grid = _Search(fleet, work, wish).best(stages, ways)[1]
+    return improved(fleet, work, wish, grid, _left(fleet, grid), seed, moves)
 
 
 def improved(
     fleet: Fleet, work: Work, wish: Wish, grid: Indices, spare: Indices, seed: int, moves: int = MOVES
 ) -> Choice:
-    """The best that annealing finds from a grid [W, P] by swaps in it and with spares [S]; neither is changed."""
+    """The best that annealing finds from a grid [W, P] by swaps in it and with spares [S]; neither is changed.
+
+    Of nodes that make no more than ALL grids, and no more than `moves`, the best of all.
+    """
     grid, spare = grid.copy(), spare.copy()
-    if moves and len(fleet) > 1:
-        draws = np.random.default_rng([seed, *grid.shape]).random((moves, 3))
-        loop("pipeline_loops", "anneal_grid")(
-            grid, spare, *arguments(fleet, work, wish), wish.by_money, draws, HOT, COLD
-        )
+    nodes, given = np.concatenate([grid.reshape(-1), spare]), (*arguments(fleet, work, wish), wish.by_money)
+    if math.perm(len(nodes), grid.size) <= min(moves, ALL):
+        grid = _best_of_all(nodes, grid.shape, given)
+        spare = np.setdiff1d(nodes, grid)
+    else:
+        draws = np.random.default_rng([seed, *grid.shape]).random((moves, 4))
+        for part, hot in ((draws[: moves // 2], HOT), (draws[moves // 2 :], AGAIN)):
+            loop("grid_loops", "anneal_grid")(grid, spare, *given, part, hot, COLD, TIE)
     return Choice(grid, judge(fleet, work, grid, wish), tuple(int(i) for i in np.sort(spare)))
+
+
+def _best_of_all(nodes: Indices, shape: tuple[int, ...], given: tuple[Any, ...]) -> Indices:
+    weigh = loop("grid_loops", "weigh_grid")
+    every = (np.array(each).reshape(shape) for each in permutations(nodes, math.prod(shape)))
+    return min(every, key=lambda grid: float(weigh(grid, *given, 0.0)))
 
 
 def worth(choice: Choice, wish: Wish) -> float:
@@ -86,9 +111,50 @@ def worth(choice: Choice, wish: Wish) -> float:
     return value * (1.0 + 10.0 * verdict.breach)
 
 
+def _left(fleet: Fleet, grid: Indices) -> Indices:
+    """The nodes that a grid does not use."""
+    is_left = np.ones(len(fleet), np.bool_)
+    is_left[grid] = False
+    return np.flatnonzero(is_left)
+
+
+class _Search:
+    """Grids to begin with, and what they come to."""
+
+    def __init__(self, fleet: Fleet, work: Work, wish: Wish) -> None:
+        self.ground = Ground(fleet, work, wish)
+        self.given = (*arguments(fleet, work, wish), wish.by_money, TIE)
+        self.count = len(fleet)
+
+    def best(self, stages: int, ways: int) -> tuple[float, Indices]:
+        """The best of all grids of a shape to begin with, and what is lowered of it."""
+        weigh = loop("grid_loops", "weigh_grid")
+        every = self.ground.grids(stages, ways)
+        return min(((float(weigh(each, *self.given)), each) for each in every), key=lambda one: one[0])
+
+    def shapes(self, stages: int) -> list[Indices]:
+        """Of numbers of pipelines that are tried, the best first."""
+        most = self.count // stages
+        tried = {ways: self.best(stages, ways) for ways in _pipelines(most)}
+        while True:
+            ways = min(tried, key=lambda each: tried[each][0])
+            below = max((each for each in tried if each < ways), default=ways)
+            above = min((each for each in tried if each > ways), default=ways)
+            between = {(below + ways) // 2, (ways + above + 1) // 2} - tried.keys()
+            if not between or above - below <= max(2, ways // 8):
+                break
+            tried.update({each: self.best(stages, each) for each in between})
+        return [grid for _, grid in sorted(tried.values(), key=lambda one: one[0])]
+
+
 def _pipelines(most: int) -> list[int]:
-    """Numbers of pipelines to try, from all nodes to half of them."""
-    return sorted({most - (most - (most + 1) // 2) * at // (TRIED - 1) for at in range(TRIED)}, reverse=True)
+    """Numbers of pipelines to try, geometrically from all nodes down to one."""
+    return sorted({round(most ** (at / (TRIED - 1))) for at in range(TRIED)}, reverse=True)
+
+
+def _effort(work: Work, stages: int, ways: int) -> float:
+    """About how many nanoseconds one move takes, compiled."""
+    return 200.0 + 20.0 * stages**2 + 15.0 * ways + 100.0 * stages * np.log2(len(work.chain) + 1)
 
 
 def _nothing_fits(fleet: Fleet, work: Work) -> PolicyError:
