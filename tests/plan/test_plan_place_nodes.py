@@ -146,9 +146,7 @@ def pipeline_by_hand(fleet: Fleet, work: Work, nodes: tuple[int, ...], compute: 
     last, m = len(nodes) - 1, work.micro_batches
     share = [0.5 if 0 < w < last else 1.0 for w in range(len(nodes))]
     delay = fleet.mesh.delay
-    there = [
-        sent(fleet, nodes[w], nodes[w + 1], work.handed, share[w], share[w + 1]) for w in range(last)
-    ]
+    there = [sent(fleet, nodes[w], nodes[w + 1], work.handed, share[w], share[w + 1]) for w in range(last)]
     back = [sent(fleet, nodes[w + 1], nodes[w], work.handed, share[w + 1], share[w]) for w in range(last)]
     hops = [one + other for one, other in zip(there, back, strict=True)]
     on_way = [(delay[a, b], delay[b, a]) for a, b in itertools.pairwise(fleet.mesh.site[list(nodes)])]

@@ -17,6 +17,7 @@
     profile = "attic.toml"    # what was measured on its card, a file beside this one (docs/plan/cards.md); or in place,
                               # profile = { bf16_tflops = 132.0, conditions = "matmul 8192, 60 s" }
 
+What was measured between two hosts or regions stands beside them as [[pair]] parts (plan/advice/pairs).
 An unknown key is refused with the nearest one, for a misspelt bound would be none.
 """
 
@@ -34,6 +35,7 @@ from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import Credits, parse_credits
 from farflung.core.units import Bytes, Seconds
 from farflung.plan import links
+from farflung.plan.advice import pairs
 from farflung.plan.cards import profile
 from farflung.plan.cards.card import Card, with_profile
 from farflung.plan.cards.table import Table
@@ -74,6 +76,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     churn: Seconds | None = None
     stake: Credits = Credits(0)
     utilisation: float | None = None
+    pairs: tuple[pairs.Pair, ...] = ()  # that speak of it or of its region
 
 
 KEYS: Final = (
@@ -97,8 +100,9 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
     except RecursionError:
         raise _unreadable("it is nested too deeply") from None
     rows = tree.get("host")
+    measured = tree.pop("pair", [])
     if set(tree) != {"host"} or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _unreadable("it is made of [[host]] parts, and of nothing else")
+        raise _unreadable("it is made of [[host]] parts and [[pair]] parts, and of nothing else")
     if not rows:
         raise _unreadable("nobody offers anything: there is no [[host]] part")
     if len(rows) > limits.OFFERED_HOSTS:
@@ -109,7 +113,11 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
         if host.name in hosts:
             _Row(number, row).refuse("name", f"{host.name!r} is another host's, too")
         hosts[host.name] = host
-    return tuple(hosts.values())
+    between = pairs.of(measured, {host.name: host.region for host in hosts.values()})
+    return tuple(
+        msgspec.structs.replace(host, pairs=pairs.naming(between, host.name, host.region))
+        for host in hosts.values()
+    )
 
 
 class _Row:

@@ -75,7 +75,7 @@ def search(work: Work, hosts: Sequence[Host], goal: Goal = Goal.TIME, assumed: A
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
     with as_it_stands():
         for kind in {Kind.PIPELINE, Kind.PIPELINES} & best.keys():
-            best[kind] = pipelines.improved(work, best[kind], assumed)
+            best[kind] = pipelines.improved(work, best[kind], assumed, hosts, by_money=goal is Goal.PRICE)
     nearest = sorted(
         (each for each in binding.values() if each.kind not in best),
         key=lambda each: each.nearness,

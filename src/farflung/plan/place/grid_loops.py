@@ -177,7 +177,9 @@ def _picked(draw, pipes, rings, count, total):
 
 
 @loop
-def anneal_grid(grid, spare, chain, nodes, owner, sites, delay, between, terms, by_money, draws, hot, cold, tie):
+def anneal_grid(
+    grid, spare, chain, nodes, owner, sites, delay, between, terms, by_money, draws, hot, cold, tie
+):
     """Swaps two nodes of a grid [W, P], or one with a spare [S], as draws [M, 4] say; the best is left in both.
 
     Annealing in relative steps: a change from x to y is weighed as ln(y / x), at temperatures `hot` to `cold`.
@@ -223,7 +225,18 @@ def anneal_grid(grid, spare, chain, nodes, owner, sites, delay, between, terms, 
                             grid, at % ways, chain, nodes, sites, delay, between, terms, starts, pipes
                         )
                         _measure_ring(
-                            grid, at // ways, chain, nodes, owner, sites, delay, between, terms, starts, rings, tally
+                            grid,
+                            at // ways,
+                            chain,
+                            nodes,
+                            owner,
+                            sites,
+                            delay,
+                            between,
+                            terms,
+                            starts,
+                            rings,
+                            tally,
                         )
             else:
                 measure(grid, chain, nodes, owner, sites, delay, between, terms, new, pipes, rings, tally)
@@ -256,7 +269,21 @@ def _lows(grid, a, b, nodes, found):
 
 @loop
 def settle_grid(
-    grid, spare, home, room, horizon, chain, nodes, owner, sites, delay, between, terms, by_money, starts, draws
+    grid,
+    spare,
+    home,
+    room,
+    horizon,
+    chain,
+    nodes,
+    owner,
+    sites,
+    delay,
+    between,
+    terms,
+    by_money,
+    starts,
+    draws,
 ):
     """Swaps of a grid that holds state: layers stay, and only what pays for itself is kept.
 
@@ -290,7 +317,18 @@ def settle_grid(
                 if at < count:
                     _measure_pipe(grid, at % ways, chain, nodes, sites, delay, between, terms, starts, pipes)
                     _measure_ring(
-                        grid, at // ways, chain, nodes, owner, sites, delay, between, terms, starts, rings, tally
+                        grid,
+                        at // ways,
+                        chain,
+                        nodes,
+                        owner,
+                        sites,
+                        delay,
+                        between,
+                        terms,
+                        starts,
+                        rings,
+                        tally,
                     )
             then = value(pipes, rings, terms, by_money, 0.0, parts)
             if then < here and (1.0 - then / here) * horizon >= spent:

@@ -143,7 +143,9 @@ def terms(work: Work, wish: Wish) -> Floats:
 def arguments(fleet: Fleet, work: Work, wish: Wish) -> tuple[Any, ...]:
     """What every loop over grids is given after the grid."""
     mesh = fleet.mesh
-    owner = np.unique(fleet.owner, return_inverse=True)[1].astype(np.int64)  # loops count owners by their numbers
+    owner = np.unique(fleet.owner, return_inverse=True)[1].astype(
+        np.int64
+    )  # loops count owners by their numbers
     return work.chain.sums, fleet.table, owner, mesh.site, mesh.delay, mesh.rate, terms(work, wish)
 
 
