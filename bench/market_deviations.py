@@ -45,7 +45,9 @@ Clear = Callable[[Sequence[Slot], int], Sold]
 def clear(slots: Sequence[Slot], winners: int) -> Sold:
     """As the market does, with the owner's third."""
     rows = [
-        books.Row(PeerId(i.to_bytes(32, "big")), s.ask, s.speed, bytes([s.owner]), "", ())
+        books.Row(
+            PeerId(i.to_bytes(32, "big")), s.ask, s.speed, bytes([s.owner]), "", (), i.to_bytes(32, "big")
+        )
         for i, s in enumerate(slots)
     ]
     asks = books.book(rows, ())

@@ -2,7 +2,7 @@
 
     python bench/place.py [--quick] [--only PART ...] [--out FILE]
 
-Parts: cases, homes, large, exact, layers, lost, claim. Loops are compiled before anything is timed.
+Parts: cases, homes, large, exact, layers, lost, chosen, claim. Loops are compiled before anything is timed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from reporting import Row, at_least, at_most, load, show, told
 
 from farflung.compress import kernels
 from farflung.core.errors import PolicyError
-from farflung.plan.place import anneal, cases, clusters, dtfm, layers, objective, replan
+from farflung.plan.place import anneal, cases, clusters, dtfm, layers, objective, replan, select
 from farflung.plan.place.chain import Decoder, decoder
 from farflung.plan.place.layers import Card
 from farflung.plan.place.mesh import Indices
@@ -150,30 +150,61 @@ def uneven(quick: bool) -> Iterator[Row]:
 
 
 def lost(quick: bool) -> Iterator[Row]:
-    shares, seconds, kept = [], [], []
+    """From grids that were searched for: what the most pipelines need, without a bound, and with swaps that pay."""
+    needed, shares, seconds, bare, kept = [], [], [], [], []
     for count, stages in ((64, 8), (512, 8)):
         fleet, work = fleet_of(count, 0, LLAMA)
-        order = np.argsort(-fleet.rate, kind="stable")
-        grid = np.ascontiguousarray(order.reshape(stages, -1))
-        before = objective.judge(fleet, work, grid)
+        chosen = select.place(fleet, work, objective.Wish(), stages, count // stages, 0, 20_000 if quick else 200_000)
+        before, grid = chosen.verdict, chosen.grid
         begun = np.cumsum([0, *before.units])[:-1]
         for seed in range(3 if quick else 20):
             gone = np.random.default_rng(seed).choice(count, count // 10, replace=False).tolist()
+            least = replan.replan(fleet, work, grid, begun, gone, room=1.0, moves=0)
             new, took = timed(lambda gone=gone, begun=begun, grid=grid, work=work, fleet=fleet: replan.replan(
                 fleet, work, grid, begun, gone
             ))  # fmt: skip
+            needed.append(least.share)
+            bare.append(least.verdict.tokens / before.tokens)
             shares.append(new.share)
             seconds.append(took)
             kept.append(new.verdict.tokens / before.tokens)
     name = "a tenth of 64 and of 512 nodes lost"
     yield at_most(f"{name}: longest re-planning", max(seconds), "CPU s", 1.0, "")
-    yield at_most(f"{name}: most state moved", max(shares), "share", 0.15, "of what the new grid holds")
-    yield told(f"{name}: tokens a second, mean", statistics.mean(kept), "x", "of before")
+    yield at_most(
+        f"{name}: most state that had to move", max(needed), "share", 0.15, "for the most pipelines, unbounded"
+    )
+    yield told(f"{name}: tokens a second then, mean", statistics.mean(bare), "x", "of before")
+    yield told(
+        f"{name}: most state moved with swaps",
+        max(shares),
+        "share",
+        f"{replan.ROOM:g} is the bound itself; swaps pay within {replan.HORIZON / 3600:g} h",
+    )
+    yield told(f"{name}: tokens a second with swaps, mean", statistics.mean(kept), "x", "of before")
+
+
+def chosen(quick: bool) -> Iterator[Row]:
+    """Which nodes, in how many stages and pipelines, under our objective: all numbers of stages."""
+    for count, goal in ((128, 60.0),) if quick else ((64, None), (512, 60.0), (10_000, 120.0)):
+        fleet, work = fleet_of(count, 0, LLAMA)
+        found, took = timed(lambda fleet=fleet, work=work: select.choose(fleet, work)[0])
+        used, name = found.grid.size, f"{count} homes chosen from by our objective"
+        yield (
+            at_most(f"{name}: search", took, "CPU s", goal, "")
+            if goal
+            else told(f"{name}: search", took, "CPU s", "")
+        )
+        yield told(
+            f"{name}: used",
+            used / count,
+            "share",
+            f"{found.grid.shape[0]} stages, {found.grid.shape[1]} pipelines",
+        )
 
 
 PARTS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "cases": dtfm_cases, "homes": drawn_homes, "large": large, "exact": against_all, "layers": uneven, "lost": lost,
-    "claim": place_claim.rows,
+    "chosen": chosen, "claim": place_claim.rows,
 }  # fmt: skip
 
 
@@ -190,6 +221,7 @@ def warm() -> None:
     begun = np.arange(8)
     objective.judge(fleet, work, grid)
     replan.replan(fleet, work, grid, begun, [0], room=1.0, moves=1)
+    select.place(fleet, work, objective.Wish(), 8, 2, 0, moves=1)
 
 
 def main() -> None:

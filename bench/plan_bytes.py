@@ -70,13 +70,9 @@ def _sharded(reshard: bool) -> Callable[[Sizes, int], Expected]:
 
 
 def _pipeline(sizes: Sizes, world: int) -> Expected:
-    """A rank in the middle hands on what it receives, both ways; the ends one way each."""
     shape = Shape(sizes.layers, sizes.width, parameters=sizes.parameters, element=FLOAT)
-    forward, backward = stages.pipelined(shape, Cutting(world, sizes.micros), batch=sizes.batch)
-    inner = Way(forward.sent + backward.sent, forward.received + backward.received, 2 * forward.messages)
-    first = Way(forward.sent, backward.received, forward.messages)
-    last = Way(backward.sent, forward.received, backward.messages)
-    return [first, *([inner] * (world - 2)), last]
+    handed = stages.by_stage(shape, Cutting(world, sizes.micros), batch=sizes.batch)
+    return [Way(one.sent, one.received, one.messages) for one in handed]
 
 
 def _diloco(sizes: Sizes, world: int) -> Expected:

@@ -11,6 +11,7 @@ from typing import Any
 
 import dispute_match as match
 import pytest
+from core_asks import scheduled
 from core_tiny_program import ROUND, SEGMENT
 from ledger_world import (
     CAPS,
@@ -193,7 +194,7 @@ class Court:
         create = tx.JobCreate(TERMS.id, 400_000, PRICE, 40, START + 10**8)
         offers = [self._offer(key, UNITS, tx.Role.TRAIN) for key in NODES[:2]]
         offers += [self._offer(key, 20, tx.Role.AUDIT) for key in VERIFIERS]
-        await self.do(REQUESTER, create, tx.JobSchedule(TERMS.id, tuple(offers)))
+        await self.do(REQUESTER, create, scheduled(TERMS.id, offers))
         await self.record(ROUND + 1)
 
     def _offer(self, key: SigningKey, units: int, role: tx.Role) -> tx.SignedOffer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from core_asks import scheduled
 from test_app_committee import BOB, CAPS, World, run
 
 from farflung.app.anchoring import Anchors
@@ -12,7 +13,7 @@ from farflung.app.ledger_client import LedgerClient
 from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import RunError
 from farflung.core.ids import ZERO_HASH, Hash
-from farflung.ledger.tx import JobCreate, JobDraw, JobSchedule, NodeRegister, Offer, sign_offer
+from farflung.ledger.tx import JobCreate, JobDraw, NodeRegister, Offer, sign_offer
 
 JOB, ONE, OTHER = (digest(NS_SPEC, name) for name in (b"job", b"one", b"other"))
 HOUR = 3_600_000
@@ -24,7 +25,7 @@ async def hired(made: World) -> LedgerClient:
     await made.client(key=BOB).submit(NodeRegister(CAPS, 1, 100, until))
     offer = Offer(made.genesis.chain, JOB, BOB.public, 1, 100, 10, until)
     await alice.submit(JobCreate(JOB, 100, 1, 3, until - HOUR))
-    await alice.submit(JobSchedule(JOB, (sign_offer(BOB, offer),)))
+    await alice.submit(scheduled(JOB, [sign_offer(BOB, offer)]))
     return alice
 
 

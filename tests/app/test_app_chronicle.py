@@ -51,7 +51,7 @@ def test_a_round_waits_from_the_end_of_the_one_before_and_is_opened_once(now: li
     seen.arrived(0, B, "train")
     seen.see(State(0))  # type: ignore[arg-type]
     now[0] += 2
-    seen.closed(Closed(0, b"r" * 32, ()), (), {}, Told())
+    seen.closed(Closed(0, b"r" * 32, ()), (), {}, Told("all-gather", 0.1, 0.2, 77))
     seen.see(State(1, rounds.Phase.AUDIT))  # type: ignore[arg-type]
     now[0] += 3
     seen.see(State(1))  # type: ignore[arg-type]
@@ -61,3 +61,4 @@ def test_a_round_waits_from_the_end_of_the_one_before_and_is_opened_once(now: li
     assert [event.seconds for event in told if isinstance(event, Arrived)] == [4.0, 5.0]
     (closed,) = [event for event in told if isinstance(event, RoundClosed)]
     assert (closed.seconds, closed.waited_for) == (7.0, B.hex())
+    assert (closed.way, closed.way_taken, closed.payload_bytes) == ("all-gather", 0.2, 77)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from core_asks import scheduled
 from test_app_ledger_verbs import free_ports
 
 from farflung.app.cli.ledger_seating import client_of
@@ -28,7 +29,6 @@ from farflung.ledger.block import Genesis
 from farflung.ledger.tx import (
     Finding,
     JobCreate,
-    JobSchedule,
     NodeRegister,
     Offer,
     Op,
@@ -109,7 +109,7 @@ class Court:
             self.do(key, NodeRegister(caps, PRICE, STAKE, until))
         offers = (self._offer(self.node, Role.TRAIN, until), self._offer(self.verifier, Role.AUDIT, until))
         progress = Progress(JOB, 0, ROOT, TRACE, ((self.node.public, 10),))
-        self.do(self.requester, JobCreate(JOB, 100_000, PRICE, 4, until), JobSchedule(JOB, offers), progress)
+        self.do(self.requester, JobCreate(JOB, 100_000, PRICE, 4, until), scheduled(JOB, offers), progress)
         payload = digest(NS_SPEC, b"payload")
         nonce = nonce_of(self.node, JOB, 0)
         c = Contribution(self.node.public, 10, payload, payload, nonce, TRACE, "none")

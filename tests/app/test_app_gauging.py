@@ -28,7 +28,7 @@ from farflung.train.messages import Broken
 
 SPEC = load(None, preset="tiny").spec
 LAYOUT = Layout.of({"w": (5, 5)})
-MODES = (Mode("none", 10, (), 20, 30, 90, 1000),)
+MODES = (Mode("none", 10, (), 20, 30, 90, 1000, (0, 0), (0, 0)),)
 TRACED = Traced(2, 0, 4, 100, 8, 500, 100, 25, (60, 40), 0, LAYOUT, (), MODES, 0, ())
 
 

@@ -17,9 +17,10 @@ from farflung.app import asking, folder, preparation, sales
 from farflung.app.cli.quoting import deadline_of, quote
 from farflung.app.folder import RunFolder
 from farflung.app.journal import Journal
-from farflung.core.errors import FarflungError
+from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import Matched
 from farflung.core.units import Millis
+from farflung.plan import price as prices
 from farflung.plan.advice.work import work
 
 OFFERS = Path(__file__).parents[2] / "examples" / "offers"
@@ -73,6 +74,27 @@ def test_price_winners_and_setter_are_told_and_belong_together() -> None:
     assert f"Hired {', '.join(told['hired'])} (who of them begins" in text
     for key in ("price_of_round", "price_of_million", "total"):
         assert f"{told[key] / 1e6:.6f} for" in text
+
+
+def test_what_a_lease_can_hold_is_told_beside_the_price_and_where_it_is_above_the_budget() -> None:
+    told, text = facts("--members", "4"), flat("--members", "4")
+    tokens = 4 * 20 * 819_200
+    assert told["lease_price_of_token"] == 1
+    assert told["lease_total"] == tokens > told["total"]
+    assert told["lease_is_above_budget"]
+    assert f"0.000001 each, {tokens / 1e6:.6f} credits for all, above the budget of 5.000000" in text
+    rich = ("--members", "4", "--budget", "66")
+    assert not facts(*rich)["lease_is_above_budget"]
+    assert "above the budget" not in flat(*rich)
+    nobody = facts("--budget", "0.001")
+    assert (nobody["lease_price_of_token"], nobody["lease_total"]) == (None, None)
+
+
+def test_the_plan_of_the_same_job_agrees_with_what_a_lease_can_hold() -> None:
+    spec = asking.resolve(None, "local", dict(SIZES, rounds=20) | {"network.providers": 4})[0].spec
+    with pytest.raises(PolicyError, match="FF-PLAN-001") as refused:
+        prices.price(spec)
+    assert "4 providers x 819200 tokens x 0.000001 credits" in refused.value.cause
 
 
 def test_one_owner_has_one_of_five_at_most() -> None:
@@ -224,6 +246,12 @@ def test_absurd_numbers_are_refused_with_their_option(words: tuple[str, ...]) ->
     assert words[0] in done.output
 
 
+def test_a_deadline_that_is_now_is_not_called_past() -> None:
+    error = asked(*JOB, "--deadline", "0h")[1]
+    assert error is not None
+    assert error.message == "the deadline 0h must be later than now"
+
+
 def test_offers_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none.toml").write_text("host = []\n")
     for path, code in (("none.toml", "FF-PLAN-060"), ("away.toml", "FF-APP-161")):
@@ -269,6 +297,7 @@ def test_the_last_day_tells_what_runs_on_this_computer_hired_at(nothing_was_hire
     assert told["low"] == told["median"] == round(ask)
     assert told["high"] == round(5 / 3 * ask)
     assert "half of 8 hosts at" in flat()
+    assert "A token costs a whole micro-credit there, or more" in flat()
     assert "in 2 runs on this computer's own processor" in flat()
     assert facts("--card", "RTX 3090")["last_day"] is None
     assert "hired no GeForce RTX 3090 in the last 24 h" in flat("--card", "RTX 3090")

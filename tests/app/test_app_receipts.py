@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from core_asks import scheduled
 
 from farflung.app.cli.main import main
 from farflung.core import limits
@@ -61,7 +62,7 @@ def running() -> Chain:
         role = tx.Role.AUDIT if key is VERIFIER else tx.Role.TRAIN
         offer = tx.Offer(chain.id, JOB, key.public, 5, 400_000, 2000, 8_000_000, role, TRACE)
         offers.append(tx.sign_offer(key, offer))
-    record(chain, REQUESTER, tx.JobCreate(JOB, 50_000, 5, 2, 9_000_000), tx.JobSchedule(JOB, tuple(offers)))
+    record(chain, REQUESTER, tx.JobCreate(JOB, 50_000, 5, 2, 9_000_000), scheduled(JOB, offers))
     units = ((HONEST.public, 1000), (LIAR.public, 900), (VERIFIER.public, 300))
     record(chain, REQUESTER, tx.Progress(JOB, 0, ROOT, ROOT, units), accusation(chain))
     return chain

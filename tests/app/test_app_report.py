@@ -252,6 +252,17 @@ def test_the_plan_is_compared_and_what_is_off_is_marked(pages: dict[str, str]) -
     rows = re.findall(r"<tr><th scope=\"row\">([^<]+)</th>.*?</tr>", pages["whole"])
     assert {"sync", "audit", "worker memory", "time", "price"} <= set(rows)
     assert pages["whole"].count("◆ off") == 3  # audit 1.80, time 0.73, price 0.75
+    assert "Compared with the plan" not in pages["whole"]
+
+
+def test_what_lies_within_the_most_of_the_plan_is_marked_and_what_a_part_is_compared_with_is_told() -> None:
+    within = events.Compared(
+        quantity="sync", unit="B", planned=1.0, measured=2.0, most=3.0, cause="within the most"
+    )
+    page = page_of([*app_told.stopped(), events.Resumed(round=2, session=2), within, app_told.stopped()[-1]])
+    assert "◆ off</strong>: within the most" in page
+    assert "Compared with the plan of 3 of 8 rounds." in page
+    assert "Time is not compared: nobody knows how long a run that is resumed lay." in page
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from app_trees import Farflung, stored_events
 
 pytestmark = [pytest.mark.slow, pytest.mark.tree]
+
+
+def compared(run: Path) -> set[str]:
+    """What the run was compared with its plan in."""
+    return {event["quantity"] for event in stored_events(run) if event["event"] == "compared"}
 
 
 def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung) -> None:
@@ -29,6 +35,7 @@ def test_a_run_that_is_stopped_settles_and_is_handed_over(farflung: Farflung) ->
     assert "FF-APP-132" in ended.errors
     assert ended.code == 130
     assert stored_events(run)[-1]["event"] == "result"
+    assert {"sync", "join", "worker memory", "time", "price"} <= compared(run)
     assert "it is finished" in farflung("stop", run.name).refusal("FF-APP-015", 2)
     assert farflung("fetch", "--out", str(run.parent / "got")).code == 0
 
@@ -62,3 +69,7 @@ def test_a_run_whose_lines_nobody_reads_any_more_stops_and_can_be_resumed(farflu
     assert "error[FF-APP-130]" in errors
     assert "BrokenPipe" not in errors
     assert farflung("resume").code == 0
+    run = farflung.newest()
+    assert run is not None
+    assert {"sync", "join", "worker memory", "price"} <= compared(run)
+    assert "time" not in compared(run)

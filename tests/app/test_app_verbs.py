@@ -52,6 +52,15 @@ def test_a_help_fits_a_screen_and_has_one_example(name: str) -> None:
     assert f"Example: farflung {name}".rstrip() in examples[0]
 
 
+def test_a_switch_that_help_leaves_out_is_said_to_be_left_out_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    for name, command in ALL.items():
+        for switch in command.params:
+            if isinstance(switch, click.Option) and switch.hidden:
+                row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+                assert f"`{switch.opts[0]}` (left out of `--help`" in row, f"{name} {switch.opts[0]}"
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_an_example_is_a_command_line_that_is_understood(name: str) -> None:
     (line,) = [line for line in help_of(name) if "Example:" in line]

@@ -133,6 +133,7 @@ def test_by_fan_out_each_member_sends_its_payload_once_and_the_result_is_the_sam
     for sent in sent_by_group(run):
         assert SPEC.rounds * BOUND * 0.5 < sent < SPEC.rounds * (BOUND + 4000)
     assert all(event.way_predicted > 0 and event.way_taken > 0 for event in run.closed)
+    assert all(0 < event.payload_bytes <= BOUND for event in run.closed)
     assert not any(member.tenancy.fanning.refusals for member in run.members)
 
 

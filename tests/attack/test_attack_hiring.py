@@ -25,18 +25,9 @@ from attack_world import (
 from farflung.app import wire
 from farflung.app.directory import Advertisement, advertise
 from farflung.app.directory import Listing as Listed
-from farflung.app.hiring import (
-    WARNING_CHARACTERS,
-    Asks,
-    Budget,
-    Hired,
-    Starter,
-    Supplies,
-    all_ready,
-    hire,
-    read_asks,
-)
+from farflung.app.hiring import Asks, Budget, Hired, hire, read_asks
 from farflung.app.journal import Journal
+from farflung.app.starting import WARNING_CHARACTERS, Starter, Supplies, all_ready
 from farflung.app.wrapping import LeaseKey, sign_lease_key
 from farflung.core.attestations import Attestation, attestation_hash
 from farflung.core.codec import decode, encode
@@ -47,7 +38,7 @@ from farflung.core.money import Credits
 from farflung.core.units import Seconds
 from farflung.ledger.rows import NodeRow
 from farflung.ledger.tx import JobSchedule, Offer, Role, SignedOffer, sign_offer
-from farflung.market.offer import Capabilities, Listing
+from farflung.market.offer import Capabilities, Listing, caps_hash, lasting
 from farflung.net.endpoints import Place, issue
 from farflung.net.io.connection import Connection
 
@@ -73,6 +64,8 @@ class Node(Party):
         self.opened: bytes | None = None
 
     async def handle(self, connection: Connection, method: str, body: bytes) -> bytes:
+        if method == wire.END:
+            return b""
         if method == wire.START:
             start = decode(body, wire.Start, 10**6)
             self.opened = self.lease_key.unwrap(start.job, start.wrapped_key)
@@ -95,6 +88,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self.submitted: list[JobSchedule] = []
+
+    async def nodes(self) -> tuple[()]:
+        return ()
 
     async def leases(self, _job: Hash) -> tuple[()]:
         return ()
@@ -153,7 +149,7 @@ class Directory:
         return self._listing
 
     async def nodes(self) -> list[NodeRow]:
-        return [NodeRow(key.public, HASH, 5, 1000, 0, 0, 0, 0) for key in MEMBERS]
+        return [NodeRow(key.public, caps_hash(lasting(FACTS)), 5, 1000) for key in MEMBERS]
 
 
 HASH = Hash(bytes(32))
@@ -168,6 +164,7 @@ def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any
     [
         replace(said_at(EVE), signature=bytes(64)),
         replace(said_at(EVE), endpoint=issue(MEMBERS[0].public, (Place("127.0.0.1", 2),), time.time())),
+        advertise(EVE, issue(EVE.public, (Place("127.0.0.1", 1),), time.time()), replace(FACTS, cores=64)),
         said_at(EVE, host=""),
         said_at(EVE, host="a b"),
         said_at(EVE, host="x" * 300),
@@ -182,6 +179,7 @@ def said_at(key: SigningKey, host: str = "127.0.0.1", port: int = 1, **more: Any
     ids=[
         "unsigned",
         "another's",
+        "of another machine than its row names",
         "no host",
         "blank",
         "long",

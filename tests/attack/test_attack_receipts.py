@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from core_asks import scheduled
 from msgspec.structs import replace
 
 from farflung.core.codec import encode
@@ -40,7 +41,7 @@ def made(name: str = "attacked", notary: SigningKey = NOTARY) -> Chain:
         tx.sign_offer(key, tx.Offer(chain.id, JOB, key.public, 5, 100, 20, 8_000_000))
         for key in (NODE, OTHER)
     )
-    record(chain, REQUESTER, tx.JobCreate(JOB, 1000, 5, 1, 9_000_000), tx.JobSchedule(JOB, offers))
+    record(chain, REQUESTER, tx.JobCreate(JOB, 1000, 5, 1, 9_000_000), scheduled(JOB, offers))
     units = ((NODE.public, 10), (OTHER.public, 7))
     record(chain, REQUESTER, tx.Progress(JOB, 0, ROOT, ROOT, units), tx.JobFinish(JOB, ROOT, ROOT))
     record(chain, REQUESTER, tx.JobSettle(JOB))

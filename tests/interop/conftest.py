@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "sim")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "sim"), str(HERE.parent / "core")]

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from farflung.core.claims import commitment_digest, number
 from farflung.core.crypto import NS_ACK, NS_SPEC, SigningKey, digest, local_key
-from farflung.core.ids import Hash
+from farflung.core.ids import Hash, PeerId
 from farflung.core.tolls import GIB, Pass, Receipt, SignedReceipt, sign_pass, sign_receipt
+from farflung.core.turns import turn
 from farflung.ledger import tallies, tx
 from farflung.ledger.block import Genesis
 from farflung.ledger.disputes import DisputeRow
@@ -44,6 +45,19 @@ def genesis(
 ) -> Genesis:
     accounts = tuple((key.public, RICH) for key in owners)
     return Genesis(name, START, accounts, tuple(key.public for key in validators), params)
+
+
+def clearings_of(state: State, job: Hash, offers: tuple[tx.SignedOffer, ...]) -> tuple[tx.Clearing, ...]:
+    """Nobody is left over: the last of the hired sets the price."""
+
+    def place(node: PeerId) -> tuple[int, Hash]:
+        row = state.find(NodeRow, node)
+        return row.unit_price if row else 0, turn(job, node)
+
+    roles: dict[tx.Role, list[PeerId]] = {}
+    for signed in offers:
+        roles.setdefault(signed.offer.role, []).append(signed.offer.node)
+    return tuple(tx.Clearing(role, max(nodes, key=place)) for role, nodes in sorted(roles.items()))
 
 
 class World:
@@ -103,8 +117,8 @@ class World:
 
     # Operations with terms that are accepted unless a test changes one of them
 
-    def register(self, stake: int = 500, expires: int = START + 90_000) -> tx.NodeRegister:
-        return tx.NodeRegister(CAPS, 3, stake, expires)
+    def register(self, stake: int = 500, expires: int = START + 90_000, price: int = 5) -> tx.NodeRegister:
+        return tx.NodeRegister(CAPS, price, stake, expires)
 
     def create(
         self,
@@ -165,7 +179,8 @@ class World:
         return sign_receipt(signer, Receipt(*named, party.public, sent, got))
 
     def schedule(self, *offers: tx.SignedOffer, job: Hash = JOB) -> tx.JobSchedule:
-        return tx.JobSchedule(job, offers)
+        """The last of each role, by what they ask now, sets its price."""
+        return tx.JobSchedule(job, offers, clearings_of(self.state, job, offers))
 
     def progress(self, number: int, *units: tuple[SigningKey, int], job: Hash = JOB) -> tx.Progress:
         return tx.Progress(

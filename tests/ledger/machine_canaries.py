@@ -63,8 +63,8 @@ class CanaryRules(Machine):
         """A perjury that mostly comes in; the node that planted is accused itself; answers, votes, the job's end."""
         self.seal(1000)
         job = digest(NS_SPEC, b"canary", bytes([len(self.world.state.rows(JobRow))]))
-        for key in (*NODES[:2], *VERIFIERS):
-            self.ask(key, self.world.register(300, self.at(30_000)))
+        for key, price in (*((key, 5) for key in NODES[:2]), *((key, 1) for key in VERIFIERS)):
+            self.ask(key, self.world.register(300, self.at(30_000), price))
         self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
         self.seal(1000)
         self._hire(job, stake)

@@ -24,11 +24,13 @@ class JobRules(Machine):
         key=OWNER,
         job=JOBS,
         nodes=st.lists(LENDER, min_size=1, max_size=3),
-        price=st.integers(0, 6),
+        price=st.sampled_from((5, 5, 5, 0, 1, 6)),
         units=SMALL,
         stake=AMOUNT,
         span=SPAN,
         role=ROLE,
+        setter=st.one_of(st.none(), LENDER),
+        named=ROLE,
     )
     def schedule(
         self,
@@ -40,10 +42,15 @@ class JobRules(Machine):
         stake: int,
         span: int,
         role: tx.Role,
+        setter: SigningKey | None,
+        named: tx.Role,
     ) -> None:
         terms = (price, stake, units, self.at(span))
         offers = [self.world.offer(node, job, *terms, role=role) for node in nodes]
-        self.ask(key, self.world.schedule(*offers, job=job))
+        op = self.world.schedule(*offers, job=job)
+        if setter:
+            op = tx.JobSchedule(job, op.offers, (tx.Clearing(named, setter.public),))
+        self.ask(key, op)
 
     @rule(job=JOBS, stake=st.integers(0, 200), units=st.integers(1, 40), stage=st.integers(1, 5))
     def start(self, job: Hash, stake: int, units: int, stage: int) -> None:
@@ -98,8 +105,8 @@ class JobRules(Machine):
     def watched(self, job: Hash, stake: int, verifiers: int, found: tx.Finding | None, stage: int) -> None:
         """Audits that mostly succeed, a node that is mostly found out, and what becomes of the job then."""
         judges = VERIFIERS[:verifiers]
-        for key in (*NODES[:2], *judges):
-            self.ask(key, self.world.register(max(stake, 100), self.at(30_000)))
+        for key, price in (*((key, 5) for key in NODES[:2]), *((key, 1) for key in judges)):
+            self.ask(key, self.world.register(max(stake, 100), self.at(30_000), price))
         self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
         self.seal(1000)
         offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]

@@ -20,9 +20,9 @@ class MoneyRules(Machine):
     def transfer(self, key: SigningKey, to: SigningKey, amount: int, fee: int, span: int) -> None:
         self.ask(key, tx.Transfer(to.public, amount), fee=fee, expires=self.at(span) if fee else 0)
 
-    @rule(key=LENDER, stake=AMOUNT, span=SPAN)
-    def register(self, key: SigningKey, stake: int, span: int) -> None:
-        self.ask(key, self.world.register(stake, self.at(span)))
+    @rule(key=LENDER, stake=AMOUNT, span=SPAN, price=st.sampled_from((5, 5, 5, 1, 6)))
+    def register(self, key: SigningKey, stake: int, span: int, price: int) -> None:
+        self.ask(key, self.world.register(stake, self.at(span), price))
 
     @rule(key=LENDER)
     def leave(self, key: SigningKey) -> None:

@@ -125,8 +125,8 @@ class PayRules(Machine):
         self.seal(1000)
         job = digest(NS_SPEC, b"job", bytes([len(self.world.state.rows(JobRow))]))
         judges = VERIFIERS[:hired]
-        for key in (*NODES[:2], *judges):
-            self.ask(key, self.world.register(300, self.at(30_000)))
+        for key, price in (*((key, 5) for key in NODES[:2]), *((key, 1) for key in judges)):
+            self.ask(key, self.world.register(300, self.at(30_000), price))
         self.ask(REQUESTER, self.world.create(job, 900, 3, self.at(60_000)))
         self.seal(1000)
         offers = [self.world.offer(key, job, 5, stake, 40, self.at(9_000)) for key in NODES[:2]]

@@ -15,7 +15,7 @@ from naive_pay import LIVE, NaivePay
 from naive_seats import NaiveSeats
 
 from farflung.core.codec import encode
-from farflung.core.crypto import is_signed
+from farflung.core.crypto import digest, is_signed
 from farflung.ledger import tx as ops
 from farflung.ledger.block import Genesis
 
@@ -242,7 +242,22 @@ class Naive(NaiveSeats, NaiveExclusions, NaivePay, NaiveCanaries):
             }
         kept = [lease for lease in job["leases"].values() if not lease["over"]]
         need(sum(lease["price"] * lease["max"] for lease in kept) <= job["escrow"])
+        self.cleared(op)
         job["state"] = "running"
+
+    def cleared(self, op: ops.JobSchedule) -> None:
+        """One price for each role: the ask of a node that stands at the end of those that are hired, or behind it."""
+        need([int(c.role) for c in op.clearings] == sorted({int(s.offer.role) for s in op.offers}))
+
+        def place(peer: bytes) -> tuple[int, bytes]:
+            node = self.nodes.get(peer)
+            need(node is not None and node["active"] and self.now < node["expires"] and not self.is_out(peer))
+            return node["price"], digest("farflung/turn/1", op.job, peer)
+
+        for clearing in op.clearings:
+            hired = [s.offer for s in op.offers if s.offer.role == clearing.role]
+            last = place(clearing.setter)
+            need(all(o.unit_price == last[0] and place(o.node) <= last for o in hired))
 
     def Progress(self, sender: bytes, op: ops.Progress) -> None:
         job = self.mine(sender, op.job, "running")

@@ -120,7 +120,11 @@ def test_amounts_outside_the_range_are_malformed(amount: int):
         {"ops": (tx.NodeLeave(),) * (limits.TX_OPS + 1)},
         {"ops": (tx.Transfer(PeerId(bytes(31)), 1),)},
         {"ops": (tx.JobSettle(Hash(bytes(33))),)},
-        {"ops": (tx.JobSchedule(JOB, (tx.SignedOffer(tx.Offer(JOB, JOB, A.public, 1, 1, 1, 1), b"x"),)),)},
+        {
+            "ops": (
+                tx.JobSchedule(JOB, (tx.SignedOffer(tx.Offer(JOB, JOB, A.public, 1, 1, 1, 1), b"x"),), ()),
+            )
+        },
         {"ops": (tx.Progress(JOB, 0, JOB, JOB, ((A.public, 0),) * 8000),)},
         {"ops": [tx.NodeLeave()]},
     ],

@@ -1,4 +1,4 @@
-"""Asks in one order: by price, then by peer; one price an owner; nothing that a stranger writes breaks it."""
+"""Asks in one order: by price, then by turn; one price an owner; nothing that a stranger writes breaks it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from farflung.market.clearing import ALONE, FASTEST, Similar
 def row(
     number: int, price: int, *, owner: int | None = None, card: str = "a", speed: int = 100, fact: int = 0
 ) -> Row:
-    return Row(peer(number), price, speed, bytes([number if owner is None else owner]), card, (fact,))
+    return Row(
+        peer(number), price, speed, bytes([number if owner is None else owner]), card, (fact,), peer(number)
+    )
 
 
 def order(asks: Book) -> list[tuple[int, int]]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from farflung.core.crypto import NS_SPEC, digest
 from farflung.core.errors import PolicyError
 from farflung.core.ids import PeerId
 from farflung.core.money import Credits
+from farflung.core.turns import turn
 from farflung.market.match import Match, Request, match
 from farflung.market.offer import Capabilities, Listing, caps_hash
 
+JOB = digest(NS_SPEC, b"job")
 CAPS = Capabilities(4, 8 << 30, 100 << 30, 10**11, 1, "Linux", "x86_64", "2.7.0")
 
 
@@ -24,7 +28,7 @@ def ask(number: int, price: int, *, stake: int = 100, **changes: object) -> List
 
 
 def request(members: int, price: int = 100, **changes: object) -> Request:
-    return msgspec.structs.replace(Request(members, Credits(price)), **changes)
+    return msgspec.structs.replace(Request(JOB, members, Credits(price)), **changes)
 
 
 def numbers(peers: tuple[PeerId, ...]) -> list[int]:
@@ -35,17 +39,22 @@ def test_all_winners_are_paid_the_lowest_losing_ask() -> None:
     found = match(request(2), [ask(1, 7), ask(2, 3), ask(3, 5), ask(4, 9)])
     assert numbers(found.peers) == [2, 3]
     assert (found.unit_price, found.is_uniform) == (7, True)
-    assert numbers(found.spares) == [1, 4]
+    assert numbers((found.setter,)) == [1]
 
 
 def test_without_a_spare_ask_all_are_paid_the_highest_ask() -> None:
     found = match(request(3), [ask(1, 7), ask(2, 3), ask(3, 5)])
-    assert (found.unit_price, found.is_uniform, found.spares) == (7, False, ())
+    assert (found.unit_price, found.is_uniform, numbers((found.setter,))) == (7, False, [1])
 
 
-def test_ties_go_to_the_lower_peer_id() -> None:
-    found = match(request(2), [ask(9, 5), ask(3, 5), ask(7, 5), ask(4, 5)])
-    assert numbers(found.peers) == [3, 4]
+def test_ties_go_by_a_draw_of_the_job_and_not_to_keys_that_begin_with_zeros() -> None:
+    listings = [ask(i, 5) for i in range(200)]
+    crews = [match(request(3, job=digest(NS_SPEC, bytes([i]))), listings).peers for i in range(20)]
+    assert len(set(crews)) == len(crews)
+    assert sum(peer[0] < 3 for crew in crews for peer in crew) < 10
+    for crew, i in zip(crews, range(20), strict=True):
+        job = digest(NS_SPEC, bytes([i]))
+        assert set(crew) == set(sorted((listing.peer for listing in listings), key=partial(turn, job))[:3])
 
 
 def test_members_are_of_similar_speed() -> None:
@@ -56,12 +65,17 @@ def test_members_are_of_similar_speed() -> None:
     assert numbers(match(request(2, similarity_percent=126), listings).peers) == [1, 2]
 
 
-def test_the_cheaper_window_wins_and_a_tie_goes_to_the_price_setter_of_lower_id() -> None:
+def test_the_cheaper_window_wins_and_a_tie_goes_to_the_price_setter_whose_turn_is_first() -> None:
     slow = [ask(i, 4, flops=10**11) for i in (1, 2, 3)]
     fast = [ask(i, 6, flops=10**12) for i in (4, 5, 6)]
-    assert numbers(match(request(2), [*slow, *fast]).peers) == [1, 2]
+    assert match(request(2), [*slow, *fast]).unit_price == 4
     even = [msgspec.structs.replace(listing, unit_price=Credits(4)) for listing in fast]
-    assert numbers(match(request(2), [*slow, *even]).peers) == [1, 2]
+    for i in range(10):
+        job = digest(NS_SPEC, bytes([i]))
+        windows = [sorted((one.peer for one in some), key=partial(turn, job)) for some in (slow, even)]
+        *first, setter = min(windows, key=lambda peers: turn(job, peers[-1]))
+        found = match(request(2, job=job), [*slow, *even])
+        assert (found.peers, found.setter) == (tuple(sorted(first)), setter)
 
 
 def test_nobody_gains_through_a_tie_between_windows() -> None:
@@ -150,7 +164,10 @@ def test_a_match_keeps_every_promise_in_any_order_of_offers(
     assert all(listing.unit_price <= found.unit_price <= 10 for listing in chosen)
     speeds = [listing.capabilities.flops for listing in chosen]
     assert 100 * max(speeds) <= 125 * min(speeds)
-    assert not set(found.spares) & set(found.peers)
+    (setter,) = (listing for listing in listings if listing.peer == found.setter)
+    assert setter.unit_price == found.unit_price
+    last = max((listing.unit_price, turn(JOB, listing.peer)) for listing in chosen)
+    assert last <= (setter.unit_price, turn(JOB, setter.peer))
 
 
 @given(rows=ASKS, members=st.integers(1, 3), who=st.integers(0, 8), lie=st.integers(0, 12))

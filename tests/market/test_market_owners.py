@@ -33,12 +33,12 @@ def test_one_owner_has_a_third_of_the_members_and_sets_no_price_with_the_rest() 
 
 
 def test_on_the_ledger_each_account_is_one_owner_and_may_be_all_neighbours() -> None:
-    found = match(Request(3, Credits(100)), [listing(i, i) for i in range(1, 6)])
+    found = match(Request(named(0), 3, Credits(100)), [listing(i, i) for i in range(1, 6)])
     assert ([int.from_bytes(each, "big") for each in found.peers], found.unit_price) == ([1, 2, 3], 4)
     assert {"owner"}.isdisjoint(Listing.__struct_fields__)
 
 
 def test_nobody_is_too_few_to_ask_for() -> None:
     with pytest.raises(PolicyError, match="0 providers are asked for") as error:
-        match(Request(0, Credits(100)), [listing(1, 1)])
+        match(Request(named(0), 0, Credits(100)), [listing(1, 1)])
     assert error.value.hint == "ask for one provider at least"

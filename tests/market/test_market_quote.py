@@ -159,3 +159,23 @@ def test_sales_out_of_order_are_refused_and_old_ones_forgotten(monkeypatch: pyte
     monkeypatch.setattr(limits, "PRICES", 2)
     kept = tape([sale(3, 1), sale(2, 2), sale(1, 3)])
     assert np.array_equal(kept.ask, [2, 3])
+
+
+def test_where_only_an_owners_share_stands_in_the_way_it_is_named() -> None:
+    one = [stand(number, 10, owner=named(1)) for number in range(1, 10)]
+    found = quote(market(one), bid(2), EMPTY, NOW)
+    assert found.ask is None
+    assert (
+        "9 hosts of similar speed meet all that is asked, and of one owner 1 may be among 2 members"
+        in found.hint
+    )
+    assert "1 of 3 that are needed. Hosts of other owners would do it" in found.hint
+    others = [stand(number, 10) for number in range(10, 13)]
+    assert quote(market([*one, *others]), bid(2), EMPTY, NOW).hint == ""
+
+
+def test_where_hosts_are_too_few_or_unlike_an_owners_share_is_not_blamed() -> None:
+    unlike = [stand(number, 10, speed=10**12 * 2**number, owner=named(1)) for number in range(1, 5)]
+    assert "relax similarity" in quote(market(unlike), bid(2), EMPTY, NOW).hint
+    dear = [stand(number, 5000, owner=named(number)) for number in range(1, 5)]
+    assert "relax price" in quote(market(dear), bid(2), EMPTY, NOW).hint

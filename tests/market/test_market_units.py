@@ -11,7 +11,8 @@ from market_stand import UNIT
 from msgspec.structs import replace
 
 from farflung.core.errors import UsageError
-from farflung.market.units import CALIBRATED, Bounds, Work, ask_within, escrow, unit_price
+from farflung.core.money import Credits
+from farflung.market.units import CALIBRATED, Bounds, Work, ask_within, escrow, token_price, unit_price
 
 
 @pytest.mark.parametrize("name", Bounds.__struct_fields__)
@@ -65,3 +66,10 @@ def test_the_highest_ask_for_a_price_is_the_highest(price: int, flop: int) -> No
     ask = ask_within(price, each)
     assert -(-ask * flop // CALIBRATED) <= price
     assert -(-(ask + 1) * flop // CALIBRATED) > price
+
+
+def test_a_lease_holds_whole_micro_credits_for_a_token_and_no_less_than_the_unit_costs() -> None:
+    assert token_price(Credits(824), 819_200) == 1
+    assert token_price(Credits(819_200), 819_200) == 1
+    assert token_price(Credits(819_201), 819_200) == 2
+    assert token_price(Credits(0), 819_200) == 0

@@ -26,7 +26,7 @@ from farflung.job.spec import (
     SyncSpec,
 )
 from farflung.plan.advise import advise, describe_sync
-from farflung.plan.compare import Measured, compare, is_off, ratio
+from farflung.plan.compare import Measured, compare, is_off, is_within, ratio
 from farflung.plan.machine import Machine
 from farflung.plan.memory import AGENT, BASELINE, COMPILED, HEAP_SLACK, RELAYS, SHARED, Step, memory
 from farflung.plan.network import Network
@@ -457,9 +457,12 @@ def test_a_round_that_chooses_another_way_is_within_what_is_planned_at_most() ->
     most = plan.traffic.sync_most
     (otherwise,), (beyond,) = (compare(plan, Measured(sync_bytes=size)) for size in (most, most + 1))
     assert otherwise.most == most > 1.25 * otherwise.planned
-    assert (is_off(otherwise), is_off(beyond)) == (False, True)
-    assert foretold.compared(otherwise).startswith("sync: planned ")
-    assert ", at most " in foretold.compared(otherwise)
+    assert (is_within(otherwise), is_within(beyond)) == (True, False)
+    assert is_off(otherwise)
+    said, why = foretold.compared(otherwise)
+    assert said.startswith("sync: planned ")
+    assert ", at most " in said
+    assert "within what is planned at most" in why
     # No relay: nothing to choose.
     bare = advise(spec(network=peers(hidden=0)), LAYOUT, 12_000_000, MACHINE)
     assert compare(bare, Measured(sync_bytes=1))[0].most == 0

@@ -96,7 +96,13 @@ PER_SHADER = {
     ("Intel", "Xe 2"): {16},
 }
 # Their makers state the tensor rates of these at a lower clock than the boost of their shaders.
-LOWER = {"H100 PCIe 80GB": 0.92, "H100 SXM 80GB": 0.92, "H200 SXM 141GB": 0.92, "B200": 0.94}
+LOWER = {
+    "RTX 4000 Ada": 0.766,
+    "H100 PCIe 80GB": 0.92,
+    "H100 SXM 80GB": 0.92,
+    "H200 SXM 141GB": 0.92,
+    "B200": 0.94,
+}
 LOWER |= dict.fromkeys(("H100 NVL 94GB", "H200 NVL 141GB"), 0.86)
 
 
@@ -115,10 +121,18 @@ def test_no_matrix_rate_is_one_with_sparsity() -> None:
         "RTX 3070": 40.6, "RTX 4090": 165.2, "RTX 4080": 97.5, "RTX 5090": 209.5, "RTX 5080": 112.6,
         "RTX 5070 Ti": 87.9, "RTX 5070": 61.7, "RTX 2080 Ti": 53.8, "RTX 2070": 29.9, "Quadro RTX 6000": 130.5,
         "RTX A6000": 154.8, "RTX 6000 Ada": 364.2, "B200": 2250, "MI100": 184.6, "MI250X": 383, "MI300X": 1307.4,
-        "RX 7900 XTX": 122.8, "RX 9070 XT": 195,
+        "RX 7900 XTX": 122.8, "RX 9070 XT": 195, "RTX 2000 Ada": 48, "RTX 4000 Ada": 81.9,
+        "Radeon PRO W7700": 56.5,
     }  # fmt: skip
     for name, rate in published.items():
         assert card(name).matrix_fp16 == pytest.approx(rate * 1e12, rel=0.01), name
+
+
+def test_figures_that_were_compared_with_a_second_source_are_that_sources() -> None:
+    """Sellers' copies of NVIDIA's data sheets: 224 GB/s; 265 W of the board, of which 230 are the graphics'."""
+    assert card("RTX 2000 Ada").bandwidth == 224e9
+    watts = {name: card(f"Quadro RTX {name}").watts for name in ("4000", "5000", "6000", "8000")}
+    assert watts == {"4000": 125, "5000": 230, "6000": 260, "8000": 260}
 
 
 def test_every_row_names_its_source_and_what_is_computed() -> None:

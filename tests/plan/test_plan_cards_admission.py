@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core import limits
-from farflung.core.errors import PolicyError, UsageError
+from farflung.core.errors import UsageError
 from farflung.core.units import Bytes, Seconds
+from farflung.plan.cards import profile
 from farflung.plan.cards.admission import (
     Admission,
     Computer,
@@ -22,11 +23,12 @@ from farflung.plan.cards.admission import (
     Place,
     Slot,
     State,
+    core_need,
     judge,
     line_need,
-    require,
+    met,
 )
-from farflung.plan.cards.offload import Offload, bus_bytes, memory_bytes
+from farflung.plan.cards.card import Support, with_profile
 from farflung.plan.io.cards import read
 
 GB = 10**9
@@ -53,7 +55,7 @@ def test_a_machine_at_every_threshold_is_of_class_a() -> None:
     assert admission.grade is Grade.A
     assert [one.rule for one in admission.findings] == ["cores", "memory", "lanes"]
     assert admission.warnings == ()
-    require(admission, Grade.A)
+    assert met(admission, Grade.A)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,8 @@ def test_a_chip_that_shares_the_memory_has_no_bus_and_no_thumb_for_it() -> None:
 
 def test_a_card_of_the_table_sits_on_the_lanes_that_the_machine_gives_it() -> None:
     table = read()
-    assert Slot.of(table.find("RTX 3090"), 4) == Slot(Bytes(24 * GB), 4, 4)
+    found = Slot.of(table.find("RTX 3090"), 4)
+    assert (found.memory_bytes, found.pcie, found.lanes, found.support) == (24 * GB, 4, 4, Support.YES)
     assert Slot.of(table.find("RTX 4060"), 16).lanes == 8
     assert Slot.of(table.find("RTX 3090")).lanes is None  # a data sheet does not know the machine
     chip = Slot.of(table.find("M2 Ultra"), 16)
@@ -125,7 +128,7 @@ def test_what_the_job_needs_decides_and_the_thumb_is_shown_beside() -> None:
     assert "the rule of thumb: 48 GB" in one.why
     assert lean.grade is Grade.B
     assert lean.warnings == (one,)
-    require(lean, Grade.B)
+    assert met(lean, Grade.B)
 
 
 def test_each_card_of_a_machine_keeps_its_own_outside_it() -> None:
@@ -137,15 +140,6 @@ def test_each_card_of_a_machine_keeps_its_own_outside_it() -> None:
     }
     assert two.grade is Grade.B
     assert judge(place(2, memory_bytes=Bytes(32 * GB - 1)), demand).grade is Grade.C
-
-
-def test_what_offloading_needs_is_far_more_than_the_thumb() -> None:
-    """7 B parameters: the thumb would have twice 24 GB."""
-    need = memory_bytes(7 * GB, Offload.OPTIMIZER)
-    assert need == 168 * GB
-    one = found(judge(place(), Demand(memory_bytes=float(need))), "memory")
-    assert one.state is State.FAILED
-    assert not one.is_below_thumb
 
 
 @pytest.mark.parametrize(
@@ -198,9 +192,8 @@ def test_what_is_not_known_is_warned_of_and_neither_met_nor_missed(rule: str, fi
     assert "not known" in one.why
     assert one in admission.warnings
     assert admission.grade is Grade.C
-    require(admission)  # not known is not missed
-    with pytest.raises(PolicyError, match="FF-PLAN-034"):
-        require(admission, Grade.B)
+    assert met(admission, Grade.C)  # not known is not missed
+    assert not met(admission, Grade.B)
 
 
 @pytest.mark.parametrize(
@@ -234,21 +227,60 @@ def test_a_bus_whose_generation_is_not_known_is_not_judged_by_its_lanes() -> Non
 # A job that asks for it
 
 
-def test_a_missed_rule_is_refused_where_the_job_asks_for_it_and_named() -> None:
+def test_a_missed_rule_is_refused_where_the_job_asks_for_any_class() -> None:
     admission = judge(place(2, cores=3))
-    with pytest.raises(PolicyError) as caught:
-        require(admission)
-    assert caught.value.code == "FF-PLAN-034"
-    assert caught.value.exit_code == 4
-    assert "box: cores 3 cores, needed are 8 cores by the rule of thumb" in caught.value.cause
+    assert not any(met(admission, least) for least in Grade)
+    assert [one.rule for one in admission.missed] == ["cores"]
 
 
 def test_a_class_below_the_one_asked_for_is_refused() -> None:
     below = judge(place(memory_bytes=Bytes(20 * GB)), Demand(memory_bytes=1.0 * GB))
     assert below.grade is Grade.B
-    require(below, Grade.B)
-    with pytest.raises(PolicyError, match="class B, and the job asks for A"):
-        require(below, Grade.A)
+    assert [met(below, least) for least in Grade] == [False, True, True]
+
+
+# Software
+
+
+@pytest.mark.parametrize(
+    ("card", "support", "state", "grade"),
+    [
+        ("RTX 3090", Support.YES, State.OK, Grade.A),
+        ("RX 7900 XTX", Support.YES, State.OK, Grade.A),
+        ("Arc B580", Support.YES, State.OK, Grade.A),
+        ("RX 6700 XT", Support.UNOFFICIAL, State.UNKNOWN, Grade.C),
+        ("RX 580", Support.NO, State.FAILED, Grade.C),
+    ],
+)
+def test_a_card_that_nothing_runs_on_is_of_class_c_and_says_why(
+    card: str, support: Support, state: State, grade: Grade
+) -> None:
+    found_card = read().find(card)
+    assert found_card.support is support
+    slot = Slot.of(found_card, 16)
+    admission = judge(place(slot=slot))
+    assert found(admission, "software").state is state
+    assert admission.grade is grade
+    assert found_card.name in found(admission, "software").why
+
+
+def test_what_was_measured_on_a_card_shows_that_something_runs_on_it() -> None:
+    own = with_profile(read().find("RX 580"), profile.parse('card = "RX 580"\nfp32_tflops = 4.9'))
+    assert own.support is Support.YES
+
+
+def test_cores_are_one_that_launches_and_what_agreeing_takes_of_a_round() -> None:
+    """10^8 elements among 4: 1.5 s to apply and 2 s to decode, and 0.5 s for 25 MB, in rounds of 10 s."""
+    assert core_need(10**8, 4, 25e6, 10.0) == pytest.approx(1 + (1.5 + 2.0 + 0.5) / 10)
+    assert core_need(0, 1, 0.0, 1.0) == 1
+
+
+def test_cards_elsewhere_behind_a_line_count_on_it() -> None:
+    one = place(6, up=100e6)
+    assert judge(one).grade is Grade.A
+    both = judge(msgspec.structs.replace(one, beside=6))
+    assert found(both, "up").thumb == 500e6
+    assert both.grade is Grade.C
 
 
 # Properties
@@ -334,9 +366,9 @@ def test_a_finding_is_unknown_only_where_something_is_not_known(where: Place, de
             buses = [slot.pcie for slot in where.computers[0].slots]
             assert one.have is None or None in (sizes if one.rule == "memory" else buses)
         else:
-            assert one.have is not None
             assert one.need is not None
-            assert (one.state is State.OK) == (one.have >= one.need)
+            assert one.have is not None or one.need == 0  # nobody has to know of what is not needed
+            assert (one.state is State.OK) == (one.need == 0 or one.have >= one.need)
 
 
 # Numbers that make no sense
@@ -386,56 +418,3 @@ def test_a_machine_that_makes_no_sense_is_refused_by_its_field(where: Place, fie
 def test_a_site_of_absurdly_many_cards_is_refused_before_it_is_judged() -> None:
     with pytest.raises(UsageError, match="FF-PLAN-036: slots of"):
         judge(place(limits.CARDS_OF_SITE + 1))
-
-
-# What is kept off the card
-
-
-@pytest.mark.parametrize(
-    ("offload", "is_built_there", "gib"),
-    [
-        (Offload.OPTIMIZER, True, 127.48),  # DeepSpeed's page: ZeRO-2, 2851M parameters, 8 cards
-        (Offload.ALL, False, 71.69),  # ZeRO-3 with both offloaded, zero_init
-        (Offload.ALL, True, 127.48),
-    ],
-)
-def test_memory_off_the_card_is_what_deepspeed_estimates(
-    offload: Offload, is_built_there: bool, gib: float
-) -> None:
-    each = memory_bytes(2_851_000_000, offload, 8, is_built_there=is_built_there)
-    assert each * 8 / 2**30 == pytest.approx(gib, rel=0.0005)
-
-
-def test_one_card_alone_keeps_16_or_18_bytes_a_parameter_and_half_as_much_again() -> None:
-    assert memory_bytes(GB, Offload.NOTHING) == 0
-    assert memory_bytes(GB, Offload.OPTIMIZER) == 24 * GB
-    assert memory_bytes(GB, Offload.ALL) == 27 * GB
-
-
-def test_an_offloaded_step_moves_four_bytes_a_parameter_and_with_the_parameters_six() -> None:
-    assert sum(bus_bytes(GB, Offload.OPTIMIZER)) == 4 * GB
-    assert bus_bytes(GB, Offload.OPTIMIZER).busiest == 2 * GB
-    assert bus_bytes(GB, Offload.ALL) == (2 * GB, 4 * GB)
-    assert bus_bytes(GB, Offload.ALL).busiest == 4 * GB
-    assert bus_bytes(GB, Offload.NOTHING) == (0, 0)
-
-
-def test_activations_go_out_and_come_back() -> None:
-    assert bus_bytes(GB, Offload.NOTHING, activations=3e9) == (3e9, 3e9)
-    assert bus_bytes(GB, Offload.ALL, 4, activations=3e9) == (3.5e9, 4e9)
-
-
-@pytest.mark.parametrize(
-    ("call", "field"),
-    [
-        (lambda: memory_bytes(-1, Offload.ALL), "parameters"),
-        (lambda: memory_bytes(1, Offload.ALL, 0), "cards"),
-        (lambda: bus_bytes(10**18, Offload.ALL), "parameters"),
-        (lambda: bus_bytes(1, Offload.ALL, 0), "cards"),
-        (lambda: bus_bytes(1, Offload.ALL, activations=-1.0), "activations"),
-        (lambda: bus_bytes(1, Offload.ALL, activations=math.nan), "activations"),
-    ],
-)
-def test_offloading_what_makes_no_sense_is_refused_by_its_field(call: Any, field: str) -> None:
-    with pytest.raises(UsageError, match=f"FF-PLAN-035: {field} is"):
-        call()

@@ -10,10 +10,10 @@ import pytest
 from farflung.core.units import Bytes, Flop, Seconds, Tokens
 from farflung.plan.cards import profile, text
 from farflung.plan.cards.admission import Computer, Demand, Place, Slot, judge
-from farflung.plan.cards.card import with_profile
-from farflung.plan.cards.cost import Work, cost
+from farflung.plan.cards.card import Precision, with_profile
+from farflung.plan.cards.cost import Cost, Work, cost
 from farflung.plan.cards.spread import Site
-from farflung.plan.cards.value import value
+from farflung.plan.cards.value import A100, Reference, prices_of, value
 from farflung.plan.io.cards import read
 
 TABLE = read()
@@ -61,30 +61,66 @@ def test_a_cards_sheet_says_where_each_figure_is_from() -> None:
     assert "none: the memory is the processor's" in apple
 
 
-def test_a_bill_names_price_reference_and_each_sites_part() -> None:
-    sites = [Site("attic " * 20, ((RTX3090, 2),), 500, 60, 0.1, 0.3), Site("shed", ((M3, 1),))]
-    lines = text.bill(cost(Work(Tokens(10**9), Flop(6e9), 0.1), sites), "EUR")
-    whole = "\n".join(lines)
-    assert all(len(line) <= text.WIDTH for line in lines), whole
-    assert "EUR a million verified tokens" in whole.replace("\n        ", " ")
-    assert "not known: shed: M3 Max 40-core: watts" in whole
-    assert "not known: shed: spare power" in whole
-    assert lines[-2].startswith("attic attic")
-    assert lines[-1].split()[0] == "shed"
+def priced(*sites: Site, beside: Reference = A100) -> Cost:
+    return cost(Work(Tokens(10**9), Flop(6e9), 0.1), sites, reference=beside)
 
 
-def test_an_admission_begins_with_its_class_and_what_is_missed() -> None:
+def test_a_runs_energy_is_told_with_its_price_and_where_it_is_drawn() -> None:
+    found = priced(
+        Site("attic", ((RTX3090, 2),), 500, 60, 0.1, 0.3), Site("shed", ((RTX3090, 1),), None, 0, 0.1, 0.3)
+    )
+    kwh, paid = text.figure(found.energy), text.figure(found.power)
+    told = text.energy(found, 0.3, "EUR")
+    assert told.startswith(
+        f"energy: {kwh} kWh with its cards at full power, {paid} EUR at 0.3 a kWh; drawn in attic 59%"
+    )
+    assert sum(text.drawn(found).values()) == pytest.approx(1)
+    alone = text.energy(priced(Site("attic", ((RTX3090, 2),))), None, "EUR")
+    assert "EUR" not in alone
+    assert "drawn in" not in alone
+    assert text.energy(priced(Site("shed", ((M3, 1),))), 0.3, "EUR") == (
+        "energy: not known, for shed: M3 Max 40-core says no watts"
+    )
+
+
+def test_a_verified_tokens_price_and_the_reference_stand_with_the_loss_that_there_is() -> None:
+    sites = Site("attic", ((RTX3090, 2),), hour=0.1)
+    found = priced(sites, beside=Reference(hour=1.71))
+    told = text.beside(found, 0.1, "EUR", is_priced=True)
+    assert told.startswith(
+        f"{text.figure(found.per_token * 1e6)} EUR a million verified tokens, of which audits repeat 10%"
+    )
+    assert f"beside A100s {text.figure(found.per_watt or 0)} of the work for a watt" in told
+    assert "they at 1.71 an hour" in told
+    assert "20% of what the cards could do is lost" in told
+    assert "money" not in text.beside(found, 0.1, "EUR", is_priced=False)
+    assert "none of them audited" in text.beside(found, 0.0, "EUR", is_priced=False)
+
+
+def test_a_cards_worth_says_what_it_was_reckoned_with() -> None:
+    plain, said = prices_of(""), prices_of("0.35/0.30/0.1/1.71")
+    told = text.at_prices(plain.value(RTX3090, Precision.BF16), plain.reference)
+    assert "5.12 an hour, 3,686.40 a month; 20% of the work lost" in told[0]
+    assert "the source article's claim" in " ".join(told)
+    assert "NAME@HOUR/KWH/LOSS/A100" in " ".join(told)
+    told = text.at_prices(said.value(RTX3090, Precision.BF16), said.reference)
+    assert "1.71 an hour" in told[0]
+    assert "10% of the work lost" in told[0]
+    old = prices_of("0.01/0.30/0.2/1.71")
+    assert "not even its electricity" in " ".join(
+        text.at_prices(old.value(TABLE.find("RX 580"), Precision.FP16), old.reference)
+    )
+
+
+def test_an_admission_begins_with_what_is_missed() -> None:
     box = Computer(
         "a box with quite a long name of its own", (Slot(Bytes(24 * 10**9), 4, None),), 4, Bytes(30 * 10**9)
     )
-    demand = Demand(memory_bytes=20e9, sent=1e6, round_seconds=Seconds(10.0))
-    lines = text.admitted(judge(Place((box,), 1e5, None), demand))
-    assert all(len(line) <= text.WIDTH for line in lines)
-    assert lines[0] == "class C"
-    starts = [line for line in lines[1:] if not line.startswith(" ")]
-    assert [line[:9].strip() for line in starts] == ["missed", "not known", "ok", "ok"]
-    told = " ".join(" ".join(lines).split())
-    rules = [told.index(f": {rule}: ") for rule in ("up", "lanes", "memory", "cores")]
+    demand = Demand(memory_bytes=20e9, sent=1e6, received=1e6, round_seconds=Seconds(10.0))
+    rows = text.admitted(judge(Place((box,), 1e5, None), demand))
+    assert [row.split(":")[0] for row in rows] == ["missed", "not known", "not known", "ok", "ok"]
+    told = " ".join(rows)
+    rules = [told.index(f": {rule}: ") for rule in ("up", "lanes", "down", "memory", "cores")]
     assert rules == sorted(rules)  # of what is met, what is below its rule of thumb comes first
     assert "(the rule of thumb: 48 GB)" in told
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,8 @@ from farflung.job.spec import AuditSpec, JobSpec, NetworkSpec
 from farflung.plan.cards import profile
 from farflung.plan.cards.card import Card, Origin, Precision, Units, with_profile
 from farflung.plan.cards.cost import Work, audited, cost
-from farflung.plan.cards.spread import Share, Site, alone, divide, spread
-from farflung.plan.cards.value import A100, Reference, month_price, value
+from farflung.plan.cards.spread import Share, Site, alone, spread
+from farflung.plan.cards.value import A100, Reference, month_price, prices_of, value
 from farflung.plan.io.cards import read, read_profile
 
 TABLE = read()
@@ -264,7 +263,10 @@ LOTS = st.lists(
 )  # fmt: skip
 
 
-@given(lots=LOTS, watts=st.floats(0, 3000), parts=st.lists(st.floats(0, 1), min_size=4, max_size=4))
+WATTS = st.floats(0, 3000, allow_subnormal=False)  # of which there are no parts
+
+
+@given(lots=LOTS, watts=WATTS, parts=st.lists(st.floats(0, 1), min_size=4, max_size=4))
 @settings(max_examples=80, deadline=None)
 def test_no_other_use_of_the_same_power_does_more(
     lots: list[tuple[Card, int]], watts: float, parts: list[float]
@@ -322,25 +324,6 @@ def test_a_site_with_a_number_that_is_none_is_refused_by_its_field(field: str, n
         site((RTX3090, -1))
 
 
-@given(tokens=st.integers(0, 10**15), shares=st.lists(st.floats(0, 1e15), min_size=1, max_size=12))
-@settings(max_examples=80, deadline=None)
-def test_whole_tokens_have_their_sum_and_no_site_is_one_off(tokens: int, shares: list[float]) -> None:
-    if not any(shares):
-        with pytest.raises(UsageError, match="FF-PLAN-037"):
-            divide(tokens, shares)
-        return
-    given_ = divide(tokens, shares)
-    assert sum(given_) == tokens
-    total = sum(map(Fraction, shares))
-    for share, count in zip(shares, given_, strict=True):
-        assert abs(count - tokens * Fraction(share) / total) < 1
-
-
-def test_tokens_of_equal_remainders_go_to_the_earlier_site() -> None:
-    assert divide(10, [1, 1, 1]) == (4, 3, 3)
-    assert divide(2, [1, 1, 1]) == (1, 1, 0)
-
-
 # A run's price
 
 
@@ -359,11 +342,10 @@ def test_a_runs_time_energy_and_price_are_those_of_its_formulas() -> None:
     assert found.energy == pytest.approx((500 + 175) * seconds / 3.6e6, rel=0.001)
     assert found.rent == pytest.approx((0.30 + 0.5 * 0.10) * seconds / 3600, rel=0.001)
     assert found.power == pytest.approx((0.5 * 0.25 + 0.175 * 0.40) * seconds / 3600, rel=0.001)
-    assert found.price == found.rent + found.power
-    assert found.per_token == found.price / 1e9
-    assert sum(found.tokens) == 10**9
+    assert found.per_token == found.rent / 1e9
+    assert found.per_watt == pytest.approx(rate / 312e12 / (675 / 400) * 0.8, rel=0.001)
     assert found.reference == pytest.approx(1e9 * 6e9 / (312e12 * 0.5) / 3600 * 5.12)
-    assert found.ratio == found.price / found.reference
+    assert found.ratio == found.rent / found.reference
 
 
 def test_a_card_at_its_level_price_costs_what_the_reference_does() -> None:
@@ -419,3 +401,20 @@ def test_the_audited_share_of_a_job_is_what_its_plan_pays_for() -> None:
 
 def test_a_share_says_nothing_of_unknowns_that_there_are_not() -> None:
     assert Share(site(), 0.0, 0.0, 0.0).unknown == ()
+
+
+# Prices as somebody types them
+
+
+def test_prices_after_a_cards_name_are_up_to_four_and_empty_ones_are_not_said() -> None:
+    found = prices_of("0.35/0.30/0.1/1.71")
+    assert (found.hour, found.kilowatt_hour, found.loss, found.reference.hour) == (0.35, 0.30, 0.1, 1.71)
+    some = prices_of("/0.3")
+    assert (some.hour, some.kilowatt_hour, some.loss, some.reference) == (None, 0.3, 0.2, A100)
+    assert prices_of(" ") == prices_of("")
+
+
+@pytest.mark.parametrize(("text", "code"), [("much", "039"), ("1/2/0.1/4/5", "039"), ("1/2/0.1/0", "035")])
+def test_prices_that_are_none_are_refused(text: str, code: str) -> None:
+    with pytest.raises(UsageError, match=f"FF-PLAN-{code}"):
+        prices_of(text)

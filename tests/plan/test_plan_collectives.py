@@ -137,6 +137,8 @@ def test_what_leaves_a_node_is_counted_hop_by_hop_and_pair_by_pair(
         ("FF-PLAN-020", lambda: span(1 << 40)),
         ("FF-PLAN-020", lambda: span(4, 0)),
         ("FF-PLAN-020", lambda: span(4, 1, -1)),
+        ("FF-PLAN-026", lambda: collectives.all_reduce(Span(4), 1.0, "x")),
+        ("FF-PLAN-026", lambda: collectives.reduce_scatter(Span(4), 1.0, "x")),
         ("FF-PLAN-021", lambda: Span(4, ring=1.5)),
         ("FF-PLAN-021", lambda: collectives.all_reduce(Span(4), -1.0)),
         ("FF-PLAN-021", lambda: collectives.all_gather(Span(4), float("nan"))),
@@ -149,4 +151,7 @@ def test_numbers_that_make_no_sense_are_refused_by_name(code: str, call: object)
     with pytest.raises(UsageError) as error:
         call()  # type: ignore[operator]
     assert error.value.code == code
-    assert any(name in error.value.message for name in ("ranks", "stride", "node", "ring", "size"))
+    assert any(
+        name in error.value.message
+        for name in ("ranks", "stride", "node", "ring", "size", "algorithm", "backend")
+    )

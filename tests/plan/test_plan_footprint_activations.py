@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from farflung.core.errors import UsageError
 from farflung.plan.footprint import activations
-from farflung.plan.footprint.activations import Attention, Load, edges, kept, korthikanti, logits
+from farflung.plan.footprint.activations import (
+    Attention,
+    Load,
+    edges,
+    kept,
+    korthikanti,
+    logits,
+    passing,
+    passing_head,
+)
 from farflung.plan.footprint.transformer import MODELS, Transformer
 from farflung.plan.parallel.shapes import Recompute, gpt_parameters
 
@@ -78,9 +87,30 @@ def test_the_ends_are_dropouts_mask_before_and_norm_head_and_logits_after() -> N
     assert [part.bytes for part in shared] == pytest.approx([sbh / 8, sbh * 4 / 8 + 4 * 2048 * 51_200 / 8])
 
 
-def test_logits_are_counted_once_in_float32() -> None:
+def test_logits_are_kept_once_in_float32_and_are_there_three_times_when_the_backward_pass_begins() -> None:
     model = MODELS["llama3-8b"]
     assert logits(Load(1, 1024), model).bytes == 1024 * (2 * 2 * 4096 + 4 * 128_256)
+    assert passing_head(Load(4, 1024), model) == 4 * 1024 * 2 * 4 * 128_256
+    assert passing_head(Load(1, 16), model) == 2 * 4096 * (
+        128_256 + 16
+    )  # few tokens: a gradient of the weight
+
+
+def test_selectively_products_with_weights_are_kept_and_scores_are_not() -> None:
+    model, h, f = Transformer(1, 512, 8, 1000, inner=1500), 512, 1500
+    load = Load(1, 128, recompute=Recompute.SELECTIVE)
+    assert kept(load, model).bytes == 128 * (2 * (7 * h + f) + 4 * 8)
+    eager = replace(load, attention=Attention.EAGER, has_dropout=True)
+    assert kept(eager, model).bytes == 128 * 2 * (6 * h + f)
+
+
+@given(loads)
+def test_what_is_computed_again_is_there_beside_the_gradients(load: Load) -> None:
+    model = MODELS["llama3-8b"]
+    none, *others = (replace(load, recompute=how) for how in Recompute)
+    for how in others:
+        whole = kept(how, model).bytes + passing(how, model)
+        assert whole >= kept(none, model).bytes + passing(none, model) - 1e-6 * whole
 
 
 @given(st.integers(1, 128), st.integers(1, 1 << 14), st.integers(1, 1 << 17), st.integers(1, 1 << 14))
@@ -99,6 +129,20 @@ def test_a_gpt_has_as_many_parameters_as_the_closed_form_says(
 def test_loads_that_nobody_has_are_refused_by_name(field: str, value: float) -> None:
     with pytest.raises(UsageError, match=field):
         replace(Load(1, 1), **{field: value})
+
+
+@pytest.mark.parametrize("field", ["recompute", "attention"])
+def test_a_way_is_one_of_those_that_there_are_and_not_a_word(field: str) -> None:
+    with pytest.raises(UsageError, match=f"FF-PLAN-059: {field}"):
+        replace(Load(1, 1), **{field: "full"})
+
+
+@pytest.mark.parametrize(
+    ("width", "vocabulary", "field"), [(0, 5, "width"), (-4, 5, "width"), (8, -1, "vocabulary")]
+)
+def test_ends_that_no_model_has_are_refused_by_name(width: int, vocabulary: int, field: str) -> None:
+    with pytest.raises(UsageError, match=f"FF-PLAN-020: {field}"):
+        edges(Load(1, 1), width, vocabulary)
 
 
 @pytest.mark.parametrize("field", ["layers", "width", "heads", "vocabulary", "inner", "experts", "chosen"])

@@ -8,11 +8,13 @@ import pytest
 from footprint_cases import CASES, Case
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from farflung.core.errors import UsageError
 from farflung.plan.footprint import adapters, deepspeed, states
 from farflung.plan.footprint.parts import Footprint, Part, Place, explained
 from farflung.plan.footprint.states import RECIPES, Offload, Split
+from farflung.plan.footprint.worst import Pipeline, Training
 
 RAM, CARD, DISK = Place.RAM, Place.CARD, Place.DISK
 
@@ -143,3 +145,41 @@ def test_an_explanation_has_the_formula_with_numbers_and_a_source_largest_first(
     assert "2 B x 7.5 B" in lines[0]
     assert "12 B x 7.5 B / 64" in lines[-1]
     assert all("Rajbhandari" in line for line in lines)
+    assert ["section 5" in line for line in lines] == [False, False, True]
+
+
+def test_each_part_has_its_own_source() -> None:
+    recipe = replace(RECIPES["muon-mixed"], summed=4.0, outer=8.0)
+    sources = {part.name: part.source for part in states.states(1e9, recipe)}
+    for name, who in (
+        ("weights", "ZeRO"),
+        ("gradients", "ZeRO"),
+        ("summed gradients", "Tazi"),
+        ("optimizer", "Jordan"),
+        ("outer state", "Douillard"),
+    ):
+        assert who in sources[name], name
+    moved = {part.name: part for part in states.states(1e9, recipe, Split(2, 1, Offload(RAM)))}
+    assert "Ren et al." in moved["gradients"].source
+    assert moved["optimizer"].formula.endswith("in RAM")
+
+
+def test_nothing_on_the_card_bounds_no_model() -> None:
+    for recipe, split in (
+        (states.Recipe(0.0, 0.0, 0.0), Split()),
+        (RECIPES["adam-mixed"], Split(3, 1, Offload(RAM, RAM))),
+    ):
+        with pytest.raises(UsageError, match="FF-PLAN-021: recipe"):
+            states.largest_model(8e9, recipe, split)
+
+
+def test_places_are_those_that_there_are() -> None:
+    for field in ("optimizer", "parameters"):
+        with pytest.raises(UsageError, match=f"FF-PLAN-059: {field}"):
+            Offload(**{field: "ram"})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="FF-PLAN-059: activations"):
+        Training(Pipeline((1,)), activations="x")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="FF-PLAN-059: schedule"):
+        Pipeline((1,), schedule="x")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="FF-PLAN-059: place"):
+        Part("weights", 1.0, "", "", "disk")  # type: ignore[arg-type]

@@ -20,7 +20,9 @@ LAYOUT = Layout.of({"embed": (300,), "blocks.0.w": (250,), "blocks.1.w": (250,),
 
 def mode(recompute: str, rows: int, share: int) -> Mode:
     kept = (10 * rows // share, 12 * rows // share)
-    return Mode(recompute, 3 * rows, kept, 5 * rows + 7, 0, 40 * rows // share + 100, 1000 * rows)
+    working = (rows, 6 * rows + 30, 6 * rows + 30, 4 * rows)
+    peak = 40 * rows // share + 100
+    return Mode(recompute, 3 * rows, kept, 5 * rows + 7, 0, peak, 1000 * rows, working, (0, 30, 30, 0))
 
 
 def trace(rows: int = 8) -> Traced:
@@ -51,22 +53,33 @@ def test_parts_of_a_trace_add_up_to_its_peak() -> None:
 
 
 def test_a_traced_module_is_cut_into_stages_like_any_other() -> None:
-    cut = of_traced(trace(), Recompute.FULL)
+    cut = of_traced(trace(), Recompute.FULL, 8, 4.0)
     assert cut.parameters == 1000
     assert [each.parameters for each in (cut.first, *cut.layers, cut.last)] == [300, 250, 250, 400]
     assert [each.kept for each in (cut.first, *cut.layers, cut.last)] == [24, 8, 9, 47]
-    assert [each.working for each in cut.layers] == [72, 87]
+    assert [each.working for each in (cut.first, *cut.layers, cut.last)] == [8, 78, 78, 32]
     needs = footprints(cut, Training(Pipeline((1, 1), micros=2)))
     assert needs[0].of("activations") == (24 + 8) * 2
     assert needs[1].of("activations") == 9 + 47
-    assert needs[0].of("recomputed layer") == 72
+    assert [need.of("backward pass") for need in needs] == [78, 32]  # at a layer what the head kept is gone
+    assert "slice 2 of 2" in next(part.formula for part in needs[0].parts if part.name == "backward pass")
+
+
+def test_what_is_fixed_does_not_grow_with_rows_and_the_last_slice_stays_as_it_was_traced() -> None:
+    cut = of_traced(trace(), Recompute.NONE, 2, 2.0)
+    assert [each.kept for each in (cut.first, *cut.layers, cut.last)] == [3, 10, 12, 47 / 4]
+    assert [each.working for each in cut.layers] == [(30 + 12) / 2] * 2
+    assert (cut.first.working, cut.last.working) == (1, 8)
+    for rows, element, name in ((0, 2.0, "rows"), (1, 0.0, "element")):
+        with pytest.raises(UsageError, match=name):
+            of_traced(trace(), Recompute.NONE, rows, element)
 
 
 def test_a_way_that_was_not_traced_is_refused_with_its_reason() -> None:
     with pytest.raises(UsageError, match="FF-PLAN-052") as refused:
         trace().mode(Recompute.SELECTIVE)
     assert refused.value.cause == "it was not asked for"
-    plain = replace(trace(), blocks=(), modes=(Mode("none", 1, (), 1, 0, 2, 3),))
+    plain = replace(trace(), blocks=(), modes=(Mode("none", 1, (), 1, 0, 2, 3, (0, 0), (0, 0)),))
     with pytest.raises(UsageError, match="no repeated blocks"):
         plain.mode(Recompute.FULL)
 
@@ -102,6 +115,10 @@ def test_a_trace_keeps_its_bytes_on_the_way() -> None:
         {"modes": (mode("none", -8, 1),)},
         {"blocks": (Block("a", -1), Block("b", 1))},
         {"modes": (replace(mode("none", 8, 1), flop=-1),)},
+        {"modes": (replace(mode("none", 8, 1), working=(0, -1, 0, 0)),)},
+        {"modes": (replace(mode("none", 8, 1), working=(1, 2)),)},
+        {"modes": (replace(mode("none", 8, 1), fixed=()),)},
+        {"modes": (replace(mode("none", 8, 1), fixed=(0, 79, 0, 0)),)},
         {"handed": -1},
         {"tail": ("nobody",)},
         {"layout": Layout(())},

@@ -139,6 +139,19 @@ def test_activations_that_wait_in_ram_leave_two_slices_of_them_on_the_card() -> 
     assert moved.card == here.card - 240.0 + 20.0
 
 
+def test_the_backward_pass_takes_room_beside_what_is_left_of_the_activations() -> None:
+    """At the head all is there still; at a layer what comes after it is gone, unless it was never on the card."""
+    layers = (Slice(1.0, 10.0, 4.0),) * 3
+    for after, here, there in ((6.0, 6.0, 6.0), (3.0, 3.0, 4.0), (0.0, 2.0, 4.0)):
+        model = Stack(Slice(0.0, 0.0, 30.0), layers, Slice(1.0, 2.0, after))
+        training = Training(Pipeline((3,)), margins=BARE)
+        found = [
+            footprints(model, replace(training, activations=place))[0].of("backward pass")
+            for place in (Place.CARD, Place.RAM)
+        ]
+        assert found == [here, max(there, 30.0)]
+
+
 @pytest.mark.parametrize("layers", [(), (0,) * 5000, (-1, 5)])
 def test_pipelines_that_cannot_be_are_refused(layers: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="FF-PLAN-020"):
@@ -152,7 +165,8 @@ def test_recomputation_keeps_less_and_works_on_one_layer_at_a_time() -> None:
     less = footprints(full, Training(pipeline))[0]
     assert less.card < whole.card
     layer = LLAMA.layers[0].kept
-    assert less.of("recomputed layer") + full.layers[0].kept == pytest.approx(layer)
+    again = full.layers[0].kept + full.layers[0].working
+    assert layer < again == pytest.approx(layer + LLAMA.layers[0].working)
 
 
 def test_gathered_units_and_fused_buffers_follow_the_stage_of_zero() -> None:

@@ -1,23 +1,23 @@
 """What a step of a mixed layout sends, against ranks that are listed one by one."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from farflung.core.errors import UsageError
-from farflung.plan.parallel import layouts, replicas, stages, tensors
+from farflung.plan.parallel import layouts, replicas, tensors
 from farflung.plan.parallel.collectives import Backend, Span
 from farflung.plan.parallel.context import ring_attention, routed
 from farflung.plan.parallel.layouts import Mesh, Training
 from farflung.plan.parallel.replicas import PlusPlus, Sharding
-from farflung.plan.parallel.shapes import Recompute, Shape
-from farflung.plan.parallel.stages import Changes, Cutting
-from farflung.plan.parallel.terms import Load, Phase, Road, explained
+from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop, gpt_parameters
+from farflung.plan.parallel.terms import Load, Phase, Road, Term, explained
 
 MODEL = Shape(layers=24, hidden=256, sequence=64, parameters=24e6)
 SIZE = 2 * 24e6
+SPOKEN = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000)
 powers = st.sampled_from([1, 2, 4])
 
 
@@ -25,47 +25,28 @@ def total(terms: object) -> float:
     return Load(1, tuple(terms)).sent  # type: ignore[arg-type]
 
 
-@given(st.integers(2, 64), st.integers(1, 8))
-def test_full_sharding_moves_half_as_much_again_for_any_number_of_ranks(count: int, micros: int) -> None:
-    group = Span(count)
-    whole, one, two, three = (total(replicas.replicated(SIZE, group, Sharding(stage))) for stage in range(4))
-    assert whole == pytest.approx(one) == pytest.approx(two)
-    assert three == pytest.approx(1.5 * whole)
-    often = {
-        stage: total(replicas.replicated(SIZE, group, Sharding(stage, accumulation=micros))) / (whole / 2)
-        for stage in range(4)
-    }
-    assert often == {
-        0: pytest.approx(2), 1: pytest.approx(2), 2: pytest.approx(micros + 1), 3: pytest.approx(3 * micros),
-    }  # fmt: skip
-
-
-@given(st.integers(2, 64), st.integers(1, 8), st.integers(1, 9))
-def test_what_is_kept_or_summed_first_is_not_sent(count: int, micros: int, units: int) -> None:
-    def sent(**changes: object) -> float:
-        sharding = Sharding(3, accumulation=micros, units=units, **changes)  # type: ignore[arg-type]
-        return total(replicas.replicated(SIZE, Span(count), sharding)) / ((count - 1) / count * SIZE)
-
-    assert sent(reshard_after_forward=False) == pytest.approx(2 * micros)
-    assert sent(reduce_each=False) == pytest.approx(2 * micros + 1)
-    assert sent(reshard_after_forward=False, reduce_each=False) == pytest.approx(micros + 1)
-    assert sent(backend=Backend.GLOO) == pytest.approx(4 * micros)
-
-
-def test_units_are_gathered_one_by_one() -> None:
-    few, many = (replicas.replicated(SIZE, Span(4), Sharding(3, units=units)) for units in (1, 24))
-    assert total(few) == pytest.approx(total(many))
-    assert (Load(4, few).syncs, Load(4, many).syncs) == (3, 72)
-    assert Load(4, many).messages == 72 * 3
-
-
-def test_quantised_sharding_sends_a_quarter_between_nodes() -> None:
-    load = Load(384, replicas.plus_plus(1e9, nodes=24, node=16))
-    plain = replicas.replicated(2e9, layouts.Mesh(data=384, node=16).replicas(), Sharding(3))
-    assert load.between / 24 / 2e9 == pytest.approx(0.75, rel=0.03)
-    assert Load(384, plain).between / load.between == pytest.approx(4, rel=0.03)
-    with_scales = Load(384, replicas.plus_plus(1e9, 24, 16, PlusPlus(block=256)))
-    assert 1 < with_scales.between / load.between < 1.04
+@given(powers, powers, powers, powers, st.sampled_from([1, 2, 4, 8, 16]), st.integers(1, 3))
+@settings(max_examples=80)
+def test_quantised_sharding_in_a_mix_is_the_sum_of_its_parts(
+    data: int, tensor: int, pipeline: int, context: int, node: int, micros: int
+) -> None:
+    """Each group's bytes from its ranks' nodes alone, and a copy in each node beside them."""
+    mesh = Mesh(data, tensor, pipeline, context, node=node)
+    sharding = Sharding(3, units=6, plus=PlusPlus(8, 2))
+    load = layouts.load(MODEL, mesh, Training(micros=micros, sharding=sharding))
+    size, total, leaving, copy = MODEL.size * 2 / tensor / pipeline, 0.0, 0.0, 0.0
+    for ranks in listed(mesh)["replicas"]:
+        n, homes = len(ranks), Counter(rank // node for rank in ranks)
+        local = n // len(homes)
+        assert set(homes.values()) == {local}
+        weights, near, far = (n - 1) * size / 2, len(homes) * (local - 1), len(homes) - 1
+        total += weights + near * size + near * size / 8 + far * size / 8
+        leaving += weights * crossing(ranks, node, is_ring=True) + far * size / 8
+        copy = size / local if n > 1 else 0.0
+    of_it = [term for term in load.terms if replicas.PLUS in term.source]
+    assert sum(term.total for term in of_it) == pytest.approx(micros * total)
+    assert sum(term.between for term in of_it) == pytest.approx(micros * leaving)
+    assert sum(kept.bytes for kept in load.kept) == pytest.approx(copy)
 
 
 def test_tensor_parallel_sums_activations_four_times_a_layer() -> None:
@@ -88,34 +69,6 @@ def test_sequence_parallel_sends_as_much_but_for_inputs_gathered_again() -> None
     assert cut.of(phase=Phase.BACKWARD).sent == pytest.approx(1.5 * plain.of(phase=Phase.BACKWARD).sent)
 
 
-@given(st.integers(2, 9), st.integers(1, 6), st.integers(1, 3), powers, st.booleans())
-def test_a_pipeline_hands_over_at_each_cut(
-    count: int, micros: int, virtual: int, tensor: int, is_scattered: bool
-) -> None:
-    cutting = Cutting(count, micros, virtual, tensor, is_scattered)
-    terms = stages.pipelined(MODEL, cutting, groups=tensor)
-    handed = Load(count, terms[:2])
-    whole = MODEL.activation(1) * micros * (count * virtual - 1) * 2
-    assert handed.total == pytest.approx(whole * (1 if is_scattered else tensor))
-    gathered = Load(count, terms[2:])
-    expected = whole * (tensor - 1) if is_scattered else 0.0  # each of t ranks lacks (t - 1)/t
-    assert gathered.total == pytest.approx(expected)
-    assert gathered.between == 0.0
-
-
-def test_changes_of_activations_take_their_bits() -> None:
-    cutting = Cutting(4, 8)
-    plain = stages.pipelined(MODEL, cutting)
-    few = stages.pipelined(MODEL, cutting, changes=Changes(4, 8))
-    assert [a.sent / b.sent for a, b in zip(few, plain, strict=True)] == [
-        pytest.approx(4 / 16),
-        pytest.approx(8 / 16),
-    ]
-    scaled = stages.pipelined(MODEL, cutting, changes=Changes(4, 8, block=64))
-    assert scaled[0].sent / plain[0].sent == pytest.approx((4 + 0.25) / 16)
-    assert stages.cache_bytes(MODEL, 1000, 3) == 1000 * 64 * 256 * 2 * 3
-
-
 def test_keys_and_values_go_around_once_forward_and_twice_backward() -> None:
     grouped = Shape(layers=24, hidden=256, sequence=64, share=0.25)
     forward, backward = ring_attention(grouped, Span(4), batch=2)
@@ -128,6 +81,32 @@ def test_tokens_go_to_their_experts_and_back_both_ways() -> None:
     forward, backward = routed(shape, Span(8), tokens=64.0)
     assert forward.sent == backward.sent == pytest.approx(12 * 2 * 7 / 8 * 64 * 2 * 256 * 2)
     assert forward.syncs == 24
+
+
+def passes(terms: tuple[Term, ...]) -> float:
+    """Of the first term's bytes, how often they are sent."""
+    return total(terms) / terms[0].sent
+
+
+def test_full_recomputation_sends_keys_values_and_tokens_once_more_and_selective_nothing() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, routed=12, chosen=2)
+    expected = {Recompute.NONE: (3, 2), Recompute.SELECTIVE: (3, 2), Recompute.FULL: (4, 3)}
+    for kind, (around, there_and_back) in expected.items():
+        ring = ring_attention(shape, Span(4), recompute=kind)
+        sent = routed(shape, Span(8), tokens=64.0, recompute=kind)
+        assert (passes(ring), passes(sent)) == (pytest.approx(around), pytest.approx(there_and_back))
+        for terms in (ring, sent):
+            assert Load(1, terms).of(phase=Phase.FORWARD).sent == terms[0].sent
+
+
+def test_a_mix_sends_again_whatever_its_layers_send_forward() -> None:
+    shape = Shape(layers=24, hidden=256, sequence=64, parameters=24e6, routed=24)
+    mesh = Mesh(data=2, tensor=2, context=2, expert=4)
+    plain, full = (
+        layouts.load(shape, mesh, Training(recompute=kind)) for kind in (Recompute.NONE, Recompute.FULL)
+    )
+    more = full.of(phase=Phase.BACKWARD).sent - plain.of(phase=Phase.BACKWARD).sent
+    assert more == pytest.approx(plain.of(phase=Phase.FORWARD).sent)
 
 
 def listed(mesh: Mesh) -> dict[str, list[list[int]]]:
@@ -198,7 +177,7 @@ def test_experts_in_a_mix_take_the_tokens_of_their_ranks() -> None:
 
 
 def test_a_vocabulary_that_is_cut_adds_a_sum_at_either_end() -> None:
-    spoken = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6)
+    spoken = Shape(layers=24, hidden=256, sequence=64, vocabulary=1000, parameters=24e6, is_tied=False)
     mesh = Mesh(tensor=4, pipeline=2)
     more = (
         layouts.load(spoken, mesh, Training(micros=3)).total
@@ -233,15 +212,27 @@ def test_every_figure_says_its_formula_with_numbers_and_its_source() -> None:
         ("FF-PLAN-020", lambda: Mesh(data=0)),
         ("FF-PLAN-020", lambda: Mesh(data=1 << 12, tensor=1 << 12)),
         ("FF-PLAN-020", lambda: Training(micros=-1)),
-        ("FF-PLAN-020", lambda: Sharding(stage=4)),
         ("FF-PLAN-020", lambda: Shape(layers=0, hidden=8)),
         ("FF-PLAN-020", lambda: Shape(layers=2, hidden=8, routed=3)),
-        ("FF-PLAN-020", lambda: Changes(forward=0)),
+        ("FF-PLAN-020", lambda: tensors.embedding(SPOKEN, Span(2), micros=-1)),
+        ("FF-PLAN-020", lambda: tensors.embedding(SPOKEN, Span(2), micros=float("nan"))),
+        ("FF-PLAN-020", lambda: gpt_parameters(-2, 8, 0, 1)),
+        ("FF-PLAN-021", lambda: Load(2, ()).times(float("nan"))),
+        ("FF-PLAN-021", lambda: Load(2, ()).times(-1)),
+        ("FF-PLAN-021", lambda: Load(2, ()).times(float("inf"))),
+        ("FF-PLAN-021", lambda: tensors.embedding(SPOKEN, Span(2), groups=-1.0)),
+        ("FF-PLAN-026", lambda: Training(recompute="all")),
+        ("FF-PLAN-026", lambda: tensors.tensor_parallel(MODEL, Span(2), recompute="x")),
+        ("FF-PLAN-026", lambda: ring_attention(MODEL, Span(2), recompute="x")),
+        ("FF-PLAN-026", lambda: gpt_flop(MODEL, 1, "x")),
         ("FF-PLAN-020", lambda: tensors.tensor_parallel(MODEL, Span(2), layers=25)),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, parameters=float("nan"))),
         ("FF-PLAN-021", lambda: Shape(layers=2, hidden=8, share=2.0)),
-        ("FF-PLAN-021", lambda: replicas.plus_plus(-1.0, 2, 2)),
-        ("FF-PLAN-021", lambda: stages.cache_bytes(MODEL, float("inf"))),
+        ("FF-PLAN-020", lambda: Span(2, local=3)),
+        (
+            "FF-PLAN-028",
+            lambda: layouts.load(MODEL, Mesh(6, node=4), Training(sharding=Sharding(3, plus=PlusPlus()))),
+        ),
         ("FF-PLAN-023", lambda: Mesh(data=6, expert=4)),
         ("FF-PLAN-023", lambda: layouts.load(MODEL, Mesh(pipeline=5), Training())),
         ("FF-PLAN-023", lambda: layouts.load(MODEL, Mesh(context=3), Training())),
@@ -253,3 +244,22 @@ def test_layouts_that_cannot_be_are_refused(code: str, call: object) -> None:
     with pytest.raises(UsageError) as error:
         call()  # type: ignore[operator]
     assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("field", "sizes"),
+    [("experts", {"parameters": 1e6, "experts": 5e6}), ("routed", {"parameters": 1e6, "experts": 5e5})],
+)
+def test_experts_that_cannot_be_are_refused_by_the_field_that_is_wrong(
+    field: str, sizes: dict[str, float]
+) -> None:
+    with pytest.raises(UsageError, match=f"{field} cannot be"):
+        Shape(layers=4, hidden=8, **sizes)  # type: ignore[arg-type]
+
+
+def test_a_word_means_the_same_as_its_member() -> None:
+    full = tensors.tensor_parallel(MODEL, Span(8), recompute="full")  # type: ignore[arg-type]
+    assert full == tensors.tensor_parallel(MODEL, Span(8), recompute=Recompute.FULL)
+    gloo = replicas.replicated(SIZE, Span(4), Sharding(3, backend="gloo"))  # type: ignore[arg-type]
+    assert gloo == replicas.replicated(SIZE, Span(4), Sharding(3, backend=Backend.GLOO))
+    assert gpt_flop(MODEL, 1, "full") == gpt_flop(MODEL, 1, Recompute.FULL)  # type: ignore[arg-type]

@@ -27,7 +27,10 @@ USUAL = Assumed()
 
 
 def mode(how: Recompute, share: int, flop: int, blocks: int) -> Mode:
-    return Mode(str(how), 5_000_000, (KEPT // share,) * blocks, 9_000_000, 0, 3 * KEPT, flop)
+    nothing = (0,) * (blocks + 2)
+    return Mode(
+        str(how), 5_000_000, (KEPT // share,) * blocks, 9_000_000, 0, 3 * KEPT, flop, nothing, nothing
+    )
 
 
 def traced(blocks: int = BLOCKS) -> Traced:
@@ -62,7 +65,7 @@ def traced(blocks: int = BLOCKS) -> Traced:
 def plain() -> Traced:
     """Nothing in it is repeated."""
     whole = traced(0)
-    kept = Mode("none", 0, (), 2 * KEPT, 0, 3 * KEPT, whole.modes[0].flop)
+    kept = Mode("none", 0, (), 2 * KEPT, 0, 3 * KEPT, whole.modes[0].flop, (0, 0), (0, 0))
     found = replace(whole, modes=(kept,), handed=0, tail=(), ends=(0, whole.parameters))
     check(found)
     return found
@@ -84,13 +87,13 @@ MODULE, PLAIN = work(traced()), work(plain())
 
 
 @given(st.integers(1, 64), st.sampled_from(list(Recompute)))
-def test_what_is_kept_grows_with_the_sequences_and_is_halved_for_bfloat16(
+def test_what_is_kept_grows_with_the_sequences_and_is_halved_for_bfloat16_before_the_loss(
     sequences: int, how: Recompute
 ) -> None:
     stack, mode = MODULE.stack(sequences, how), traced().mode(how)
     share = sequences / ROWS * WIRE / 4
     assert [each.kept for each in stack.layers] == [kept * share for kept in mode.kept]
-    assert (stack.first.kept, stack.last.kept) == (mode.before * share, mode.after * share)
+    assert (stack.first.kept, stack.last.kept) == (mode.before * share, mode.after * 2 * share)
     assert stack.parameters == MODULE.parameters
     assert MODULE.model.handed(sequences) == 2 * sequences * CONTEXT * 1024
 

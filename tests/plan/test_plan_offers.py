@@ -157,3 +157,67 @@ def test_a_profile_that_is_not_there_names_the_host() -> None:
     with pytest.raises(UsageError, match="den") as raised:
         parse(LEAST + 'profile = "gone.toml"', TABLE, read)
     assert raised.value.code == "FF-PLAN-061"
+
+
+# What stands beside the hosts
+
+
+def test_electricity_and_what_the_hosts_are_held_against_stand_beside_them() -> None:
+    said = offers.terms_of(
+        LEAST + "[energy]\nkwh = 0.3\n[reference]\ncard = 'H100 SXM 80GB'\nprice = 2.4", TABLE
+    )
+    assert (said.kilowatt_hour, said.is_priced) == (0.3, True)
+    assert (said.reference.watts, said.reference.hour, said.reference.name) == (700, 2.4, "H100 SXM 80GB")
+    assert said.reference.rate == pytest.approx(989.4e12, rel=0.001)
+    plain = offers.terms_of(LEAST, TABLE)
+    assert (plain.kilowatt_hour, plain.is_priced, plain.reference.name) == (None, False, "A100")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[energy]\nkWh = 0.3", "known are kwh"),
+        ("[energy]\nkwh = -1", "kwh is -1"),
+        ("[energy]\nkwh = '0.3'", "without quotes"),
+        ("[energy]\nkwh = true", "without quotes"),
+        ("[reference]\ncard = 'M3 Max'", "not known"),
+        ("[reference]\ncard = 3", "a text in quotes"),
+        ("[reference]\ncard = 'RTX 4900'", "no card is called"),
+        ("[reference]\nprice = 0", "price is 0"),
+        ("[reference]\nprice = nan", "price is nan"),
+    ],
+)
+def test_terms_that_cannot_be_are_refused_by_their_key(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(LEAST + text, TABLE)
+    assert raised.value.code == "FF-PLAN-061"
+    assert words in raised.value.cause
+
+
+def at(name: str, link: str = "40/90", more: str = "") -> str:
+    return f'[[host]]\nname = "{name}"\ncard = "RTX 3090"\nlink = "{link}"\nprice = "0"\n{more}\n'
+
+
+def test_hosts_of_one_site_have_equal_parts_of_its_line() -> None:
+    site = "site = 'street 7'"
+    one, two, own = parse(at("a", more=site) + at("b", more=site) + at("c"), TABLE)
+    assert one.link.up == two.link.up == 20e6
+    assert one.line is not None
+    assert (one.line.up, one.line.down, own.line) == (40e6, 90e6, None)
+    assert own.site == "c"
+    with pytest.raises(UsageError, match="FF-PLAN-061") as raised:
+        parse(at("a", more=site) + at("b", "50/90", site), TABLE)
+    assert "share a line" in raised.value.cause
+
+
+def test_spare_power_is_the_part_of_the_time_that_a_host_computes() -> None:
+    half, whole = parse(at("a", more="spare_watts = 175") + at("b", more="spare_watts = 900"), TABLE)
+    assert (half.duty, whole.duty) == (0.5, 1.0)
+    assert speed.rate(half) == pytest.approx(speed.rate(whole) / 2)
+    (less,) = parse(at("a", more="spare_watts = 175\nbase_watts = 70"), TABLE)
+    assert less.duty == pytest.approx(0.3)
+    with pytest.raises(UsageError, match="FF-PLAN-061"):
+        parse(at("a", more="spare_watts = 70\nbase_watts = 70"), TABLE)
+    with pytest.raises(UsageError) as raised:
+        parse(at("a", more="spare_watts = 9").replace("RTX 3090", "M3 Max"), TABLE)
+    assert "say its watts in a profile" in raised.value.cause

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from msgspec.structs import replace
 from plan_offers import LAN, LARGE, SMALL, host, hosts, sized
@@ -105,7 +107,7 @@ def test_a_pipeline_crosses_what_is_slow_once_and_waits_for_it() -> None:
         order = [each.name in ("h01", "h03", "h05") for each in grids.line(crew, 4e6)]
         free = option(pipelines.pipeline(BIG, hosts(6, "RTX A6000", link=LAN), USUAL))
         slow = option(pipelines.pipeline(BIG, crew, USUAL))
-    assert sum(one != other for one, other in zip(order, order[1:], strict=False)) == 1
+    assert sum(one != other for one, other in itertools.pairwise(order)) == 1
     assert slow.step > 1.5 * free.step
 
 

@@ -79,6 +79,10 @@ def test_ratios_count_the_busier_way() -> None:
     [
         ("FF-PLAN-020", lambda: periodic.averaged(1e9, Span(8), 0)),
         ("FF-PLAN-020", lambda: periodic.sent(1.0, Span(8), -1)),
+        ("FF-PLAN-020", lambda: periodic.sent(1.0, Span(8)).against_ring(1e9, 1)),
+        ("FF-PLAN-020", lambda: periodic.sent(1.0, Span(8)).against_naive(1e9, 1)),
+        ("FF-PLAN-021", lambda: periodic.sent(0.0, Span(8)).against_ring(1e9, 8)),
+        ("FF-PLAN-021", lambda: periodic.sent(1.0, Span(1)).against_naive(1e9, 8)),
         ("FF-PLAN-021", lambda: periodic.averaged(-1.0, Span(8), 1)),
         ("FF-PLAN-021", lambda: periodic.averaged(1e9, Span(8), 1, 0.0)),
         ("FF-PLAN-021", lambda: periodic.sent(float("nan"), Span(8))),

@@ -148,6 +148,8 @@ def test_a_pipeline_of_very_many_stages_comes_to_its_end() -> None:
         ("FF-PLAN-021", lambda: Stage(1, float("nan"))),
         ("FF-PLAN-021", lambda: Cut(delay=float("inf"))),
         ("FF-PLAN-023", lambda: timeline([Stage(1, 1)] * 4, 6, Schedule.INTERLEAVED, virtual=2)),
+        ("FF-PLAN-026", lambda: timeline([Stage(1, 1)] * 2, 2, "x")),
+        ("FF-PLAN-026", lambda: timeline([Stage(1, 1)] * 2, 2, backend="x")),
         ("FF-PLAN-027", lambda: timeline([Stage(1, 1)] * 2, 2, Schedule.INTERLEAVED, backend=Backend.GLOO)),
         ("FF-PLAN-025", lambda: timeline([Stage(1, 1)] * 4, 4, Schedule.GPIPE, virtual=2)),
     ],

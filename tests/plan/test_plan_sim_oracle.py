@@ -92,3 +92,11 @@ def test_hardware_dies_at_the_rate_that_is_asked_for() -> None:
 
 def test_the_oracle_is_compared_with_compiled_loops_where_there_are_any() -> None:
     assert kernels.installed(), "numba comes with the tools for development"
+
+
+def test_hardware_dies_as_often_as_it_is_up_for() -> None:
+    """Nodes that die half of the times that they go away: of N with a mean of u hours up, half the departures."""
+    rules = network(nodes=4000, wanted=0, up=10 * HOUR, down=2 * HOUR, death=10 * HOUR, periods=3)
+    outcome = play(rules)
+    downs, deaths = (sum(getattr(each, name) for each in outcome.periods) for name in ("downs", "deaths"))
+    assert deaths == pytest.approx(downs / 2, abs=4 * math.sqrt(downs / 4))

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from plan_networks import HOUR, network
 
 from farflung.plan.sim import rules as kinds
 from farflung.plan.sim import steps
 from farflung.plan.sim.play import SHELF, _Market, play, settled, total
-from farflung.plan.sim.rules import HIRED, ODDS, Rules, classes, odds
+from farflung.plan.sim.rules import HIRED, ODDS, SLOW, Rules, classes, odds, shape
 
 SMALL = network(nodes=300, periods=3)
-GOLDEN = "77bbca4617de5ae7dc6e9f7640543bd934611e4f27c55390b37ad8a3d1592581"
+GOLDEN = "37dfd133fb4b82f8b773092cd1e3bedc236f8ff7fd29d35400494870b6d11800"
 
 
 @pytest.fixture
@@ -113,6 +114,10 @@ def test_every_round_of_a_member_ends_in_one_way(rules: Rules) -> None:
     tally = play(rules).tally
     ways = tally[:, [kinds.ACCEPTED, kinds.DROPPED, kinds.LATE, kinds.CAUGHT]].sum(axis=1)
     assert np.array_equal(ways, tally[:, kinds.MEMBERS])
+    outcome = play(rules)
+    shares = (outcome.goodput, *outcome.losses.values())
+    assert min(shares) >= 0
+    assert sum(shares) == pytest.approx(1.0 if outcome.hired else 0.0)
     assert (tally[:, kinds.JOINED] <= tally[:, kinds.MEMBERS]).all()
     assert (tally[:, kinds.CAUGHT] <= tally[:, kinds.AUDITED]).all()
     assert (tally >= 0).all()
@@ -177,6 +182,28 @@ def test_who_is_caught_is_hired_no_more_and_loses_what_it_earned_that_day() -> N
     assert first.flows.taken > 0
     assert outcome.of(kinds.CAUGHT) == sum(period.hired for period in outcome.periods)
     assert [p.funnel[0] - p.funnel[1] for p in outcome.periods][:2] == [0, first.hired]
+
+
+def test_the_rest_of_the_day_of_who_is_caught_is_not_called_away() -> None:
+    """Nobody ever leaves: all that is not accepted is of those that were found out."""
+    rules = network(
+        cheaters=ODDS // 5, caught=ODDS, caught_known=ODDS, audited=ODDS, up=1 << 40, down=1, late=0
+    )
+    losses = play(rules).losses
+    assert losses["caught"] > 0.001
+    assert losses["away"] == losses["left"] == losses["late"] == 0
+
+
+@pytest.mark.parametrize("way", ["uplink", "downlink"])
+def test_a_line_is_too_slow_from_the_first_bit_that_does_not_fit_and_each_way_counts(way: str) -> None:
+    """Bits of a round against kbit/s times ms."""
+    rules = network(nodes=50, uplink=10**9, downlink=10**9, uplink_sigma=0, downlink_sigma=0)
+    bits = {"uplink": shape(rules).sent, "downlink": shape(rules).fetched}[way]
+    assert bits in (8 * rules.payload, 8 * rules.payload * (rules.members - 1))
+    enough = -(-bits // rules.exchange)
+    for rate, is_slow in ((enough, False), (enough - 1, True)):
+        flags = settled(replace(rules, **{way: rate})).flags
+        assert ((flags & SLOW) != 0).all() if is_slow else not (flags & SLOW).any()
 
 
 def test_probation_draws_the_first_contributions_and_no_others() -> None:

@@ -2,6 +2,7 @@
 
 import heapq
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 from farflung.core.errors import UsageError
 from farflung.core.units import Seconds
 from farflung.plan.links import Link
-from farflung.plan.parallel import timing
+from farflung.plan.parallel import storage, timing
 from farflung.plan.parallel.collectives import Span
 from farflung.plan.parallel.group import Flow, Group, alike, finish, least
 from farflung.plan.parallel.replicas import Sharding, replicated
+from farflung.plan.parallel.storage import Storage
 from farflung.plan.parallel.terms import Load
 
 MB = 1e6
@@ -188,6 +190,7 @@ def test_a_step_s_load_keeps_a_link_busy_as_long_as_its_collectives_take(
         ("FF-PLAN-021", lambda: Group((Link(1e6, 1e6),) * 2, ((0.0, -1.0), (0.0, 0.0)))),
         ("FF-PLAN-021", lambda: timing.ring(alike(Link(1e6, 1e6), 3), -1.0)),
         ("FF-PLAN-021", lambda: finish(alike(Link(1e6, 1e6), 2), [Flow(0, 1, -1.0)])),
+        ("FF-PLAN-021", lambda: timing.gather(alike(Link(1e6, 1e6), 2), [1.0, float("inf")])),
         ("FF-PLAN-022", lambda: Group((Link(1e6, 1e6),) * 2, ((0.0,), (0.0, 0.0)))),
         ("FF-PLAN-022", lambda: Group((Link(1e6, 1e6),) * 2, None, ((0.0, 0.0),))),
         ("FF-PLAN-024", lambda: finish(alike(Link(1e6, 1e6), 2), [Flow(0, 2, 1.0)])),
@@ -198,6 +201,33 @@ def test_links_that_make_no_sense_are_refused(code: str, call: object) -> None:
     with pytest.raises(UsageError) as error:
         call()  # type: ignore[operator]
     assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("field", "link"),
+    [
+        (field, msgspec.structs.replace(Link(1e6, 1e6), **{field: value}))
+        for field in ("up", "down", "round_trip")
+        for value in (float("nan"), float("inf"), -1.0, *((0.0,) if field != "round_trip" else ()))
+    ],
+    ids=repr,
+)
+def test_a_line_that_cannot_be_is_refused_by_its_field_wherever_it_is_handed_in(
+    field: str, link: Link
+) -> None:
+    group, step = alike(Link(1e6, 1e6), 3), Load(2, replicated(1.0, Span(2), Sharding()))
+    shelf = Storage(2, Link(1e9, 1e9))
+    for name, call in (
+        ("hub", lambda: timing.star(group, link, 1.0)),
+        ("relay", lambda: timing.fan(group, link, [1.0] * 3)),
+        ("link", lambda: timing.on_link(step, link)),
+        ("link", lambda: Storage(2, link)),
+        ("link", lambda: storage.writing(1e9, 2, link, shelf)),
+        ("link", lambda: storage.restoring(1e9, 1, 2, link, shelf)),
+    ):
+        with pytest.raises(UsageError, match=rf"{name}\.{field} cannot be") as error:
+            call()
+        assert error.value.code == "FF-PLAN-021"
 
 
 def test_nothing_to_send_takes_no_flow_s_time() -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from farflung.plan.parallel import collectives, failures, periodic, replicas, storage
-from farflung.plan.parallel.collectives import Span
-from farflung.plan.parallel.replicas import Sharding
+from farflung.plan.parallel.collectives import Span, span
+from farflung.plan.parallel.replicas import PlusPlus, Sharding
 from farflung.plan.parallel.schedules import Schedule, Stage, timeline
 from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop, gpt_parameters, token_flop, utilisation
 from farflung.plan.parallel.tensors import tensor_parallel
@@ -49,6 +49,11 @@ def days(tokens: float, parameters: float, cards: int, rate: float) -> float:
     return 8 * tokens * parameters / (cards * rate) / failures.DAY
 
 
+def trained(shape: Shape, tokens: float, seconds: float) -> float:
+    """FLOP/s of all cards together, with all recomputed (Narayanan et al. 2021, equation 3)."""
+    return gpt_flop(shape, 1, Recompute.FULL) / shape.sequence * tokens / seconds
+
+
 def selective(shape: Shape) -> float:
     return 100 * (gpt_flop(shape, 1, Recompute.SELECTIVE) / gpt_flop(shape, 1) - 1)
 
@@ -64,7 +69,8 @@ def reduction(bits: float, steps: int) -> float:
 
 
 def plus_plus() -> float:
-    return Load(1 << 14, replicas.plus_plus(1e9, 1 << 10, 16)).between / (1 << 10) / 2e9
+    terms = replicas.replicated(2e9, span(1 << 14, 1, 16), Sharding(3, plus=PlusPlus()))
+    return Load(1 << 14, terms).between / (1 << 10) / 2e9
 
 
 CASES = (
@@ -184,6 +190,13 @@ CASES = (
         52,
         1,
         lambda: 100 * utilisation(163e12, 1.0, 1, A100),
+    ),
+    Case(
+        "PFLOP/s of 3072 cards, 450B tokens of 1T in 84 days",
+        f"{SC21}, table 1 and section 5.1",
+        502,
+        1,
+        lambda: trained(Shape(128, 25600, 2048, 51200), 450e9, 84 * failures.DAY) / 1e15,
     ),
     Case(
         "days for GPT-3 on 1024 cards",

@@ -6,4 +6,5 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "core"))
 pytest.register_assert_rewrite("sim_net", "sim_net_story")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from core_asks import scheduled
 from msgspec.structs import replace
 from sim_committee_app import CheapKey
 from sim_committee_law import LawWorld
@@ -141,7 +142,7 @@ def hiring(requester: Any, workers: list[Any], chain: Hash) -> tuple[Client, ...
         ends = state.time + 10**6
         offers = [tx.Offer(chain, JOB, key.public, 5, 100, 60, ends) for key in workers]
         signed = [tx.sign_offer(key, offer) for key, offer in zip(workers, offers, strict=True)]
-        return tx.JobSchedule(JOB, tuple(signed))
+        return scheduled(JOB, signed)
 
     def progress(_: State) -> tx.Op:
         return tx.Progress(JOB, 0, ROOT, CAPS, tuple((key.public, 10) for key in workers))

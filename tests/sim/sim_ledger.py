@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from core_asks import scheduled
+
 from farflung.core.crypto import NS_SPEC, SigningKey, digest, local_key
 from farflung.core.errors import RunError
 from farflung.core.ids import Hash, PeerId
@@ -15,7 +17,6 @@ from farflung.ledger.state import total_money
 from farflung.ledger.tables import R
 from farflung.ledger.tx import (
     JobCreate,
-    JobSchedule,
     NodeRegister,
     Offer,
     Op,
@@ -61,7 +62,7 @@ class MemoryLedger:
         self.apply(requester, JobCreate(job, ESCROW, PRICE, rounds, LATER))
         roles = [(key, Role.TRAIN) for key in nodes] + [(key, Role.AUDIT) for key in verifiers]
         offers = tuple(self._offer(key, units, role) for key, role in roles)
-        self.apply(requester, JobSchedule(job, offers))
+        self.apply(requester, scheduled(job, offers))
 
     def _offer(self, key: SigningKey, units: int, role: Role) -> SignedOffer:
         return sign_offer(key, Offer(self.chain, self._job, key.public, PRICE, STAKE, units, LATER, role))

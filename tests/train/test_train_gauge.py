@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import msgspec
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,14 @@ from farflung.core.layout import Layout
 from farflung.job.load import load
 from farflung.job.model import gpt_shapes
 from farflung.job.spec import JobSpec
+from farflung.plan.advice.models import Sized
 from farflung.plan.advice.work import work
+from farflung.plan.footprint.activations import Load
+from farflung.plan.footprint.buffers import Margins
+from farflung.plan.footprint.slices import Stack, of_traced, sliced
+from farflung.plan.footprint.states import Recipe
 from farflung.plan.footprint.traced import Traced
+from farflung.plan.footprint.worst import Pipeline, Training, footprints
 from farflung.plan.parallel.shapes import Recompute
 from farflung.train.gauge import blocks, jobs, measure
 from farflung.train.gauge.living import Living, Saved
@@ -101,7 +108,12 @@ def test_a_step_without_numbers_takes_what_the_step_with_numbers_takes(faked: Tr
     assert real.ran_rows == 4
     for name in ("parameters", "batch", "resident", "update", "largest", "ends", "copied", "blocks"):
         assert getattr(faked, name) == getattr(real, name), name
-    assert faked.modes == real.modes
+    assert [msgspec.structs.replace(mode, fixed=()) for mode in faked.modes] == [
+        msgspec.structs.replace(mode, fixed=()) for mode in real.modes
+    ]
+    assert all(
+        mode.fixed[0] > 0 for mode in faked.modes
+    )  # a table's gradient, from a second trace of fewer rows
 
 
 def test_kept_is_what_autograd_holds_and_the_loss(faked: Traced) -> None:
@@ -249,7 +261,7 @@ def traced_job(spec: JobSpec, source: bytes = b"") -> Traced:
 
 
 def test_the_built_in_model_is_by_its_trace_what_its_sizes_say() -> None:
-    """Layers, tensors, cuts and FLOP of both ways to plan; bytes kept within what norms add."""
+    """Layers, tensors, cuts and FLOP of both ways to plan; bytes kept but for what norms tell of each token."""
     spec = load(None, flags={"model.layers": "3", "model.width": "64", "model.context": "32"}).spec
     found = traced_job(spec)
     by_trace, by_sizes = work(spec, found.layout, found), work(spec, found.layout)
@@ -259,16 +271,100 @@ def test_the_built_in_model_is_by_its_trace_what_its_sizes_say() -> None:
     assert by_trace.model.handed(5) == by_sizes.model.handed(5)
     for tensor in found.layout.tensors:
         assert by_trace.model.place(tensor.name) == by_sizes.model.place(tensor.name), tensor.name
-    for how in (
-        Recompute
-    ):  # the papers compute attention again, and in full a block's last product, which nobody reads
-        rel = 0.02 if how is Recompute.NONE else 0.1
+    for how in Recompute:  # in full, the paper computes a block's last product again, which nobody reads
+        rel = 0.1 if how is Recompute.FULL else 0.02
         assert by_trace.flop(1.0, how) == pytest.approx(by_sizes.flop(1.0, how), rel=rel)
         traced, sized = by_trace.stack(2, how), by_sizes.stack(2, how)
         assert traced.parameters == sized.parameters == found.layout.size
         kept = [sum(each.kept for each in one.layers) for one in (traced, sized)]
-        assert kept[0] == pytest.approx(kept[1], rel=0.35), how
+        assert kept[0] == pytest.approx(kept[1], rel=0.015), how
     assert by_trace.model.head(7.0) == pytest.approx(by_sizes.model.head(7.0), rel=0.01)
+
+
+BARE = Margins(runtime=0.0, fragmentation=0.0)
+NOTHING = Recipe(0.0, 0.0, 0.0)  # what a trace counts as resident
+
+
+def passing(stack: Stack) -> float:
+    """All that comes and goes on the one card that holds this."""
+    alone = Training(Pipeline((len(stack.layers),)), NOTHING, margins=BARE)
+    return footprints(stack, alone)[0].card
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "vocabulary", "context", "batch"),
+    [(2, 128, 50_257, 128, 8), (3, 256, 256, 128, 4), (2, 128, 50_257, 32, 2)],
+    ids=["logits", "layers", "gradient of the table"],
+)
+def test_a_footprint_has_room_for_the_peak_that_was_traced(
+    layers: int, width: int, vocabulary: int, context: int, batch: int
+) -> None:
+    """By a trace to the byte in its own float32; by sizes within what norms tell of each token."""
+    sizes = {"layers": layers, "width": width, "vocabulary": vocabulary, "context": context, "heads": 8}
+    flags = {f"model.{name}": str(size) for name, size in sizes.items()} | {"batch": str(batch)}
+    spec = load(None, flags=flags).spec
+    found = traced_job(spec)
+    by_trace, by_sizes = work(spec, found.layout, found), work(spec, found.layout)
+    assert isinstance(by_sizes.model, Sized)
+    for how in Recompute:
+        peak = found.mode(how).peak
+        assert passing(of_traced(found, how, batch, 4.0)) == peak, how
+        closed = sliced(by_sizes.model.transformer, Load(batch, context, recompute=how, element=4.0))
+        assert 0.995 * peak <= passing(closed) <= 1.03 * peak, how
+        half, other = (passing(one.stack(batch, how)) for one in (by_trace, by_sizes))
+        assert half >= peak / 2, how
+        assert other == pytest.approx(half, rel=0.05), how
+
+
+def test_of_fewer_rows_than_were_traced_a_footprint_has_room_for_the_peak_of_these() -> None:
+    flags = {"model.layers": "2", "model.width": "128", "model.vocabulary": "50257", "model.context": "64"}
+    many, few = (traced_job(load(None, flags={**flags, "batch": rows}).spec) for rows in ("8", "2"))
+    for how in Recompute:
+        assert 1.0 <= passing(of_traced(many, how, 2, 4.0)) / few.mode(how).peak <= 1.35, how
+
+
+def test_experts_weights_that_a_product_of_batches_applies_are_weights() -> None:
+    """Selectively their results are kept, and those of two activations are not."""
+
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Parameter(torch.randn(2, WIDTH, 3 * WIDTH))
+            self.down = nn.Parameter(torch.randn(2, 3 * WIDTH, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            both = x.view(2, -1, WIDTH)
+            mixed = (both @ both.transpose(1, 2)) @ both
+            return x + (torch.bmm(mixed, self.up).relu() @ self.down).view_as(x)
+
+    class Whole(Stacked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(Experts() for _ in range(2))
+
+    found = measure.traced(lambda rows: subject(Whole, rows), 4)
+    given = 4 * 4 * TIME * WIDTH
+    assert found.mode(Recompute.SELECTIVE).kept == (given * (3 + 1 + 1),) * 2  # up, down, the block's input
+    assert found.mode().kept[0] > given * 5
+
+
+def test_a_loss_over_words_stays_in_float32_wherever_it_stands() -> None:
+    """Without repeated blocks, too: what it takes is told of the end, which is not halved for bfloat16."""
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(50, WIDTH)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return functional.cross_entropy((self.embed(x) @ self.embed.weight.T).flatten(0, 1), y.flatten())
+
+    found = measure.traced(lambda rows: subject(Plain, rows), 4)
+    words = 4 * 50 * 4 * TIME
+    assert words <= found.mode().after <= words + 8
+    assert found.mode().working[-1] >= words
+    stack = of_traced(found, Recompute.NONE, 4, 2.0)
+    assert (stack.first.kept, stack.last.kept) == (found.mode().before / 2, found.mode().after)
 
 
 def test_what_goes_over_a_cut_is_the_largest_that_a_block_returns(faked: Traced) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from core_asks import scheduled
 
 from farflung.core.codec import encode
 from farflung.core.crypto import NS_EVIDENCE, NS_OBJECT, NS_OUTPUT, NS_STATE, SigningKey, digest, local_key
@@ -327,7 +328,7 @@ class Story:
         self.send(
             REQUESTER, "create", tx.JobCreate(self.terms.id, ESCROW, PRICE, spec.rounds, START + 8 * HOUR)
         )
-        self.send(REQUESTER, "schedule", tx.JobSchedule(self.job, self.offers(self.job)))
+        self.send(REQUESTER, "schedule", scheduled(self.job, self.offers(self.job)))
 
     def book(self) -> None:
         """The rest of it, from what the log says."""

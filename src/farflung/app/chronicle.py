@@ -70,6 +70,7 @@ class Chronicle:
                 way=exchange.way,
                 way_predicted=exchange.predicted,
                 way_taken=exchange.taken,
+                payload_bytes=exchange.payload,
             )
         )
         self._closed_at = now

@@ -10,11 +10,12 @@ from typing import Final
 from farflung.app import wire
 from farflung.app.coordinator import Coordinator
 from farflung.app.failing import is_lost_line
-from farflung.app.hiring import Budget, Passes, Starter, Supplies, again
+from farflung.app.hiring import Bargain, Budget, dismiss
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.lines import PATIENCE_SECONDS
 from farflung.app.reaching import reach
+from farflung.app.starting import Passes, Starter, Supplies
 from farflung.core.codec import encode
 from farflung.core.errors import FarflungError, PolicyError
 from farflung.core.events import Warned
@@ -146,25 +147,34 @@ class Crew:
                     return
 
     async def _bring_once(self, peer: PeerId, coordinator: Coordinator) -> None:
-        offered = await again(self._ledger, self._terms, self._budget, peer, self.dial)
+        offered = await self._again(peer)
         self.starter.attested[peer] = offered.offer.offer.attests
         public = await asyncio.to_thread(coordinator.state_for, peer)
         supplies, replay = await asyncio.to_thread(self._supplies, public)
         await self.starter.member(peer, offered.lease_key, supplies, replay, public.root(self._terms.layout))
         await coordinator.join(peer, public.round)
 
+    async def _again(self, peer: PeerId) -> wire.Offered:
+        """Proposes an open lease of the job to its node once more, after it died.
+
+        Raises NetworkError when it is not back yet, PolicyError FF-APP-091 when its lease is closed.
+        """
+        leases = await self._ledger.leases(self._terms.id)
+        lease = next((x for x in leases if x.node == peer and x.is_open), None)
+        if lease is None:
+            raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
+        bargain = Bargain(self._ledger.chain, self._terms, self._budget, self.dial, self._journal)
+        return await bargain.again(lease)
+
     async def rehire(self, verifier: PeerId, public: PublicState) -> None:
         """Brings a verifier that died back into its lease."""
-        offered = await again(self._ledger, self._terms, self._budget, verifier, self.dial)
+        offered = await self._again(verifier)
         supplies, _ = await asyncio.to_thread(self._supplies, public)
         await self.starter.verifier(verifier, offered.lease_key, supplies)
 
     async def dismiss(self) -> None:
         """Tells every node that the lease is over; one that is gone needs no telling."""
-        for peer in [p for p in self._addresses if p != self._me]:
-            with contextlib.suppress(FarflungError):
-                connection = await self.dial(peer)
-                await connection.call(wire.END, encode(wire.End(self._terms.id)))
+        await dismiss(self.dial, self._terms.id, [p for p in self._addresses if p != self._me])
 
     async def rest(self) -> None:
         """Gives up bringing anybody back, for now: a crew that is put together again rests first."""

@@ -26,21 +26,14 @@ from farflung.app.fares import Fare, Fares
 from farflung.app.folder import RunFolder
 from farflung.app.following import Disputes
 from farflung.app.hearing import WORKER_GONE
-from farflung.app.hiring import (
-    Asks,
-    Budget,
-    Supplies,
-    all_ready,
-    hire,
-    read_asks,
-    replay_plan,
-)
+from farflung.app.hiring import Asks, Budget, hire, read_asks
 from farflung.app.inspection import Inspection
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.preparation import module_source
 from farflung.app.recording import Recorder
 from farflung.app.registry import first_key
+from farflung.app.starting import Supplies, all_ready, replay_plan
 from farflung.app.tracing import graph_bytes
 from farflung.app.vouching import Vouching
 from farflung.compress import kernels

@@ -57,11 +57,12 @@ class Outlook(NamedTuple):
 
 
 class Told(NamedTuple):
-    """One round's exchange, for people; no way: nothing is known of it."""
+    """One round's exchange, for people; no way: nothing is known of it. `payload`: bytes, the mean of its members'."""
 
     way: str = ""
     predicted: float = 0.0
     taken: float = 0.0
+    payload: int = 0
 
 
 class _Course:
@@ -283,4 +284,5 @@ class Exchange:
         if course is None or course.round != round or not course.revealed:
             return Told()
         taken = max(course.revealed.values()) + max(course.merged.values(), default=0.0)
-        return Told(course.forecast.way.value, course.forecast.seconds, taken)
+        sizes = [self._sizes[peer] for peer in course.revealed]
+        return Told(course.forecast.way.value, course.forecast.seconds, taken, sum(sizes) // len(sizes))

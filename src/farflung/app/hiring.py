@@ -1,43 +1,49 @@
-"""Hiring: from a funded job to providers and verifiers that hold its data and are ready to work."""
+"""Hiring: from a funded job to signed offers of providers and verifiers, and from these to leases.
+
+The market chooses from the asks that stand (market.match). Who is chosen and declines, or signs something else, counts
+as if it had never asked: the rest is cleared anew, so that no decliner has set a price or kept a seat empty. The ledger
+holds the price against the asks in its rows as they are in that block (ledger.rules.clearing); an ask that was changed
+in between is left out, and the rest cleared once more.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import msgspec
 
 from farflung.app import wire
-from farflung.app.archive import Archive
 from farflung.app.directory import LIST, Listing, sound
 from farflung.app.journal import Emitter
 from farflung.app.ledger_client import LedgerClient
 from farflung.app.lines import Dial
 from farflung.app.policy import check_image
-from farflung.app.wrapping import is_lease_key_signed, wrap
+from farflung.app.wrapping import is_lease_key_signed
 from farflung.core import limits
 from farflung.core.attestations import Attestation, is_of_lease
 from farflung.core.codec import decode, encode
 from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import FarflungError, PolicyError, RunError, VerificationError
-from farflung.core.events import Joined, Left, Matched, Warned
+from farflung.core.events import Left, Matched
 from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
-from farflung.core.tolls import SignedPass
 from farflung.core.units import Seconds
 from farflung.job.spec import Terms
-from farflung.ledger.tx import JobSchedule, Offer, Role
+from farflung.ledger.rows import LeaseRow, NodeRow
+from farflung.ledger.tx import Clearing, JobSchedule, Offer, Role
 from farflung.market import match as market
 from farflung.market.offer import Listing as Ask
+from farflung.market.offer import caps_hash, lasting
 from farflung.net.io.connection import Connection
-from farflung.store.objects import Manifest
-from farflung.train.roundlog import Record, accepted_by_round
 
-Passes = Callable[[], tuple[SignedPass, ...]]
-
-WARNING_CHARACTERS = 300  # of what a provider says for people to read
+PROPOSALS: Final = (
+    8  # times that those who declined are replaced: who lists many nodes that decline gains minutes
+)
+SCHEDULES: Final = 3  # times that the ledger is asked, where asks were changed in between
 
 
 class Budget(msgspec.Struct, frozen=True):
@@ -50,16 +56,6 @@ class Budget(msgspec.Struct, frozen=True):
     dataset_bytes: int
     answer: Seconds  # within which a verifier answers (plan.time)
     audit_units: int = 0  # tokens that each verifier may be paid for at most
-
-
-class Supplies(msgspec.Struct, frozen=True):
-    """What a provider fetches from the requester before it can train."""
-
-    dataset: Manifest
-    module: Manifest
-    graph: Manifest
-    snapshot: Manifest
-    snapshot_round: int
 
 
 class Asks(msgspec.Struct, frozen=True):
@@ -84,218 +80,224 @@ class Hired(msgspec.Struct, frozen=True):
 
 
 async def read_asks(ledger: LedgerClient, directory: Connection) -> Asks:
-    """Standing asks: price and stake from the ledger, role, capabilities and address from the directory."""
+    """Standing asks: price and stake from the ledger, role, capabilities and address from the directory.
+
+    Who advertises another kind of machine than its row names is left out.
+    """
     listing = decode(await directory.call(LIST, b""), Listing, limits.CONTROL_BYTES)
     nodes = {node.node: node for node in await ledger.nodes()}
     of: dict[Role, list[Ask]] = {role: [] for role in Role}
     addresses = {}
     for advertisement in sound(listing, time.time()):
-        record = advertisement.endpoint
+        record, said = advertisement.endpoint, advertisement.capabilities
+        if (node := nodes.get(record.peer)) is not None and node.caps != caps_hash(lasting(said)):
+            continue
         addresses[record.peer] = wire.Address(record.peer, record.places)
-        if (node := nodes.get(record.peer)) is not None:
+        if node is not None:
             price, stake = Credits(node.unit_price), Credits(node.free)
-            of[advertisement.role].append(Ask(record.peer, price, stake, advertisement.capabilities))
+            of[advertisement.role].append(Ask(record.peer, price, stake, said))
     return Asks(of, addresses)
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What one role's nodes signed: all at one price, which is the ask of `setter`."""
+
+    offered: dict[PeerId, wire.Offered]
+    price: Credits
+    setter: PeerId
 
 
 async def hire(
     ledger: LedgerClient, terms: Terms, budget: Budget, asks: Asks, dial: Dial, journal: Emitter
 ) -> Hired:
-    """Those of the job's leases, or the cheapest similar ones, leased now by one transaction."""
+    """Those of the job's leases, or the cheapest similar ones that sign, leased now by one transaction.
+
+    Raises PolicyError FF-MARK-001 where too few ask, RunError FF-APP-061 where nobody signs.
+    """
     leases = [lease for lease in await ledger.leases(terms.id) if lease.is_open]
-    network, is_new = terms.spec.network, not leases
-    counts = {Role.TRAIN: network.providers, Role.AUDIT: network.verifiers if terms.spec.is_audited else 0}
-    proposals: dict[PeerId, wire.Proposal] = {}
-    price, stake = Credits(0), Credits(terms.stake)
-    for role in [role for role in Role if is_new and counts[role]]:
-        request = market.Request(counts[role], budget.unit_price, budget.memory_bytes, stake=stake)
-        found = market.match(request, asks.of[role])
-        price = max(price, found.unit_price)
-        units = _units(terms, budget, role)
-        proposals |= {p: _proposal(ledger, terms, budget, role, found.unit_price, units) for p in found.peers}
-    for lease in leases:
-        proposals[lease.node] = _proposal(
-            ledger, terms, budget, lease.role, lease.unit_price, lease.units_max
-        )
-        price = Credits(lease.unit_price)
-    offered = await _propose_all(dial, proposals, journal)
-    if not any(proposals[p].role is Role.TRAIN for p in offered):
-        raise RunError("FF-APP-061", "no provider took the job", hint="look at the asks")
-    if is_new:
-        await ledger.submit(JobSchedule(terms.id, tuple(offered[p].offer for p in sorted(offered))))
-    by = {role: sorted(p for p in offered if proposals[p].role is role) for role in Role}
-    keys = {p: o.lease_key for p, o in offered.items()}
-    hired = Hired(by[Role.TRAIN], by[Role.AUDIT], keys, {p: o.attestation for p, o in offered.items()})
+    bargain = Bargain(ledger.chain, terms, budget, dial, journal)
+    taken = await (bargain.renew(leases) if leases else _lease(ledger, bargain, asks))
+    train, audit = (taken.get(role) for role in (Role.TRAIN, Role.AUDIT))
+    if train is None or not train.offered:
+        raise _nobody()
+    offered = train.offered | (audit.offered if audit else {})
+    hired = Hired(
+        sorted(train.offered),
+        sorted(audit.offered if audit else ()),
+        {peer: said.lease_key for peer, said in offered.items()},
+        {peer: said.attestation for peer, said in offered.items()},
+    )
     count = len(asks.of[Role.TRAIN])
-    journal.emit(Matched(peers=tuple(p.hex() for p in hired.members), offers=count, unit_price=price))
+    journal.emit(Matched(peers=tuple(p.hex() for p in hired.members), offers=count, unit_price=train.price))
     return hired
 
 
-def _units(terms: Terms, budget: Budget, role: Role) -> int:
-    return terms.spec.rounds * terms.spec.round_tokens if role is Role.TRAIN else budget.audit_units
-
-
-def _proposal(
-    ledger: LedgerClient, terms: Terms, budget: Budget, role: Role, price: int, units: int
-) -> wire.Proposal:
-    money = (price, terms.stake, units, budget.deadline)
-    return wire.Proposal(ledger.chain, terms, budget.dataset_bytes, *money, role)
-
-
-async def again(ledger: LedgerClient, terms: Terms, budget: Budget, peer: PeerId, dial: Dial) -> wire.Offered:
-    """Proposes an open lease of the job to its node once more, after it died.
-
-    Raises NetworkError when it is not back yet, PolicyError FF-APP-091 when its lease is closed.
-    """
-    lease = next((x for x in await ledger.leases(terms.id) if x.node == peer and x.is_open), None)
-    if lease is None:
-        raise PolicyError("FF-APP-091", "the peer holds no open lease in this job")
-    proposal = _proposal(ledger, terms, budget, lease.role, lease.unit_price, lease.units_max)
-    return await _propose(dial, peer, proposal)
-
-
-async def _propose_all(
-    dial: Dial, proposals: dict[PeerId, wire.Proposal], journal: Emitter
-) -> dict[PeerId, wire.Offered]:
-    replies = await asyncio.gather(
-        *(_propose(dial, p, proposal) for p, proposal in proposals.items()), return_exceptions=True
-    )
-    offered: dict[PeerId, wire.Offered] = {}
-    for peer, reply in zip(proposals, replies, strict=True):
-        if isinstance(reply, wire.Offered):
-            offered[peer] = reply
-        elif isinstance(reply, FarflungError):
-            journal.emit(Left(peer=peer.hex(), reason=f"{reply.code} {reply.message}"))
+async def _lease(ledger: LedgerClient, bargain: Bargain, asks: Asks) -> dict[Role, Taken]:
+    """Has offers signed and leased; who changed what it asks before the block of the leases is left out."""
+    known = {role: list(asks.of[role]) for role in Role if bargain.counts[role]}
+    for role, listings in known.items():
+        market.match(bargain.request(role), listings)
+    for left in reversed(range(SCHEDULES)):
+        taken = {role: await bargain.take(role, listings) for role, listings in known.items()}
+        try:
+            if not taken[Role.TRAIN].offered:
+                raise _nobody()
+            await ledger.submit(_schedule(bargain.terms.id, taken))
+        except RunError:
+            still = _unchanged(known, await ledger.nodes(), bargain.terms.stake)
+            if not left or still == known:
+                await bargain.dismiss(())
+                raise
+            known = still
         else:
-            raise RunError("FF-APP-062", "a provider's answer is no offer", cause=str(reply)[:200])
-    return offered
+            await bargain.dismiss([peer for crew in taken.values() for peer in crew.offered])
+            break
+    return taken
 
 
-async def _propose(dial: Dial, peer: PeerId, proposal: wire.Proposal) -> wire.Offered:
-    connection = await dial(peer)
-    data = await connection.call(wire.PROPOSE, encode(proposal))
-    offered = decode(data, wire.Offered, limits.CONTROL_BYTES)
-    signed, job = offered.offer, proposal.terms.id
-    money = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
-    asked = Offer(proposal.chain, job, peer, *money, proposal.role, signed.offer.attests)
-    if signed.offer != asked or not is_signed(peer, signed.signature, NS_OFFER, encode(asked)):
-        # one bad offer would make the ledger refuse them all
-        raise VerificationError("FF-APP-063", "a provider signed another offer than the one proposed")
-    if not is_lease_key_signed(peer, offered.signature, job, offered.lease_key):
-        raise VerificationError("FF-APP-063", "a lease key is not signed by its node")
-    if not is_of_lease(offered.attestation, proposal.chain, job, peer, asked.attests):
-        raise VerificationError("FF-APP-370", "a provider attests something else than its offer names")
-    check_image(proposal.terms, lambda: offered.attestation.image)
-    return offered
+def _nobody() -> RunError:
+    return RunError("FF-APP-061", "no provider took the job", hint="look at the asks")
 
 
-def replay_plan(
-    archive: Archive, records: Sequence[Record], start: int, end: int
-) -> tuple[wire.PastRound, ...]:
-    """The closed rounds `start` .. `end - 1` as a joining peer replays them."""
-    accepted = accepted_by_round(records)
-    return tuple(
-        wire.PastRound(round, tuple(archive.share(c) for c in accepted[round])) for round in range(start, end)
-    )
+def _schedule(job: Hash, taken: dict[Role, Taken]) -> JobSchedule:
+    offered = {peer: said for crew in taken.values() for peer, said in crew.offered.items()}
+    clearings = tuple(Clearing(role, crew.setter) for role, crew in sorted(taken.items()) if crew.offered)
+    return JobSchedule(job, tuple(offered[peer].offer for peer in sorted(offered)), clearings)
 
 
-class Starter:
-    """Brings leased nodes to where the job stands."""
+def _unchanged(known: dict[Role, list[Ask]], rows: Iterable[NodeRow], stake: int) -> dict[Role, list[Ask]]:
+    """The asks that stand in the rows as they were read, with stake enough."""
+    now = {row.node: row for row in rows}
+    return {
+        role: [
+            ask
+            for ask in listings
+            if (row := now.get(ask.peer)) and (row.unit_price, row.free >= stake) == (ask.unit_price, True)
+        ]
+        for role, listings in known.items()
+    }
 
-    def __init__(
-        self,
-        terms: Terms,
-        seats: Sequence[PeerId],
-        dial: Dial,
-        journal: Emitter,
-        job_key: bytes,
-        passes: Passes = lambda: (),
-    ) -> None:
-        """`seats` fixes each peer's index in the job; `passes`: what each node shows at relays."""
-        self._terms, self.seats, self._dial, self._journal = terms, seats, dial, journal
-        self._job_key, self._passes = job_key, passes
-        self.members: tuple[wire.Address, ...] = ()  # who may fetch and leave objects
-        self.everybody: tuple[wire.Address, ...] = ()  # those that are out included: verifiers may need them
-        self.verifiers: tuple[PeerId, ...] = ()
-        self.lease_keys: dict[PeerId, bytes] = {}  # what secrets of each member's lease are wrapped for
-        self.attested: dict[
-            PeerId, Hash
-        ] = {}  # hash of what each node says it runs, as it last offered itself
 
-    async def member(
-        self,
-        peer: PeerId,
-        lease_key: bytes,
-        supplies: Supplies,
-        replay: tuple[wire.PastRound, ...],
-        root: Hash,
-    ) -> None:
-        """Brings a provider to the public state under `root`. Raises VerificationError FF-APP-064."""
-        began = asyncio.get_running_loop().time()
-        seat = self.seats.index(peer)
-        started = await self._start(peer, seat, lease_key, self.members, supplies, replay)
-        if started.root != root or started.round != supplies.snapshot_round + len(replay):
-            raise VerificationError("FF-APP-064", "a provider holds another public state than the log")
-        self.lease_keys[peer] = lease_key
-        self._warn(started.warning)
-        seconds = asyncio.get_running_loop().time() - began
-        told = Joined(peer=peer.hex(), round=started.round, replayed=started.replayed, seconds=seconds)
-        self._journal.emit(told)
+class Bargain:
+    """Proposes the leases of one job, and remembers who signed what."""
 
-    async def verifier(self, peer: PeerId, lease_key: bytes, supplies: Supplies) -> None:
-        """Brings data to a verifier; public states come with the audits."""
-        await self._start(peer, 0, lease_key, self.everybody, supplies, ())
+    def __init__(self, chain: Hash, terms: Terms, budget: Budget, dial: Dial, journal: Emitter) -> None:
+        self._chain, self.terms, self._budget, self._dial, self._journal = chain, terms, budget, dial, journal
+        self._signed: dict[PeerId, wire.Offered] = {}
+        network = terms.spec.network
+        self.counts = {
+            Role.TRAIN: network.providers,
+            Role.AUDIT: network.verifiers if terms.spec.is_audited else 0,
+        }
 
-    async def _start(
-        self,
-        peer: PeerId,
-        seat: int,
-        lease_key: bytes,
-        members: tuple[wire.Address, ...],
-        supplies: Supplies,
-        replay: tuple[wire.PastRound, ...],
-    ) -> wire.Started:
-        job = self._terms.id
-        request = wire.Start(
-            job,
-            wrap(lease_key, job, self._job_key),
-            seat,
-            members,
-            self.verifiers,
-            supplies.dataset,
-            supplies.module,
-            supplies.graph,
-            supplies.snapshot,
-            supplies.snapshot_round,
-            replay,
+    def request(self, role: Role) -> market.Request:
+        """What the market is asked for."""
+        members, budget, stake = self.counts[role], self._budget, Credits(self.terms.stake)
+        return market.Request(self.terms.id, members, budget.unit_price, budget.memory_bytes, stake=stake)
+
+    async def take(self, role: Role, listings: Sequence[Ask]) -> Taken:
+        """Offers of the cheapest similar nodes that sign, at the price that the rest of the asks sets.
+
+        Fewer than are asked for where no more sign; none: nobody did.
+        """
+        left = list(listings)
+        found = _fewer(self.request(role), left)
+        taken = Taken({}, Credits(0), self.terms.requester)
+        for _ in range(PROPOSALS):
+            if found is None:
+                break
+            await self._agree(role, found)
+            offered = {peer: self._signed[peer] for peer in found.peers if peer in self._signed}
+            taken = Taken(offered, found.unit_price, found.setter)
+            if len(offered) == len(found.peers):
+                break
+            left = [ask for ask in left if ask.peer not in found.peers or ask.peer in offered]
+            found = _fewer(self.request(role), left)
+        return taken
+
+    async def _agree(self, role: Role, found: market.Match) -> None:
+        """Asks those that were found, and have not signed at this price."""
+        price, units = found.unit_price, self._units(role)
+        asked = {
+            peer: self._proposal(role, price, units)
+            for peer in found.peers
+            if peer not in self._signed or self._signed[peer].offer.offer.unit_price != price
+        }
+        for peer in asked:
+            self._signed.pop(peer, None)
+        self._signed |= await self._propose_all(asked)
+
+    async def renew(self, leases: Sequence[LeaseRow]) -> dict[Role, Taken]:
+        """The nodes of open leases, at what these say."""
+        asked = {x.node: self._proposal(x.role, x.unit_price, x.units_max) for x in leases}
+        offered = await self._propose_all(asked)
+        taken = {}
+        for role in Role:
+            mine = {p: said for p, said in offered.items() if asked[p].role is role}
+            price = next((x.unit_price for x in leases if x.role is role), 0)
+            taken[role] = Taken(mine, Credits(price), self.terms.requester)
+        return taken
+
+    async def again(self, lease: LeaseRow) -> wire.Offered:
+        """One node of an open lease."""
+        asked = self._proposal(lease.role, lease.unit_price, lease.units_max)
+        return await self._propose(lease.node, asked)
+
+    async def dismiss(self, kept: Iterable[PeerId]) -> None:
+        """Tells those who signed and are not among `kept` that their slots are free."""
+        await dismiss(self._dial, self.terms.id, self._signed.keys() - set(kept))
+
+    def _units(self, role: Role) -> int:
+        spec = self.terms.spec
+        return spec.rounds * spec.round_tokens if role is Role.TRAIN else self._budget.audit_units
+
+    def _proposal(self, role: Role, price: int, units: int) -> wire.Proposal:
+        money = (price, self.terms.stake, units, self._budget.deadline)
+        return wire.Proposal(self._chain, self.terms, self._budget.dataset_bytes, *money, role)
+
+    async def _propose_all(self, proposals: dict[PeerId, wire.Proposal]) -> dict[PeerId, wire.Offered]:
+        replies = await asyncio.gather(
+            *(self._propose(p, proposal) for p, proposal in proposals.items()), return_exceptions=True
         )
+        offered: dict[PeerId, wire.Offered] = {}
+        for peer, reply in zip(proposals, replies, strict=True):
+            if isinstance(reply, wire.Offered):
+                offered[peer] = reply
+            elif isinstance(reply, FarflungError):
+                self._journal.emit(Left(peer=peer.hex(), reason=f"{reply.code} {reply.message}"))
+            else:
+                raise RunError("FF-APP-062", "a provider's answer is no offer", cause=str(reply)[:200])
+        return offered
+
+    async def _propose(self, peer: PeerId, proposal: wire.Proposal) -> wire.Offered:
         connection = await self._dial(peer)
-        if passes := self._passes():
-            await connection.call(wire.PASSES, encode(wire.Passes(job, passes)))
-        data = await connection.call(wire.START, encode(request), timeout=None)
-        return decode(data, wire.Started, limits.CONTROL_BYTES)
+        data = await connection.call(wire.PROPOSE, encode(proposal))
+        offered = decode(data, wire.Offered, limits.CONTROL_BYTES)
+        signed, job = offered.offer, proposal.terms.id
+        money = (proposal.unit_price, proposal.stake, proposal.units_max, proposal.expires)
+        asked = Offer(proposal.chain, job, peer, *money, proposal.role, signed.offer.attests)
+        if signed.offer != asked or not is_signed(peer, signed.signature, NS_OFFER, encode(asked)):
+            # one bad offer would make the ledger refuse them all
+            raise VerificationError("FF-APP-063", "a provider signed another offer than the one proposed")
+        if not is_lease_key_signed(peer, offered.signature, job, offered.lease_key):
+            raise VerificationError("FF-APP-063", "a lease key is not signed by its node")
+        if not is_of_lease(offered.attestation, proposal.chain, job, peer, asked.attests):
+            raise VerificationError("FF-APP-370", "a provider attests something else than its offer names")
+        check_image(proposal.terms, lambda: offered.attestation.image)
+        return offered
 
-    def _warn(self, warning: str) -> None:
-        if warning:
-            code, _, message = warning.partition(": ")
-            has_code = code.startswith("FF-") and bool(message)
-            told = (message if has_code else warning)[:WARNING_CHARACTERS]
-            self._journal.emit(Warned(code=code[:16] if has_code else "FF-APP-065", message=told))
+
+def _fewer(request: market.Request, listings: Sequence[Ask]) -> market.Match | None:
+    """As many as are asked for, or as there are; None: nobody."""
+    for members in range(min(request.members, len(listings)), 0, -1):
+        with contextlib.suppress(PolicyError):
+            return market.match(msgspec.structs.replace(request, members=members), listings)
+    return None
 
 
-async def all_ready(
-    work: dict[PeerId, Coroutine[Any, Any, None]], journal: Emitter
-) -> tuple[list[PeerId], FarflungError | None]:
-    """Waits for all; those that are ready, in order, and what one of the others failed with."""
-    replies = await asyncio.gather(*work.values(), return_exceptions=True)
-    ready: list[PeerId] = []
-    error: FarflungError | None = None
-    for peer, reply in zip(work, replies, strict=True):
-        if isinstance(reply, FarflungError):
-            journal.emit(Left(peer=peer.hex(), reason=f"{reply.code} {reply.message}"))
-            error = error or reply
-        elif isinstance(reply, BaseException):
-            raise reply
-        else:
-            ready.append(peer)
-    return ready, error
+async def dismiss(dial: Dial, job: Hash, peers: Iterable[PeerId]) -> None:
+    """Tells nodes that the lease is over; one that is gone needs no telling."""
+    for peer in sorted(peers):
+        with contextlib.suppress(FarflungError):
+            connection = await dial(peer)
+            await connection.call(wire.END, encode(wire.End(job)))

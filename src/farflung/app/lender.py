@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from farflung.app import thrift, wire
 from farflung.app.auditing import AuditTenancy
 from farflung.app.briefs import Case
@@ -48,7 +46,7 @@ from farflung.host.limits import cpu_bound, limits_for
 from farflung.job.cheats import HONEST
 from farflung.ledger.block import Genesis
 from farflung.ledger.tx import Offer, Role, sign_offer
-from farflung.market.offer import caps_hash
+from farflung.market.offer import caps_hash, lasting
 from farflung.net.counters import Counter
 from farflung.net.endpoints import Place
 from farflung.net.io.connection import Connection
@@ -345,8 +343,7 @@ class Lender:
 
     async def register(self, client: LedgerClient, expires: int) -> None:
         """Registers the node and bonds its stake, unless that is done. What was measured enters no root."""
-        stated = msgspec.structs.replace(self._facts, flops=0, disk_bytes=0, memory_bytes=0)
-        terms = (caps_hash(stated), self._unit_price, self._stake, expires)
+        terms = (caps_hash(lasting(self._facts)), self._unit_price, self._stake, expires)
         await client.register(*terms, *first_key(self._credential))
 
 

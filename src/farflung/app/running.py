@@ -17,10 +17,11 @@ from typing import Any
 
 import msgspec
 
-from farflung.app import asking, beside, closing, fares, gauging, history, preparation, thrift
+from farflung.app import asking, beside, closing, gauging, history, preparation, thrift
 from farflung.app import folder as folders
 from farflung.app.closing import Ending, Outcome
 from farflung.app.folder import Identity, RunFolder
+from farflung.app.foreseen import Foreseen
 from farflung.app.housing import housed, housing_of
 from farflung.app.journal import Journal, Watcher
 from farflung.app.leash import by_name, report_usage
@@ -40,13 +41,11 @@ from farflung.host.io.probe import machine
 from farflung.job.load import Resolved
 from farflung.net.counters import Counter
 from farflung.net.io.endpoint import Endpoint
-from farflung.plan.advise import Plan, advise
-from farflung.plan.compare import compare
+from farflung.plan.advise import Plan
 from farflung.plan.memory import Step
 from farflung.plan.time import ALONE_THREADS
-from farflung.plan.traffic import Traffic, all_relayed, ring_bytes
+from farflung.plan.traffic import ring_bytes
 from farflung.train.rounds import REASON_STOPPED
-from farflung.watch import sightings
 
 
 class RunStoppedError(FarflungError):
@@ -87,6 +86,7 @@ class Run:
         self._alone: asyncio.Future[float] | None = None  # one machine on the same tokens
         self._is_alone_left_out = False
         self._began = time.monotonic()
+        self._foreseen: Foreseen | None = None
         self._plan: Plan | None = None
 
     def _note_session(self) -> None:
@@ -191,25 +191,11 @@ class Run:
 
     def _show_plan(self, layout: Layout, step: Step | None = None) -> None:
         size = self._folder.dataset_file.stat().st_size
-        self._plan = advise(
-            self._network.reached,
-            layout,
-            size,
-            machine(),
-            self._housing.network,
-            self._identity.validators,
-            step,
-        )
-        if self._housing.homes:  # nobody reaches into a home, a verifier's either
-            self._plan = msgspec.structs.replace(self._plan, traffic=all_relayed(self._plan.traffic))
+        known = (self._network, self._housing, self._identity, layout, size)
+        self._foreseen = Foreseen(*known, machine(), step)
+        self._plan = self._foreseen.plan()
         if self._journal.timeline.plan is None:
-            event = self._plan.event(self._folder.name, baseline=self._identity.baseline)
-            self._journal.emit(fares.planned(event, *self._fare(self._plan)))
-
-    def _fare(self, plan: Plan) -> tuple[Traffic, int, int, int]:
-        """What is sent, what relays are paid for it (micro-credits a GiB), how many there are, what all may cost."""
-        network = self._network
-        return plan.traffic, network.relay_price, len(network.relays), self._identity.relay_most
+            self._journal.emit(self._foreseen.event(self._plan, self._folder.name))
 
     async def _with_network(self, layout: Layout | None) -> events.Result:
         worker = self._processes.start_own_worker()
@@ -233,7 +219,9 @@ class Run:
         await self._processes.stop()  # so that the last bytes are counted
         self._journal.emit(self._processes.ways.event())
         self._journal.emit(report_usage("supervisor"))
-        self._compare_with_plan(outcome, took)
+        assert self._foreseen is not None
+        for row in self._foreseen.compared(self._journal.timeline, outcome, took):
+            self._journal.emit(row)
         losses = Losses(loss, loss_start, prepared.ready.loss_unigram, baseline)
         result = self._result(outcome, prepared.terms.layout, losses, ending)
         repeated = history.repeated(self._folder, self._journal.timeline, result)
@@ -247,7 +235,8 @@ class Run:
     def _allowed(self) -> dict[str, Any]:
         """What the plan says that the requester may spend, and what it may ask of providers and verifiers."""
         assert self._plan is not None
-        plan, reserve = self._plan, fares.reserve_of(*self._fare(self._plan))
+        assert self._foreseen is not None
+        plan, reserve = self._plan, self._foreseen.reserve(self._plan)
         return {
             "escrow": plan.price.escrow,
             "memory_bytes": plan.memory.worker,
@@ -351,14 +340,6 @@ class Run:
         said = "the one machine to compare with is left out, as was asked"
         self._journal.emit(events.Warned(code="FF-APP-133", message=said))
         return None
-
-    def _compare_with_plan(self, outcome: Outcome, took: float) -> None:
-        timeline = self._journal.timeline
-        if self._plan is None or timeline.sessions > 1 or outcome.rounds < self._spec.rounds:
-            return
-        measured = sightings.measured(timeline, took, outcome.paid)
-        for row in compare(self._plan, measured, sightings.seen(timeline, took)):
-            self._journal.emit(row)
 
 
 def start(root: Path, resolved: Resolved, identity: Identity, watchers: Sequence[Watcher]) -> events.Result:

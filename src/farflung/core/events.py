@@ -120,6 +120,7 @@ class RoundClosed(Event, frozen=True, tag="round"):
     way: str = ""  # how payloads came to everybody; empty: not told
     way_predicted: float = 0.0  # seconds of that, from what is known of the lines
     way_taken: float = 0.0
+    payload_bytes: int = 0  # of one contribution, on the average; 0: not told
 
 
 class Evaluated(Event, frozen=True, tag="evaluated"):

@@ -60,6 +60,7 @@ ABOUT: Final[Mapping[str, str]] = {
     "network.hidden": "how many of the providers listen nowhere and are reached through a relay",
     "network.port": "of the requester; 0 for any free one",
     "network.image": "mine: only nodes that attest the requester's farflung, their word and no proof of work; any",
+    "network.machines": "A, B or C: the least class that plans and quotes over offers take of a machine; any",
     "evaluate.every": "rounds between two measurements of the held-out loss",
     "evaluate.tokens": "held-out tokens of each measurement",
     "evaluate.final_tokens": "held-out tokens of the last one",

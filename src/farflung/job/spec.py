@@ -114,6 +114,8 @@ class NetworkSpec(Wire, frozen=True):
 
     The first `hidden` providers listen nowhere, as behind a home's router: they are reached through a relay. `image`:
     `mine` hires only nodes that say that they run the requester's own farflung: their word, not a proof of work.
+    `machines`: the class that a plan over offers and a quote ask of a machine (plan.cards.admission): C refuses one
+    that misses a rule, `any` warns.
     """
 
     providers: int = 5
@@ -121,6 +123,7 @@ class NetworkSpec(Wire, frozen=True):
     hidden: int = 2
     port: int = 0
     image: Literal["any", "mine"] = "any"
+    machines: Literal["any", "A", "B", "C"] = "any"
 
 
 class AuditSpec(Wire, frozen=True):

@@ -87,11 +87,22 @@ class SignedOffer(Wire, frozen=True):
     signature: Signature
 
 
+class Clearing(Wire, frozen=True):
+    """Whose standing ask sets the price of all offers of one role in a schedule (rules.clearing)."""
+
+    role: Role
+    setter: PeerId
+
+
 class JobSchedule(Wire, frozen=True, tag="job_schedule"):
-    """The requester takes offers: one lease each, the node's stake locked. Again: adds replacements."""
+    """The requester takes offers: one lease each, the node's stake locked. Again: adds replacements.
+
+    `clearings`: one for each role among the offers, in the order of roles.
+    """
 
     job: Hash
     offers: tuple[SignedOffer, ...]
+    clearings: tuple[Clearing, ...]
 
 
 class Progress(Wire, frozen=True, tag="progress"):

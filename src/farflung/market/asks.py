@@ -131,7 +131,7 @@ def _row(one: Standing, card: int) -> Row:
         host.down, host.reliability, host.stake, most.steps, most.flop, most.up_bytes, most.down_bytes,
         most.memory_bytes, most.seconds,
     )  # fmt: skip
-    return Row(ask.peer, ask.price, host.speed, ask.owner, card, facts)
+    return Row(ask.peer, ask.price, host.speed, ask.owner, card, facts, ask.peer)
 
 
 def seal(ask: Ask, nonce: bytes) -> Hash:

@@ -1,6 +1,7 @@
 """The standing asks as columns in one order, so that constraints and prices are looked at for all of them at once.
 
-The order is (ask, peer id). Who is named twice counts once, at its lowest ask. One owner has one price for one class of
+The order is (ask, turn): `turn` says who comes first of those that ask the same. Who is named twice counts once, at its
+lowest ask. One owner has one price for one class of
 cards: where its asks differ, each counts at the highest, since nobody is ever paid less than he asks.
 """
 
@@ -22,7 +23,10 @@ LARGEST: Final = (1 << 63) - 1
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One offer: micro-credits asked, FLOP/s, whose it is, its class of cards, and `facts` in a fixed order."""
+    """One offer: micro-credits asked, FLOP/s, whose it is, its class of cards, and `facts` in a fixed order.
+
+    `turn`: 32 bytes, the least of those that ask the same comes first.
+    """
 
     peer: PeerId
     price: int
@@ -30,6 +34,7 @@ class Row(msgspec.Struct, frozen=True):
     owner: bytes
     card: Hashable
     facts: tuple[int, ...]
+    turn: bytes
 
 
 class Book(msgspec.Struct, frozen=True):
@@ -90,7 +95,8 @@ def book(rows: Sequence[Row], names: Sequence[str]) -> Book:
     is_first[1:] = named[1:] != named[:-1]
     once = by_peer[is_first]
     prices = _of_owner(prices[once], [rows[i] for i in once])
-    order = once[np.argsort(prices, kind="stable")]  # they stand by peer id: equal prices stay so
+    turns = np.array([row.turn for row in rows], dtype="S32")[once]
+    order = once[np.lexsort((turns, prices))]
     facts = _column([row.facts for row in rows]).reshape(len(rows), len(names))[order]
     owners = _numbered([rows[i].owner for i in order])
     speeds = np.minimum(_column([row.speed for row in rows]), FASTEST)[order]

@@ -6,9 +6,10 @@ change that price, and a bid above it cannot win another window, so a provider w
 costs (Vickrey 1961; tests/market tries it by brute force). The window with the least such price wins.
 Where no window has a spare ask, a window of exactly n is taken and all are paid the highest of its n asks:
 whoever asks most sets the price, which is not truthful, but a small market trades, and below the requester's
-ceiling. Each peer is an owner of its own, as each account is on the ledger. Asks are ordered by
-(ask, peer id), within a window and between the asks that set the windows' prices: with any other tie-break between
-windows a winner could raise its own price. Everything is a whole number.
+ceiling. Each peer is an owner of its own, as each account is on the ledger. Asks are ordered by (ask, turn in this
+job), within a window and between the asks that set the windows' prices: with any other tie-break between windows a
+winner could raise its own price. The law holds the price against the asks in its rows, in the same order
+(ledger.rules.clearing). Everything is a whole number.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Final
 import msgspec
 
 from farflung.core.errors import PolicyError
-from farflung.core.ids import PeerId
+from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits, format_credits
+from farflung.core.turns import turn
 from farflung.core.units import format_bytes, format_count
 from farflung.market.book import Book, Row, book
 from farflung.market.clearing import Similar, Window
@@ -34,6 +36,7 @@ FACTS: Final = ("cores", "memory", "disk", "stake")
 class Request(msgspec.Struct, frozen=True):
     """What a job asks of each member; `unit_price` is the most it pays for one accepted token."""
 
+    job: Hash
     members: int
     unit_price: Credits
     memory_bytes: int = 0
@@ -50,47 +53,49 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """Chosen peers, sorted by id, each paid `unit_price`; spares of the same window, cheapest first."""
+    """Chosen peers, sorted by id, each paid `unit_price`, which is the ask of `setter`."""
 
     peers: tuple[PeerId, ...]
     unit_price: Credits
-    spares: tuple[PeerId, ...]
+    setter: PeerId
     funnel: Funnel
-    is_uniform: bool  # paid the (n+1)-th ask; False: the highest of exactly n
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether the price is the (n+1)-th ask; else the highest of exactly n."""
+        return self.setter not in self.peers
 
 
 def match(request: Request, listings: Sequence[Listing]) -> Match:
     """Chooses `request.members` providers; raises PolicyError FF-MARK-001 naming what to relax."""
-    asks = book([_row(listing) for listing in listings], FACTS)
+    asks = book([_row(listing, request.job) for listing in listings], FACTS)
     rules = _rules(request, asks)
     left, steps = pour(asks.size, rules)
     similar = asks.widest(left, request.similar)
     funnel = Funnel((*steps, ("similar", similar)))
     if request.members < 1 or similar < request.members:
         raise _too_few(request, asks, rules, funnel)
-    window, setter = _chosen(request, asks, left)
-    beside = asks.within(left, window.slowest, request.similar)
+    places = _window(request, asks, left).places
     return Match(
-        peers=tuple(sorted(asks.peers[i] for i in window.places[: request.members])),
-        unit_price=Credits(int(asks.prices[setter])),
-        spares=tuple(asks.peers[i] for i in beside[request.members :]),
+        peers=tuple(sorted(asks.peers[i] for i in places[: request.members])),
+        unit_price=Credits(int(asks.prices[places[-1]])),
+        setter=asks.peers[places[-1]],
         funnel=funnel,
-        is_uniform=len(window.places) > request.members,
     )
 
 
-def _chosen(request: Request, asks: Book, left: Mask) -> tuple[Window, int]:
-    """The window, and the place of the ask that sets the price; some window holds n."""
+def _window(request: Request, asks: Book, left: Mask) -> Window:
+    """The window, whose last ask sets the price; some window holds n."""
     window = asks.best(left, request.members + 1, request.similar)
     window = window or asks.best(left, request.members, request.similar)
     assert window is not None
-    return window, window.places[-1]
+    return window
 
 
-def _row(listing: Listing) -> Row:
-    can = listing.capabilities
+def _row(listing: Listing, job: Hash) -> Row:
+    can, peer = listing.capabilities, listing.peer
     facts = (can.cores, can.memory_bytes, can.disk_bytes, listing.stake_free)
-    return Row(listing.peer, listing.unit_price, can.flops, listing.peer, "", facts)
+    return Row(peer, listing.unit_price, can.flops, peer, "", facts, turn(job, peer))
 
 
 def _rules(request: Request, asks: Book) -> tuple[Rule, ...]:

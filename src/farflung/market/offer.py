@@ -1,6 +1,7 @@
 """What a provider offers: its capabilities, hashed into its node's row on the ledger, and its ask.
 
-Capabilities are declared, and re-measured by whoever hires (`host.io.probe`): a false one loses the lease.
+Capabilities are a node's own word. What stands in its row is a hash of those that no run changes (system, cores,
+version of torch): measured ones enter no root. Hiring leaves out who advertises others than its row names.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from farflung.core.ids import Hash, PeerId
 from farflung.core.money import Credits
 from farflung.plan.machine import Capabilities
 
-__all__ = ["Capabilities", "Listing", "caps_hash"]
+__all__ = ["Capabilities", "Listing", "caps_hash", "lasting"]
 
 
 def caps_hash(capabilities: Capabilities) -> Hash:
     """What the ledger keeps of capabilities."""
     return digest(NS_CAPABILITIES, encode(capabilities))
+
+
+def lasting(capabilities: Capabilities) -> Capabilities:
+    """What no measurement changes: what a node's row holds the hash of."""
+    return msgspec.structs.replace(capabilities, flops=0, disk_bytes=0, memory_bytes=0)
 
 
 class Listing(msgspec.Struct, frozen=True):

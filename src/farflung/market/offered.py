@@ -21,8 +21,9 @@ import msgspec
 import numpy as np
 
 from farflung.core import limits
+from farflung.core.errors import UsageError
 from farflung.core.ids import ID_BYTES, Hash, PeerId
-from farflung.core.money import Credits, times
+from farflung.core.money import MAX_CREDITS, Credits, format_credits, times
 from farflung.core.units import Millis, Seconds, format_seconds
 from farflung.job.spec import JobSpec
 from farflung.market import units
@@ -34,6 +35,7 @@ from farflung.market.funnel import Mask, Rule
 from farflung.market.units import CALIBRATED, Bounds
 from farflung.plan.advice import machines, room, speed
 from farflung.plan.advice.offers import HOUR, Host
+from farflung.plan.advice.options import Share
 from farflung.plan.advice.work import Work
 from farflung.plan.cards.admission import Admission, Finding, Grade, State
 from farflung.plan.footprint.parts import Place
@@ -42,12 +44,23 @@ from farflung.plan.methods import Setting, estimate
 ANY: Final = Bounds(LARGE, limits.UNIT_FLOP, LARGE, LARGE, LARGE, LARGE)  # an offer bounds no unit
 UNNAMED: Final = Hash(bytes(ID_BYTES))  # a quote draws nobody, so its job needs no name
 # Rules of admission, as a funnel names them.
-RULES: Final = {"cores": "cores", "memory": "RAM", "lanes": "lanes", "up": "upload", "down": "download"}
-MEETS: Final = {Grade.A: "what it needs, and by thumb", Grade.B: "what the job needs"}
+RULES: Final = {
+    "software": "software",
+    "cores": "cores",
+    "memory": "RAM",
+    "lanes": "lanes",
+    "up": "upload",
+    "down": "download",
+}
+MEETS: Final = {
+    Grade.A: "what it needs, and by thumb",
+    Grade.B: "what the job needs",
+    Grade.C: "not known to lack what it needs",
+}
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What a requester asks for besides its job. No `deadline`: any time; no `cards`: any; class C: any machine."""
+    """What a requester asks for besides its job. No `deadline`: any time; no `cards`: any; no class: any machine."""
 
     members: int
     spares: int
@@ -56,7 +69,7 @@ class Order(msgspec.Struct, frozen=True):
     budget: Credits
     deadline: Millis | None = None
     cards: tuple[str, ...] = ()
-    grade: Grade = Grade.C
+    grade: Grade | None = None
     stake: Credits = Credits(0)
 
 
@@ -96,8 +109,21 @@ def peer(number: int) -> PeerId:
 
 
 def asked(host: Host) -> Credits:
-    """Micro-credits for a calibrated unit, up: nobody is paid less than he asks."""
-    return Credits(-(-host.price * CALIBRATED // round(HOUR * speed.rate(host))))
+    """Micro-credits for a calibrated unit, up: nobody is paid less than he asks.
+
+    Raises UsageError FF-MARK-014, with the host's name, where that is more than money can be.
+    """
+    done = max(1, round(HOUR * speed.rate(host)))
+    ask = -(-host.price * CALIBRATED // done)
+    if ask > MAX_CREDITS:
+        raise UsageError(
+            "FF-MARK-014",
+            f"host {host.name}: this is no ask",
+            cause=f"price is {format_credits(host.price)} credits an hour, in which it computes {done:.3g} FLOP:"
+            " no amount of credits for 10^15 FLOP",
+            hint=f"lower the price of {host.name}, or raise its utilisation",
+        )
+    return Credits(ask)
 
 
 def standing(found: Offered) -> tuple[Standing, ...]:
@@ -109,20 +135,22 @@ def standing(found: Offered) -> tuple[Standing, ...]:
     return tuple(
         Standing(
             Ask(each, owners[host.owner], asked(host), Millis(limits.NEVER), ANY),
-            _measured(found.work, host, alone),
+            _measured(found, host, alone),
         )
         for each, host in found.hosts.items()
     )
 
 
 def need_alone(found: Offered) -> int:
-    """Bytes of a card that holds a whole replica and gets no help from others or from RAM."""
+    """Bytes of a card with bfloat16 that holds a whole replica and gets no help from others or from RAM."""
     any_host = next(iter(found.hosts.values()))
-    return room.need(found.work, msgspec.structs.replace(any_host, cards=1, memory_bytes=None))
+    card = msgspec.structs.replace(any_host.card, has_bf16=True)
+    bare = msgspec.structs.replace(any_host, card=card, cards=1, memory_bytes=None)
+    return room.need(found.work, bare, found.spec.sync)
 
 
-def _measured(work: Work, host: Host, alone: int) -> Measured:
-    memory = host.card.memory[0] * alone // room.need(work, host)
+def _measured(found: Offered, host: Host, alone: int) -> Measured:
+    memory = host.card.memory[0] * alone // room.need(found.work, host, found.spec.sync)
     return Measured(
         card=host.card.name, speed=min(FASTEST, max(1, round(speed.rate(host)))), memory_bytes=min(LARGE, memory),
         disk_bytes=0, cores=host.cores or 0, up=min(limits.BIT_RATE, round(host.link.up)),
@@ -159,7 +187,7 @@ def also(found: Offered, offers: Market) -> tuple[Rule, ...]:
         span = (order.deadline - order.start) / 1000
         within = f"{rounds} rounds with their exchange in {format_seconds(span)}"
         asked_for.append(Rule("lines", within, _mask([rounds * pace.round <= span for pace in paces])))
-    if order.grade is not Grade.C:
+    if order.grade is not None:
         for rule, name in RULES.items():
             met = [_meets(pace.admission, rule, order.grade) for pace in paces]
             asked_for.append(Rule(f"{name} of class {order.grade}", MEETS[order.grade], _mask(met)))
@@ -177,16 +205,20 @@ def _meets(admission: Admission, rule: str, grade: Grade) -> bool:
 
 
 def _is_good(finding: Finding, grade: Grade) -> bool:
+    if grade is Grade.C:
+        return finding.state is not State.FAILED
     return finding.state is State.OK and not (grade is Grade.A and finding.is_below_thumb)
 
 
 def _pace(spec: JobSpec, work: Work, host: Host, members: int) -> Pace:
-    own = room.room(work, work.with_outer(), host, room.replica(host), work.batch)
+    own = room.room(work, work.with_outer(spec.sync), host, room.replica(host), work.batch)
     step = speed.computing(work, host, own, work.step_tokens, speed.UTILISATION)
     exchange, up, down = _exchanged(spec, work, host, members, step)
     steps = spec.sync.steps
-    ram = own.worst.footprint.at(Place.RAM)
-    found = machines.judged(work, host, ram, step + exchange / steps, up / steps, down / steps)
+    ram = own.worst.footprint.at(Place.RAM) + work.public(spec.sync) / host.cards
+    cores = machines.feeding(work, members, host.cards, down / steps, steps, step)
+    share = Share(ram, speed.crossing(work, host, own), up / steps, down / steps, cores)
+    found = machines.judged(host, share, step)
     return Pace(Seconds(step * steps), Seconds(exchange), found)
 
 

@@ -17,7 +17,8 @@ from farflung.core.money import Credits
 from farflung.core.units import Millis
 from farflung.market.asks import Market
 from farflung.market.auction import hint, winners
-from farflung.market.bids import Bid, rules
+from farflung.market.bids import Bid, cap_of, rules
+from farflung.market.clearing import Similar
 from farflung.market.funnel import Funnel, Mask, Rule, alone, pour
 from farflung.market.prices import Day, Tape, last_day
 from farflung.market.units import unit_price
@@ -73,6 +74,7 @@ def quote(offers: Market, bid: Bid, tape: Tape, now: Millis, also: Sequence[Rule
     funnel = Funnel((*steps, ("similar", offers.asks.widest(left, bid.similar))))
     others = alone(asked)
     found = winners(offers, bid, left)
+    beyond = ask_for(offers, bid, others[-1]) if found is None else None
     named = () if found is None else tuple(offers.asks.peers[place] for place in found.places)
     ask = None if found is None else Credits(int(offers.asks.prices[found.places[-1]]))
     return Quote(
@@ -81,12 +83,26 @@ def quote(offers: Market, bid: Bid, tape: Tape, now: Millis, also: Sequence[Rule
         total=None if ask is None else bid.total(ask),
         hired=named[:-1],
         setter=named[-1] if named else None,
-        beyond=ask_for(offers, bid, others[-1]) if ask is None else None,
+        beyond=beyond,
         curve=curve(offers, bid, others[-1]),
         funnel=funnel,
         losses=_losses(asked, others, dict(funnel.removed)),
         day=last_day(tape, bid.cards, now),
-        hint=hint(offers, bid, asked) if ask is None else "",
+        hint=_hint(offers, bid, left, asked, beyond) if ask is None else "",
+    )
+
+
+def _hint(offers: Market, bid: Bid, left: Mask, asked: Sequence[Rule], beyond: Credits | None) -> str:
+    """What to relax. Where money would not do it and those who meet all would be enough but for whose they are, no
+    constraint on hosts is named: it is the owner's share that stands in the way.
+    """
+    alike = offers.asks.widest(left, Similar(bid.similarity))
+    if beyond is not None or alike <= bid.seats:
+        return hint(offers, bid, asked)
+    share, counted = cap_of(bid.members), offers.asks.widest(left, bid.similar)
+    return (
+        f"{alike} hosts of similar speed meet all that is asked, and of one owner {share} may be among"
+        f" {bid.members} members: {counted} of {bid.seats + 1} that are needed. Hosts of other owners would do it"
     )
 
 

@@ -5,6 +5,7 @@ costs no more than it was bounded to.
 
     calibrated units = ceil(units x FLOP of one / 10^15)      what asks are priced in, so that unequal cards compare
     price of a unit  = ceil(ask x FLOP of one / 10^15)        whole micro-credits, rounded once, and up
+    price of a token = ceil(price of a unit / its tokens)     what a lease of the ledger can hold: whole, and up
 
 (research: orchestrate, section 4, metering.)
 """
@@ -86,6 +87,11 @@ class Work(msgspec.Struct, frozen=True):
 def unit_price(ask: int, each: Bounds) -> Credits:
     """Micro-credits for one of the job's units, at `ask` micro-credits for a calibrated one."""
     return checked(-(-ask * each.flop // CALIBRATED))
+
+
+def token_price(price: Credits, tokens: int) -> Credits:
+    """Micro-credits for one token of a unit of `tokens` that costs `price`, as a lease of the ledger holds it."""
+    return Credits(-(-price // tokens))
 
 
 def ask_within(price: int, each: Bounds) -> int:

@@ -24,6 +24,16 @@ from farflung.plan.traffic import Traffic, lasting, traffic
 HEADROOM: Final = 0.95  # share of the machine's usable memory that a plan may fill
 
 
+class Fees(msgspec.Struct, frozen=True):
+    """Micro-credits: `price` that relays are paid for a GiB, `planned` for what the plan sends through them, and the
+    `most` that is put aside for them.
+    """
+
+    price: int
+    planned: int
+    most: int
+
+
 class Plan(msgspec.Struct, frozen=True):
     """All that is foretold of a run. `event` is how screens and the event log see it."""
 
@@ -41,6 +51,7 @@ class Plan(msgspec.Struct, frozen=True):
     lines: str  # which lines this reckons with
     validators: int = 1  # of the ledger
     committee: Bytes = Bytes(0)  # of control: what is sent because there are several of them
+    fees: Fees | None = None  # None: relays carry for nothing, or there are none
 
     def event(self, run: str, at: float = 0.0, *, baseline: bool = False) -> Planned:
         """The plan of run folder `run` as an event; `memory_bytes` is one worker's peak.

@@ -5,8 +5,8 @@
     else, or where that does not fit  sparse_loco, as dense as what is left allows
     where that does not fit either    the same two a round late (sync.delay): hidden behind the next round's compute
 
-H is the smallest of methods.STEPS whose exchange takes at most methods.ENOUGH of a round. Where nothing fits the least
-bad is named, with what binds and what would help.
+H is the smallest of methods.STEPS that a round may have whose exchange takes at most methods.ENOUGH of a round. Where
+nothing fits the least bad is named, with what binds and what would help.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from farflung.core.units import format_bytes, format_multiple, format_rate, form
 from farflung.plan.links import LAN_RATE, LAN_TRIP
 from farflung.plan.methods import (
     ENOUGH,
-    STEPS,
     TOPKS,
     TRIPS,
     Estimate,
@@ -77,7 +76,7 @@ def _dense(setting: Setting, rows: dict[str, Estimate]) -> _Found | None:
     if setting.link.up < NARROW or not found.fits:
         return None
     why = f"{DENSE} loses least at its bytes, and fits where the upload is {format_rate(NARROW)} or more"
-    return found, (why, _steps(found))
+    return found, (why, _steps(setting, found))
 
 
 def _sparse(setting: Setting, rows: dict[str, Estimate]) -> _Found | None:
@@ -91,7 +90,7 @@ def _sparse(setting: Setting, rows: dict[str, Estimate]) -> _Found | None:
         spent = f"{_percent(dense.share)} of a round on exchange at H = {dense.sync.steps}"
         why = f"{SPARSE}: {DENSE} would spend {spent}"
     denser = _densest(setting, found)
-    return denser, (why, _steps(denser), _density(denser))
+    return denser, (why, _steps(setting, denser), _density(denser))
 
 
 def _late(setting: Setting) -> _Found | None:
@@ -103,7 +102,7 @@ def _late(setting: Setting) -> _Found | None:
             denser = _densest(setting, found) if name == SPARSE else found
             why = (
                 f"{name} a round late: neither {DENSE} nor {SPARSE} brings its exchange below {_percent(ENOUGH)} of a"
-                f" round with H up to {STEPS[-1]}, so what a round sends is applied after the next one"
+                f" round with H up to {setting.steps[-1]}, so what a round sends is applied after the next one"
             )
             hidden = (
                 f"H = {found.sync.steps} is the smallest at which the exchange hides behind compute:"
@@ -132,8 +131,8 @@ def _densest(setting: Setting, found: Estimate) -> Estimate:
     return found
 
 
-def _steps(found: Estimate) -> str:
-    tried = ", ".join(map(str, STEPS))
+def _steps(setting: Setting, found: Estimate) -> str:
+    tried = ", ".join(map(str, setting.steps))
     return (
         f"H = {found.sync.steps} is the smallest of {tried} whose exchange takes at most {_percent(ENOUGH)} of a round:"
         f" {format_seconds(found.exchange)} beside {format_seconds(found.compute)} of compute"

@@ -9,13 +9,20 @@ from msgspec.structs import replace
 
 from farflung.core.events import Compared
 from farflung.plan import causes
-from farflung.plan.advise import Plan
-from farflung.plan.causes import Seen
+from farflung.plan.advise import Fees, Plan
+from farflung.plan.signs import Seen
 
 LOW: Final = 0.8
 HIGH: Final = 1.25
 NOTHING: Final = Seen()
-OPTIONAL: Final = ("audit", "relay")  # what not every job has
+OPTIONAL: Final = ("audit", "relay", "relay fees")  # what not every job has
+NO_FEES: Final = Fees(0, 0, 0)
+# Why a plan has a bound beside its figure.
+WITHIN: Final = {
+    "sync": "as rounds may choose another way",
+    "relay": "as rounds may choose another way",
+    "relay fees": "as so much is put aside",
+}
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -29,15 +36,16 @@ class Measured(msgspec.Struct, frozen=True):
     memory_bytes: int | None = None  # peak resident memory of the largest worker
     seconds: float | None = None
     paid: int | None = None  # micro-credits
+    fees: int | None = None  # micro-credits that relays got
 
 
 def compare(plan: Plan, measured: Measured, seen: Seen = NOTHING, at: float = 0.0) -> tuple[Compared, ...]:
     """One event per measured quantity, in a fixed order; none for audits or a relay that are neither planned nor there.
-    What lies off the plan is told with its likeliest cause.
+    What lies off the plan is told with its likeliest cause, and whether it lies within what is planned at most.
 
-    Where rounds may choose another way than the plan foresees, the plan's word is what it says at most.
     The plan of audits is what the draw brings on the average: a single run may lie beside it by luck alone.
     """
+    fees = plan.fees or NO_FEES
     rows = (
         ("sync", "B", plan.traffic.sync, measured.sync_bytes),
         ("audit", "B", plan.traffic.audit, measured.audit_bytes),
@@ -47,9 +55,14 @@ def compare(plan: Plan, measured: Measured, seen: Seen = NOTHING, at: float = 0.
         ("worker memory", "B", plan.memory.worker, measured.memory_bytes),
         ("time", "s", plan.duration.total, measured.seconds),
         ("price", "micro-credits", plan.price.price, measured.paid),
+        ("relay fees", "micro-credits", fees.planned, measured.fees),
     )
     sent = plan.traffic
-    bounds = {"sync": (sent.sync, sent.sync_most), "relay": (sent.relay, sent.relay_most)}
+    bounds = {
+        "sync": (sent.sync, sent.sync_most),
+        "relay": (sent.relay, sent.relay_most),
+        "relay fees": (fees.planned, fees.most),
+    }
     most = {name: bound for name, (planned, bound) in bounds.items() if bound > planned}
     found = (
         Compared(
@@ -69,8 +82,9 @@ def compare(plan: Plan, measured: Measured, seen: Seen = NOTHING, at: float = 0.
 def _with_cause(row: Compared, plan: Plan, seen: Seen) -> Compared:
     if not is_off(row):
         return row
-    share = ratio(row)
-    return replace(row, cause=causes.likely(row.quantity, 2.0 if share is None else share, plan, seen))
+    cause = causes.likely(row.quantity, row.measured - row.planned, plan, seen)
+    within = f"within what is planned at most, {WITHIN[row.quantity]}" if is_within(row) else ""
+    return replace(row, cause="; ".join(part for part in (cause, within) if part))
 
 
 def ratio(row: Compared) -> float | None:
@@ -81,6 +95,11 @@ def ratio(row: Compared) -> float | None:
 
 
 def is_off(row: Compared) -> bool:
-    """Whether the measured value lies outside 0.8 to 1.25 of the plan; above, also beyond what is planned at most."""
+    """Whether the measured value lies outside 0.8 to 1.25 of the plan."""
     share = ratio(row)
-    return share is None or share < LOW or (share > HIGH and row.measured > row.most)
+    return share is None or not LOW <= share <= HIGH
+
+
+def is_within(row: Compared) -> bool:
+    """Whether it lies above the plan, and not above what is planned at most."""
+    return row.planned < row.measured <= row.most

@@ -14,6 +14,7 @@ from farflung.compress import kernels
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes
 from farflung.job.spec import JobSpec
+from farflung.plan.footprint.activations import LOGIT_COPIES
 from farflung.plan.states import FLOAT, carried_vectors, inner_vectors, outer_vectors
 
 # A worker without model and data: interpreter, NumPy and torch after its first backward pass (torch 2.13, CPU build,
@@ -32,7 +33,6 @@ RELAYS: Final = 2  # beside them, where somebody cannot be reached, unless the r
 DATA_COPIES: Final = 3  # the message, what is decoded from it, and what is kept
 # Values kept per token and channel of one GPT block (measured 16.97, fused attention).
 BLOCK_VALUES: Final = 17
-LOGIT_COPIES: Final = 3  # logits, their log-softmax and their gradient
 # What the C heap keeps beyond what is in use, where nobody measured it: 1.1 to 1.8 in six models (docs/plan/memory).
 HEAP_SLACK: Final = 1.25
 

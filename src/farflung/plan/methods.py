@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import msgspec
 
+from farflung.core import limits
 from farflung.core.errors import SpecError
 from farflung.core.layout import Layout
 from farflung.core.units import Bytes, Seconds
@@ -37,13 +38,24 @@ TRIPS: Final = 6  # of messages in a round: order and promise, push (3), list of
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """Who agrees over what: `step` is the compute of one local step of one peer."""
+    """Who agrees over what: `step` is the compute of one local step of one peer; a round has `most` of them at most."""
 
     layout: Layout
     link: Link
     peers: int
     step: Seconds
     is_fanned_out: bool = False
+    most: int = STEPS[-1]
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Local steps of a round that are tried."""
+        return tuple(steps for steps in STEPS if steps <= self.most) or (max(1, self.most),)
+
+
+def steps_most(step_tokens: int) -> int:
+    """Local steps that one round may have: a peer's tokens of it are its weight in the merge, which has a bound."""
+    return limits.WEIGHT // step_tokens
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -115,11 +127,11 @@ def estimate(setting: Setting, sync: SyncSpec) -> Estimate:
 
 
 def shortest(setting: Setting, method: str, **changes: Any) -> Estimate:
-    """The method with the fewest local steps at which it fits; with the most of STEPS where it never does."""
+    """The method with the fewest local steps at which it fits; with the most that are tried where it never does."""
     if METHODS[method].is_stepwise:
         return estimate(setting, sync_of(method, **changes))
-    found = estimate(setting, sync_of(method, steps=STEPS[0], **changes))
-    for steps in STEPS[1:]:
+    found = estimate(setting, sync_of(method, steps=setting.steps[0], **changes))
+    for steps in setting.steps[1:]:
         if found.fits:
             break
         found = estimate(setting, sync_of(method, steps=steps, **changes))

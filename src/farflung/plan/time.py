@@ -61,7 +61,15 @@ class Duration(msgspec.Struct, frozen=True):
     audit: Seconds  # that audits add to training, and the wait for the last ones
     evaluate: Seconds
     sync: Seconds
-    lines: Seconds = Seconds(0.0)  # for which lines are waited for, beyond all that (plan.waiting)
+    # For which lines are waited for, beyond all that (plan.waiting): at the start, in rounds, for audits.
+    arriving: Seconds = Seconds(0.0)
+    exchanging: Seconds = Seconds(0.0)
+    opening: Seconds = Seconds(0.0)
+
+    @property
+    def lines(self) -> Seconds:
+        """All waiting for lines."""
+        return Seconds(self.arriving + self.exchanging + self.opening)
 
     @property
     def total(self) -> Seconds:
@@ -189,5 +197,7 @@ def duration(
         audit=Seconds(beside + (audited / count if count else 0.0)),
         evaluate=Seconds(forward_flop(spec, layout) * evaluated_tokens(spec) / rate),
         sync=Seconds(sync),
-        lines=Seconds(waited.start + waited.exchange + waited.beyond(within)),
+        arriving=waited.start,
+        exchanging=waited.exchange,
+        opening=Seconds(waited.beyond(within)),
     )

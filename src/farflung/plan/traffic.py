@@ -99,6 +99,7 @@ class Traffic(msgspec.Struct, frozen=True):
     audit: Bytes
     relay: Bytes  # sent by the relay for others: ciphertext that is counted above once already
     ring: Bytes
+    talk: float = 0.0  # of control, in a second in which nothing is done
 
     @property
     def relay_most(self) -> Bytes:
@@ -224,11 +225,12 @@ def lasting(sent: Traffic, spec: JobSpec, seconds: float, *, is_apart: bool) -> 
     3 and 7 nodes, and 13 to 231 s.
     """
     members, nodes = spec.network.providers, spec.network.providers + spec.verifiers
-    more = seconds * (KEYS_SECOND * (nodes + KEYS_OTHERS) + HIDDEN_SECOND * spec.hidden)
+    talk, met = float(KEYS_SECOND * (nodes + KEYS_OTHERS) + HIDDEN_SECOND * spec.hidden), 0
     if is_apart:
         pairs = nodes + members * (members - 1) // 2 + spec.verifiers * members
-        more += pairs * PAIR_APART + nodes * seconds * NODE_SECOND
-    return msgspec.structs.replace(sent, control=Bytes(sent.control + round(more)))
+        talk, met = talk + nodes * NODE_SECOND, pairs * PAIR_APART
+    control = Bytes(sent.control + round(met + talk * seconds))
+    return msgspec.structs.replace(sent, control=control, talk=talk)
 
 
 def all_relayed(sent: Traffic) -> Traffic:

@@ -221,16 +221,18 @@ def _against_plan(t: Timeline, columns: int, verbose: bool) -> list[Row]:
     if not t.compared:
         return []
     if not verbose:
-        off = foretold.off_plan(t.compared)
+        off, basis = foretold.off_plan(t.compared), [_quiet(each) for each in foretold.basis(t)]
         if off:
             off[0] = f"not as planned: {off[0]}"
-            return block("", [Span(each, Style.CARE) for each in off], columns, rank=FACT)
-        return block("", [Span("all within 0.8 to 1.25 of the plan", Style.GOOD)], columns, rank=DETAIL)
+            return block("", [*[Span(each, Style.CARE) for each in off], *basis], columns, rank=FACT)
+        good = Span("all within 0.8 to 1.25 of the plan", Style.GOOD)
+        return block("", [good, *basis], columns, rank=DETAIL)
     width = CELL if columns >= WIDE else 0
     cells = [
         Span(f"{foretold.against(row):<{width}}", Style.CARE if is_off(row) else Style.PLAIN)
         for row in t.compared
     ]
+    cells += [_quiet(each) for each in foretold.basis(t)]
     return block("Measured", cells, columns, rank=STORY)
 
 

@@ -238,6 +238,7 @@ def _resume(t: Timeline, event: events.Resumed) -> Timeline:
         resumed=event,
         opened=None,
         stage=Stage.NETWORK,
+        compared=(),  # a session that ended between this and its result is compared again
         failed=None,
     )
 

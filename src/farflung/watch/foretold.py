@@ -10,8 +10,9 @@ from farflung.core.money import format_credits
 from farflung.core.units import format_bytes
 from farflung.plan.compare import is_off, ratio
 from farflung.watch import words
+from farflung.watch.fold import Timeline
 
-CAUSE: Final = 100  # characters of one
+CAUSE: Final = 300  # characters of one
 
 
 def lines_of(plan: events.Planned) -> tuple[str, str]:
@@ -24,14 +25,24 @@ def lines_of(plan: events.Planned) -> tuple[str, str]:
     return moved, f"lines: {words.clean(plan.lines, 120)}"
 
 
-def compared(row: events.Compared) -> str:
-    """One planned quantity against the measured one, with the ratio."""
+def compared(row: events.Compared) -> tuple[str, str]:
+    """One planned quantity against the measured one, with the ratio; and why, where it lies off the plan."""
     planned, measured = words.amount(row.planned, row.unit), words.amount(row.measured, row.unit)
     share = ratio(row)
     told = f"{share:.2f} of the plan" if share is not None else "not planned"
     most = f", at most {words.amount(row.most, row.unit)}" if row.most else ""
-    why = f"; {words.clean(row.cause, CAUSE)}" if row.cause else ""
-    return f"{words.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({told}){why}"
+    said = f"{words.clean(row.quantity, 20)}: planned {planned}{most}, measured {measured} ({told})"
+    return said, words.clean(row.cause, CAUSE)
+
+
+def basis(t: Timeline) -> tuple[str, str]:
+    """What a comparison stands on, where it is not all of a run in one session; empty: it is."""
+    if not t.compared or t.result is None:
+        return "", ""
+    whole = t.plan.rounds if t.plan is not None else t.result.rounds
+    part = f"compared with the plan of {t.result.rounds} of {words.many(whole, 'round')}"
+    again = "time is not compared: nobody knows how long a run that is resumed lay"
+    return part if t.result.rounds < whole else "", again if t.sessions > 1 else ""
 
 
 def against(row: events.Compared) -> str:

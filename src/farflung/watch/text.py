@@ -5,6 +5,7 @@ Lines say what the events say and no more, in the words of the screen (watch.wor
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Final
 
 from farflung.core import events
@@ -16,6 +17,7 @@ from farflung.watch.fold import PHASES, Timeline
 
 COLUMNS: Final = 100
 STAGE_COLUMNS: Final = 9
+INDENT: Final = "  "
 WHY_COLUMNS: Final = 40  # for the reason why a peer was caught, in the result
 
 
@@ -73,7 +75,7 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
         case events.RelayPaid():
             return say("Settle", fares.paid(event))
         case events.Compared():
-            return say("Result", foretold.compared(event))
+            return _compared(event)
         case events.Repeated():
             return say("Result", words.repeated(event))
         case events.Warned():
@@ -84,6 +86,14 @@ def lines(event: AnyEvent, timeline: Timeline, run: str = "") -> list[str]:
         case events.Result():
             return _result(event, timeline, run)
     return _verify(event, timeline) or _train(event, timeline)
+
+
+def _compared(event: events.Compared) -> list[str]:
+    """Broken between words and not cut: how far it is off, and why, stand at the end."""
+    room = COLUMNS - STAGE_COLUMNS
+    said, why = foretold.compared(event)
+    pieces = [*wrap(said, room), *(INDENT + piece for piece in wrap(why, room - len(INDENT)))]
+    return [line for piece in pieces for line in say("Result", piece)]
 
 
 def _try(hint: str) -> str:
@@ -114,7 +124,7 @@ def _planned(event: events.Planned) -> list[str]:
 
 
 def _sandboxed(event: events.Sandboxed) -> list[str]:
-    gaps = [line for gap in event.gaps[:16] for line in say("Network", f"  {gap}")]
+    gaps = [line for gap in event.gaps[:16] for line in say("Network", f"{INDENT}{gap}")]
     leaves = f"workers run in the tier {event.tier}" + (", which leaves open:" if gaps else "")
     return [*say("Network", leaves), *gaps]
 
@@ -243,6 +253,7 @@ def _result(event: events.Result, timeline: Timeline, run: str) -> list[str]:
         *say("Result", *_losses(event)),
         *_sent(event, timeline),
         *say("Result", *_money(event)),
+        *say("Result", *foretold.basis(timeline)),
         *say("Result", took, again, *[words.left(gone, timeline) for gone in timeline.left[:8]]),
         *say("Result", f"model  {event.model_hash}"),
         *say("Result", f"ledger {event.ledger_root}"),

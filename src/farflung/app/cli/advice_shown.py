@@ -9,28 +9,26 @@ from typing import Final
 
 from farflung.core.money import MICRO
 from farflung.core.units import format_bytes, format_count, format_multiple, format_short
+from farflung.plan import measured
 from farflung.plan.advice import machines, speed
+from farflung.plan.advice.keeping import RESTART
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Fact, Kind, Option
-from farflung.plan.advice.replicas import CHURN, RESTART, Assumed
-from farflung.plan.advice.search import Advice
+from farflung.plan.advice.replicas import CHURN, RECOMPUTED, Assumed
+from farflung.plan.advice.search import DOMINATED, Advice
+from farflung.plan.advice.terms import Terms
 from farflung.plan.advice.work import Work
+from farflung.plan.advice.worth import worth
+from farflung.plan.cards import text
+from farflung.plan.cards.admission import State
+from farflung.plan.footprint.parts import Place
 from farflung.plan.parallel.shapes import Recompute
 
 STAGE: Final = 9
 NARROWEST, USUAL, WIDEST = 50, 80, 120
 DEEPER: Final = 3  # columns that what belongs to a numbered way stands further in
 DAY: Final = 86_400.0
-WHOLE: Final = (
-    Kind.ALONE,
-    Kind.ROUNDS,
-    Kind.DATA,
-)  # a card holds all of the model, so one reason is that of all
-RECOMPUTED: Final = {
-    Recompute.NONE: "nothing is recomputed",
-    Recompute.SELECTIVE: "attention is recomputed",
-    Recompute.FULL: "all layers are recomputed",
-}
+CURRENCY: Final = "credits"
 
 
 def columns() -> int:
@@ -39,23 +37,30 @@ def columns() -> int:
 
 
 def lines(
-    asks: Work, found: Advice, command: tuple[str, ...], *, explains: bool, width: int = USUAL
+    asks: Work, found: Advice, terms: Terms, command: tuple[str, ...], *, explains: bool, width: int = USUAL
 ) -> list[str]:
     """At most `width` columns. `command`: the words of the next command, none where there is none."""
     rows = [*_say("Job", _job(asks), width), *_say("Offers", _offers(found.hosts), width)]
     for number, option in enumerate(found.best, 1):
-        named = f"{number}. {_headline(option)}" if len(found.best) > 1 else _headline(option)
+        named = f"{number}. {_headline(asks, option)}" if len(found.best) > 1 else _headline(asks, option)
         rows += _say("Best" if number == 1 else "", named, width)
-        for said in _body(asks, option):
+        for said in (*_body(option), *_worth(asks, option, terms)):
             rows += _say("", said, width, DEEPER)
         if explains:
-            for fact in option.facts:
+            for rule in _rules(option):
+                rows += _say("", rule, width, 2 * DEEPER)
+            for fact in option.derived:
                 rows += _say("", _explained(fact), width, 2 * DEEPER)
-    if found.is_for_one:
+    if found.is_for_one and len(found.hosts) > 1:
         rows += _say("Note", _enough(found.best[0]), width)
     else:
-        for kinds, blocked in _reasons(found.binding):
-            rows += _say("Not", f"{', '.join(kinds)}: {blocked.cause}. It would take {blocked.help}", width)
+        for (cause, helps), kinds in _reasons(found.binding).items():
+            rows += _say("Not", f"{', '.join(kinds)}: {cause}. It would take {helps}", width)
+        for option in found.dropped:
+            worse = f"{credits(option.price)}: more than {DOMINATED:g} times as long and as dear"
+            rows += _say("Not", f"{option.kind}: {long(option.seconds)} and {worse} as a way above", width)
+    if found.useless:
+        rows += _say("Left out", _useless(found.useless), width)
     rows += _say("Assumed", _assumed(found), width)
     return [*rows, *_next(found, command, width)]
 
@@ -82,48 +87,92 @@ def _offers(hosts: tuple[Host, ...]) -> str:
     return f"{len(hosts)} host{'s' * (len(hosts) > 1)} of {owners} owner{'s' * (owners > 1)}: {named}{more}"
 
 
-def _headline(option: Option) -> str:
+def _headline(asks: Work, option: Option) -> str:
     if option.kind is Kind.ALONE:
         who = f"{option.hosts[0].name} alone"
     elif option.kind is Kind.PIPELINES:
         who = f"{option.ways} pipelines of {len(option.hosts) // option.ways} hosts"
     else:
         who = f"{option.kind} on {len(option.hosts)} hosts"
-    marked = " [farflung run does this today]" if option.is_run_today else ""
-    return f"{who}: {long(option.seconds)}, {credits(option.price)}{marked}"
+    marked = " [farflung run trains by this method]" if option.is_run_today else ""
+    over = f", over the job's budget of {credits(asks.budget)}" if option.price > asks.budget else ""
+    return f"{who}: {long(option.seconds)}, {credits(option.price)}{over}{marked}"
 
 
-def _body(asks: Work, option: Option) -> list[str]:
+def _body(option: Option) -> list[str]:
     """What it is, what its time and money go to, who, and what memory and lines carry."""
     tight = option.worst
     have = tight.footprint.card + tight.spare
     busy = 1.0 - (option.exchange / option.step if option.step else 0.0)
     idle = "" if option.kind is Kind.ALONE else f", of which the busiest host computes {_percent(busy)}"
     said = [f"how: {option.how}"] if option.how else []
+    each = f"{option.steps:,} steps of {option.sequences:,} sequences, {long(option.step)} each{idle}"
     said += [
-        f"{option.steps:,} steps of {long(option.step)}{idle}; {_percent(option.efficiency)} of the time counts after"
-        f" failures; {credits(option.price_of_million)} a million tokens",
-        f"{'host' if len(option.hosts) == 1 else 'hosts'}: {_named(option)}; {_classes(asks, option)}",
+        f"{each}; {_percent(option.efficiency)} of the time counts after failures;"
+        f" {credits(option.price_of_million)} a million tokens",
+        f"{'host' if len(option.hosts) == 1 else 'hosts'}: {_named(option)}; {_classes(option)}",
         f"memory: {format_bytes(tight.footprint.card)} of {format_bytes(have)} on the tightest"
         f" {'card' if option.hosts[0].cards == 1 or option.kind not in (Kind.PIPELINE, Kind.PIPELINES) else 'host'}"
         f" ({RECOMPUTED[option.recompute]}, micro-batches of {option.micro})",
     ]
     if option.up or option.down:
         said.append(f"busiest line: {format_bytes(option.up)} up and {format_bytes(option.down)} down a step")
-    if not option.is_run_today and option.kind is not Kind.ALONE:
+    if option.ram:
+        said.append(f"in each machine's memory: {format_bytes(option.ram)} for each card")
+    if option.sync is not None:
+        above = measured.above(option.sync)
+        cost = (
+            "not measured at these settings" if above is None else f"{above:g} % above the best dense run's"
+        )
+        said.append(f"loss: {cost}, of a small model (farflung plan --link has all methods)")
+    if option.is_run_today:
+        said.append(f"today `farflung run` trains so in float32 on processors{_not_today(option)}")
+    elif option.kind is not Kind.ALONE:
         said.append("planned only: `farflung run` trains in rounds, with whole replicas")
     return said
 
 
-def _classes(asks: Work, option: Option) -> str:
+def _worth(asks: Work, option: Option, terms: Terms) -> tuple[str, ...]:
+    """What it draws, and what that is worth beside rented cards (docs/plan/cards.md)."""
+    found = worth(asks, option, terms)
+    beside = text.beside(found, asks.audited, CURRENCY, is_priced=terms.is_priced)
+    return text.energy(found, terms.kilowatt_hour, CURRENCY), f"worth: {beside}"
+
+
+def _rules(option: Option) -> list[str]:
+    """Every rule of admission at the machine of the lowest class."""
+    worst = max(machines.admitted(option), key=lambda each: each.admission.grade)
+    return [f"class {worst.admission.grade}: {row}" for row in text.admitted(worst.admission)]
+
+
+def _useless(hosts: tuple[Host, ...]) -> str:
+    kinds = ", ".join(sorted({host.card.name for host in hosts}))
+    named = f"{len(hosts)} host{'s' * (len(hosts) > 1)} with {kinds}"
+    return f"{named}: no CUDA, ROCm, MPS or XPU runs on it; if something does, say in a profile what was measured"
+
+
+def _not_today(option: Option) -> str:
+    """What of a way is planned only."""
+    parts = [
+        "bfloat16 on cards",
+        *(["what is recomputed"] if option.recompute is not Recompute.NONE else []),
+        *(["the optimizer in RAM"] if option.worst.footprint.at(Place.RAM) else []),
+        *(["several cards of a host"] if any(host.cards > 1 for host in option.hosts) else []),
+    ]
+    if len(parts) == 1:
+        return f"; {parts[0]} is planned"
+    return f"; {', '.join(parts[:-1])} and {parts[-1]} are planned"
+
+
+def _classes(option: Option) -> str:
     """The machines by their class for this job (docs/plan/admission.md), and the first reason for the worst."""
-    judged = machines.admitted(asks, option)
+    judged = machines.admitted(option)
     counted = Counter(each.admission.grade for each in judged)
     said = ", ".join(f"{counted[grade]} of class {grade}" for grade in sorted(counted))
     worst = max(judged, key=lambda each: each.admission.grade)
     if not worst.admission.warnings:
         return said
-    first = worst.admission.warnings[0]
+    first = min(worst.admission.warnings, key=lambda one: one.state is State.OK)
     return f"{said} ({first.at}: {first.rule} {first.why})"
 
 
@@ -133,22 +182,16 @@ def _named(option: Option) -> str:
     if option.kind is Kind.PIPELINES:
         stages = len(names) // option.ways
         ways = [" > ".join(names[at : at + stages]) for at in range(0, len(names), stages)]
-        return "; ".join(ways) if len(names) <= 16 else f"{ways[0]}; and {option.ways - 1} pipelines like it"
+        return "; ".join(ways) if len(names) <= 16 else f"{ways[0]}; and {option.ways - 1} more like it"
     between = " > " if option.kind is Kind.PIPELINE else ", "
     return between.join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _reasons(binding: tuple[Blocked, ...]) -> list[tuple[list[str], Blocked]]:
-    """Layouts with whole replicas that lack memory lack it for one reason: the nearest tells it."""
-    found: list[tuple[list[str], Blocked]] = []
-    at = None
+def _reasons(binding: tuple[Blocked, ...]) -> dict[tuple[str, str], list[str]]:
+    """What binds and what it would take, each once, with the kinds that it keeps out."""
+    found: dict[tuple[str, str], list[str]] = {}
     for blocked in binding:
-        if blocked.kind in WHOLE and blocked.constraint == "memory":
-            if at is not None:
-                found[at][0].append(blocked.kind)
-                continue
-            at = len(found)
-        found.append(([blocked.kind], blocked))
+        found.setdefault((blocked.cause, blocked.help), []).append(blocked.kind)
     return found
 
 
@@ -173,7 +216,7 @@ def _assumed(found: Advice) -> str:
     return (
         f"cards reach {usual.utilisation:.0%} of their dense bfloat16 rate, and launch a kernel in"
         f" {1e6 * speed.LAUNCH:g} us at best; a host that does not say leaves after {CHURN / 3600:g} hours on the"
-        f" average; of three hosts and more nobody lends more than a third. {found.tried} crews and layouts were"
+        f" average; of three hosts and more nobody lends more than a third. {found.tried} way{'s' * (found.tried != 1)}"
         f" reckoned for the least {found.goal}; verifiers' pay is not in these prices (farflung audit-plan)"
     )
 

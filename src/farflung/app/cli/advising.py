@@ -13,15 +13,18 @@ from farflung.app.cli.gauged import Known
 from farflung.app.handed import read_file
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
+from farflung.core.money import MICRO
 from farflung.job.spec import JobSpec
-from farflung.plan.advice import offers, search
+from farflung.plan.advice import machines, offers, search
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Option, memory_of
 from farflung.plan.advice.search import Advice, Goal
+from farflung.plan.advice.terms import Terms
 from farflung.plan.advice.work import Work, work
+from farflung.plan.advice.worth import worth
 from farflung.plan.cards import text
 from farflung.plan.cards.card import Card, with_profile
-from farflung.plan.cards.value import value
+from farflung.plan.cards.value import prices_of
 from farflung.plan.io import cards
 
 PRESET: Final = "local"  # which is what a job is based on where nothing is said
@@ -29,9 +32,9 @@ PRESET: Final = "local"  # which is what a job is based on where nothing is said
 Loads = Callable[[Mapping[str, str]], JobSpec]
 
 
-def refuse_without_offers(goal: str | None, explains: bool) -> None:
+def refuse_without_offers(goal: str | None, explains: bool, is_own: bool) -> None:
     """Raises UsageError FF-APP-429 where something is said of offers, and none are named."""
-    said = {"--goal": goal is not None, "--explain": explains}
+    said = {"--goal": goal is not None, "--explain": explains, "--own": is_own}
     named = [option for option, is_said in said.items() if is_said]
     if named:
         raise UsageError(
@@ -42,10 +45,13 @@ def refuse_without_offers(goal: str | None, explains: bool) -> None:
         )
 
 
-def plan(file: Path, goal: str | None, spec: JobSpec, model: Known) -> tuple[Work, Advice]:
-    """The advice on a job. Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits)."""
+def plan(file: Path, goal: str | None, spec: JobSpec, model: Known, *, is_own: bool) -> tuple[Work, Advice]:
+    """The advice on a job; `is_own`: all hosts are the planner's.
+
+    Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits).
+    """
     asks, hosts = read(file, spec, model)
-    found = search.search(asks, hosts, Goal(goal or Goal.TIME))
+    found = search.search(asks, hosts, Goal(goal or Goal.TIME), is_own=is_own)
     if not found.best:
         raise _refused(found)
     return asks, found
@@ -71,9 +77,16 @@ def _text(path: Path) -> str:
         ) from None
 
 
+def terms(file: Path) -> Terms:
+    """What a file of offers says beside its hosts. Raises what `read` raises."""
+    return offers.terms_of(_text(file), cards.read())
+
+
 def _refused(found: Advice) -> FarflungError:
     """None of all ways fits: the constraint that comes nearest, and what would lift it."""
     nearest = found.binding[0]
+    if nearest.constraint == machines.CLASS:
+        return machines.refusal(nearest)
     return PolicyError(
         "FF-APP-428",
         f"none of {found.tried} ways to train this fits these {len(found.hosts)} hosts: {nearest.constraint} binds",
@@ -105,8 +118,8 @@ def command(
     return (*start, *(f"--set {each}" for each in (*kept, *said)))
 
 
-def json(asks: Work, found: Advice, command: tuple[str, ...]) -> str:
-    """One line; bytes, seconds, micro-credits."""
+def json(asks: Work, found: Advice, said: Terms, command: tuple[str, ...]) -> str:
+    """One line; bytes, seconds, micro-credits, kWh."""
     facts = {
         "parameters": asks.parameters,
         "model": asks.model.kind,
@@ -115,8 +128,11 @@ def json(asks: Work, found: Advice, command: tuple[str, ...]) -> str:
         "tried": found.tried,
         "is_for_one": found.is_for_one,
         "saved_seconds": found.saved,
+        "budget": asks.budget,
         "next": " ".join(command),
-        "best": [_option(option) for option in found.best],
+        "best": [_option(option) | _worth(asks, option, said) for option in found.best],
+        "dropped": [_option(option) for option in found.dropped],
+        "useless": [host.name for host in found.useless],
         "binding": [msgspec.structs.asdict(blocked) for blocked in found.binding],
     }
     return msgspec.json.encode(facts).decode()
@@ -136,13 +152,34 @@ def _option(option: Option) -> dict[str, Any]:
         "efficiency": option.efficiency,
         "up_bytes": option.up,
         "down_bytes": option.down,
+        "sequences": option.sequences,
         "memory_bytes": option.worst.footprint.card,
+        "ram_bytes": option.ram,
+        "classes": [each.admission.grade for each in machines.admitted(option)],
         "memory_of": [memory_of(host) for host in option.hosts],
         "recompute": option.recompute,
         "micro_batch": option.micro,
         "pipelines": option.ways,
         "is_run_today": option.is_run_today,
-        "facts": [msgspec.structs.asdict(fact) for fact in option.facts],
+        "facts": [msgspec.structs.asdict(fact) for fact in option.derived],
+    }
+
+
+def _worth(asks: Work, option: Option, said: Terms) -> dict[str, Any]:
+    """What is not known is null."""
+    found = worth(asks, option, said)
+    is_dark = found.per_watt is None
+    return {
+        "energy_kwh": None if is_dark else found.energy,
+        "energy_price": None if is_dark or said.kilowatt_hour is None else MICRO * found.power,
+        "energy_of": None if is_dark else text.drawn(found),
+        "rate_of_hosts": [share.share for share in found.shares],
+        "audited": asks.audited,
+        "price_of_million_verified": MICRO * found.per_token * 1e6,
+        "lost": found.loss,
+        "reference": said.reference.name,
+        "per_watt_of_reference": found.per_watt,
+        "price_of_reference": found.ratio if said.is_priced else None,
     }
 
 
@@ -157,18 +194,22 @@ def refuse_two_names(name: str, job: Path | None) -> None:
         )
 
 
-def cards_of(name: str, *, as_json: bool) -> list[str]:
-    """The table of cards, or one card with its worth beside an A100; `name`: a card's, or a TOML file of what was
-    measured on one. Raises UsageError FF-PLAN-031 and -032, of a file FF-PLAN-033 and -038.
+def cards_of(asked: str, *, as_json: bool) -> list[str]:
+    """The table of cards, or one card with its worth beside an A100; `asked`: a card's name, or a TOML file of what was
+    measured on one, and prices after an @. Raises UsageError FF-PLAN-031 and -032, of a file FF-PLAN-033 and -038, of
+    prices FF-PLAN-035 and -039.
     """
     table = cards.read()
+    name, at = asked.partition("@")[0].strip(), asked.partition("@")[2]
     if name.endswith(".toml"):
         measured = cards.read_profile(Path(name))
         found: tuple[Card, ...] = (with_profile(table.find(measured.card, measured.memory_bytes), measured),)
     else:
         found = (table.find(name),) if name else table.cards
+    prices = prices_of(at)
     if as_json:
         return [msgspec.json.encode(msgspec.structs.asdict(card), enc_hook=sorted).decode() for card in found]
     if not name:
         return text.listing(found)
-    return [*text.sheet(found[0]), "", *text.worth([value(found[0], text.best(found[0]))])]
+    one = prices.value(found[0], text.best(found[0]))
+    return [*text.sheet(found[0]), "", *text.worth([one]), *text.at_prices(one, prices.reference)]

@@ -142,7 +142,7 @@ def resume(name: str | None, as_json: bool) -> None:
 @JOB
 @PRESET
 @SET
-@SEED
+@click.option("--seed", type=int, hidden=True, help="Of a run: a plan is the same for all.")
 @ROUNDS
 @click.option("--show-config", is_flag=True, help="Every value, and where it came from.")
 @click.option("--link", metavar="UP/DOWN[/RTT]", help="Which sync method suits these Mbit/s and ms.")
@@ -155,6 +155,7 @@ def resume(name: str | None, as_json: bool) -> None:
 @click.option(
     "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
 )
+@click.option("--own", is_flag=True, help="With --offers: all hosts are yours.")
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
 @click.option("--trace", is_flag=True, help="Memory by a step of the model itself.")
 @click.option(
@@ -165,7 +166,7 @@ def resume(name: str | None, as_json: bool) -> None:
     is_flag=False,
     flag_value="",
     metavar="[NAME]",
-    help="What a card, or your FILE.toml, is worth; alone: all.",
+    help="A card's worth; at prices: NAME@HOUR/KWH/LOSS/A100.",
 )
 @_JSON
 def plan(
@@ -181,6 +182,7 @@ def plan(
     fan_out: bool,
     offers: Path | None,
     goal: str | None,
+    own: bool,
     explain: bool,
     trace: bool,
     article: bool,
@@ -200,19 +202,21 @@ def plan(
     if link is None and not show_config:
         linking.refuse_without_link(peers, step, fan_out)
     if offers is None and not show_config:
-        advising.refuse_without_offers(goal, explain)
+        advising.refuse_without_offers(goal, explain, own)
     model = partial(gauged.known, resolved.spec, Path(identity.base), traces=trace)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
     elif offers is not None:
-        asks, found = advising.plan(offers, goal, resolved.spec, model())
+        asks, found = advising.plan(offers, goal, resolved.spec, model(), is_own=own)
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
         if as_json:
-            text = [advising.json(asks, found, after)]
+            text = [advising.json(asks, found, advising.terms(offers), after)]
         else:
             width = advice_shown.columns()
-            text = advice_shown.lines(asks, found, after, explains=explain, width=width)
+            text = advice_shown.lines(
+                asks, found, advising.terms(offers), after, explains=explain, width=width
+            )
     elif link is not None:
         asked = linking.Asked(link, peers, step, fan_out)
         choice = linking.plan(asked, resolved.spec, model().layout, machine)

@@ -19,7 +19,7 @@ from farflung.plan import links, measured
 from farflung.plan.advise import describe_codec
 from farflung.plan.choose import Choice, choose
 from farflung.plan.machine import Machine
-from farflung.plan.methods import Estimate, Setting
+from farflung.plan.methods import Estimate, Setting, steps_most
 from farflung.plan.time import step_seconds
 
 COLUMNS: Final = 80
@@ -67,7 +67,8 @@ def plan(asked: Asked, spec: JobSpec, layout: Layout, machine: Callable[[], Mach
             cause=f"a step takes more than 0 and at most {STEP_MOST:g} seconds",
             hint="--step 0.5",
         )
-    return choose(Setting(layout, link, peers, Seconds(step), asked.is_fanned_out))
+    most = steps_most(spec.batch * spec.model.context)
+    return choose(Setting(layout, link, peers, Seconds(step), asked.is_fanned_out, most))
 
 
 def refuse_without_link(peers: int | None, step: float | None, is_fanned_out: bool) -> None:

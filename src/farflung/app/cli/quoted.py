@@ -13,18 +13,22 @@ import msgspec
 from farflung.app.cli import findings_shown
 from farflung.app.cli.advice_shown import long
 from farflung.core.ids import PeerId
-from farflung.core.money import format_credits
+from farflung.core.money import Credits, format_credits, times
 from farflung.core.units import format_count
 from farflung.market.bids import Bid, cap_of
 from farflung.market.offered import Offered, Pace, asked
 from farflung.market.quote import Loss, Quote
+from farflung.market.units import token_price
 from farflung.plan.advice import speed
 from farflung.plan.advice.offers import Host
-from farflung.plan.cards.admission import Grade
 
 STAGE: Final = 9
 SHOWN: Final = 12  # hosts that are named
 UNIT: Final = "10^15 FLOP"
+# A lease holds whole micro-credits for a token, and models that one computer trains take few FLOP for one.
+SCALE: Final = (
+    "A token costs a whole micro-credit there, or more, however few FLOP it takes: no measure of the offers"
+)
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -63,6 +67,23 @@ class Told(msgspec.Struct, frozen=True):
         price = self.answer.price
         return None if price is None else math.ceil(price * 10**6 / self.found.spec.round_tokens)
 
+    @property
+    def token(self) -> Credits | None:
+        """Micro-credits for one token, as a lease can hold it."""
+        price = self.answer.price
+        return None if price is None else token_price(price, self.found.spec.round_tokens)
+
+    @property
+    def leased(self) -> Credits | None:
+        """Micro-credits for all units at that price."""
+        tokens = self.bid.units * self.found.spec.round_tokens
+        return None if self.token is None else times(self.token, tokens)
+
+    @property
+    def is_leased_above(self) -> bool:
+        """Whether that is more than the budget, though the clearing price is not."""
+        return self.leased is not None and self.leased > self.found.order.budget
+
 
 def lines(told: Told) -> list[str]:
     """No wider than the terminal, and than 80 columns."""
@@ -85,6 +106,7 @@ def _said(told: Told) -> Iterator[tuple[str, str]]:
     yield "Offers", _offers(told)
     if told.answer.ask is not None:
         yield "Price", _price(told)
+        yield "Lease", _lease(told)
         yield "Hired", _hired(told)
         yield "Time", _time(told)
     else:
@@ -106,7 +128,7 @@ def _asked(told: Told) -> str:
     order, bid = told.found.order, told.bid
     within = "any time" if order.deadline is None else f"within {long((order.deadline - order.start) / 1000)}"
     more = [
-        f"class {order.grade} of machine" if order.grade is not Grade.C else "",
+        f"class {order.grade} of machine" if order.grade is not None else "",
         f"a stake of {format_credits(order.stake)}" if order.stake else "",
         " or ".join(order.cards),
     ]
@@ -142,6 +164,16 @@ def _price(told: Told) -> str:
         f"{format_credits(answer.ask)} credits for {UNIT}, the ask of {told.found.hosts[answer.setter].name}, who is"
         f" not hired; {format_credits(answer.price)} for one member's round, {format_credits(told.million)} for a"
         f" million tokens, {format_credits(answer.total)} for all"
+    )
+
+
+def _lease(told: Told) -> str:
+    assert told.token is not None
+    assert told.leased is not None
+    above = f", above the budget of {format_credits(told.found.order.budget)}" if told.is_leased_above else ""
+    return (
+        f"the ledger's leases hold whole micro-credits for a token: {format_credits(told.token)} each,"
+        f" {_credits(told.leased)} for all{above}"
     )
 
 
@@ -228,11 +260,13 @@ def _day(told: Told) -> str:
         return f"this computer hired {'no ' + ' or '.join(order.cards) if order.cards else 'nobody'} in the last 24 h"
     where = f"{_count(day.bundles, 'run')} on this computer's own processor"
     if day.low == day.high:
-        return f"{format_credits(day.low)} test credits for {UNIT}, {_count(day.hosts, 'host')} in {where}"
-    return (
-        f"{format_credits(day.low)} to {format_credits(day.high)} test credits for {UNIT}, half of {day.hosts} hosts at"
-        f" {format_credits(day.median)} or below, in {where}"
-    )
+        said = f"{format_credits(day.low)} test credits for {UNIT}, {_count(day.hosts, 'host')} in {where}"
+    else:
+        said = (
+            f"{format_credits(day.low)} to {format_credits(day.high)} test credits for {UNIT}, half of {day.hosts}"
+            f" hosts at {format_credits(day.median)} or below, in {where}"
+        )
+    return f"{said}. {SCALE}"
 
 
 def _assumed() -> str:
@@ -259,7 +293,7 @@ def json(told: Told) -> str:
         "members": order.members,
         "spares": order.spares,
         "deadline_seconds": None if order.deadline is None else (order.deadline - order.start) / 1000,
-        "class": order.grade,
+        "class": order.grade or "any",
         "cards": order.cards,
         "calibrated_units": bid.work.flop / 1e15,
         "rounds": bid.work.units,
@@ -270,6 +304,9 @@ def json(told: Told) -> str:
         "price_of_round": answer.price,
         "price_of_million": told.million,
         "total": answer.total,
+        "lease_price_of_token": told.token,
+        "lease_total": told.leased,
+        "lease_is_above_budget": told.is_leased_above,
         "hired": [host.name for host in told.hired],
         "classes": [pace.admission.grade for pace in told.paces],
         "setter": None if answer.setter is None else told.found.hosts[answer.setter].name,

@@ -48,8 +48,8 @@ _MS: Final = {"m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 @click.option("--price", metavar="CREDITS", help="Most for a token. Default: the job's.")
 @click.option("--card", multiple=True, metavar="NAME", help="Only this one; may be said again.")
 @click.option(
-    "--class", "grade", type=click.Choice([grade.value for grade in Grade]), default="C",
-    help="Lowest of a machine. Default: C, any.",
+    "--class", "grade", type=click.Choice([grade.value for grade in Grade]),
+    help="Lowest of a machine. Default: the job's, or any.",
 )  # fmt: skip
 @click.option("--stake", metavar="CREDITS", default="0", help="That each puts down.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -64,7 +64,7 @@ def quote(
     budget: str | None,
     price: str | None,
     card: tuple[str, ...],
-    grade: str,
+    grade: str | None,
     stake: str,
     as_json: bool,
 ) -> None:
@@ -86,7 +86,7 @@ def quote(
         budget=parse_credits(spec.budget),
         deadline=None if deadline is None else deadline_of(deadline, now),
         cards=tuple(cards.read().find(name).name for name in card),
-        grade=Grade(grade),
+        grade=work.least if grade is None else Grade(grade),
         stake=parse_credits(stake),
     )
     found = offered.offered(spec, work, hosts, order)
@@ -104,7 +104,7 @@ def quote(
 def deadline_of(text: str, now: Millis) -> Millis:
     """`90m`, `36h`, `3d`, or a time in UTC, as ms since 1970.
 
-    Raises UsageError FF-APP-435 (cannot be read), FF-APP-436 (it is past, or too far away to be one).
+    Raises UsageError FF-APP-435 (cannot be read), FF-APP-436 (it is not later than now, or too far away).
     """
     span = _SPAN.fullmatch(text.strip())
     at = _moment(text) if span is None else now + round(float(span[1]) * _MS[span[2]])
@@ -112,7 +112,7 @@ def deadline_of(text: str, now: Millis) -> Millis:
         when = datetime.datetime.fromtimestamp(now / 1000, datetime.UTC).strftime("%Y-%m-%dT%H:%M")
         raise UsageError(
             "FF-APP-436",
-            f"the deadline {text[:40]} {'is past' if at <= now else 'is too far away'}",
+            f"the deadline {text[:40]} {'must be later than now' if at <= now else 'is too far away'}",
             cause=f"it is {when} UTC now, and a job may take {LONGEST_MS // 86_400_000:,} days at most",
             hint="--deadline 36h",
         )

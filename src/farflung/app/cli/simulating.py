@@ -133,14 +133,26 @@ def _network(scenario: Scenario, seed: int, outcome: Outcome) -> list[tuple[str,
     ]  # fmt: skip
 
 
+HELPS: Final = (  # of each condition, what lets somebody meet it
+    "a longer churn.up_hours, a shorter churn.down_hours, or more network.nodes",
+    "fewer audit.cheaters",
+    "a longer round.exchange_seconds, a smaller round.payload_mb, or faster lines",
+    "less audit.stake",
+    "a lower market.ask, or a higher market.ceiling",
+)
+
+
 def _cleared(outcome: Outcome) -> str:
     """The price of the first day; or why there is none, and what would help."""
     rules, first = outcome.rules, outcome.periods[0]
     if first.hired:
         return f"the middle class clears at {format_credits(1000 * first.middle)} credits a nominal round"
+    none = next((at for at, count in enumerate(first.funnel) if not count), None)
+    if none is not None:
+        return f"nobody is left at {CONDITIONS[none]!r}: try {HELPS[none]}"
     return (
         f"no class of speed has {rules.members} nodes for one job that are wanted and paid for, and one more whose ask"
-        " is the price: try more network.nodes, fewer market.members, or a larger market.budget"
+        " is the price: try more network.nodes or market.wanted, fewer market.members, or a larger market.budget"
     )
 
 
@@ -151,7 +163,7 @@ def _work(scenario: Scenario, outcome: Outcome) -> list[tuple[str, str]]:
     return [
         ("Work", f"{format_share(outcome.goodput)} of the rounds of hired nodes are accepted; away"
          f" {format_share(losses['away'])}, left in the round {format_share(losses['left'])}, late"
-         f" {format_share(losses['late'])}"),
+         f" {format_share(losses['late'])}, caught and barred {format_share(losses['caught'])}"),
         ("Used", f"hired nodes train what counts in {format_share(outcome.utilisation)} of their time"),
         ("Audits", f"{outcome.of(kinds.AUDITED):,} of {outcome.of(kinds.ACCEPTED):,} contributions;"
          f" {outcome.of(kinds.CAUGHT):,} cheaters are caught, and {outcome.of(kinds.CHEATED):,} false contributions of"

@@ -43,8 +43,10 @@ def told(op: ops.Op) -> str:
             return "stop lending, and take the stake back"
         case ops.JobCreate(job, escrow, _, rounds, _):
             return f"create job {short(job)}: {credits_of(escrow)} in escrow for {many(rounds, 'round')}"
-        case ops.JobSchedule(job, offers):
-            return f"take {many(len(offers), 'offer')} for job {short(job)}: {_roles(offers)}"
+        case ops.JobSchedule(job, offers, clearings):
+            setters = " and ".join(short(clearing.setter) for clearing in clearings)
+            taken = f"take {many(len(offers), 'offer')} for job {short(job)}: {_roles(offers)}"
+            return f"{taken}; the price is the ask of {setters}"
         case ops.Progress(job, number, _, _, units):
             earned = sum(count for _, count in units)
             return f"record round {number} of job {short(job)}: {earned} units by {many(len(units), 'node')}"

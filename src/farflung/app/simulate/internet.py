@@ -36,12 +36,16 @@ WRITE: Final = 60.0  # seconds that a checkpoint takes, as in the research's tab
 
 
 class Churned(msgspec.Struct, frozen=True):
-    """What a mean time up costs: shares of rounds of hired nodes, and of a job that restarts as a whole."""
+    """What a mean time up costs, as shares of hired nodes' rounds: those in which a node is away, those that it leaves
+    before their end, and all that is not accepted. `restarting`: the same of a job of `market.members` that goes back
+    to its last checkpoint as a whole, away as often.
+    """
 
     up_hours: float
     away: float
     left: float
-    restarting: float  # waste of a job of `market.members` that goes back to its last checkpoint
+    lost: float
+    restarting: float
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -170,7 +174,7 @@ def churned(
     """
     found = []
     ratio = scenario["churn.down_hours"] / scenario["churn.up_hours"]
-    for hours in CHURNS:
+    for hours in sorted({*CHURNS, scenario["churn.up_hours"]}):
         on_network(hours)
         fewer = scenarios.with_values(
             scenario,
@@ -179,9 +183,10 @@ def churned(
             churn__up_hours=hours,
             churn__down_hours=min(max(hours * ratio, 0.01), 1e6),
         )
-        losses = simulate(fewer, seed).losses
-        waste = _best(3600 * hours / scenario["market.members"]).waste
-        found.append(Churned(hours, losses["away"], losses["left"], waste))
+        outcome = simulate(fewer, seed)
+        away, left = outcome.losses["away"], outcome.losses["left"]
+        counts = _best(3600 * hours / scenario["market.members"]).efficiency
+        found.append(Churned(hours, away, left, 1.0 - outcome.goodput, 1.0 - (1.0 - away) * counts))
     return tuple(found)
 
 

@@ -21,7 +21,7 @@ DASHED: Final[Any] = (0, (6, 3))
 
 
 def churn(rows: Sequence[Churned], here: float, description: str) -> Chart:
-    """Shares lost over the mean time that a node stays; `here`: the scenario's own hours."""
+    """Shares that are not accepted over the mean time that a node stays; `here`: the scenario's own hours."""
 
     def paint(sheet: Sheet) -> None:
         axes = _axes(sheet, "mean hours until a node goes away")
@@ -29,7 +29,7 @@ def churn(rows: Sequence[Churned], here: float, description: str) -> Chart:
         restarted = "a job that restarts as a whole" if not sheet.is_narrow else "restarts whole"
         alone = "only the round of the node that left" if not sheet.is_narrow else "own round only"
         _line(sheet, axes, hours, [100 * row.restarting for row in rows], restarted, S2, DASHED, "s")
-        _line(sheet, axes, hours, [100 * row.left for row in rows], alone, S1, SOLID, "o")
+        _line(sheet, axes, hours, [100 * row.lost for row in rows], alone, S1, SOLID, "o")
         axes.axvline(here, color=MUTED, linewidth=1, linestyle=(0, (2, 2)))
         axes.set_xscale("log", base=2)
         axes.set_xticks(hours, [f"{each:g}" for each in hours])

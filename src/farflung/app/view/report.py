@@ -24,7 +24,7 @@ from farflung.core.errors import RunError
 from farflung.core.money import format_credits
 from farflung.core.units import format_bytes, format_count, format_rate, format_seconds
 from farflung.plan.compare import HIGH, LOW
-from farflung.watch import classes, guessing, series
+from farflung.watch import classes, foretold, guessing, series
 from farflung.watch.fold import Timeline
 from farflung.watch.meetings import meetings
 from farflung.watch.series import AuditRow, Audits, Losses, PlanRow, Strip
@@ -166,6 +166,7 @@ def facts(t: Timeline, name: str, created: float, *, is_owned: bool) -> dict[str
         "when": f"{when:%-d %B %Y, %H:%M} UTC",
         "when_iso": f"{when:%Y-%m-%dT%H:%M:%SZ}",
         "seconds": seconds,
+        "basis": foretold.basis(t),
         "version": t.began.version if t.began is not None else "",
         "short": tale.short(t, curves, sent, found),
         "tiles": tiles(t),

@@ -154,9 +154,10 @@ def pots(flows: Flows) -> list[Flow]:
 def _churn_said(told: Told) -> str:
     first, last = told.churned[0], told.churned[-1]
     return (
-        f"With a mean stay of {first.up_hours:g} hours {format_share(first.left)} of the work is lost where each node"
-        f" loses its own round, and {format_share(first.restarting)} where the job restarts as a whole; with"
-        f" {last.up_hours:g} hours {format_share(last.left)} and {format_share(last.restarting)}."
+        f"With a mean stay of {first.up_hours:g} hours {format_share(first.lost)} of hired nodes' rounds are lost where"
+        f" each node loses its own round, and {format_share(first.restarting)} where the job restarts as a whole; with"
+        f" {last.up_hours:g} hours {format_share(last.lost)} and {format_share(last.restarting)}. Time that hired nodes"
+        " are away is in both."
     )
 
 

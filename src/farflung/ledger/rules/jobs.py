@@ -33,7 +33,7 @@ from farflung.core.crypto import NS_OFFER, is_signed
 from farflung.core.errors import PolicyError
 from farflung.core.ids import Hash, PeerId
 from farflung.ledger.rows import EpochRow, JobRow, JobState, LeaseRow, lease_key
-from farflung.ledger.rules import exclusions, nodes
+from farflung.ledger.rules import clearing, exclusions, nodes
 from farflung.ledger.rules.accounts import withdraw
 from farflung.ledger.tables import Draft, params_of
 from farflung.ledger.tx import JobCreate, JobDraw, JobFinish, JobSchedule, Offer, Progress, SignedOffer
@@ -89,7 +89,7 @@ def step(draft: Draft, sender: PeerId, job: Hash, *sources: JobState) -> JobRow:
 
 
 def schedule(draft: Draft, sender: PeerId, op: JobSchedule) -> None:
-    """Makes a lease of each offer. Codes: FF-LEDG-020, -035 to -042, -365."""
+    """Makes a lease of each offer. Codes: FF-LEDG-020, -035 to -042, -365, -374 to -376."""
     row = step(draft, sender, op.job, JobState.CREATED, JobState.RUNNING)
     if not op.offers or row.leases + len(op.offers) > limits.LEASES_PER_JOB:
         raise PolicyError("FF-LEDG-042", f"no offer, or more than {limits.LEASES_PER_JOB} leases")
@@ -98,6 +98,7 @@ def schedule(draft: Draft, sender: PeerId, op: JobSchedule) -> None:
         exclusions.check(draft, signed.offer.node)
         nodes.lock(draft, signed.offer.node, signed.offer.stake)
         row = _lease(draft, row, signed.offer)
+    clearing.check(draft, op)
     draft.put(replace(row, state=JobState.RUNNING))
 
 

@@ -56,11 +56,17 @@ def active(draft: Draft, node: PeerId) -> NodeRow:
     return row
 
 
-def lock(draft: Draft, node: PeerId, stake: int) -> None:
-    """Puts stake behind one lease. Codes: FF-LEDG-020 not registered or expired, FF-LEDG-039 too little."""
+def standing(draft: Draft, node: PeerId) -> NodeRow:
+    """A node whose ask stands; raises PolicyError FF-LEDG-020: not registered, or expired."""
     row = active(draft, node)
     if draft.now >= row.expires:
         raise PolicyError("FF-LEDG-020", f"the registration of node {node[:4].hex()} has run out")
+    return row
+
+
+def lock(draft: Draft, node: PeerId, stake: int) -> None:
+    """Puts stake behind one lease. Codes: FF-LEDG-020 not registered or expired, FF-LEDG-039 too little."""
+    row = standing(draft, node)
     if stake > row.free:
         raise PolicyError("FF-LEDG-039", f"node {node[:4].hex()} has {row.free} free stake, not {stake}")
     draft.put(replace(row, free=row.free - stake, locked=row.locked + stake, leases=row.leases + 1))

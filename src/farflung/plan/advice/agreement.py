@@ -14,17 +14,16 @@ import math
 import msgspec
 
 from farflung.core.layout import Layout
-from farflung.core.units import Seconds, format_bytes, format_short
+from farflung.core.units import Seconds, format_bytes
 from farflung.job.spec import SyncSpec
-from farflung.plan.advice import replicas
+from farflung.plan.advice import keeping, replicas
 from farflung.plan.advice.laid import Laid
-from farflung.plan.advice.options import Fact, Option, mean_churn
+from farflung.plan.advice.options import Fact, Found, Option, Share, held, mean_churn, precise
 from farflung.plan.advice.replicas import Assumed, slowest_line
 from farflung.plan.advice.work import Work
 from farflung.plan.advise import describe_codec
 from farflung.plan.choose import choose
 from farflung.plan.methods import Setting, estimate
-from farflung.plan.parallel import failures
 from farflung.plan.parallel.stages import PIPELINE
 
 
@@ -36,17 +35,23 @@ class Agreed(msgspec.Struct, frozen=True):
     up: float = 0.0
     down: float = 0.0
     facts: tuple[Fact, ...] = ()
+    tail: Seconds = Seconds(0.0)  # behind the last step
+    each: tuple[tuple[float, ...], tuple[float, ...]] | None = (
+        None  # bytes up and down of each stage's hosts a step
+    )
 
 
 def agreed(work: Work, laid: Laid) -> Agreed:
     """One pipeline agrees with nobody."""
-    step = laid.run.seconds
+    step = laid.step
     if len(laid.grid) == 1:
         return Agreed(step)
     lines = [slowest_line(members) for members in zip(*laid.grid, strict=True)]
+    most = work.steps_most(len(laid.grid), laid.sequences * work.context)
+    layouts = parts(work, laid.counts)
     settings = [
-        Setting(layout, line, len(laid.grid), step)
-        for layout, line in zip(parts(work, laid.counts), lines, strict=True)
+        Setting(layout, line, len(laid.grid), step, most=most)
+        for layout, line in zip(layouts, lines, strict=True)
         if layout is not None
     ]
     binding = max(settings, key=lambda each: each.layout.size / min(each.link.up, each.link.down))
@@ -55,10 +60,7 @@ def agreed(work: Work, laid: Laid) -> Agreed:
     each = [estimate(setting, sync) for setting in settings]
     longest = max(each, key=lambda one: one.exchange)
     at = each.index(longest)
-    facts = [
-        Fact("exchange of a round", format_short(longest.exchange), why, "plan/choose")
-        for why in choice.reasons
-    ]
+    facts = replicas.agreeing(longest, settings[at], choice.reasons)
     facts.append(
         Fact(
             "stages",
@@ -67,9 +69,12 @@ def agreed(work: Work, laid: Laid) -> Agreed:
             "Peng et al. 2024, section 3",
         )
     )
-    return Agreed(
-        longest.step, sync, max(one.up for one in each), max(one.down for one in each), tuple(facts)
-    )
+    tail = longest.exchange if sync.delay else Seconds(0.0)
+    most_up, most_down = (max(getattr(one, way) for one in each) for way in ("up", "down"))
+    moved = iter(each)
+    stages = [next(moved) if layout is not None else None for layout in layouts]
+    up, down = ([getattr(one, way) if one else 0.0 for one in stages] for way in ("up", "down"))
+    return Agreed(longest.step, sync, most_up, most_down, tuple(facts), tail, (tuple(up), tuple(down)))
 
 
 def parts(work: Work, counts: tuple[int, ...]) -> tuple[Layout | None, ...]:
@@ -81,13 +86,16 @@ def parts(work: Work, counts: tuple[int, ...]) -> tuple[Layout | None, ...]:
     return tuple(Layout.of(each) if each else None for each in shapes)
 
 
-def option(work: Work, laid: Laid, assumed: Assumed) -> Option:
+def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
     """The whole job on a laid grid."""
     found = agreed(work, laid)
     crew = tuple(host for way in laid.grid for host in way)
     activation = work.model.handed(laid.micro)
-    moved = activation * laid.micros * (2 if len(laid.counts) > 2 else 1)
+    moved = activation * laid.micros * (2 if len(laid.counts) > 2 else 1)  # of an inner stage, each way
     efficiency, lost = _counting(work, laid, found, assumed)
+    if (blocked := keeping.blocked(laid.kind, efficiency, lost[-1].formula)) is not None:
+        return blocked
+    shares = _shares(work, laid, activation, found)
     busiest = max(laid.run.work)
     cut = "/".join(map(str, laid.counts))
     how = f"layers {cut}"
@@ -96,51 +104,64 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Option:
     facts = (
         Fact(
             "a step",
-            format_short(laid.run.seconds),
-            f"1F1B, {laid.micros} micro-batches of {laid.micro}; layers {cut}; the busiest stage computes"
-            f" {format_short(busiest)}",
-            "Narayanan et al. 2021, section 2.2.1",
+            precise(laid.step),
+            " + ".join(precise(each) for each in (laid.run.seconds, *(extra.seconds for extra in laid.after)))
+            + f"; 1F1B, {laid.micros} micro-batches of {laid.micro}"
+            + "".join(f", then {extra.name}" for extra in laid.after)
+            + f"; layers {cut}; the busiest stage computes {precise(busiest)}",
+            "Narayanan et al. 2021, section 2.2.1; event by event: plan/parallel/schedules",
         ),
-        Fact(
-            "bubble and lines", f"{laid.run.bubble:.0%} of that", "event by event", "plan/parallel/schedules"
-        ),
+        *(Fact(extra.name, precise(extra.seconds), extra.formula, extra.source) for extra in laid.after),
         Fact(
             "activations",
             format_bytes(moved),
-            f"{format_bytes(activation)} a cut and micro-batch",
+            f"{format_bytes(activation)} x {laid.micros}{' x 2' * (len(laid.counts) > 2)}; a cut and micro-batch"
+            + (", an inner stage has two cuts" if len(laid.counts) > 2 else ""),
             PIPELINE,
         ),
         *found.facts,
-        lost,
-        *(
-            Fact(part.name, format_bytes(part.bytes), part.formula, part.source)
-            for part in laid.tight.footprint.parts
-        ),
+        *lost,
+        *held(laid.tight),
     )
     return Option(
         kind=laid.kind, how=how, hosts=crew, recompute=laid.recompute, micro=laid.micro, step=found.step,
         exchange=Seconds(found.step - busiest),
         steps=math.ceil(work.tokens / (len(laid.grid) * laid.sequences * work.context)),
-        up=moved + found.up, down=moved + found.down, efficiency=max(efficiency, 1e-9), worst=laid.tight,
-        tokens=work.tokens, facts=facts, ways=len(laid.grid), sync=found.sync,
+        up=max(share.up for share in shares), down=max(share.down for share in shares), efficiency=efficiency,
+        worst=laid.tight, tokens=work.tokens, facts=facts, sequences=len(laid.grid) * laid.sequences,
+        ways=len(laid.grid), sync=found.sync, tail=found.tail, shares=shares,
     )  # fmt: skip
 
 
-def _counting(work: Work, laid: Laid, found: Agreed, assumed: Assumed) -> tuple[float, Fact]:
+def _shares(work: Work, laid: Laid, activation: float, found: Agreed) -> tuple[Share, ...]:
+    """Of each host: an end hands on and gets one cut's activations, an inner stage two; both ends a shared table's."""
+    last = len(laid.counts) - 1
+
+    def moved(at: int) -> float:
+        is_end = at in (0, last)
+        return activation * laid.micros * (1 if is_end else 2) + (laid.shared if is_end else 0.0)
+
+    up, down = found.each or ((0.0,) * (last + 1),) * 2
+    kept = work.public(found.sync) / (last + 1) if found.sync else 0.0
+    return tuple(
+        Share(kept, 0.0, moved(at) + up[at], moved(at) + down[at])
+        for _ in laid.grid
+        for at in range(last + 1)
+    )
+
+
+def _counting(work: Work, laid: Laid, found: Agreed, assumed: Assumed) -> tuple[float, tuple[Fact, ...]]:
     """The share of time that is work which counts, and how often a replica group writes a checkpoint."""
     crew = [host for way in laid.grid for host in way]
     stages = len(laid.counts)
-    each = work.recipe.whole * work.parameters / stages
+    each = keeping.states(work.recipe, work.parameters) / stages
     mean = mean_churn(crew, assumed.churn) / stages
-    restart = replicas.RESTART + 8 * each / slowest_line(crew).down
-    kept = failures.best(each / replicas.DISK, mean, restart)
+    efficiency, *kept = keeping.checkpointed(each, crew, mean)
     if found.sync is not None:
-        lost = restart + found.sync.steps * found.step / 2
-        share = mean / (mean + lost)
-        if share >= kept.efficiency:
-            text = (
-                f"the others hold what a round began with; R + H t / 2 = {format_short(lost)} is lost once in"
-                f" {format_short(mean)} of a pipeline of {stages}"
-            )
-            return share, Fact("checkpoint interval", "a round", text, "renewal reward: Daly 2006, section 2")
-    return kept.efficiency, Fact("checkpoint interval", format_short(kept.work), kept.formula, kept.source)
+        again = max(keeping.restart(each, host.link) for host in crew)
+        lost = again + found.sync.steps * found.step / 2
+        text = f"R + H t / 2, once a pipeline of {stages}: the others hold what a round began with"
+        share, counts = keeping.renewed(lost, mean, text)
+        if share >= efficiency:
+            return share, (counts,)
+    return efficiency, tuple(kept)

@@ -67,7 +67,7 @@ def grids(work: Work, crew: Sequence[Host], ways: int) -> Iterator[Grid]:
 
 def swapped(
     work: Work, grid: Grid, micros: int, every: int, otherwise: float, others: Sequence[Host] = (), *,
-    by_money: bool = False,
+    by_money: bool = False, is_own: bool = False,
 ) -> Iterator[Grid]:  # fmt: skip
     """Grids that plan/place's objective finds from one: verified tokens a second, or money for them, churn included.
 
@@ -79,10 +79,10 @@ def swapped(
     begun = np.array([[way * stages + stage for way in range(ways)] for stage in range(stages)])
     fleet, asks, wish = _asked(work, crew, micros, every, otherwise, by_money=by_money)
     left = np.arange(len(held), len(crew))
-    yield from _spread(crew, select.improved(fleet, asks, wish, begun, left, 0, MOVES).grid)
+    yield from _spread(crew, select.improved(fleet, asks, wish, begun, left, 0, MOVES).grid, is_own=is_own)
     if len(left):  # a spare may be of whom the others are too many
         own = _asked(work, held, micros, every, otherwise, by_money=by_money)
-        yield from _spread(held, select.improved(*own, begun, left[:0], 0, MOVES).grid)
+        yield from _spread(held, select.improved(*own, begun, left[:0], 0, MOVES).grid, is_own=is_own)
     if len(crew) <= CHOSEN:
         counts = sorted({max(1, stages - 1), stages, stages + 1} - {1})
         try:
@@ -90,7 +90,7 @@ def swapped(
         except PolicyError:  # placement counts memory its own way, and finds that nothing fits
             return
         for choice in found:
-            yield from _spread(crew, choice.grid)
+            yield from _spread(crew, choice.grid, is_own=is_own)
 
 
 def _spares(others: Sequence[Host], most: int, *, by_money: bool) -> list[Host]:
@@ -102,11 +102,11 @@ def _spares(others: Sequence[Host], most: int, *, by_money: bool) -> list[Host]:
     return sorted(others, key=first)[:most]
 
 
-def _spread(crew: Sequence[Host], found: Indices) -> Iterator[Grid]:
+def _spread(crew: Sequence[Host], found: Indices, *, is_own: bool) -> Iterator[Grid]:
     """The hosts of a grid [W, P], if nobody lends too many of them."""
     grid = tuple(tuple(crew[at] for at in pipeline) for pipeline in found.T)
     hosts = [host for pipeline in grid for host in pipeline]
-    if len(spread(hosts, len(hosts))) == len(hosts):
+    if is_own or len(spread(hosts, len(hosts))) == len(hosts):
         yield grid
 
 

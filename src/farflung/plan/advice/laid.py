@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
+from farflung.core.units import Seconds
 from farflung.plan.advice.grids import Grid
 from farflung.plan.advice.options import Kind
 from farflung.plan.footprint.worst import Worst
@@ -11,8 +14,19 @@ from farflung.plan.parallel.schedules import Timeline
 from farflung.plan.parallel.shapes import Recompute
 
 
+class After(NamedTuple):
+    """What comes once a step, behind the last micro-batch of the slowest stage."""
+
+    name: str
+    seconds: Seconds
+    formula: str
+    source: str
+
+
 class Laid(msgspec.Struct, frozen=True):
-    """A grid with its layers, and the timeline of its slowest pipeline. `sequences`: of one pipeline's step."""
+    """A grid with its layers, and the timeline of its slowest pipeline. `sequences`: of one pipeline's step; `shared`:
+    bytes that both ends send each other for a table that they share.
+    """
 
     grid: Grid
     counts: tuple[int, ...]
@@ -21,6 +35,8 @@ class Laid(msgspec.Struct, frozen=True):
     sequences: int
     run: Timeline
     tight: Worst
+    after: tuple[After, ...] = ()
+    shared: float = 0.0
 
     @property
     def kind(self) -> Kind:
@@ -31,3 +47,8 @@ class Laid(msgspec.Struct, frozen=True):
     def micros(self) -> int:
         """Micro-batches of a pipeline's step."""
         return self.sequences // self.micro
+
+    @property
+    def step(self) -> Seconds:
+        """Of a pipeline, whole."""
+        return Seconds(self.run.seconds + sum(extra.seconds for extra in self.after))

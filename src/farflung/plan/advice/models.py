@@ -1,8 +1,8 @@
 """What a model asks of whoever trains it, layer by layer: by its sizes, or by a trace of its own step (P1, P2).
 
 Both answer the same questions, so that no layout asks which of them it has. A trace is of float32 tensors, and what is
-advised trains in bfloat16: its bytes are halved, those of logits too, which some losses raise to float32 again. What a
-step keeps is taken to grow with its sequences.
+advised trains in bfloat16: its bytes are halved, but for those of the loss and of what else comes after the layers,
+which stays in float32. What a step keeps is taken to grow with its sequences.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from farflung.core.units import Flop
 from farflung.plan.footprint.activations import Load
-from farflung.plan.footprint.slices import Slice, Stack, of_traced, sliced
+from farflung.plan.footprint.slices import Stack, of_traced, sliced
 from farflung.plan.footprint.traced import Mode, Traced
 from farflung.plan.footprint.transformer import Transformer
 from farflung.plan.parallel.shapes import Recompute, Shape, gpt_flop
@@ -46,10 +45,12 @@ class Sized(msgspec.Struct, frozen=True):
         return ""
 
     def flop(self, tokens: float, recompute: Recompute) -> Flop:
-        """Of training on so many tokens: Korthikanti et al. 2022, equations 7 and 8; with all recomputed Narayanan et
-        al. 2021, equation 3. For these models' inner width is four times the outer one.
+        """Of training on so many tokens: Korthikanti et al. 2022, equation 7; with all recomputed Narayanan et al.
+        2021, equation 3. For these models' inner width is four times the outer one. Selectively no product is made
+        again: attention is fused here, and what it gave is kept.
         """
-        return Flop(gpt_flop(self._shape, 1, recompute) / self.context * tokens)
+        repeated = recompute if recompute is Recompute.FULL else Recompute.NONE
+        return Flop(gpt_flop(self._shape, 1, repeated) / self.context * tokens)
 
     def head(self, tokens: float) -> float:
         """FLOP of these that come after the layers."""
@@ -120,20 +121,11 @@ class Gauged(msgspec.Struct, frozen=True):
 
     def handed(self, sequences: int) -> float:
         """Bytes that one layer hands on."""
-        return self.traced.handed * self._share(sequences)
+        return self.traced.handed * sequences / self.traced.rows * WIRE / self.traced.width
 
     def stack(self, sequences: int, recompute: Recompute) -> Stack:
         """In slices, with what so many sequences keep."""
-        whole, share = (
-            of_traced(self.traced, Recompute(self._mode(recompute).recompute)),
-            self._share(sequences),
-        )
-
-        def scaled(one: Slice) -> Slice:
-            return replace(one, kept=one.kept * share, working=one.working * share)
-
-        layers = tuple(map(scaled, whole.layers))
-        return replace(whole, first=scaled(whole.first), layers=layers, last=scaled(whole.last))
+        return of_traced(self.traced, Recompute(self._mode(recompute).recompute), sequences, float(WIRE))
 
     def place(self, tensor: str) -> int:
         """The layer that it belongs to, from 1; 0: before them, LAST: after them."""
@@ -144,7 +136,3 @@ class Gauged(msgspec.Struct, frozen=True):
 
     def _mode(self, recompute: Recompute) -> Mode:
         return self.traced.mode(recompute if self.traced.blocks else Recompute.NONE)
-
-    def _share(self, sequences: int) -> float:
-        """Of the traced bytes, those of so many sequences in bfloat16."""
-        return sequences / self.traced.rows * WIRE / self.traced.width

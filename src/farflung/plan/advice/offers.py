@@ -16,6 +16,11 @@
     utilisation = 0.45        # share of its cards' rate that training reaches here, measured; 0.4 where nothing is said
     profile = "attic.toml"    # what was measured on its card, a file beside this one (docs/plan/cards.md); or in place,
                               # profile = { bf16_tflops = 132.0, conditions = "matmul 8192, 60 s" }
+    site = "street 7"         # hosts of one site share its line and say the same one; its own where nothing is said
+    spare_watts = 300         # that it may draw: its cards run a part of the time
+    base_watts = 60           # of that, what its machine draws beside its cards: 0 where nothing is said
+
+Beside them may stand what electricity costs, and what they are held against (plan/advice/terms).
 
 What was measured between two hosts or regions stands beside them as [[pair]] parts (plan/advice/pairs).
 An unknown key is refused with the nearest one, for a misspelt bound would be none.
@@ -25,6 +30,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
@@ -35,9 +41,11 @@ from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import Credits, parse_credits
 from farflung.core.units import Bytes, Seconds
 from farflung.plan import links
-from farflung.plan.advice import pairs
+from farflung.plan.advice import pairs, terms
+from farflung.plan.advice.terms import Terms
 from farflung.plan.cards import profile
-from farflung.plan.cards.card import Card, with_profile
+from farflung.plan.cards.card import Card, Precision, with_profile
+from farflung.plan.cards.spread import Site, alone
 from farflung.plan.cards.table import Table
 from farflung.plan.links import Link
 
@@ -50,6 +58,8 @@ MOST: Final = {
     "lanes": 16,
     "churn_hours": 1e6,
     "utilisation": 1.0,
+    "spare_watts": 1e6,
+    "base_watts": 1e6,
 }
 
 
@@ -77,11 +87,21 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     stake: Credits = Credits(0)
     utilisation: float | None = None
     pairs: tuple[pairs.Pair, ...] = ()  # that speak of it or of its region
+    site: str = ""  # hosts of one share its line, of which `link` is this one's part
+    line: Link | None = None  # the whole line of a site with more hosts
+    spare_watts: float | None = None
+    base_watts: float = 0.0
+
+    @property
+    def duty(self) -> float:
+        """Of the time, how much its cards run within the spare power."""
+        own = Site(self.name, ((self.card, self.cards),), self.spare_watts, self.base_watts)
+        return alone(own, Precision.BF16).busy / self.cards
 
 
 KEYS: Final = (
     "name", "owner", "region", "card", "cards", "link", "price", "cores", "memory_gb", "lanes", "churn_hours",
-    "stake", "utilisation", "profile",
+    "stake", "utilisation", "profile", "site", "base_watts", "spare_watts",
 )  # fmt: skip
 
 
@@ -91,18 +111,15 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
     Raises UsageError FF-PLAN-060 (no TOML, no host, too many), FF-PLAN-061 with the host and the key that is unknown,
     missing or impossible; and what names of cards, links and amounts of credits raise.
     """
-    if len(text) > limits.OFFERS_CHARACTERS:
-        raise _unreadable(f"it has more than {limits.OFFERS_CHARACTERS} characters")
-    try:
-        tree = tomllib.loads(text)
-    except ValueError as error:  # whole numbers of thousands of digits are none of TOML's own errors
-        raise _unreadable(str(error)[:200]) from None
-    except RecursionError:
-        raise _unreadable("it is nested too deeply") from None
+    tree = _tree(text)
+    terms.of(tree, table)
     rows = tree.get("host")
-    measured = tree.pop("pair", [])
-    if set(tree) != {"host"} or not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise _unreadable("it is made of [[host]] parts and [[pair]] parts, and of nothing else")
+    if (
+        not {"host"} <= set(tree) <= {"host", "pair", *terms.KEYS}
+        or not isinstance(rows, list)
+        or not all(isinstance(row, dict) for row in rows)
+    ):
+        raise _unreadable("it is made of [[host]] parts, [[pair]] parts, [energy] and [reference], and of nothing else")
     if not rows:
         raise _unreadable("nobody offers anything: there is no [[host]] part")
     if len(rows) > limits.OFFERED_HOSTS:
@@ -113,11 +130,45 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
         if host.name in hosts:
             _Row(number, row).refuse("name", f"{host.name!r} is another host's, too")
         hosts[host.name] = host
-    between = pairs.of(measured, {host.name: host.region for host in hosts.values()})
+    found = pairs.of(tree.get("pair", []), {host.name: host.region for host in hosts.values()})
     return tuple(
-        msgspec.structs.replace(host, pairs=pairs.naming(between, host.name, host.region))
-        for host in hosts.values()
+        msgspec.structs.replace(host, pairs=pairs.naming(found, host.name, host.region))
+        for host in _shared(tuple(hosts.values()))
     )
+
+
+def terms_of(text: str, table: Table) -> Terms:
+    """What such a file says beside its hosts. Raises what `parse` raises of it."""
+    return terms.of(_tree(text), table)
+
+
+def _tree(text: str) -> dict[str, Any]:
+    if len(text) > limits.OFFERS_CHARACTERS:
+        raise _unreadable(f"it has more than {limits.OFFERS_CHARACTERS} characters")
+    try:
+        tree = tomllib.loads(text)
+    except ValueError as error:  # whole numbers of thousands of digits are none of TOML's own errors
+        raise _unreadable(str(error)[:200]) from None
+    except RecursionError:
+        raise _unreadable("it is nested too deeply") from None
+    return tree
+
+
+def _shared(hosts: tuple[Host, ...]) -> tuple[Host, ...]:
+    """Hosts of one site have equal parts of its line: who of them trains is not known yet, so all are taken to."""
+    count = Counter(host.site for host in hosts)
+    lines = {host.site: host.link for host in hosts}
+    found = []
+    for number, host in enumerate(hosts, 1):
+        ways, line = count[host.site], lines[host.site]
+        if host.link != line:
+            shown = {"name": host.name}
+            _Row(number, shown).refuse(
+                "site", f"the hosts of {host.site!r} share a line, and say different ones"
+            )
+        part = Link(line.up / ways, line.down / ways, line.round_trip)
+        found.append(host if ways == 1 else msgspec.structs.replace(host, link=part, line=line))
+    return tuple(found)
 
 
 class _Row:
@@ -136,11 +187,12 @@ class _Row:
         name = self.text("name")
         memory = self.number("memory_gb")
         churn = self.number("churn_hours")
+        card = self.card(table, read)
         return Host(
             name=name,
             owner=self.text("owner", name),
             region=self.text("region", ""),
-            card=self.card(table, read),
+            card=card,
             cards=self.whole("cards") or 1,
             link=self.of("link", links.parse),
             price=self.of("price", parse_credits),
@@ -150,7 +202,19 @@ class _Row:
             churn=None if churn is None else Seconds(churn * HOUR),
             stake=self.of("stake", parse_credits) if "stake" in self.fields else Credits(0),
             utilisation=self.number("utilisation"),
+            site=self.text("site", name),
+            spare_watts=self.spare(card),
+            base_watts=self.number("base_watts") or 0.0,
         )
+
+    def spare(self, card: Card) -> float | None:
+        """Watts, of a card whose own are known: nobody can say else how long it runs."""
+        found = self.number("spare_watts")
+        if found is not None and card.power[0] is None:
+            self.refuse("spare_watts", f"the power of {card.name} is not known: say its watts in a profile")
+        if found is not None and found <= (self.number("base_watts") or 0.0):
+            self.refuse("spare_watts", "its machine alone draws as much")
+        return found
 
     def card(self, table: Table, read: Callable[[str], str]) -> Card:
         """The table's, with what was measured on it where that is said."""

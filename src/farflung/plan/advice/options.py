@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final, NamedTuple
 
 import msgspec
 
-from farflung.core.money import Credits
-from farflung.core.units import Bytes, Seconds
+from farflung.core.money import MICRO, Credits
+from farflung.core.units import Bytes, Seconds, format_bytes
 from farflung.job.spec import SyncSpec
 from farflung.plan.advice.offers import HOUR, Host
+from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.worst import Worst
 from farflung.plan.parallel.shapes import Recompute
+
+PLACES: Final = {Place.RAM: "RAM", Place.DISK: "a disk"}
 
 
 class Kind(StrEnum):
@@ -35,8 +40,20 @@ class Fact(msgspec.Struct, frozen=True):
     source: str
 
 
+class Share(NamedTuple):
+    """What one host has to do with a way, a step: bytes in its memory and over its bus for each card; bytes that it
+    sends and gets; `cores` that each card keeps busy, None: not computed.
+    """
+
+    ram: float
+    bus: float
+    up: float
+    down: float
+    cores: float | None = None
+
+
 class Option(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to train the whole job. Bytes are those of the busiest host's line, a step.
+    """One way to train the whole job. `up` and `down` are bytes of the busiest host's line, a step.
 
     `efficiency`: the share of time that is work which counts, after failures and leaving. `facts` derive it all.
     """
@@ -55,13 +72,21 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     worst: Worst
     tokens: int
     facts: tuple[Fact, ...]
+    shares: tuple[Share, ...]  # of each host, as they stand in `hosts`
+    sequences: int  # of a step of all hosts together
+    tail: Seconds = Seconds(0.0)  # behind the last step: an exchange that has no next round to hide behind
     ways: int = 1  # pipelines, each of as many hosts, one after another in `hosts`
     sync: SyncSpec | None = None  # of layouts that agree now and then
 
     @property
     def seconds(self) -> Seconds:
         """Of the whole job."""
-        return Seconds(self.step * self.steps / self.efficiency)
+        return Seconds((self.step * self.steps + self.tail) / self.efficiency)
+
+    @property
+    def ram(self) -> Bytes:
+        """Of the machine that keeps most there instead of on its cards, for each card."""
+        return Bytes(math.ceil(max(share.ram for share in self.shares)))
 
     @property
     def price(self) -> Credits:
@@ -70,13 +95,28 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         return Credits(round(hourly * self.seconds / HOUR))
 
     @property
+    def derived(self) -> tuple[Fact, ...]:
+        """`facts`, and what they come to."""
+        hourly = sum(host.price for host in self.hosts) / MICRO
+        behind = f" + {self.tail:.4g} s" if self.tail else ""
+        time = f"({self.steps} x {self.step:.5g} s{behind}) / {self.efficiency:.5g}; steps, over what counts"
+        price = f"{hourly:.5g} x {self.seconds:.5g} s / 3600 s; credits an hour of all hosts"
+        return (
+            *self.facts,
+            Fact("all steps", f"{self.seconds:.5g} s", time, "the lines above"),
+            Fact("price", f"{self.price / MICRO:.5g} credits", price, "the offers"),
+        )
+
+    @property
     def price_of_million(self) -> Credits:
         """Of a million tokens."""
         return Credits(round(self.price * 1e6 / self.tokens))
 
     @property
     def is_run_today(self) -> bool:
-        """Whether `farflung run` trains so; the others are planned for what comes."""
+        """Whether its method is one that `farflung run` trains by, in float32 and on processors; the others are planned
+        for what comes.
+        """
         return self.kind is Kind.ROUNDS
 
 
@@ -102,6 +142,11 @@ class Blocked(msgspec.Struct, frozen=True):
 Found = Option | Blocked
 
 
+def precise(seconds: float) -> str:
+    """Four digits, which can be added up and multiplied out again."""
+    return f"{seconds:.4g} s"
+
+
 def mean_churn(hosts: Sequence[Host], otherwise: float) -> Seconds:
     """Mean seconds until one of them leaves, per host; `otherwise` where a host does not say."""
     rates = [1.0 / (host.churn if host.churn is not None else otherwise) for host in hosts]
@@ -111,3 +156,15 @@ def mean_churn(hosts: Sequence[Host], otherwise: float) -> Seconds:
 def memory_of(host: Host) -> Bytes:
     """Bytes of one of its cards."""
     return host.card.memory[0]
+
+
+def held(tight: Worst) -> tuple[Fact, ...]:
+    """What lies on the tightest card, and beside it."""
+    return tuple(
+        Fact(_placed(part.name, part.place), format_bytes(part.bytes), part.formula, part.source)
+        for part in tight.footprint.parts
+    )
+
+
+def _placed(name: str, place: Place) -> str:
+    return name if place is Place.CARD else f"{name}, in {PLACES[place]}"

@@ -19,22 +19,32 @@ from typing import Final
 
 import numpy as np
 
+from farflung.core.units import Seconds, format_bytes, format_count
 from farflung.plan.advice import agreement, grids, routes, speed
 from farflung.plan.advice.grids import Grid
-from farflung.plan.advice.laid import Laid
+from farflung.plan.advice.laid import After, Laid
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option, memory_of
-from farflung.plan.advice.replicas import Assumed
-from farflung.plan.advice.work import Work
-from farflung.plan.footprint.states import Split
+from farflung.plan.advice.replicas import RECOMPUTED, Assumed
+from farflung.plan.advice.room import computes_wide, widened
+from farflung.plan.advice.work import WIRE, Work
+from farflung.plan.footprint.states import Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, fitting_layers, footprints, worst
+from farflung.plan.methods import sync_of
+from farflung.plan.parallel import timing
+from farflung.plan.parallel.collectives import Span
+from farflung.plan.parallel.group import Group
 from farflung.plan.parallel.schedules import Cut, Stage, timeline
 from farflung.plan.parallel.shapes import Recompute
+from farflung.plan.parallel.stages import tied_table
 from farflung.plan.place import layers
 from farflung.plan.place.chain import chain
 
 MICROS_MOST: Final = 256  # micro-batches of a step that are tried: more are as many small messages
 WAYS_MOST: Final = 16  # pipelines that are tried
+LARGEST: Final = sync_of(
+    "sparse_loco", delay=1
+)  # of what plan.choose takes, it keeps most: residual and offset
 
 
 def pipeline(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
@@ -52,8 +62,9 @@ def pipelines(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
 
 
 def improved(
-    work: Work, found: Option, assumed: Assumed, hosts: Sequence[Host] = (), *, by_money: bool = False
-) -> Option:
+    work: Work, found: Option, assumed: Assumed, hosts: Sequence[Host] = (), *, by_money: bool = False,
+    is_own: bool = False,
+) -> Option:  # fmt: skip
     """The same after swaps of places, and with `hosts` that it does not use, by plan/place's objective, where that is
     better by this page's: seconds, or money.
     """
@@ -61,9 +72,11 @@ def improved(
     grid = tuple(found.hosts[at * stages : (at + 1) * stages] for at in range(found.ways))
     micros = max(1, -(-work.sequences // found.ways) // found.micro)
     others = [host for host in hosts if host not in found.hosts]
-    every = found.sync.steps if found.sync else 1
-    best = found
-    for again in grids.swapped(work, grid, micros, every, assumed.churn, others, by_money=by_money):
+    every, best = found.sync.steps if found.sync else 1, found
+    tried = grids.swapped(
+        work, grid, micros, every, assumed.churn, others, by_money=by_money, is_own=is_own
+    )
+    for again in tried:
         if (len(again) == 1) != (found.ways == 1) or len(again) > min(WAYS_MOST, work.sequences):
             continue
         other = _best(work, (again,), found.kind, assumed)
@@ -85,7 +98,9 @@ def _best(work: Work, tried: Iterable[Grid], kind: Kind, assumed: Assumed) -> Fo
             nearest = found if nearest is None or found.nearness > nearest.nearness else nearest
             continue
         option = agreement.option(work, found, assumed)
-        if best is None or option.seconds < best.seconds:
+        if isinstance(option, Blocked):
+            nearest = option if nearest is None or option.nearness > nearest.nearness else nearest
+        elif best is None or option.seconds < best.seconds:
             best = option
     too_few = "there are too few hosts for two pipelines of two"
     return best or nearest or Blocked(kind, "hosts", 0, 0.0, too_few, "four hosts of three owners")
@@ -108,7 +123,10 @@ def _laid(work: Work, grid: Grid, kind: Kind, assumed: Assumed) -> Laid | Blocke
                 continue
             found = _tried(work, grid, recompute, micro, assumed, best)
             if isinstance(found, Blocked):
-                nearest = found if nearest is None or found.short > nearest.short else nearest
+                if nearest is None or (found.short, micro == 1) > (nearest.short, False):
+                    nearest = (
+                        found  # of equals the last recomputation, at its smallest micro-batch: what is least
+                    )
             elif found is not None:
                 best = found
         if best is not None:
@@ -123,7 +141,9 @@ def _tried(
     """A grid with micro-batches of so many sequences; None where it is not faster `than` another."""
     sequences = -(-work.sequences // len(grid))
     micros, stack = sequences // micro, work.stack(micro, recompute)
-    recipe = work.recipe if len(grid) == 1 else work.with_outer()
+    recipe = _recipe(work, grid)
+    if computes_wide(host for way in grid for host in way):
+        stack, recipe = widened(stack, recipe)
     stages = list(zip(*grid, strict=True))
     memory = [min(float(host.cards * memory_of(host)) for host in members) for members in stages]
     rates = [min(speed.rate(host, assumed.utilisation) for host in members) for members in stages]
@@ -146,7 +166,43 @@ def _tried(
     if than is not None and slowest.seconds >= than.run.seconds:
         return None
     tight = worst(footprints(stack, Training(Pipeline(counts, micros), recipe, Split())), memory)
-    return Laid(grid, counts, recompute, micro, sequences, slowest, tight)
+    after, shared = _after(work, grid, counts, stack.copied, assumed)
+    return Laid(grid, counts, recompute, micro, sequences, slowest, tight, after, shared)
+
+
+def _recipe(work: Work, grid: Grid) -> Recipe:
+    """Of several that agree now and then: with what the method keeps that needs most beside the weights."""
+    return work.recipe if len(grid) == 1 else work.with_outer(LARGEST)
+
+
+def _after(
+    work: Work, grid: Grid, counts: Sequence[int], copied: float, assumed: Assumed
+) -> tuple[tuple[After, ...], float]:
+    """The optimizer of the slowest stage; and the sum of the gradient of a table that first and last stage hold, which
+    waits for both ends' lines. With the bytes that each of them sends for it.
+    """
+    found, shared = [], 0.0
+    if work.optimizer_flop:
+        flop, depth = work.optimizer_flop, work.model.layers
+        taken, host, count = max(
+            (
+                (flop * count / depth / speed.rate(host, assumed.utilisation), host, count)
+                for way in grid
+                for host, count in zip(way, counts, strict=True)
+            ),
+            key=lambda each: each[0],
+        )
+        reached = speed.told(host, assumed.utilisation)
+        text = f"{format_count(flop)}FLOP x {count} / {depth} / {reached}; by layers, the slowest stage: {host.name}"
+        found.append(After("optimizer", Seconds(taken), text, speed.MUON))
+    if copied and len(counts) > 1:
+        ends = [Group((way[0].link, way[-1].link)) for way in grid]
+        (term,) = tied_table(WIRE * copied, Span(2))
+        shared = term.sent
+        text = f"rank by rank: {format_bytes(WIRE * copied)} summed by first and last stage: {term.formula}"
+        summed = max(timing.ring(group, WIRE * copied) for group in ends)
+        found.append(After("gradient of the shared table", summed, text, term.source))
+    return tuple(found), shared
 
 
 def dealt(work: Work, rates: Sequence[float], caps: Sequence[int]) -> tuple[int, ...]:
@@ -217,11 +273,11 @@ def _too_small(work: Work, grid: Grid, caps: Sequence[int], recompute: Recompute
     kind, each = (
         (Kind.PIPELINE, "") if len(grid) == 1 else (Kind.PIPELINES, f"each of {len(grid)} pipelines of ")
     )
-    recipe = work.recipe if len(grid) == 1 else work.with_outer()
+    recipe = _recipe(work, grid)
     return Blocked(
         kind, "memory", 2, room / work.model.layers,
         f"{each}{len(caps)} hosts {'has' if each else 'have'} room for {room} of {work.model.layers} layers ({held})"
-        f" even with {recompute} recomputation and micro-batches of {micro}",
+        f" ({RECOMPUTED[recompute]}, micro-batches of {micro})",
         f"hosts for {missing} layers more, about"
         f" {recipe.whole * work.model.layer / 1e9:.3g} GB a layer: {math.ceil(missing / max(1, max(caps)))} more like"
         f" {named[int(np.argmax(caps))]}{' in each' if each else ''}",

@@ -16,31 +16,54 @@ from typing import Final
 
 import msgspec
 
-from farflung.core.units import Seconds, format_bytes, format_count, format_short
+from farflung.core.units import Seconds, format_bytes, format_count, format_rate
 from farflung.job.spec import SyncSpec
-from farflung.plan.advice import routes, speed
+from farflung.plan import measured
+from farflung.plan.advice import keeping, machines, routes, speed
 from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Blocked, Fact, Found, Kind, Option, mean_churn, memory_of
+from farflung.plan.advice.options import (
+    Blocked,
+    Fact,
+    Found,
+    Kind,
+    Option,
+    Share,
+    held,
+    mean_churn,
+    memory_of,
+    precise,
+)
 from farflung.plan.advice.room import Room, replica, room
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.advise import describe_codec
 from farflung.plan.choose import choose
+from farflung.plan.footprint.parts import Place
 from farflung.plan.footprint.states import Recipe, Split
 from farflung.plan.links import Link
-from farflung.plan.methods import Setting
-from farflung.plan.parallel import failures, timing
+from farflung.plan.methods import TRIPS, Estimate, Setting, sync_of
+from farflung.plan.parallel import timing
 from farflung.plan.parallel.collectives import all_reduce, span
 from farflung.plan.parallel.group import Group
-from farflung.plan.parallel.terms import Phase, explained
+from farflung.plan.parallel.shapes import Recompute
+from farflung.plan.parallel.terms import Phase
 
 SIMILAR: Final = 1.25
 BACKWARD: Final = 2 / 3  # of compute, behind which gradients go: a backward pass is two forward ones
 CHURN: Final = (
     10 * 3600.0
 )  # mean seconds until a host leaves that does not say: a home computer's (docs/plan/advise)
-DISK: Final = 500e6  # bytes/s at which a checkpoint is written (assumed)
-RESTART: Final = 60.0  # seconds until processes stand again (assumed)
-REPLICA: Final = "one host at least holds the whole model"
+NO_TIME: Final = Seconds(0.0)
+LIGHTEST: Final = sync_of(
+    "muloco"
+)  # of what plan.choose takes over lines, it keeps least: momentum and residual
+SETTLED: Final = 3  # times that a method is chosen for the memory that the one before left
+
+
+RECOMPUTED: Final = {
+    Recompute.NONE: "nothing is recomputed",
+    Recompute.SELECTIVE: "attention is recomputed",
+    Recompute.FULL: "all layers are recomputed",
+}
 
 
 class Assumed(msgspec.Struct, frozen=True):
@@ -52,50 +75,131 @@ class Assumed(msgspec.Struct, frozen=True):
 
 def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     """Whole replicas that agree every H steps; one host alone agrees with nobody and needs no outer step."""
-    kind, recipe = (Kind.ROUNDS, work.with_outer()) if len(crew) > 1 else (Kind.ALONE, work.recipe)
-    rooms = _rooms(kind, work, recipe, crew, work.batch)
+    if len(crew) == 1:
+        return _alone(work, crew, assumed)
+    rooms = _rooms(Kind.ROUNDS, work, work.with_outer(LIGHTEST), crew, work.batch)
+    for _ in range(
+        SETTLED
+    ):  # what a method keeps depends on the method, which depends on a step, and that on memory
+        if isinstance(rooms, Blocked):
+            return rooms
+        step, facts = _slowest(work, crew, rooms, work.step_tokens, assumed)
+        most = work.steps_most(len(crew), work.step_tokens)
+        setting = Setting(work.layout, slowest_line(crew), len(crew), Seconds(step), most=most)
+        choice = choose(setting)
+        before, recipe = rooms, work.with_outer(choice.chosen.sync)
+        rooms = _rooms(Kind.ROUNDS, work, recipe, crew, work.batch)
+        if isinstance(rooms, Blocked) or [_shape(own) for own in rooms] == [_shape(own) for own in before]:
+            break
     if isinstance(rooms, Blocked):
         return rooms
-    each = [
-        _computing(work, host, own, work.step_tokens, assumed) for host, own in zip(crew, rooms, strict=True)
-    ]
-    slowest = max(range(len(crew)), key=each.__getitem__)
-    facts = [speed.fact(work, crew[slowest], rooms[slowest], work.step_tokens, assumed.utilisation)]
-    step, exchange, up, down, how, sync = each[slowest], 0.0, 0.0, 0.0, "", None
-    mean = mean_churn(crew, assumed.churn)
-    if len(crew) == 1:  # with the host goes all that it has trained since it wrote it down elsewhere
-        whole = work.recipe.whole * work.parameters
-        kept = failures.best(whole / DISK, mean, RESTART + 8 * whole / crew[0].link.down)
-        efficiency = max(kept.efficiency, 1e-9)
-        facts.append(Fact("checkpoint interval", format_short(kept.work), kept.formula, kept.source))
-    else:
-        choice = choose(Setting(work.layout, slowest_line(crew), len(crew), Seconds(step)))
-        found = choice.chosen
-        step, exchange, up, down = found.step, found.step - step, found.up, found.down
-        sync, how = found.sync, f"{found.method} H={found.sync.steps} {describe_codec(found.sync)}"
-        facts += [
-            Fact("exchange of a round", format_short(found.exchange), reason, "plan/choose")
-            for reason in choice.reasons
-        ]
-        efficiency = 1.0 - failures.elastic_loss(sync.steps, step, mean)
-        text = f"H t / 2 is lost when a host leaves, each once in {format_short(mean)} on the average"
-        facts.append(Fact("checkpoint interval", "a round", text, "half of it is lost: Daly 2006, section 2"))
-    facts.append(Fact("work that counts", f"{efficiency:.1%}", "the same", facts[-1].source))
+    found = choice.chosen
+    if (short := _lacking_ram(work, crew, rooms, found.sync)) is not None:
+        return short
+    facts += agreeing(found, setting, choice.reasons)
+    efficiency, counts = keeping.renewed(*_lost(work, found, step, crew, assumed))
+    if (blocked := keeping.blocked(Kind.ROUNDS, efficiency, counts.formula)) is not None:
+        return blocked
+    steps = found.sync.steps
     return _option(
-        kind,
-        how,
+        Kind.ROUNDS,
+        f"{found.method} H={steps} {describe_codec(found.sync)}",
         work,
         crew,
         rooms,
-        step=Seconds(step),
-        exchange=Seconds(exchange),
-        steps=math.ceil(work.tokens / (len(crew) * work.step_tokens)),
-        up=up,
-        down=down,
+        step=found.step,
+        exchange=Seconds(found.step - step),
+        steps=steps * math.ceil(work.tokens / (len(crew) * work.step_tokens * steps)),
+        up=found.up,
+        down=found.down,
         efficiency=efficiency,
-        facts=facts,
-        sync=sync,
+        facts=[*facts, counts],
+        sequences=len(crew) * work.batch,
+        sync=found.sync,
+        tail=found.exchange if found.sync.delay else NO_TIME,
     )
+
+
+def _lacking_ram(work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: SyncSpec) -> Blocked | None:
+    """Public state lies in each machine's memory, where that is known to hold it."""
+    public = work.public(sync)
+    for host, own in zip(crew, rooms, strict=True):
+        need = public + own.worst.footprint.at(Place.RAM) * host.cards
+        have = own.worst.spare * host.cards if host.card.is_unified else host.memory_bytes
+        if have is not None and need > have:
+            return Blocked(
+                Kind.ROUNDS,
+                "memory",
+                2,
+                have / need,
+                f"{host.name} has {format_bytes(have)} of RAM, and {format_bytes(need)} are needed"
+                f" with {format_bytes(public)} of public state",
+                f"machines with {format_bytes(need)} of RAM",
+            )
+    return None
+
+
+def _shape(own: Room) -> tuple[object, ...]:
+    return own.recompute, own.micro, own.offload
+
+
+def agreeing(found: Estimate, setting: Setting, reasons: Sequence[str]) -> list[Fact]:
+    """An exchange and a step with their numbers, why it is this method, and what that was measured to cost in loss."""
+    sync, link = found.sync, setting.link
+    formula = (
+        f"max(8 x {format_bytes(found.up * sync.steps)} / {format_rate(link.up)},"
+        f" 8 x {format_bytes(found.down * sync.steps)} / {format_rate(link.down)})"
+        f" + {TRIPS} x {precise(link.round_trip)}; up, down, and round trips"
+    )
+    part = f"{precise(found.exchange)} / {sync.steps}"
+    own = precise(setting.step)
+    whole = f"max({own}, {part}); the exchange comes a round late" if sync.delay else f"{own} + {part}"
+    above = measured.above(sync)
+    loss = (
+        "was not measured at this H and codec"
+        if above is None
+        else f"ended {above:g} % above the best dense run"
+    )
+    return [
+        Fact("exchange of a round", precise(found.exchange), formula, "plan/methods"),
+        Fact("a step of a round", precise(found.step), whole, "plan/methods"),
+        *(Fact("method", found.method, reason, "plan/choose") for reason in reasons),
+        Fact(
+            "loss",
+            "-" if above is None else f"+{above:g} %",
+            f"{found.method} {loss}",
+            f"{measured.CONDITION}",
+        ),
+    ]
+
+
+def _lost(
+    work: Work, found: Estimate, step: float, crew: Sequence[Host], assumed: Assumed
+) -> tuple[float, float, str]:
+    """Of a member's time, when it leaves: half of its round, and what comes instead fetches the public state."""
+    public = work.public(found.sync)
+    again = max(keeping.restart(public, host.link) for host in crew)
+    half = found.sync.steps * step / 2
+    text = f"H t / 2 = {half:.4g} s of a round, R = {again:.4g} s until another stands with {format_bytes(public)}"
+    return half + again, mean_churn(crew, assumed.churn), text
+
+
+def _alone(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
+    """With the host goes all that it has trained since it wrote it down elsewhere."""
+    rooms = _rooms(Kind.ALONE, work, work.recipe, crew, work.batch)
+    if isinstance(rooms, Blocked):
+        return rooms
+    step, facts = _slowest(work, crew, rooms, work.step_tokens, assumed)
+    mean = mean_churn(crew, assumed.churn)
+    size = keeping.states(work.recipe, work.parameters)
+    efficiency, *kept = keeping.checkpointed(size, crew, mean)
+    if (blocked := keeping.blocked(Kind.ALONE, efficiency, kept[1].formula)) is not None:
+        return blocked
+    return _option(
+        Kind.ALONE, "", work, crew, rooms, step=Seconds(step), exchange=Seconds(0.0),
+        steps=math.ceil(work.tokens / work.step_tokens), up=0.0, down=0.0, efficiency=efficiency,
+        facts=[*facts, *kept], sequences=work.batch,
+    )  # fmt: skip
 
 
 def data(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
@@ -110,11 +214,14 @@ def data(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     size = float(WIRE * work.parameters)
     taken = timing.ring(Group(tuple(routes.line(host, crew) for host in crew)), size)
     term = all_reduce(span(len(crew)), size).term("gradients", Phase.BACKWARD, "Li et al. 2020, section 3")
+    n = len(crew)
     facts += [
-        Fact("gradients", format_short(taken), line, "alpha-beta: plan/parallel/timing")
-        for line in explained([term])
+        Fact("gradients", format_bytes(term.sent), f"2 x {n - 1} / {n} x {format_bytes(size)}", term.source),
+        Fact("all-reduce", precise(taken), "rank by rank, over lines of their own", "plan/parallel/timing"),
     ]
     exchange = max(0.0, taken - BACKWARD * compute)
+    text = f"max(0, {precise(taken)} - 2 / 3 x {precise(compute)}); gradients go behind the backward pass"
+    facts.append(Fact("waiting of a step", precise(exchange), text, term.source))
     return _in_step(
         Kind.DATA, "bf16 ring all-reduce", work, crew, rooms, compute, exchange, term.sent, facts, assumed
     )
@@ -129,17 +236,32 @@ def sharded(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     rooms = _rooms(Kind.SHARDED, work, work.recipe, crew, each, Split(3, cards))
     if isinstance(rooms, Blocked):
         return rooms
-    compute, facts = _slowest(work, crew, rooms, each * work.context, assumed)
+    compute, facts = _slowest(work, crew, rooms, each * work.context, assumed, len(crew))
     micros = max(math.ceil(each / own.micro) for own in rooms)
     size, group = float(WIRE * work.parameters), Group(tuple(routes.line(host, crew) for host in crew))
     taken = 3 * micros * timing.ring(group, size, rounds=1)
     moved = 3 * micros * (len(crew) - 1) / len(crew) * size
-    text = f"3 a (n - 1)/n S: a = {micros}, n = {len(crew)}, S = {format_bytes(size)} -> {format_bytes(moved)} each way"
-    facts.append(Fact("parameters and gradients", format_short(taken), text, "Zhao et al. 2023, section 3.2"))
+    n, source = len(crew), "Zhao et al. 2023, section 3.2"
     exchange = max(0.0, taken - compute)
+    text = (
+        f"3 x {micros} x {n - 1} / {n} x {format_bytes(size)}; each way, for each of {micros} micro-batches"
+    )
+    facts += [
+        Fact("parameters and gradients", format_bytes(moved), text, source),
+        Fact("gathers", precise(taken), "rank by rank, over lines of their own", "plan/parallel/timing"),
+        Fact(
+            "waiting of a step", precise(exchange),
+            f"max(0, {precise(taken)} - {precise(compute)}); beside compute", source,
+        ),
+    ]  # fmt: skip
     return _in_step(
         Kind.SHARDED, f"FSDP over {cards} cards", work, crew, rooms, compute, exchange, moved, facts, assumed
     )
+
+
+def is_held(work: Work, host: Host) -> bool:
+    """Whether a host holds a whole replica and its optimizer, whatever else a layout keeps."""
+    return room(work, work.recipe, host, replica(host), work.batch).fits
 
 
 def _rooms(
@@ -157,9 +279,9 @@ def _rooms(
         "memory",
         2,
         have / need,
-        f"a card of {named} has {format_bytes(have)}, and {format_bytes(need)} are needed even with"
-        f" {found[tight].recompute} recomputation and micro-batches of {found[tight].micro}",
-        f"cards of {format_bytes(need)}, or a model of at most"
+        f"a card of {named} has {format_bytes(have)}, and {format_bytes(need)} are needed at the least"
+        f" ({RECOMPUTED[found[tight].recompute]}, micro-batches of {found[tight].micro})",
+        f"cards of {format_bytes(need)}{', more hosts' if split else ''}, or a model of at most"
         f" {format_count(work.parameters * have / need)} parameters",
     )
 
@@ -193,16 +315,16 @@ def _too_many(kind: Kind, work: Work, crew: Sequence[Host]) -> Blocked | None:
     )
 
 
-def _computing(work: Work, host: Host, own: Room, tokens: float, assumed: Assumed) -> float:
-    return speed.computing(work, host, own, tokens, assumed.utilisation)
-
-
 def _slowest(
-    work: Work, crew: Sequence[Host], rooms: Sequence[Room], tokens: float, assumed: Assumed
+    work: Work, crew: Sequence[Host], rooms: Sequence[Room], tokens: float, assumed: Assumed, ways: int = 1
 ) -> tuple[float, list[Fact]]:
-    each = [_computing(work, host, own, tokens, assumed) for host, own in zip(crew, rooms, strict=True)]
+    """A step of the slowest; `ways`: hosts that share out the optimizer's work."""
+    each = [
+        speed.computing(work, host, own, tokens, assumed.utilisation, ways)
+        for host, own in zip(crew, rooms, strict=True)
+    ]
     at = max(range(len(crew)), key=each.__getitem__)
-    return each[at], [speed.fact(work, crew[at], rooms[at], tokens, assumed.utilisation)]
+    return each[at], list(speed.facts(work, crew[at], rooms[at], tokens, assumed.utilisation, ways))
 
 
 def slowest_line(crew: Sequence[Host]) -> Link:
@@ -218,33 +340,57 @@ def slowest_line(crew: Sequence[Host]) -> Link:
 def _in_step(
     kind: Kind, how: str, work: Work, crew: Sequence[Host], rooms: Sequence[Room], compute: float,
     exchange: float, moved: float, facts: list[Fact], assumed: Assumed,
-) -> Option:  # fmt: skip
-    """An option whose hosts stop together: failures roll all of them back."""
-    whole = work.recipe.whole * work.parameters
-    each = whole / len(crew) if kind is Kind.SHARDED else whole
+) -> Found:  # fmt: skip
+    """An option whose hosts stop together: where each holds all states the others go on, else they are written down."""
+    size = keeping.states(work.recipe, work.parameters)
     mean = mean_churn(crew, assumed.churn) / len(crew)
-    found = failures.best(each / DISK, mean, RESTART + 8 * each / slowest_line(crew).down)
-    facts.append(Fact("checkpoint interval", format_short(found.work), found.formula, found.source))
-    facts.append(Fact("work that counts", f"{found.efficiency:.1%}", "the same", found.source))
+    if kind is Kind.SHARDED:
+        efficiency, *kept = keeping.checkpointed(size / len(crew), crew, mean)
+    else:
+        again = max(keeping.restart(size, host.link) for host in crew)
+        why = f"until another stands with the states that the others hold, {format_bytes(size)}"
+        efficiency, *kept = keeping.renewed(again, mean, why)
+    if (blocked := keeping.blocked(kind, efficiency, kept[-1].formula)) is not None:
+        return blocked
     return _option(
         kind, how, work, crew, rooms, step=Seconds(compute + exchange), exchange=Seconds(exchange),
         steps=math.ceil(work.tokens / (work.sequences * work.context)), up=moved, down=moved,
-        efficiency=max(found.efficiency, 1e-9), facts=facts,
+        efficiency=efficiency, facts=[*facts, *kept], sequences=work.sequences,
     )  # fmt: skip
+
+
+def _shares(
+    work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: SyncSpec | None, up: float, down: float,
+    computes: float,
+) -> tuple[Share, ...]:  # fmt: skip
+    def cores(host: Host, own: Room) -> float | None:
+        if own.offload is not Place.CARD or (sync is None and len(crew) > 1):
+            return None  # what an optimizer in RAM and collectives take of a processor was not measured
+        if sync is None:
+            return 1.0
+        return machines.feeding(work, len(crew), host.cards, down, sync.steps, computes)
+
+    return tuple(
+        Share(
+            own.worst.footprint.at(Place.RAM) + (work.public(sync) / host.cards if sync else 0.0),
+            speed.crossing(work, host, own),
+            up,
+            down,
+            cores(host, own),
+        )
+        for host, own in zip(crew, rooms, strict=True)
+    )
 
 
 def _option(
     kind: Kind, how: str, work: Work, crew: Sequence[Host], rooms: Sequence[Room], *, step: Seconds,
     exchange: Seconds, steps: int, up: float, down: float, efficiency: float, facts: Sequence[Fact],
-    sync: SyncSpec | None = None,
+    sequences: int, sync: SyncSpec | None = None, tail: Seconds = NO_TIME,
 ) -> Option:  # fmt: skip
     tight = min(rooms, key=lambda own: own.worst.spare)
-    parts = [
-        Fact(part.name, format_bytes(part.bytes), part.formula, part.source)
-        for part in tight.worst.footprint.parts
-    ]
     return Option(
         kind=kind, how=how, hosts=tuple(crew), recompute=tight.recompute, micro=tight.micro, step=step,
         exchange=exchange, steps=steps, up=up, down=down, efficiency=efficiency, worst=tight.worst,
-        tokens=work.tokens, facts=(*facts, *parts), sync=sync,
+        tokens=work.tokens, facts=(*facts, *held(tight.worst)), sync=sync, sequences=sequences, tail=tail,
+        shares=_shares(work, crew, rooms, sync, up, down, step - exchange),
     )  # fmt: skip

@@ -6,17 +6,18 @@ A step of a small model is as long as its kernels take to launch, however fast t
 Framework Tax"): 10 a layer forward and 20 backward, counted on the built-in model in eager PyTorch, the optimizer's not
 among them.
 Several cards of one host split the model (FSDP) and move 3 x 2 bytes a parameter over the bus, each step; an optimizer
-in RAM moves gradients down and weights up, 2 + 2.
+in RAM moves gradients down and weights up, 2 + 2, and works at the pace of the machine's memory. Muon's products go at
+the cards' rate, once a step: of a large model with small batches they are more than all passes.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
-from farflung.core.units import Seconds, format_count, format_short
+from farflung.core.units import Seconds, format_count
 from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Fact
+from farflung.plan.advice.options import Fact, precise
 from farflung.plan.advice.room import Room
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.cards.card import LANE_BYTES, Precision, Units
@@ -30,6 +31,13 @@ FORWARD: Final = 10  # kernels of one layer
 BACKWARD: Final = 20
 ENDS: Final = 16  # of embedding, head and loss, both ways
 FRAMEWORK: Final = "counted on the built-in model; 5 us a kernel is assumed, after Fernandez et al. 2023"
+MUON: Final = "5 iterations of 4 n^2 m + 2 n^3 a matrix: Jordan et al. 2024"
+IN_RAM: Final = (
+    32.0  # bytes a parameter: 4 of a gradient, 24 of weights, mean and square both ways, 4 of bfloat16
+)
+RAM_RATE: Final = 20e9  # bytes/s of a home computer's memory that an elementwise optimizer reaches (assumed)
+RAM_SOURCE: Final = "bytes bound it: Ren et al. 2021 (ZeRO-Offload), section 4; 20 GB/s is assumed"
+BUS_SOURCE: Final = "Zhao et al. 2023, section 3.2; Ren et al. 2021, section 4.1; 0.8 of the bus is assumed"
 MFU: Final = "Narayanan et al. 2021, table 1: 44 to 52 % on A100; 0.4 is assumed"
 
 
@@ -39,8 +47,8 @@ def rate(host: Host, utilisation: float = UTILISATION) -> float:
 
 
 def share(host: Host, utilisation: float) -> float:
-    """Of its cards' rate, what training reaches."""
-    return host.utilisation or utilisation
+    """Of its cards' rate, what training reaches, in the part of the time that its spare power lets them run."""
+    return (host.utilisation or utilisation) * host.duty
 
 
 def bus(host: Host) -> float:
@@ -57,33 +65,94 @@ def launching(layers: int, recompute: Recompute) -> Seconds:
     return Seconds(LAUNCH * (layers * (FORWARD + BACKWARD + again) + ENDS))
 
 
-def computing(work: Work, host: Host, room: Room, tokens: float, utilisation: float) -> Seconds:
-    """Of one step of `tokens` tokens on this host, with what crosses its bus."""
-    passes = math.ceil(tokens / (room.micro * work.context))
-    floor = passes * launching(work.model.layers, room.recompute)
-    spent = max(floor, work.flop(tokens, room.recompute) / rate(host, utilisation))
+def crossing(work: Work, host: Host, room: Room) -> float:
+    """Bytes that cross the bus of one card in a step: shares of the model, and an optimizer's that works in RAM."""
     moved = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
-    if room.offload is Place.RAM:
-        moved += 2.0 * WIRE * work.parameters
-    return Seconds(spent + moved / bus(host))
+    return moved + (2.0 * WIRE * work.parameters if room.offload is Place.RAM else 0.0)
 
 
-def fact(work: Work, host: Host, room: Room, tokens: float, utilisation: float) -> Fact:
-    """The same, explained."""
-    flop, found = work.flop(tokens, room.recompute), host.card.rate(Precision.BF16)
-    cards = f"{host.cards} x " if host.cards > 1 else ""
-    kind = "measured" if found.units is Units.WHOLE else f"{found.units} units"
-    formula = (
-        f"{format_count(flop)}FLOP / ({cards}{found.flops / 1e12:.4g} TFLOP/s x {share(host, utilisation):g})"
-        f" on {host.card.name}, {kind}, with what crosses its bus"
-    )
-    spent = computing(work, host, room, tokens, utilisation)
+class Spent(NamedTuple):
+    """Seconds of one step on a host: forward and backward, the optimizer, and what crosses its bus."""
+
+    passes: float
+    optimizer: float
+    moved: float
+    floor: float  # of `passes`, what launching kernels takes at least
+
+    @property
+    def whole(self) -> Seconds:
+        """All of it: each waits for the one before."""
+        return Seconds(self.passes + self.optimizer + self.moved)
+
+
+def spent(work: Work, host: Host, room: Room, tokens: float, utilisation: float, ways: int = 1) -> Spent:
+    """Of one step of `tokens` tokens; `ways`: hosts that share out the optimizer's work."""
     passes = math.ceil(tokens / (room.micro * work.context))
     floor = passes * launching(work.model.layers, room.recompute)
-    if floor > flop / rate(host, utilisation):
+    reached = rate(host, utilisation)
+    optimizer = work.optimizer_flop / ways / reached
+    if room.offload is Place.RAM:
+        optimizer = IN_RAM * work.parameters / ways / RAM_RATE
+    passed = max(floor, work.flop(tokens, room.recompute) / reached)
+    return Spent(passed, optimizer, crossing(work, host, room) / bus(host), floor)
+
+
+def computing(
+    work: Work, host: Host, room: Room, tokens: float, utilisation: float, ways: int = 1
+) -> Seconds:
+    """Of one step of `tokens` tokens on this host, all in all."""
+    return spent(work, host, room, tokens, utilisation, ways).whole
+
+
+def facts(
+    work: Work, host: Host, room: Room, tokens: float, utilisation: float, ways: int = 1
+) -> tuple[Fact, ...]:
+    """The same, explained: the whole, and each part that there is."""
+    found = spent(work, host, room, tokens, utilisation, ways)
+    parts = [part for part in (found.passes, found.optimizer, found.moved) if part]
+    whole = " + ".join(precise(part) for part in parts)
+    said = [Fact("compute of a step", precise(found.whole), f"{whole}; on {host.name}", "the lines below")]
+    said.append(_passes(work, host, room, tokens, utilisation, found))
+    reached = told(host, utilisation)
+    split = f" / {ways}" if ways > 1 else ""
+    told_of = "; shared out among all hosts" if ways > 1 else ""
+    if found.optimizer and room.offload is Place.RAM:
+        text = f"{IN_RAM:g} B x {format_count(work.parameters)}{split} / {RAM_RATE / 1e9:g} GB/s; its RAM{told_of}"
+        said.append(Fact("optimizer", precise(found.optimizer), text, RAM_SOURCE))
+    elif found.optimizer:
+        text = f"{format_count(work.optimizer_flop)}FLOP{split} / {reached}{told_of}"
+        said.append(Fact("optimizer", precise(found.optimizer), text, MUON))
+    if found.moved:
+        each = f"{crossing(work, host, room) / work.parameters:.3g} B x {format_count(work.parameters)}"
+        text = f"{each} / {bus(host) / 1e9:.3g} GB/s; its bus"
+        said.append(Fact("bus", precise(found.moved), text, BUS_SOURCE))
+    return tuple(said)
+
+
+def _passes(work: Work, host: Host, room: Room, tokens: float, utilisation: float, found: Spent) -> Fact:
+    flop = work.flop(tokens, room.recompute)
+    if found.floor >= found.passes:
+        passes = math.ceil(tokens / (room.micro * work.context))
         formula = (
-            f"{passes} x {floor / passes / LAUNCH:.0f} kernels x {1e6 * LAUNCH:g} us; the card needs"
+            f"{passes} x {found.floor / passes / LAUNCH:.0f} x {1e6 * LAUNCH:g} us; kernels of a pass; the card needs"
             f" {1e3 * flop / rate(host, utilisation):.2g} ms"
         )
-        return Fact("compute of a step", format_short(spent), formula, FRAMEWORK)
-    return Fact("compute of a step", format_short(spent), formula, MFU)
+        return Fact("forward and backward", precise(found.passes), formula, FRAMEWORK)
+    formula = f"{format_count(flop)}FLOP / {told(host, utilisation)}; on {host.card.name}, {_kind(host)}"
+    source = f"{host.utilisation:g} is what its offer says" if host.utilisation else MFU
+    return Fact("forward and backward", precise(found.passes), formula, source)
+
+
+def told(host: Host, utilisation: float) -> str:
+    """A host's rate as a product: `(2 x 71.16 TFLOP/s x 0.4)`."""
+    return f"({_cards(host)} x {share(host, utilisation):.3g})"
+
+
+def _cards(host: Host) -> str:
+    found = host.card.rate(Precision.BF16)
+    return f"{f'{host.cards} x ' if host.cards > 1 else ''}{found.flops / 1e12:.4g} TFLOP/s"
+
+
+def _kind(host: Host) -> str:
+    found = host.card.rate(Precision.BF16)
+    return "measured" if found.units is Units.WHOLE else f"{found.units} units"

@@ -6,27 +6,32 @@ makes as many steps as the job says; one whose members step on their own shares 
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
 
 from farflung.core.layout import Layout
-from farflung.core.units import Flop
-from farflung.job.spec import JobSpec
+from farflung.core.money import MAX_CREDITS, Credits, parse_credits
+from farflung.core.units import Bytes, Flop
+from farflung.job.spec import JobSpec, SyncSpec
 from farflung.plan.advice.models import WIRE, Gauged, Sized
+from farflung.plan.cards.admission import Grade
+from farflung.plan.cards.cost import audited
 from farflung.plan.footprint.slices import Stack
 from farflung.plan.footprint.states import RECIPES, Recipe
 from farflung.plan.footprint.traced import Traced
 from farflung.plan.footprint.transformer import Transformer
+from farflung.plan.methods import STEPS, steps_most
 from farflung.plan.parallel.shapes import Recompute
+from farflung.plan.states import FLOAT, carried_vectors, outer_vectors
+from farflung.plan.time import optimizer_flop
 
 __all__ = ["WIRE", "Work", "work"]
 
 # Bytes a parameter of each inner optimizer in mixed precision; a gradient that is only sent keeps no moments.
 OPTIMIZERS: Final = {"adamw": "adam-mixed", "muon": "muon-mixed", "sgd": "sgd-mixed", "gradient": "sgd-mixed"}
-OUTER: Final = (
-    8.0  # bytes a parameter more of a method with rounds: the round's weights and a momentum, float32
-)
+ROUNDS_LEAST: Final = 10  # of a job, where it has the steps: who agrees once at the end has trained apart
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -39,6 +44,10 @@ class Work(msgspec.Struct, frozen=True):
     sequences: int
     tokens: int
     recipe: Recipe
+    optimizer_flop: Flop = Flop(0.0)  # of one step of the inner optimizer, all matrices (plan.time)
+    budget: Credits = Credits(MAX_CREDITS)
+    audited: float = 0.0  # share of the tokens that audits repeat (plan.price)
+    least: Grade | None = None  # class of a machine that the job asks for
 
     @property
     def parameters(self) -> int:
@@ -58,9 +67,25 @@ class Work(msgspec.Struct, frozen=True):
         """The model in slices, with what so many sequences keep."""
         return self.model.stack(sequences, recompute)
 
-    def with_outer(self) -> Recipe:
-        """Bytes a parameter of a method with rounds."""
-        return msgspec.structs.replace(self.recipe, outer=OUTER)
+    @property
+    def is_movable(self) -> bool:
+        """Whether the optimizer may work in RAM: elementwise, so bytes bound it; products need the card."""
+        return not self.optimizer_flop
+
+    def with_outer(self, sync: SyncSpec) -> Recipe:
+        """Bytes a parameter with what a method with rounds keeps on the card beside them: a residual, an offset."""
+        return msgspec.structs.replace(self.recipe, outer=float(FLOAT * carried_vectors(sync)))
+
+    def public(self, sync: SyncSpec) -> Bytes:
+        """Bytes of public state, float32 in the machine's memory: the weights that a round began with, and the outer
+        optimizer's moments, a change that waits (plan.states).
+        """
+        return Bytes(FLOAT * (1 + outer_vectors(sync)) * self.parameters)
+
+    def steps_most(self, members: int, step_tokens: int) -> int:
+        """Local steps of a round of so many members: what its weight allows, and few enough for ROUNDS_LEAST rounds."""
+        steps = math.ceil(self.tokens / (members * step_tokens))
+        return max(1, min(steps_most(step_tokens), max(STEPS[0], steps // ROUNDS_LEAST)))
 
 
 def work(spec: JobSpec, layout: Layout, traced: Traced | None = None) -> Work:
@@ -77,4 +102,8 @@ def work(spec: JobSpec, layout: Layout, traced: Traced | None = None) -> Work:
         spec.batch * members,
         spec.round_tokens * spec.rounds * members,
         RECIPES[OPTIMIZERS[spec.optimizer.name]],
+        optimizer_flop(spec, layout),
+        parse_credits(spec.budget),
+        audited(spec),
+        None if spec.network.machines == "any" else Grade(spec.network.machines),
     )

@@ -1,11 +1,12 @@
 """Whether machines fit a job: the rules of thumb, and beside them what this job needs (J9, N4).
 
     rule          thumb                                   computed for the job
-    cores         4 a card                                what feeding and an offloaded optimizer take, if it is said
-    memory        twice the card's                        bytes that the job keeps outside the card (`offload_bytes`)
+    software      its maker lists the card                the same: nothing trains without
+    cores         4 a card                                what feeding a card and agreeing take (`core_need`)
+    memory        twice the card's                        bytes that the job keeps outside the card
     lanes         8 a card                                bytes over the bus a step / (0.8 x step's seconds)
-    up, down      above 10 cards 500 Mbit/s, above        8 x cards x bytes a round / (0.8 x round's seconds)
-                  100 cards 1 Gbit/s, each way, a site
+    up, down      above 10 cards 500 Mbit/s, above        8 x cards x bytes / (0.8 x seconds of compute that they
+                  100 cards 1 Gbit/s, each way, a site    may go beside)
 
 What is computed decides where it can be computed, and the thumb is shown; else the thumb decides. What is not known is
 neither met nor missed: it is warned of, and the machine's class is no better than if it were missed, so nobody gains by
@@ -21,16 +22,16 @@ from typing import Final
 import msgspec
 
 from farflung.core import limits
-from farflung.core.errors import PolicyError, UsageError
+from farflung.core.errors import UsageError
 from farflung.core.units import Bytes, Seconds, format_bytes, format_rate
-from farflung.plan.cards.card import LANE_BYTES, Card
+from farflung.plan.cards.card import LANE_BYTES, Card, Support
+from farflung.plan.time import DECODE_BYTE, MERGE_ELEMENT, PART_ELEMENT
 
 CORES: Final = 4  # a card
 MEMORIES: Final = 2  # of a card, in the machine
 LANES: Final = 8
 THUMBS: Final = ((100, 1e9), (10, 500e6))  # above so many cards, bit/s each way
 USABLE: Final = 0.8  # of a link or a bus: the rest is headers, acknowledgements and others
-RESERVE: Final = 1.5  # DeepSpeed's estimators keep half as much again (docs: memory requirements)
 MOST_BYTES: Final = 1 << 60
 MOST_RATE: Final = 1e15
 
@@ -45,12 +46,15 @@ class Slot(msgspec.Struct, frozen=True):
     pcie: int | None = None
     lanes: int | None = None
     is_unified: bool = False
+    card: str = ""
+    support: Support | None = None  # None: nobody asks for it
 
     @classmethod
     def of(cls, card: Card, lanes: int | None = None) -> Slot:
         """A card of the table where a machine gives it `lanes`: its own connector only says how many it could use."""
         found = None if lanes is None else min(lanes, card.lanes)
-        return cls(card.memory[0], card.pcie or None, None if card.is_unified else found, card.is_unified)
+        lanes = None if card.is_unified else found
+        return cls(card.memory[0], card.pcie or None, lanes, card.is_unified, card.name, card.support)
 
 
 class Computer(msgspec.Struct, frozen=True):
@@ -63,11 +67,12 @@ class Computer(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Computers behind one line, in bit/s; None: not known."""
+    """Computers behind one line, in bit/s; None: not known. `beside`: cards of the job elsewhere behind that line."""
 
     computers: tuple[Computer, ...]
     up: float | None = None
     down: float | None = None
+    beside: int = 0
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -140,8 +145,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     @property
     def is_below_thumb(self) -> bool:
-        """Whether the rule of thumb is missed, whatever decides."""
-        return self.have is not None and self.thumb is not None and self.have < self.thumb
+        """Whether the rule of thumb is missed, or nobody knows, whatever decides."""
+        return self.thumb is not None and (self.have is None or self.have < self.thumb)
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -157,6 +162,11 @@ class Admission(msgspec.Struct, frozen=True):
         return Grade.B if any(finding.is_below_thumb for finding in self.findings) else Grade.A
 
     @property
+    def missed(self) -> tuple[Finding, ...]:
+        """What decides and is not met."""
+        return tuple(one for one in self.findings if one.state is State.FAILED)
+
+    @property
     def warnings(self) -> tuple[Finding, ...]:
         """What is missed, below its thumb or not known."""
         return tuple(one for one in self.findings if one.state is not State.OK or one.is_below_thumb)
@@ -169,35 +179,41 @@ def judge(place: Place, demand: Demand | None = None) -> Admission:
     findings = [
         one for computer in place.computers if computer.slots for one in _of_computer(computer, demand)
     ]
-    cards = sum(len(computer.slots) for computer in place.computers)
+    cards = place.beside + sum(len(computer.slots) for computer in place.computers)
     ways = (("up", place.up, demand.sent), ("down", place.down, demand.received))
     findings += [one for way in ways if (one := _of_line(*way, cards, demand)) is not None]
     return Admission(tuple(findings))
 
 
-def require(admission: Admission, least: Grade = Grade.C) -> None:
-    """Where a job asks for it: raises PolicyError FF-PLAN-034 for a missed rule, and below the class that it asks.
+def met(admission: Admission, least: Grade) -> bool:
+    """Whether a job that asks for this class takes the machine: it refuses a missed rule, and whatever is below it.
 
     What is not known is refused by the class alone: C is the class of whoever does not say.
     """
-    missed = [one for one in admission.findings if one.state is State.FAILED]
-    if not missed and admission.grade <= least:
-        return
-    told = missed or admission.warnings
-    raise PolicyError(
-        "FF-PLAN-034",
-        f"the machine is of class {admission.grade}, and the job asks for {least} with no rule missed",
-        cause="; ".join(f"{one.at}: {one.rule} {one.why}" for one in told[:3]),
-        hint="offer another machine, or ask for a lower class",
-    )
+    return not admission.missed and admission.grade <= least
 
 
 def _of_computer(computer: Computer, demand: Demand) -> Iterable[Finding]:
+    yield from (_of_software(computer.name, slot) for slot in computer.slots if slot.support is not None)
     cards = len(computer.slots)
     computed = None if demand.cores is None else demand.cores * cards
     yield _finding("cores", computer.name, computer.cores, CORES * cards, computed)
     yield _of_memory(computer, demand)
     yield from (_of_bus(computer.name, at, slot, demand) for at, slot in enumerate(computer.slots))
+
+
+_TOLD: Final = {
+    Support.YES: "its maker's libraries run on it",
+    Support.UNOFFICIAL: "its maker does not list it: it works where somebody builds or overrides",
+    Support.NO: "no CUDA, ROCm, MPS or XPU runs on it",
+}
+_RUNS: Final = {Support.YES: State.OK, Support.UNOFFICIAL: State.UNKNOWN, Support.NO: State.FAILED}
+
+
+def _of_software(name: str, slot: Slot) -> Finding:
+    support = slot.support or Support.NO
+    have = None if support is Support.UNOFFICIAL else float(support is Support.YES)
+    return Finding("software", name, have, 1.0, 1.0, _RUNS[support], f"for a {slot.card}: {_TOLD[support]}")
 
 
 def _of_memory(computer: Computer, demand: Demand) -> Finding:
@@ -253,6 +269,9 @@ def _finding(rule: str, at: str, have: float | None, thumb: float | None, comput
     basis = "by the rule of thumb" if computed is None else "for this job"
     if need is None:
         return Finding(rule, at, have, thumb, computed, State.UNKNOWN, "what is needed is not known")
+    if computed == 0:
+        told = "not known" if have is None else amount(rule, have)
+        return Finding(rule, at, have, thumb, computed, State.OK, f"{told}, none is needed for this job")
     if have is None:
         why = f"not known; needed are {amount(rule, need)} {basis}"
         return Finding(rule, at, have, thumb, computed, State.UNKNOWN, why)
@@ -261,6 +280,15 @@ def _finding(rule: str, at: str, have: float | None, thumb: float | None, comput
     if computed is not None and thumb is not None and have < thumb:
         why += f" (the rule of thumb: {amount(rule, thumb)})"
     return Finding(rule, at, have, thumb, computed, state, why)
+
+
+def core_need(elements: float, peers: int, received: float, seconds: float) -> float:
+    """Cores that one replica keeps busy: one that launches its kernels, and what agreeing takes of others, a round.
+
+    1 + (15 ns x elements + 5 ns x peers x elements + 20 ns x bytes received) / seconds of a round: applying and hashing
+    the public state, decoding each payload, opening what comes (measured: plan/time).
+    """
+    return 1.0 + ((MERGE_ELEMENT + peers * PART_ELEMENT) * elements + DECODE_BYTE * received) / seconds
 
 
 def line_need(cards: int, moved: float, seconds: float) -> float:

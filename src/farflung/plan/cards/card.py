@@ -114,6 +114,13 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         """Bytes/s each way between the card and the machine's memory, by the card's own connector; 0: none."""
         return self.lanes * LANE_BYTES[self.pcie] if self.lanes else 0.0
 
+    @property
+    def support(self) -> Support:
+        """Whether its maker's own libraries run on it; what was measured on one shows that something does."""
+        if self.capability or self.rocm is Support.YES or self.has_mps or self.has_xpu or self.measured:
+            return Support.YES
+        return self.rocm or Support.NO
+
     def recomputed(self) -> tuple[float, float]:
         """FP32 FLOP/s = per_clock x shaders x boost, and bytes/s = bus x data rate / 8."""
         return self.per_clock * self.shaders * self.boost, self.bus_bits * self.data_rate / 8

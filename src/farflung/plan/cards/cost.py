@@ -3,8 +3,9 @@
     work    = tokens x FLOP a token x (1 + audited)           audited: the share of it that is repeated to check it
     seconds = work / (sum of rates x utilisation x (1 - loss))
     energy  = sum of W drawn x seconds / 3.6e6 kWh
-    price   = sum of (busy cards x rent + W / 1000 x tariff) x hours
-    price of a verified token = price / tokens                repeated work is paid for and adds no token
+    rent    = sum of busy cards x rent x hours                whoever has the work done pays it
+    power   = sum of W / 1000 x tariff x hours                whoever owns the cards pays it, out of the rent
+    price of a verified token = rent / tokens                 repeated work is paid for and adds no token
 
 FLOP a token is 6 x parameters, and attention (Kaplan et al. 2020, section 2.1): the caller says it. `utilisation` is
 the share of a data sheet's rate that training reaches, 0.3 to 0.5 on data-centre cards (Korthikanti et al. 2022, table
@@ -22,8 +23,8 @@ from farflung.core.units import Flop, Seconds, Tokens
 from farflung.job.spec import JobSpec
 from farflung.plan.cards.amounts import MOST_TOKENS, checked, positive, whole
 from farflung.plan.cards.card import Precision
-from farflung.plan.cards.spread import Share, Site, divide, spread
-from farflung.plan.cards.value import A100, CLAIMED_LOSS, Reference
+from farflung.plan.cards.spread import Share, Site, spread
+from farflung.plan.cards.value import A100, CLAIMED_LOSS, MOST_LOSS, Reference, worth_of_watt
 from farflung.plan.price import expected_audits
 
 JOULES: Final = 3.6e6  # of a kWh
@@ -57,35 +58,33 @@ def audited(spec: JobSpec) -> float:
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """A run on `shares`, whose tokens are `tokens`: seconds, kWh, and money in the sites' currency.
+    """A run on `shares`: seconds, kWh, and money in the sites' currency.
 
-    `reference`: what the same work costs on the reference's cards without network and audits, which it does not need.
-    `unknown`: what the figures leave out.
+    `reference`: what the same work costs on `beside` without network and audits, which it does not need. `per_watt`:
+    work for the energy, beside the same; None where a card's power is not known. `unknown`: what the figures leave out.
     """
 
+    tokens: int
     shares: tuple[Share, ...]
-    tokens: tuple[int, ...]
     seconds: Seconds
     energy: float
     rent: float
     power: float
+    loss: float
+    beside: Reference
     reference: float
+    per_watt: float | None
     unknown: tuple[str, ...]
 
     @property
-    def price(self) -> float:
-        """Rent and electricity."""
-        return self.rent + self.power
-
-    @property
     def per_token(self) -> float:
-        """Of a verified one."""
-        return self.price / sum(self.tokens)
+        """The rent of a verified one."""
+        return self.rent / self.tokens
 
     @property
     def ratio(self) -> float:
-        """The price over that of the reference: below 1 the sites are cheaper."""
-        return self.price / self.reference
+        """The rent over that of the reference: below 1 the sites are cheaper."""
+        return self.rent / self.reference
 
 
 def cost(
@@ -102,18 +101,23 @@ def cost(
     Raises UsageError FF-PLAN-035 (a number), FF-PLAN-037 (nobody can work).
     """
     positive("utilisation", utilisation, 1.0)
-    checked("loss", loss, 0.0, 0.999)
+    checked("loss", loss, 0.0, MOST_LOSS)
     shares = spread(sites, precision)
     rate = sum(share.rate for share in shares)
     seconds = work.total / (rate * utilisation * (1 - loss))
     hours = seconds / 3600
+    drawn = sum(share.watts for share in shares)
+    dark = any(card.power[0] is None for share in shares for card, count in share.site.cards if count)
     return Cost(
+        tokens=work.tokens,
         shares=shares,
-        tokens=divide(work.tokens, [share.share for share in shares]),
         seconds=Seconds(seconds),
-        energy=sum(share.watts for share in shares) * seconds / JOULES,
+        energy=drawn * seconds / JOULES,
         rent=sum(share.busy * share.site.hour for share in shares) * hours,
         power=sum(share.watts / 1000 * share.site.kilowatt_hour for share in shares) * hours,
+        loss=loss,
+        beside=reference,
         reference=work.tokens * work.flop / (reference.rate * utilisation) / 3600 * reference.hour,
+        per_watt=None if dark else worth_of_watt(rate, drawn, loss, reference),
         unknown=tuple(f"{share.site.name}: {what}" for share in shares for what in share.unknown),
     )

@@ -3,21 +3,19 @@
 A site runs its cards up to its spare power, those first that do most for a watt. A card may run a part of the time, so
 what a site does is a linear programme with one bound, and that greedy order solves it (Dantzig 1957, fractional
 knapsack). A card at a lower power limit loses less speed than power, so a site does at least this much. Each site's
-share of the work is its share of the rate; whole tokens go to the largest remainders (Hamilton's method), so that no
-site is more than one token off and the sum is exact.
+share of the work is its share of the rate.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 
 import msgspec
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
-from farflung.plan.cards.amounts import MOST_PRICE, MOST_TOKENS, MOST_WATTS, checked, whole
+from farflung.plan.cards.amounts import MOST_PRICE, MOST_WATTS, checked, whole
 from farflung.plan.cards.card import Card, Precision
 
 
@@ -118,18 +116,3 @@ def _nothing(cause: str) -> UsageError:
         cause=cause,
         hint="give a site with cards and spare power above what its machines draw themselves",
     )
-
-
-def divide(tokens: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """Whole tokens for each share, in their proportion and with their sum; ties go to the earlier one."""
-    whole("tokens", tokens, 0, MOST_TOKENS)
-    exact = [Fraction(checked("share", share, 0.0, 1e30)) for share in shares]
-    total = sum(exact, Fraction(0))
-    if not total:
-        raise _nothing("all shares are 0")
-    parts = [share * tokens / total for share in exact]
-    given = [int(part) for part in parts]
-    order = sorted(range(len(parts)), key=lambda i: (given[i] - parts[i], i))
-    for i in order[: tokens - sum(given)]:
-        given[i] += 1
-    return tuple(given)

@@ -1,4 +1,4 @@
-"""Cards, their worth, a run's price and an admission as lines of at most 80 columns; and the table of the docs."""
+"""Cards, their worth, what a run draws and costs, and an admission, in words; and the table of the docs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from farflung.core.units import format_bytes, format_multiple, format_seconds
+from farflung.core.units import format_bytes, format_multiple
 from farflung.plan.cards.admission import Admission, State
 from farflung.plan.cards.card import GIGA, TERA, Card, Origin, Precision, software
 from farflung.plan.cards.cost import Cost
-from farflung.plan.cards.value import Value, value
+from farflung.plan.cards.value import CLAIMED_LOSS, Reference, Value, month_price, value
 
 WIDTH: Final = 80
-NAME: Final = 28  # of a site, in a table
+NAME: Final = 28  # characters of a place
+PLACES: Final = 4  # that are named
 UNKNOWN: Final = "?"
 NONE: Final = "-"
 _MARKS: Final = {State.OK: "ok", State.UNKNOWN: "not known", State.FAILED: "missed"}
@@ -114,41 +115,71 @@ def worth(values: Sequence[Value]) -> list[str]:
     return aligned([head, *table], gap=" ")
 
 
-def bill(cost: Cost, currency: str = "") -> list[str]:
-    """A run's time, energy and price, and what each site does of it."""
-    unit = f" {currency}" if currency else ""
-    each = f"{figure(cost.per_token * 1e6)}{unit} a million verified tokens"
-    lines = [
-        f"time    {format_seconds(cost.seconds)}",
-        f"energy  {figure(cost.energy)} kWh",
-        f"price   {figure(cost.price)}{unit}: rent {figure(cost.rent)}, power {figure(cost.power)}; {each}",
-        f"A100    {figure(cost.reference)}{unit} for the same work: {format_multiple(cost.ratio)} of it is paid here",
+def at_prices(found: Value, reference: Reference) -> list[str]:
+    """What a row of `worth` was reckoned with, and what follows for whoever owns the card."""
+    claimed = "the source article's claim" if found.loss == CLAIMED_LOSS else "as said"
+    said = [
+        f"beside {reference.name} at {figure(reference.hour)} an hour, {month_price(reference.hour):,.2f} a month;"
+        f" {found.loss:.0%} of the work lost to the network: {claimed}"
     ]
-    lines = [part for line in lines for part in textwrap.wrap(line, WIDTH, subsequent_indent=" " * 8)]
-    for told in cost.unknown:
-        lines += textwrap.wrap(f"not known: {told}", WIDTH, subsequent_indent="  ")
-    head = ("site", "share", "tokens", "W", "cards")
-    table = [
-        (
-            share.site.name[:NAME],
-            f"{100 * share.share:.1f} %",
-            f"{tokens}",
-            f"{share.watts:.0f}",
-            figure(share.busy),
+    if found.is_below_power:
+        said.append("at the level price not even its electricity would be paid")
+    if found.per_money is None:
+        said.append(
+            "prices of your own, in any one currency: NAME@HOUR/KWH/LOSS/A100, like @0.35/0.30/0.1/5.12"
         )
-        for share, tokens in zip(cost.shares, cost.tokens, strict=True)
-    ]
-    return lines + aligned([head, *table])
+    return [row for one in said for row in textwrap.wrap(one, WIDTH)]
+
+
+def energy(cost: Cost, kilowatt_hour: float | None, currency: str) -> str:
+    """A run's kWh, what its owners pay for them where that is said, and where they are drawn."""
+    dark = sorted({told for told in cost.unknown if told.endswith(": watts")})
+    if dark:
+        return f"energy: not known, for {dark[0].removesuffix(': watts')} says no watts"
+    paid = "" if kilowatt_hour is None else f", {figure(cost.power)} {currency} at {kilowatt_hour:g} a kWh"
+    return f"energy: {figure(cost.energy)} kWh with its cards at full power{paid}{_spread(cost)}"
+
+
+def _spread(cost: Cost) -> str:
+    """Of the power that is drawn, each place's share; a few."""
+    places = drawn(cost)
+    if len(places) < 2:
+        return ""
+    named = [f"{name[:NAME]} {share:.0%}" for name, share in list(places.items())[:PLACES]]
+    rest = len(places) - PLACES
+    return f"; drawn in {', '.join(named)}" + (f" and {rest} more places" if rest > 0 else "")
+
+
+def drawn(cost: Cost) -> dict[str, float]:
+    """Each place's share of the power, the largest first."""
+    whole = sum(share.watts for share in cost.shares)
+    found: dict[str, float] = {}
+    for share in cost.shares:
+        found[share.site.name] = found.get(share.site.name, 0.0) + (share.watts / whole if whole else 0.0)
+    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))
+
+
+def beside(cost: Cost, audited: float, currency: str, *, is_priced: bool) -> str:
+    """A verified token's price, and work for a watt and for money beside the reference, with the loss that there is."""
+    checked = f", of which audits repeat {audited:.0%}" if audited else ", none of them audited"
+    rows = [f"{figure(cost.per_token * 1e6)} {currency} a million verified tokens{checked}"]
+    of = f"beside {cost.beside.name}s"
+    if cost.per_watt is not None:
+        rows.append(f"{of} {figure(cost.per_watt)} of the work for a watt")
+        of = "and"
+    if is_priced:
+        rows.append(
+            f"{of} {format_multiple(cost.ratio)} times the money, they at {figure(cost.beside.hour)} an hour"
+        )
+    lost = f"{cost.loss:.0%} of what the cards could do is lost to lines, waiting and failures (the article: 20%)"
+    return f"{', '.join(rows)}; {lost}"
 
 
 def admitted(admission: Admission) -> list[str]:
-    """The class, then a line for each rule; those that are met come last."""
+    """A row for each rule, those that are met last."""
     order = (State.FAILED, State.UNKNOWN, State.OK)
-    lines = [f"class {admission.grade}"]
-    for one in sorted(admission.findings, key=lambda one: (order.index(one.state), not one.is_below_thumb)):
-        told = f"{_MARKS[one.state]:<9} {one.at}: {one.rule}: {one.why}"
-        lines += textwrap.wrap(told, WIDTH, subsequent_indent=" " * 10)
-    return lines
+    ordered = sorted(admission.findings, key=lambda one: (order.index(one.state), not one.is_below_thumb))
+    return [f"{_MARKS[one.state]}: {one.at}: {one.rule}: {one.why}" for one in ordered]
 
 
 def page(cards: Iterable[Card]) -> list[str]:

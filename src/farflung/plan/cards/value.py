@@ -17,17 +17,14 @@ from typing import Final
 
 import msgspec
 
-from farflung.plan.cards.amounts import MOST_PRICE, MOST_WATTS, checked, positive, whole
+from farflung.core.errors import UsageError
+from farflung.plan.cards.amounts import MOST_PRICE, MOST_WATTS, checked, positive
 from farflung.plan.cards.card import Card, Origin, Precision, Rate
 
 CLAIMED_LOSS: Final = 0.2  # of the work, to the network: the source article's claim
+MOST_LOSS: Final = 1 - 1e-9  # who loses all of the work does none
 HOURS: Final = 720.0  # of a month of 30 days
 EIGHT: Final = 40.96  # an hour of eight A100
-
-
-def month_price(hour: float = EIGHT, cards: int = 8) -> float:
-    """The price of one card for 30 days where `cards` of them cost `hour` an hour: 3,686.40."""
-    return checked("hour", hour, 0.0, MOST_PRICE) / whole("cards", cards, 1, 1 << 20) * HOURS
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -45,6 +42,16 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 A100: Final = Reference()
+
+
+def month_price(hour: float = A100.hour) -> float:
+    """The price of a card for 30 days that costs so much an hour: 3,686.40 of one of eight at 40.96."""
+    return checked("hour", hour, 0.0, MOST_PRICE) * HOURS
+
+
+def worth_of_watt(rate: float, watts: float, loss: float, reference: Reference) -> float:
+    """Work for a watt beside the reference, of FLOP/s that draw so many W and lose a share of the work."""
+    return rate / reference.rate / (watts / reference.watts) * (1 - loss)
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -85,7 +92,7 @@ def value(
     rate that was measured is held against a data sheet's, which nothing reaches: give a measured reference as well.
     Raises UsageError FF-PLAN-035 that names the argument: negative, absurd, not a number.
     """
-    kept = 1 - checked("loss", loss, 0.0, 0.999)
+    kept = 1 - checked("loss", loss, 0.0, MOST_LOSS)
     rate = card.rate(precision)
     watts, origin = card.power
     relative = rate.flops / reference.rate
@@ -96,9 +103,47 @@ def value(
         rate=rate,
         loss=loss,
         relative=relative,
-        per_watt=None if watts is None else relative / (watts / reference.watts) * kept,
+        per_watt=None if watts is None else worth_of_watt(rate.flops, watts, loss, reference),
         per_money=None if price is None else relative * kept / (price / reference.hour),
         level=reference.hour * relative * kept,
         power=None if watts is None or tariff is None else watts / 1000 * tariff,
         watts_origin=origin,
     )
+
+
+class Prices(msgspec.Struct, frozen=True):
+    """What somebody says of a card: money for its hour and for a kWh, the loss to the network, the reference's hour."""
+
+    hour: float | None = None
+    kilowatt_hour: float | None = None
+    loss: float = CLAIMED_LOSS
+    reference: Reference = A100
+
+    def value(self, card: Card, precision: Precision) -> Value:
+        """The card at these prices. Raises what `value` raises."""
+        return value(
+            card, precision, loss=self.loss, hour=self.hour, kilowatt_hour=self.kilowatt_hour, reference=self.reference
+        )  # fmt: skip
+
+
+def prices_of(text: str) -> Prices:
+    """`HOUR/KWH/LOSS/A100`, in any one currency; parts at the end, or empty ones, are not said.
+
+    Raises UsageError FF-PLAN-039 (no such numbers), FF-PLAN-035 (one that makes no sense).
+    """
+    parts = [part.strip() for part in text.split("/")] if text.strip() else []
+    try:
+        hour, tariff, loss, level, *more = [
+            float(part) if part else None for part in [*parts, "", "", "", ""]
+        ]
+    except ValueError:
+        hour, tariff, loss, level, more = None, None, None, None, [0.0]
+    if any(each is not None for each in more):
+        raise UsageError(
+            "FF-PLAN-039",
+            f"{text[:40]!r} are no prices of a card",
+            cause="they are up to four numbers: of an hour, of a kWh, the share lost to the network, an A100's hour",
+            hint="like @0.35/0.30/0.1/5.12; what is not known is left empty",
+        )
+    reference = A100 if level is None else Reference(hour=level)
+    return Prices(hour, tariff, CLAIMED_LOSS if loss is None else loss, reference)

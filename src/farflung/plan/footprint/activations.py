@@ -14,10 +14,18 @@ They count the products that were materialised in 2022. A module of today keeps 
 s x s matrix, without dropout no masks, with float32 four bytes, gated inner networks four inner vectors for two.
 `kept` counts those: of one token in one layer, values
 
-    norms 2 h, input of the projections 2 h, queries h, keys and values 2 h k/a, attention's result h (copied: 2 h),
+    norms 2 h, input of the projections 2 h, queries h, keys and values 2 h k/a, attention's result h,
     inner 2 f, gated 4 f, and a float32 logsumexp a head
 
-A trace of the module itself is exact (train.gauge): it is what a plan should use.
+Recomputed selectively, `kept` counts what train.gauge keeps, which is another rule than the paper's: a layer's input
+and what products with weights and fused attention gave. Norms, steps inside the inner network and scores are made
+again:
+
+    input h, queries h, keys and values 2 h k/a, attention's result h where it is fused, its projection h,
+    inner f, gated 2 f, its projection h
+
+`passing` and `passing_head` are what lies beside that at most while a layer, or the head, is gone through backward. A
+trace of the module itself is exact (train.gauge): it is what a plan should use.
 """
 
 from __future__ import annotations
@@ -26,9 +34,10 @@ from enum import StrEnum
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from farflung.core.units import format_count
-from farflung.plan.footprint.parts import Part
+from farflung.plan.footprint.parts import Part, chosen
 from farflung.plan.footprint.transformer import Transformer
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.shapes import Recompute
@@ -36,6 +45,10 @@ from farflung.plan.parallel.shapes import Recompute
 KORTHIKANTI: Final = "Korthikanti et al. 2022"
 COUNTED: Final = "Korthikanti et al. 2022, section 4.1, counted for this layer"
 TENSOR: Final = 2  # bytes of a value there
+SINGLE: Final = 4.0  # bytes of a value of the loss, whatever the layers' are
+LOGIT_COPIES: Final = (
+    3  # their log-softmax, its gradient and theirs: alive at once when the backward pass begins
+)
 
 
 class Attention(StrEnum):
@@ -46,7 +59,7 @@ class Attention(StrEnum):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """One micro-batch on one card. Raises UsageError FF-PLAN-020, FF-PLAN-021."""
+    """One micro-batch on one card. Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-059."""
 
     batch: int
     sequence: int
@@ -61,6 +74,8 @@ class Load(msgspec.Struct, frozen=True):
         for name in ("batch", "sequence", "tensor"):
             bounds.count(name, getattr(self, name))
         bounds.amount("element", self.element, most=16.0, above=True)
+        chosen("recompute", self.recompute, Recompute)
+        chosen("attention", self.attention, Attention)
 
     @property
     def tokens(self) -> int:
@@ -95,7 +110,9 @@ def korthikanti(load: Load, width: int, heads: int) -> Part:
 
 
 def edges(load: Load, width: int, vocabulary: int) -> tuple[Part, Part]:
-    """What the first and the last stage keep beside their layers (section 4.3)."""
+    """What the first and the last stage keep beside their layers (section 4.3). Raises UsageError FF-PLAN-020."""
+    bounds.count("width", width, most=1 << 24)
+    bounds.count("vocabulary", vocabulary, most=1 << 24)
     sbh, t = float(load.tokens) * width, load.tensor
     first = Part(
         "activations of the embedding",
@@ -114,32 +131,66 @@ def edges(load: Load, width: int, vocabulary: int) -> tuple[Part, Part]:
 
 def kept(load: Load, model: Transformer) -> Part:
     """One layer of `model` as it is written today: fused or eager attention, gated or not, masks where it drops out."""
-    h, f, t, spread = model.width, model.wide, load.tensor, load.spread
-    whole = 4.0 * h  # norms' inputs and what they give
-    inside = h * 2 + 2 * model.narrow + (4 if model.is_gated else 2) * f * max(1, model.chosen)
-    masks = 2.0 * h / spread if load.has_dropout else 0.0
-    extra = 0.0  # bytes a token
+    h, t, spread = model.width, load.tensor, load.spread
+    masks, extra = 0.0, 0.0  # bytes a token
+    queries = h + 2 * model.narrow
     if load.recompute is Recompute.FULL:
-        values, masks = h / spread, 0.0
+        values = h / spread
+    elif load.recompute is Recompute.SELECTIVE:
+        is_fused = load.attention is Attention.FUSED
+        values = 3 * h / spread + (queries + h * is_fused + _inner(model)) / t
+        extra = _scores(load, model) / t if is_fused else 0.0
     else:
-        values = whole / spread + inside / t
-        if load.recompute is Recompute.NONE:
-            extra = _scores(load, model) / t
+        values = 4 * h / spread + (queries + h + 2 * _inner(model)) / t
+        masks = 2.0 * h / spread if load.has_dropout else 0.0
+        extra = _scores(load, model) / t
     each = load.element * values + masks + extra
     formula = f"{each:.4g} B a token x {load.tokens}"
     return Part("activations of a layer", each * load.tokens, formula, COUNTED)
 
 
+def passing(load: Load, model: Transformer) -> float:
+    """Bytes beside what one layer keeps, at most, while its backward pass goes through it.
+
+    What is made again; gradients of what the layer gave and of inner values, in whose place nothing is freed yet; where
+    scores are in memory, those of them and of their softmax, when what the inner network kept is gone. And the gradient
+    of one weight, before it is added to the others'.
+    """
+    whole = kept(replace(load, recompute=Recompute.NONE), model).bytes - kept(load, model).bytes
+    stream, inner = model.width / load.spread, _inner(model) / load.tensor
+    if load.recompute is Recompute.SELECTIVE:  # a projection's result, which nothing else keeps
+        whole += load.element * load.tokens * stream
+    scores = 0.0
+    if load.attention is Attention.EAGER:
+        scores = 2.0 * model.heads * load.sequence / load.tensor - 2 * inner - 2 * stream
+    weight = model.width * max(model.wide, 3 * model.width) / load.tensor
+    return whole + load.element * (load.tokens * (stream + max(inner, scores)) + weight)
+
+
+def _inner(model: Transformer) -> float:
+    """Values that a token's way into its inner networks gives, as wide as these are."""
+    return float((2 if model.is_gated else 1) * model.wide * max(1, model.chosen))
+
+
 def _scores(load: Load, model: Transformer) -> float:
     """Bytes a token that attention itself keeps: a logsumexp a head; or softmax, its mask and what is left of it."""
     if load.attention is Attention.FUSED:
-        return 4.0 * model.heads + load.element * model.width
+        return SINGLE * model.heads
     each = load.element if not load.has_dropout else 2 * load.element + 1
     return each * model.heads * load.sequence
 
 
 def logits(load: Load, model: Transformer) -> Part:
     """The head's input and the float32 log-probabilities of each token; one copy, as cross-entropy keeps it."""
-    each = load.element * 2 * model.width / load.spread + 4.0 * model.vocabulary / load.tensor
+    each = load.element * 2 * model.width / load.spread + SINGLE * model.vocabulary / load.tensor
     formula = f"{each:.4g} B a token x {load.tokens}"
     return Part("activations of the head", each * load.tokens, formula, COUNTED)
+
+
+def passing_head(load: Load, model: Transformer) -> float:
+    """Bytes beside what the head keeps, at most: first the other copies of its logits, then a gradient of its weight
+    and of its input.
+    """
+    copies = (LOGIT_COPIES - 1) * SINGLE * load.tokens * model.vocabulary / load.tensor
+    table = float(model.width) * model.vocabulary / load.tensor
+    return max(copies, load.element * (load.tokens * model.width / load.spread + table))

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from farflung.core.errors import UsageError
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.terms import told
 
@@ -24,7 +25,7 @@ class Place(StrEnum):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One reason to need memory. Bytes; never negative (UsageError FF-PLAN-021)."""
+    """One reason to need memory. Bytes; never negative (UsageError FF-PLAN-021), in a Place (FF-PLAN-059)."""
 
     name: str
     bytes: float
@@ -34,6 +35,18 @@ class Part(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         bounds.amount(self.name, self.bytes)
+        chosen("place", self.place, Place)
+
+
+def chosen(name: str, value: object, kind: type[StrEnum]) -> None:
+    """Raises UsageError FF-PLAN-059 unless it is one of these, and not only spelt like it: `is` is asked of them."""
+    if not isinstance(value, kind):
+        raise UsageError(
+            "FF-PLAN-059",
+            f"{name} cannot be {repr(value)[:40]}",
+            cause=f"it is one of {kind.__name__}: {', '.join(kind)}",
+            hint=f"correct {name}",
+        )
 
 
 class Footprint(msgspec.Struct, frozen=True):

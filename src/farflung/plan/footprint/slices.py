@@ -7,7 +7,6 @@ transformer's sizes, or from a traced module, layer by layer.
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import replace
 
 from farflung.plan.footprint import activations
 from farflung.plan.footprint.activations import Load
@@ -19,7 +18,8 @@ from farflung.plan.parallel.shapes import Recompute
 
 class Slice(msgspec.Struct, frozen=True):
     """One run of a model on one card. `kept`: bytes of one micro-batch from its forward to its backward pass;
-    `working`: bytes beside them while it is computed again. Raises UsageError FF-PLAN-021.
+    `working`: bytes beside what it and all before it keep, at most, while it is gone through: gradients of its values,
+    and what is computed again. Raises UsageError FF-PLAN-021.
     """
 
     parameters: float
@@ -55,30 +55,42 @@ def sliced(model: Transformer, load: Load) -> Stack:
     """A transformer's slices by the closed forms (activations.kept, logits). Tensor parallelism splits matrices."""
     t = load.tensor
     held = activations.kept(load, model)
-    none = activations.kept(replace(load, recompute=Recompute.NONE), model)
-    layer = Slice(model.layer / t, held.bytes, none.bytes - held.bytes, held.source)
-    mask = float(load.tokens) * model.width / load.spread if load.has_dropout else 0.0
-    first = Slice(model.embedding / t, mask, source=activations.COUNTED)
-    head = activations.logits(load, model)
     table = float(model.vocabulary) * model.width / t
     copied = table if model.is_tied else 0.0
-    last = Slice(model.head / t + copied, head.bytes, source=head.source)
+    carried = (
+        load.element * copied
+    )  # a tied table's gradient waits for its other half from the head to the embedding
+    layer = Slice(model.layer / t, held.bytes, activations.passing(load, model) + carried, held.source)
+    mask = float(load.tokens) * model.width / load.spread if load.has_dropout else 0.0
+    halves = (
+        load.element * table + 2 * carried
+    )  # the embedding's, and where it is tied the other half and their sum
+    first = Slice(model.embedding / t, mask, halves, activations.COUNTED)
+    head = activations.logits(load, model)
+    last = Slice(model.head / t + copied, head.bytes, activations.passing_head(load, model), head.source)
     return Stack(first, (layer,) * model.layers, last, copied)
 
 
-def of_traced(found: Traced, recompute: Recompute = Recompute.NONE) -> Stack:
-    """A traced module's slices. What lies outside its repeated blocks is split between both ends as the trace saw it:
-    parameters before the first block and after the last, activations likewise. Raises UsageError FF-PLAN-052.
+def of_traced(found: Traced, recompute: Recompute, rows: int, element: float) -> Stack:
+    """A traced module's slices, for `rows` rows whose values take `element` bytes; those of the last slice, where the
+    loss is, take as many as they were traced with. What lies outside its repeated blocks is split between both ends as
+    the trace saw it: parameters before the first block and after the last, activations likewise.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-052.
     """
-    mode = found.mode(recompute)
-    width = found.width
-    layers = tuple(
-        Slice(block.parameters / width, kept, working, TRACED)
-        for block, kept, working in zip(found.blocks, mode.kept, found.working(recompute), strict=True)
+    mode, width = found.mode(recompute), found.width
+    share = bounds.count("rows", rows) / found.rows
+    narrow = bounds.amount("element", element, most=16.0, above=True) / width
+    sizes = (found.ends[0], *(block.parameters for block in found.blocks), found.ends[1])
+    kept = (mode.before, *mode.kept, mode.after)
+    scales = [narrow] * (len(sizes) - 1) + [1.0]
+    first, *layers, last = (
+        Slice(size / width, scale * share * one, scale * (fixed + share * (working - fixed)), TRACED)
+        for size, one, working, fixed, scale in zip(
+            sizes, kept, mode.working, mode.fixed, scales, strict=True
+        )
     )
-    before, after = found.ends
-    first = Slice(before / width, mode.before, source=TRACED)
-    return Stack(first, layers, Slice(after / width, mode.after, source=TRACED), found.copied / width)
+    return Stack(first, tuple(layers), last, found.copied / width)
 
 
 TRACED = "traced: tensors that autograd keeps, each storage once"

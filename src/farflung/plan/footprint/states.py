@@ -26,12 +26,14 @@ import msgspec
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import format_count
-from farflung.plan.footprint.parts import Part, Place
+from farflung.plan.footprint.parts import Part, Place, chosen
 from farflung.plan.parallel import bounds
 
-ZERO: Final = "Rajbhandari et al. 2020 (ZeRO), sections 3.1 and 5"
+ZERO: Final = "Rajbhandari et al. 2020 (ZeRO), section 3.1"
+SPLIT: Final = "Rajbhandari et al. 2020 (ZeRO), section 5"
+MOVED: Final = "Ren et al. 2021 (ZeRO-Offload), section 4"
 INFINITY: Final = "Rajbhandari et al. 2021 (ZeRO-Infinity), sections 5 and 6"
-DILOCO: Final = "Douillard et al. 2023, algorithm 1"
+DILOCO: Final = "Douillard et al. 2023 (DiLoCo), algorithm 1"
 SUMMED: Final = "Tazi et al. 2025 (Ultra-scale playbook), memory usage"
 STAGING: Final = 1.5  # DeepSpeed's additional_buffer_factor: RAM beyond what is moved there
 MOVED_GRADIENTS: Final = 4.0  # bytes of a gradient outside the card
@@ -40,7 +42,9 @@ MOST_BYTES: Final = 64.0  # a parameter
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """Bytes a parameter. `optimizer` is K: all that one step reads and writes beside weights and gradients."""
+    """Bytes a parameter. `optimizer` is K: all that one step reads and writes beside weights and gradients; `source` is
+    its own, the others' are the same for all. Raises UsageError FF-PLAN-021.
+    """
 
     weights: float = 2.0
     gradients: float = 2.0
@@ -66,23 +70,30 @@ SINGLE: Final = "Kingma & Ba 2015, algorithm 1, all in float32"
 RECIPES: Final = MappingProxyType(
     {
         "adam-mixed": Recipe(),
-        "adam-mixed-summed": Recipe(summed=4.0, source=SUMMED),
+        "adam-mixed-summed": Recipe(summed=4.0),
         "adam-single": Recipe(4.0, 4.0, 8.0, source=SINGLE),
         # mean and variance in one byte each, a float32 scale a block of 2048, and float32 weights
         "adam-8bit": Recipe(2.0, 2.0, 4.0 + 2 * (1.0 + 4 / 2048), source=EIGHT_BIT),
         "sgd-mixed": Recipe(2.0, 2.0, 8.0, source="Micikevicius et al. 2018, section 3.1; one momentum"),
         "sgd-single": Recipe(4.0, 4.0, 4.0, source="Sutskever et al. 2013, equation 1, all in float32"),
         "muon-mixed": Recipe(2.0, 2.0, 8.0, source=MUON),
-        "diloco": Recipe(4.0, 4.0, 8.0, outer=8.0, source=DILOCO),
+        "diloco": Recipe(4.0, 4.0, 8.0, outer=8.0, source=SINGLE),
     }
 )
 
 
 class Offload(msgspec.Struct, frozen=True):
-    """Where parameters (stage 3 only) and the optimizer with its gradients lie when no kernel reads them."""
+    """Where parameters (stage 3 only) and the optimizer with its gradients lie when no kernel reads them.
+
+    Raises UsageError FF-PLAN-059.
+    """
 
     optimizer: Place = Place.CARD
     parameters: Place = Place.CARD
+
+    def __post_init__(self) -> None:
+        chosen("optimizer", self.optimizer, Place)
+        chosen("parameters", self.parameters, Place)
 
 
 ON_CARD: Final = Offload()
@@ -141,30 +152,33 @@ def states(
     bounds.amount("largest", largest, most=max(size, 0.0))
     at = split.offload.optimizer
     is_here = at is Place.CARD
+    gradients = (recipe.gradients, ZERO) if is_here else (MOVED_GRADIENTS, MOVED)
     rows = (
-        ("weights", recipe.weights, 3, split.offload.parameters),
-        ("gradients", recipe.gradients if is_here else MOVED_GRADIENTS, 2, at),
-        ("summed gradients", recipe.summed if is_here else 0.0, 2, at),
-        ("optimizer", recipe.optimizer, 1, at),
-        ("outer state", recipe.outer, 4, at),
+        ("weights", recipe.weights, ZERO, 3, split.offload.parameters),
+        ("gradients", *gradients, 2, at),
+        ("summed gradients", recipe.summed if is_here else 0.0, SUMMED, 2, at),
+        ("optimizer", recipe.optimizer, recipe.source, 1, at),
+        ("outer state", recipe.outer, DILOCO, 4, at),
     )
     found: list[Part] = []
-    for name, each, stage, place in rows:
+    for name, each, source, stage, place in rows:
         if each:
-            found += _placed(_part(name, size, each, split, stage, recipe.source), place, largest * each)
+            found += _placed(_part(name, size, each, split, stage, source), place, largest * each)
     return tuple(found)
 
 
 def _part(name: str, size: float, each: float, split: Split, stage: int, source: str) -> Part:
     share = split.share(stage)
-    over = f" / {split.ways}" if share < 1 else ""
-    return Part(name, size * each * share, f"{each:.4g} B x {format_count(size)}{over}", source)
+    over, also = (f" / {split.ways}", f"; {SPLIT}") if share < 1 else ("", "")
+    return Part(name, size * each * share, f"{each:.4g} B x {format_count(size)}{over}", source + also)
 
 
 def _placed(part: Part, place: Place, window: float) -> tuple[Part, ...]:
     """The part where it lies, and what RAM needs beside it."""
     if place is Place.CARD or not part.bytes:
         return (part,)
+    lies = "in RAM" if place is Place.RAM else "on disk"
+    part = msgspec.structs.replace(part, place=place, formula=f"{part.formula}, {lies}")
     if place is Place.RAM:
         staged = Part(
             f"{part.name}, staging",
@@ -173,14 +187,18 @@ def _placed(part: Part, place: Place, window: float) -> tuple[Part, ...]:
             "DeepSpeed 0.17, memory requirements: additional_buffer_factor 1.5",
             Place.RAM,
         )
-        return (msgspec.structs.replace(part, place=place), staged)
+        return (part, staged)
     size = min(part.bytes, WINDOWS * window) if window else part.bytes
     formula = f"{WINDOWS} windows of the largest tensor" if window else "as much as is on disk"
     windows = Part(f"{part.name}, windows", size, formula, INFINITY, Place.RAM)
-    return (msgspec.structs.replace(part, place=place), windows)
+    return (part, windows)
 
 
 def largest_model(memory: float, recipe: Recipe = ADAM, split: Split = WHOLE) -> float:
-    """Parameters of the largest model whose states fit into `memory` bytes of a card (ZeRO, table 2)."""
+    """Parameters of the largest model whose states fit into `memory` bytes of a card (ZeRO, table 2).
+
+    Raises UsageError FF-PLAN-021, also for a recipe and a split that leave nothing on the card: any model would fit.
+    """
     each = sum(part.bytes for part in states(1.0, recipe, split) if part.place is Place.CARD)
+    bounds.amount("recipe: bytes of a parameter on a card", each, above=True)
     return bounds.amount("memory", memory) / each

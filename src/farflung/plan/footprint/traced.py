@@ -29,6 +29,9 @@ class Block(Wire, frozen=True):
 class Mode(Wire, frozen=True):
     """A step with one way of recomputation. `before` and `after`: kept outside the blocks, up to the first one and from
     then on; `saved`: what autograd itself holds (hooks; 0: not asked for). FLOP count a multiply and an add as two.
+    `working`: of what comes before the blocks, of each block and of what comes after them, bytes that are alive at most
+    while it is gone through, forward or backward, beyond what it and all before it have kept; `fixed`: of them, those
+    that are there however few the rows (a weight's gradient before it is added to the others).
     """
 
     recompute: str
@@ -38,6 +41,8 @@ class Mode(Wire, frozen=True):
     saved: int
     peak: int
     flop: int
+    working: tuple[int, ...]
+    fixed: tuple[int, ...]
 
     @property
     def live(self) -> int:
@@ -80,11 +85,6 @@ class Traced(Wire, frozen=True, tag="traced"):
             hint="build its layers as an nn.ModuleList of one class",
         )
 
-    def working(self, recompute: Recompute) -> tuple[int, ...]:
-        """Bytes that each block has beside what it kept while it is gone through again."""
-        whole, mode = self.mode(), self.mode(recompute)
-        return tuple(max(0, full - kept) for full, kept in zip(whole.kept, mode.kept, strict=True))
-
     def peak(self, recompute: Recompute = Recompute.NONE) -> int:
         """The most that is alive at any time of a step."""
         return self.resident + max(self.mode(recompute).peak, self.update)
@@ -119,10 +119,17 @@ def affine(first: Traced, second: Traced, at: tuple[int, int], rows: int) -> Tra
     def put(low: int, high: int) -> int:
         return max(0, round(low + (high - low) * (rows - at[0]) / (at[1] - at[0])))
 
+    def each(low: Sequence[int], high: Sequence[int]) -> tuple[int, ...]:
+        return tuple(put(a, b) for a, b in zip(low, high, strict=True))
+
     def modes(low: Mode, high: Mode) -> Mode:
-        kept = tuple(put(a, b) for a, b in zip(low.kept, high.kept, strict=True))
-        rest = {name: put(getattr(low, name), getattr(high, name)) for name in _SCALED}
-        return Mode(recompute=low.recompute, kept=kept, **rest)
+        return Mode(
+            recompute=low.recompute,
+            kept=each(low.kept, high.kept),
+            working=each(low.working, high.working),
+            fixed=each(low.fixed, high.fixed),
+            **{name: put(getattr(low, name), getattr(high, name)) for name in _SCALED},
+        )
 
     return Traced(
         rows=rows,
@@ -158,11 +165,9 @@ def check(found: Traced) -> None:
         found.handed,
         *found.ends,
         *(block.parameters for block in found.blocks),
-        *(n for mode in found.modes for n in (mode.before, mode.after, mode.saved, mode.peak, *mode.kept)),
+        *(n for mode in found.modes for n in _bytes(mode)),
     )
-    is_whole = all(mode.flop >= 0 for mode in found.modes) and all(
-        len(mode.kept) == len(found.blocks) for mode in found.modes
-    )
+    is_whole = all(mode.flop >= 0 and _is_of(mode, len(found.blocks)) for mode in found.modes)
     is_bounded = all(0 <= size <= limits.TRACED_BYTES for size in sizes) and 1 <= found.width <= 16
     if not (is_whole and is_bounded and found.modes and found.rows >= 1 and _is_all(found)):
         raise UsageError(
@@ -171,6 +176,16 @@ def check(found: Traced) -> None:
             cause="a size is negative or beyond all memory, or blocks and sizes do not go together",
             hint="do not trust this module",
         )
+
+
+def _bytes(mode: Mode) -> tuple[int, ...]:
+    return (mode.before, mode.after, mode.saved, mode.peak, *mode.kept, *mode.working, *mode.fixed)
+
+
+def _is_of(mode: Mode, blocks: int) -> bool:
+    """Whether it tells of so many blocks, and of no part that is larger than the whole."""
+    is_part = all(part <= whole for part, whole in zip(mode.fixed, mode.working, strict=False))
+    return len(mode.kept) == blocks == len(mode.working) - 2 == len(mode.fixed) - 2 and is_part
 
 
 def _is_all(found: Traced) -> bool:

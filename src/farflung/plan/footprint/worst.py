@@ -18,7 +18,7 @@ from farflung.core.errors import UsageError
 from farflung.core.units import format_bytes
 from farflung.plan.footprint import buffers
 from farflung.plan.footprint.buffers import DEFAULTS, Margins
-from farflung.plan.footprint.parts import Footprint, Part, Place
+from farflung.plan.footprint.parts import Footprint, Part, Place, chosen
 from farflung.plan.footprint.slices import Slice, Stack
 from farflung.plan.footprint.states import ADAM, WHOLE, Recipe, Split, states
 from farflung.plan.parallel import bounds
@@ -30,7 +30,7 @@ ALIVE: Final = "Narayanan et al. 2021, section 2.2"
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """Layers of each stage, in order, and the schedule. Raises UsageError FF-PLAN-020."""
+    """Layers of each stage, in order, and the schedule. Raises UsageError FF-PLAN-020, FF-PLAN-059."""
 
     layers: tuple[int, ...]
     micros: int = 1
@@ -43,6 +43,7 @@ class Pipeline(msgspec.Struct, frozen=True):
             bounds.count("layers", count, least=0)
         bounds.count("micros", self.micros)
         bounds.count("virtual", self.virtual, most=1 << 16)
+        chosen("schedule", self.schedule, Schedule)
 
     def alive(self, at: int) -> float:
         """Micro-batches whose activations stage `at` holds at most; parts of them count as such."""
@@ -55,13 +56,16 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 
 class Training(msgspec.Struct, frozen=True):
-    """How a stage is trained."""
+    """How a stage is trained. Raises UsageError FF-PLAN-059."""
 
     pipeline: Pipeline
     recipe: Recipe = ADAM
     split: Split = WHOLE
     margins: Margins = DEFAULTS
     activations: Place = Place.CARD  # or where they wait for the backward pass
+
+    def __post_init__(self) -> None:
+        chosen("activations", self.activations, Place)
 
 
 class Worst(msgspec.Struct, frozen=True):
@@ -137,8 +141,7 @@ def told(found: Worst) -> str:
 def _stage(stack: Stack, training: Training, at: int, layers: Sequence[Slice]) -> Footprint:
     recipe, split, margins = training.recipe, training.split, training.margins
     is_first, is_last = at == 0, at == len(training.pipeline.layers) - 1
-    ends = ([stack.first] if is_first else []) + ([stack.last] if is_last else [])
-    held = [*ends, *layers]
+    held = [*([stack.first] if is_first else []), *layers, *([stack.last] if is_last else [])]
     copied = stack.copied if is_first and is_last else 0.0
     size = sum(each.parameters for each in held) - copied
     unit = max((each.parameters for each in held), default=0.0)
@@ -162,11 +165,20 @@ def _activations(held: Sequence[Slice], alive: float, place: Place) -> tuple[Par
     if place is not Place.CARD:
         window = WINDOW * max((each.kept for each in held), default=0.0)
         found.append(Part("activations, on their way", window, f"{WINDOW} of the largest slice", MOVED))
-    working = max((each.working for each in held), default=0.0)
+    at, working = _working(held, place)
     if working:
-        found.append(
-            Part(
-                "recomputed layer", working, "what one layer keeps while it is gone through again", sources[0]
-            )
-        )
+        text = f"beyond what is kept, while slice {at + 1} of {len(held)} is gone through"
+        found.append(Part("backward pass", working, text, held[at].source))
     return tuple(found)
+
+
+def _working(held: Sequence[Slice], place: Place) -> tuple[int, float]:
+    """The slice with which most is alive, and by how much it is more than all activations: those of slices that the
+    backward pass has left behind are gone by then, if they were on the card at all.
+    """
+    at, most, gone = 0, 0.0, 0.0
+    for number in range(len(held) - 1, -1, -1):
+        if held[number].working - gone > most:
+            at, most = number, held[number].working - gone
+        gone += held[number].kept if place is Place.CARD else 0.0
+    return at, most

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from farflung.core.errors import UsageError
+from farflung.plan.parallel import bounds
 from farflung.plan.parallel.collectives import Span, all_gather, all_reduce, reduce_scatter
 from farflung.plan.parallel.terms import told
 
@@ -91,16 +91,7 @@ _NOTES: Final = {
 
 def figures(mode: Mode | str = Mode.RING) -> tuple[Figure, ...]:
     """All of the article's figures by its formulas, or by a ring's. Raises UsageError FF-PLAN-026."""
-    try:
-        own = Mode(mode)
-    except ValueError:
-        raise UsageError(
-            "FF-PLAN-026",
-            f"there is no mode {str(mode)[:40]!r}",
-            cause=f"there are {', '.join(Mode)}",
-            hint='use mode = "ring"',
-        ) from None
-    return _article() if own is Mode.ARTICLE else _ring()
+    return _article() if bounds.word("mode", mode, Mode) is Mode.ARTICLE else _ring()
 
 
 def _figure(name: str, value: float, unit: str, printed: float, formula: str) -> Figure:

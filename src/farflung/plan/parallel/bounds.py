@@ -1,14 +1,19 @@
-"""Refuses what no cluster has: a count, an amount or a rate that is negative, missing, NaN or absurd, by its
-name."""
+"""Refuses what no cluster has: a count, an amount, a rate, a word or a link that is negative, missing, NaN or absurd,
+by its name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 
 from farflung.core import limits
 from farflung.core.errors import UsageError
+from farflung.plan.links import FASTEST, LONGEST, SLOWEST, Link
+
+_Word = TypeVar("_Word", bound=StrEnum)
 
 
 def count(name: str, value: int, least: int = 1, most: int = limits.PLANNED_RANKS) -> int:
@@ -36,6 +41,30 @@ def amount(
             hint=f"correct {name}",
         )
     return float(value)
+
+
+def word(name: str, value: str, among: type[_Word]) -> _Word:
+    """The member of `among` that is spelled like `value`; raises UsageError FF-PLAN-026."""
+    try:
+        return among(value)
+    except ValueError:
+        raise UsageError(
+            "FF-PLAN-026",
+            f"there is no {name} {_shown(value)}",
+            cause=f"there are {', '.join(among)}",
+            hint=f'use {name} = "{next(iter(among))}"',
+        ) from None
+
+
+def link(name: str, value: Link) -> Link:
+    """`value`, with rates and a round trip that a line can have; raises UsageError FF-PLAN-021.
+
+    Links do not check themselves: those of rates that were just measured may lie below any that is planned with.
+    """
+    amount(f"{name}.up", value.up, SLOWEST, FASTEST)
+    amount(f"{name}.down", value.down, SLOWEST, FASTEST)
+    amount(f"{name}.round_trip", value.round_trip, 0.0, LONGEST)
+    return value
 
 
 def dividing(what: str, whole: int, parts: str, by: int) -> None:

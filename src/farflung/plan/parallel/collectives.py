@@ -56,16 +56,21 @@ class Algorithm(StrEnum):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A group of ranks, and how it lies over nodes: the shares of ring hops, and of pairs, that leave a node."""
+    """A group of ranks, and how it lies over nodes: the shares of ring hops, and of pairs, that leave a node.
+
+    `local`: its ranks in each node, 0: not all have as many.
+    """
 
     ranks: int
     ring: float = 1.0
     pairs: float = 1.0
+    local: int = 1
 
     def __post_init__(self) -> None:
         bounds.count("ranks", self.ranks)
         bounds.amount("ring", self.ring, most=1.0)
         bounds.amount("pairs", self.pairs, most=1.0)
+        bounds.count("local", self.local, least=0, most=self.ranks)
 
 
 class Volume(msgspec.Struct, frozen=True):
@@ -81,7 +86,12 @@ class Volume(msgspec.Struct, frozen=True):
     hub: tuple[float, float] = (0.0, 0.0)
 
     def term(self, name: str, phase: Phase, source: str, times: float = 1.0, groups: float = 1.0) -> Term:
-        """So many of it a step in each of `groups` groups, for a reason that `source` gives."""
+        """So many of it a step in each of `groups` groups, for a reason that `source` gives.
+
+        Raises UsageError FF-PLAN-021.
+        """
+        bounds.amount("times", times)
+        bounds.amount("groups", groups)
         formula = self.formula if times == 1 else f"{times:g} x [{self.formula}]"
         return Term(
             name=name,
@@ -110,11 +120,13 @@ def span(ranks: int, stride: int = 1, node: int = 1) -> Span:
     for home in homes:
         shared[home] = shared.get(home, 0) + 1
     near = sum(one * (one - 1) for one in shared.values())
-    return Span(ranks, hops / ranks, 1.0 - near / (ranks * (ranks - 1)))
+    local = shared[0] if len(set(shared.values())) == 1 else 0
+    return Span(ranks, hops / ranks, 1.0 - near / (ranks * (ranks - 1)), local)
 
 
 def all_reduce(group: Span, size: float, algorithm: Algorithm = Algorithm.RING) -> Volume:
-    """A sum of `size` bytes that everybody then has. Raises UsageError FF-PLAN-021."""
+    """A sum of `size` bytes that everybody then has. Raises UsageError FF-PLAN-021, FF-PLAN-026 (no such algorithm)."""
+    algorithm = bounds.word("algorithm", algorithm, Algorithm)
     n, bytes_ = group.ranks, bounds.amount("size", size)
     if n == 1:
         return _alone()
@@ -135,7 +147,8 @@ def all_reduce(group: Span, size: float, algorithm: Algorithm = Algorithm.RING) 
 
 
 def reduce_scatter(group: Span, size: float, backend: Backend = Backend.IDEAL) -> Volume:
-    """A sum of `size` bytes of which everybody has its n-th."""
+    """A sum of `size` bytes of which everybody has its n-th. Raises UsageError FF-PLAN-021, FF-PLAN-026."""
+    backend = bounds.word("backend", backend, Backend)
     n, bytes_ = group.ranks, bounds.amount("size", size)
     if n == 1:
         return _alone()

@@ -6,13 +6,23 @@ others, (c - 1)/c x 2 b s h_kv e a rank forward; backward passes them again with
 Experts over e ranks (Lepikhin et al. 2020, section 3.2): each layer with experts sends tokens away and takes them
 back, two all-to-alls forward and two backward of (tokens of the rank) x k x h values, where each token goes to k
 experts.
+
+Full recomputation computes a layer's forward pass again, with all that it sends: keys and values go round four times
+instead of three, tokens take six ways instead of four. Selective recomputation adds nothing to either. It drops
+attention's s x s scores and computes them again from queries, keys and values; ring attention never keeps them, and
+its backward pass computes them block by block as keys and values come by, which they do for their gradients anyway
+(Liu et al. 2023, section 3). Whoever puts the whole ring into a checkpoint, as Megatron-core's `core_attn` does, sends
+what full recomputation sends there.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.collectives import Span, all_gather, all_to_all
-from farflung.plan.parallel.shapes import Shape
+from farflung.plan.parallel.shapes import Recompute, Shape
+from farflung.plan.parallel.tensors import RECOMPUTED
 from farflung.plan.parallel.terms import Phase, Term
 
 RING_ATTENTION = "Liu et al. 2023, section 3"
@@ -28,6 +38,7 @@ def ring_attention(
     batch: int = 1,
     micros: int = 1,
     layers: int | None = None,
+    recompute: Recompute = Recompute.NONE,
     groups: float = 1.0,
 ) -> tuple[Term, ...]:
     """A step of one rank of `group`, each of which holds a part of every sequence of `shape.sequence` tokens."""
@@ -38,10 +49,9 @@ def ring_attention(
     size = _PAIR * shape.share * shape.activation(batch)
     times = own * bounds.count("micros", micros)
     moved = all_gather(group, size)
-    return (
-        moved.term("keys and values", Phase.FORWARD, RING_ATTENTION, times, groups),
-        moved.term("keys, values, their gradients", Phase.BACKWARD, RING_ATTENTION, 2 * times, groups),
-    )
+    forward = moved.term("keys and values", Phase.FORWARD, RING_ATTENTION, times, groups)
+    back = moved.term("keys, values, their gradients", Phase.BACKWARD, RING_ATTENTION, 2 * times, groups)
+    return (forward, *_again(forward, recompute), back)
 
 
 def routed(
@@ -51,6 +61,7 @@ def routed(
     tokens: float,
     micros: int = 1,
     layers: int | None = None,
+    recompute: Recompute = Recompute.NONE,
     groups: float = 1.0,
 ) -> tuple[Term, ...]:
     """A step of one rank with `tokens` tokens a micro-batch, which go evenly to `shape.chosen` experts each."""
@@ -60,7 +71,14 @@ def routed(
     own = bounds.count("layers", shape.routed if layers is None else layers, least=0, most=shape.routed)
     moved = all_to_all(group, tokens * shape.chosen * shape.hidden * shape.element)
     times = _THERE_AND_BACK * own * bounds.count("micros", micros)
-    return (
-        moved.term("tokens to experts and back", Phase.FORWARD, EXPERTS, times, groups),
-        moved.term("their gradients, the same way", Phase.BACKWARD, EXPERTS, times, groups),
-    )
+    forward = moved.term("tokens to experts and back", Phase.FORWARD, EXPERTS, times, groups)
+    back = moved.term("their gradients, the same way", Phase.BACKWARD, EXPERTS, times, groups)
+    return (forward, *_again(forward, recompute), back)
+
+
+def _again(forward: Term, recompute: Recompute) -> tuple[Term, ...]:
+    """What the backward pass sends once more of the forward pass."""
+    if bounds.word("recompute", recompute, Recompute) is not Recompute.FULL:
+        return ()
+    name, source = f"{forward.name}, recomputed", f"{RECOMPUTED}; {forward.source}"
+    return (msgspec.structs.replace(forward, name=name, phase=Phase.BACKWARD, source=source),)

@@ -20,7 +20,7 @@ import numpy as np
 from farflung.core import limits
 from farflung.core.errors import UsageError
 from farflung.core.units import Seconds
-from farflung.plan.links import FASTEST, LONGEST, SLOWEST, Link
+from farflung.plan.links import FASTEST, LONGEST, Link
 from farflung.plan.parallel import bounds
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -40,9 +40,7 @@ class Group(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         bounds.count("ranks", len(self.links), most=limits.PLANNED_TIMED)
         for at, link in enumerate(self.links):
-            bounds.amount(f"links[{at}].up", link.up, SLOWEST, FASTEST)
-            bounds.amount(f"links[{at}].down", link.down, SLOWEST, FASTEST)
-            bounds.amount(f"links[{at}].round_trip", link.round_trip, 0.0, LONGEST)
+            bounds.link(f"links[{at}]", link)
         if self.delays is not None:
             bounds.matrix("delays", self.delays, len(self.links), LONGEST)
         if self.rates is not None:

@@ -13,15 +13,16 @@ the share of its ring's hops, or of its pairs, that do.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.collectives import Span, span
 from farflung.plan.parallel.context import ring_attention, routed
-from farflung.plan.parallel.replicas import Sharding, replicated
+from farflung.plan.parallel.replicas import Sharding, copied, replicated
 from farflung.plan.parallel.shapes import Recompute, Shape
-from farflung.plan.parallel.stages import Changes, Cutting, pipelined
+from farflung.plan.parallel.stages import Changes, Cutting, cached, pipelined, tied_table
 from farflung.plan.parallel.tensors import embedding, tensor_parallel
 from farflung.plan.parallel.terms import Load, Term
 
@@ -75,6 +76,11 @@ class Mesh(msgspec.Struct, frozen=True):
         homes = [stage * stride // self.node for stage in range(self.pipeline)]
         return sum(one != other for one, other in pairwise(homes)) / (self.pipeline - 1)
 
+    def ends(self) -> Span:
+        """The first and the last stage."""
+        stride = self.tensor * self.context * self.data
+        return span(min(2, self.pipeline), stride * max(1, self.pipeline - 1), self.node)
+
 
 class Training(msgspec.Struct, frozen=True):
     """A step: `micros` micro-batches of `batch` sequences through each replica, and how it is done."""
@@ -91,32 +97,41 @@ class Training(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("batch", "micros", "virtual"):
             bounds.count(name, getattr(self, name))
+        bounds.word("recompute", self.recompute, Recompute)
 
 
 def load(shape: Shape, mesh: Mesh, training: Training) -> Load:
-    """All that a step of this layout sends. Raises UsageError FF-PLAN-020, -021, -023 (ways that do not divide)."""
+    """All that a step of this layout sends, and what it keeps so as not to send more.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-023 (ways that do not divide).
+    """
     bounds.dividing("layers", shape.layers, "pipeline x virtual", mesh.pipeline * training.virtual)
     bounds.dividing("sequence", shape.sequence, "context", mesh.context)
     bounds.dividing("routed", shape.routed, "pipeline", mesh.pipeline)
+    part, cutting, groups = _part(shape, mesh), _cutting(mesh, training), mesh.ranks / mesh.pipeline
     terms = (
         *_gradients(shape, mesh, training),
         *_inside_layers(shape, mesh, training),
-        *pipelined(
-            _part(shape, mesh),
-            Cutting(
-                mesh.pipeline,
-                training.micros,
-                training.virtual,
-                mesh.tensor,
-                training.is_scattered,
-                mesh.between_stages(),
-            ),
-            batch=training.batch,
-            changes=training.changes,
-            groups=mesh.ranks / mesh.pipeline,
-        ),
+        *pipelined(part, cutting, batch=training.batch, changes=training.changes, groups=groups),
+        *tied_table(_shared(shape, mesh), mesh.ends(), tensor=mesh.tensor, groups=groups),
     )
-    return Load(mesh.ranks, terms)
+    sharding = _sharding(shape, training)
+    kept = [one for held in _held(shape, mesh) for one in copied(held.size, held.group, sharding)]
+    if training.changes:
+        kept += cached(part, cutting, training.changes, replicas=mesh.data)
+    return Load(mesh.ranks, terms, tuple(kept))
+
+
+def _cutting(mesh: Mesh, training: Training) -> Cutting:
+    return Cutting(
+        mesh.pipeline,
+        training.micros,
+        training.virtual,
+        mesh.tensor,
+        training.is_scattered,
+        mesh.between_stages(),
+        training.is_sequence_parallel,
+    )
 
 
 def _part(shape: Shape, mesh: Mesh) -> Shape:
@@ -124,16 +139,45 @@ def _part(shape: Shape, mesh: Mesh) -> Shape:
     return msgspec.structs.replace(shape, sequence=shape.sequence // mesh.context, parameters=shape.size)
 
 
-def _gradients(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
+def _shared(shape: Shape, mesh: Mesh) -> float:
+    """Bytes of the table that the last stage holds a copy of."""
+    return shape.table if shape.is_tied and mesh.pipeline > 1 else 0.0
+
+
+class _Held(NamedTuple):
+    """Weights that so many groups of ranks hold alike: bytes of a rank before any sharding."""
+
+    name: str
+    size: float
+    group: Span
+    groups: int
+
+
+def _held(shape: Shape, mesh: Mesh) -> tuple[_Held, ...]:
     cut = mesh.tensor * mesh.pipeline
-    sharding = msgspec.structs.replace(training.sharding, accumulation=training.micros)
-    dense = (shape.size - shape.experts) * shape.element / cut
-    terms = replicated(dense, mesh.replicas(), sharding, cut)
+    # Replicas of the last stage hold and sum their copy of a shared table, too.
+    dense = ((shape.size - shape.experts) * shape.element + _shared(shape, mesh)) / cut
+    held = _Held("", dense, mesh.replicas(), cut)
     if not shape.experts:
-        return terms
+        return (held,)
     own = shape.experts * shape.element / cut / mesh.expert
-    more = replicated(own, mesh.owners(), sharding, cut * mesh.expert)
-    return terms + tuple(msgspec.structs.replace(term, name=f"experts: {term.name}") for term in more)
+    return held, _Held("experts: ", own, mesh.owners(), cut * mesh.expert)
+
+
+def _sharding(shape: Shape, training: Training) -> Sharding:
+    found = msgspec.structs.replace(training.sharding, accumulation=training.micros)
+    if found.plus is None:
+        return found
+    return msgspec.structs.replace(found, plus=msgspec.structs.replace(found.plus, element=shape.element))
+
+
+def _gradients(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
+    sharding = _sharding(shape, training)
+    return tuple(
+        msgspec.structs.replace(term, name=held.name + term.name)
+        for held in _held(shape, mesh)
+        for term in replicated(held.size, held.group, sharding, held.groups)
+    )
 
 
 def _inside_layers(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, ...]:
@@ -149,10 +193,11 @@ def _inside_layers(shape: Shape, mesh: Mesh, training: Training) -> tuple[Term, 
         ),
         *embedding(part, tensors, batch=batch, micros=micros, groups=slices / mesh.pipeline),
         *ring_attention(
-            heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, groups=mesh.ranks / mesh.context
+            heads, mesh.contexts(), batch=batch, micros=micros, layers=layers, recompute=training.recompute,
+            groups=mesh.ranks / mesh.context,
         ),
         *routed(
             part, mesh.experts(), tokens=tokens, micros=micros, layers=shape.routed // mesh.pipeline,
-            groups=mesh.ranks / mesh.expert,
+            recompute=training.recompute, groups=mesh.ranks / mesh.expert,
         ),
     )  # fmt: skip

@@ -44,14 +44,25 @@ class Exchange(msgspec.Struct, frozen=True):
     payload: float
 
     def against_ring(self, parameters: float, ranks: int) -> float:
-        """How many times fewer bytes, the busier way counted, than a bf16 ring all-reduce each step."""
-        whole = all_reduce(Span(ranks), BF16 * bounds.amount("parameters", parameters)).sent
-        return whole / max(self.expected.sent, self.expected.received)
+        """How many times fewer bytes, the busier way counted, than a bf16 ring all-reduce each step.
+
+        Raises UsageError FF-PLAN-020 (one rank exchanges nothing), FF-PLAN-021 (nor does an empty payload).
+        """
+        return self._against(Algorithm.RING, parameters, ranks)
 
     def against_naive(self, parameters: float, ranks: int) -> float:
-        """The same against everybody sending every gradient to all others: the ratio of some papers."""
-        whole = all_reduce(Span(ranks), BF16 * bounds.amount("parameters", parameters), Algorithm.NAIVE).sent
-        return whole / max(self.expected.sent, self.expected.received)
+        """The same against everybody sending every gradient to all others: the ratio of some papers.
+
+        Raises UsageError FF-PLAN-020, FF-PLAN-021.
+        """
+        return self._against(Algorithm.NAIVE, parameters, ranks)
+
+    def _against(self, algorithm: Algorithm, parameters: float, ranks: int) -> float:
+        group = Span(bounds.count("ranks", ranks, least=2))
+        whole = all_reduce(group, BF16 * bounds.amount("parameters", parameters), algorithm).sent
+        bounds.amount("payload", self.payload, above=True)
+        busier = max(self.expected.sent, self.expected.received)
+        return whole / bounds.amount("expected.sent", busier, above=True)
 
 
 def averaged(

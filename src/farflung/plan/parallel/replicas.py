@@ -8,8 +8,9 @@ M bytes of parameters, as many of gradients, n ranks, a micro-batches a step; ea
     ZeRO 3, FSDP     3 a M        gathered forward, gathered backward, reduced
                      2 a M        parameters kept from forward to backward (reshard_after_forward = False)
                      (2 a + 1) M, (a + 1) M    gradients summed up whole on each rank first (no_sync)
-    ZeRO++           0.5 + 0 + 0.25 M leave a node: gathered in 8 bits, a second copy in each node, gradients
-                     in 4 bits, summed within nodes first
+    ZeRO++           0.5 + 0 + 0.25 M leave a node: gathered in 8 bits (qwZ), a second copy in each node (hpZ), of
+                     which a rank keeps M over the ranks of that node, gradients in 4 bits, summed within nodes
+                     first (qgZ)
 
 Sources: Li et al. 2020, section 3 (DDP); Rajbhandari et al. 2020, section 7 (ZeRO); Zhao et al. 2023, section 3.2
 (FSDP); Wang et al. 2023, sections 3 and 4 (ZeRO++).
@@ -20,8 +21,11 @@ exchange. torch's gloo doubles each reduce-scatter, so FSDP over it is 4 M.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from farflung.core.errors import UsageError
 from farflung.plan.parallel import bounds
 from farflung.plan.parallel.collectives import (
     Algorithm,
@@ -31,9 +35,8 @@ from farflung.plan.parallel.collectives import (
     all_reduce,
     all_to_all,
     reduce_scatter,
-    span,
 )
-from farflung.plan.parallel.terms import Phase, Term
+from farflung.plan.parallel.terms import Kept, Phase, Place, Term, told
 
 DDP = "Li et al. 2020, section 3"
 ZERO = "Rajbhandari et al. 2020, section 7"
@@ -42,8 +45,42 @@ PLUS = "Wang et al. 2023 (ZeRO++), sections 3 and 4"
 SCALE_BYTES = 4.0  # of one block of quantised values
 
 
+class PlusPlus(msgspec.Struct, frozen=True):
+    """ZeRO++: bits of gathered weights (qwZ) and of gradients (qgZ), 0: as they are; a copy in each node (hpZ).
+
+    `block`: values that share a scale, 0: scales are left out, as in the paper's figures; `element`: bytes of a plain
+    value. Raises UsageError FF-PLAN-020.
+    """
+
+    weight_bits: int = 8
+    gradient_bits: int = 4
+    is_copied: bool = True
+    block: int = 0
+    element: int = 2
+
+    def __post_init__(self) -> None:
+        bounds.count("weight_bits", self.weight_bits, least=0, most=32)
+        bounds.count("gradient_bits", self.gradient_bits, least=0, most=32)
+        bounds.count("block", self.block, least=0)
+        bounds.count("element", self.element, most=8)
+
+    def packed(self, size: float, bits: int) -> float:
+        """Bytes of what are `size` plain ones, in `bits` bits a value with their scales. Raises FF-PLAN-020, -021."""
+        bounds.amount("size", size)
+        if not bounds.count("bits", bits, least=0, most=32):
+            return size
+        scale = SCALE_BYTES / self.block if self.block else 0.0
+        return size / self.element * (bits / 8 + scale)
+
+
+_PLAIN: Final = PlusPlus(weight_bits=0, gradient_bits=0, is_copied=False)
+
+
 class Sharding(msgspec.Struct, frozen=True):
-    """How replicas share. `stage`: of ZeRO, 0: not at all. `units`: modules that are gathered one after another."""
+    """How replicas share. `stage`: of ZeRO, 0: not at all. `units`: modules that are gathered one after another.
+
+    Raises UsageError FF-PLAN-020 (`plus` at another stage than 3 as well), FF-PLAN-026.
+    """
 
     stage: int = 0
     accumulation: int = 1
@@ -52,15 +89,21 @@ class Sharding(msgspec.Struct, frozen=True):
     units: int = 1
     algorithm: Algorithm = Algorithm.RING
     backend: Backend = Backend.IDEAL
+    plus: PlusPlus | None = None  # of stage 3
 
     def __post_init__(self) -> None:
-        bounds.count("stage", self.stage, least=0, most=3)
+        bounds.count("stage", self.stage, least=3 if self.plus else 0, most=3)
         bounds.count("accumulation", self.accumulation)
         bounds.count("units", self.units)
+        bounds.word("algorithm", self.algorithm, Algorithm)
+        bounds.word("backend", self.backend, Backend)
 
 
 def replicated(size: float, group: Span, sharding: Sharding, groups: float = 1.0) -> tuple[Term, ...]:
-    """A step of replicas of `size` bytes of parameters each, and as many of gradients. Raises FF-PLAN-020, -021."""
+    """A step of replicas of `size` bytes of parameters each, and as many of gradients.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-028 (ZeRO++ on nodes that are not filled alike).
+    """
     if group.ranks == 1:
         return ()
     if sharding.stage == 0:
@@ -77,54 +120,58 @@ def replicated(size: float, group: Span, sharding: Sharding, groups: float = 1.0
 
 
 def _gathered(size: float, group: Span, sharding: Sharding, groups: float) -> tuple[Term, ...]:
-    """ZeRO 3: units one after another, each with collectives of its own."""
-    units, times = sharding.units, sharding.accumulation
-    gathered = all_gather(group, size / units)
-    reduced = reduce_scatter(group, size / units, sharding.backend)
-    terms = [gathered.term("parameters, forward", Phase.FORWARD, FSDP, times * units, groups)]
-    if sharding.reshard_after_forward:
-        terms.append(gathered.term("parameters, again", Phase.BACKWARD, FSDP, times * units, groups))
-    sums = times * units if sharding.reduce_each else units
-    terms.append(reduced.term("gradients, to their owners", Phase.BACKWARD, FSDP, sums, groups))
+    """ZeRO 3: units one after another, each with collectives of its own; what ZeRO++ leaves as it is goes alike."""
+    times = sharding.accumulation * sharding.units
+    unit, plus = size / sharding.units, sharding.plus or _PLAIN
+    weights, source = (
+        all_gather(group, plus.packed(unit, plus.weight_bits)),
+        PLUS if plus.weight_bits else FSDP,
+    )
+    how = " (qwZ)" if plus.weight_bits else ""
+    terms = [weights.term(f"parameters, forward{how}", Phase.FORWARD, source, times, groups)]
+    if sharding.reshard_after_forward and plus.is_copied:
+        inside, nodes = _inside(group)
+        again, name = all_gather(inside, unit), "parameters, from the node's copy (hpZ)"
+        terms.append(again.term(name, Phase.BACKWARD, PLUS, times, groups * nodes))
+    elif sharding.reshard_after_forward:
+        terms.append(weights.term(f"parameters, again{how}", Phase.BACKWARD, source, times, groups))
+    sums = times if sharding.reduce_each else sharding.units
+    if plus.gradient_bits:
+        terms += _summed(plus.packed(unit, plus.gradient_bits), group, sums, groups)
+    else:
+        reduced = reduce_scatter(group, unit, sharding.backend)
+        terms.append(reduced.term("gradients, to their owners", Phase.BACKWARD, FSDP, sums, groups))
     return tuple(terms)
 
 
-class PlusPlus(msgspec.Struct, frozen=True):
-    """ZeRO++: bits of gathered weights (qwZ) and of gradients (qgZ), values of one block, bytes of a plain value."""
-
-    weight_bits: int = 8
-    gradient_bits: int = 4
-    block: int = 0  # 0: scales are left out, as in the paper's figures
-    element: int = 2
-
-    def __post_init__(self) -> None:
-        bounds.count("weight_bits", self.weight_bits, most=32)
-        bounds.count("gradient_bits", self.gradient_bits, most=32)
-        bounds.count("block", self.block, least=0)
-        bounds.count("element", self.element, most=8)
-
-    def packed(self, parameters: float, bits: int) -> float:
-        """Bytes of so many values in `bits` each, with their scales."""
-        scales = SCALE_BYTES * parameters / self.block if self.block else 0.0
-        return parameters * bits / 8 + scales
-
-
-def plus_plus(
-    parameters: float, nodes: int, node: int, method: PlusPlus | None = None, accumulation: int = 1
-) -> tuple[Term, ...]:
-    """A step of ZeRO++ on `nodes` nodes of `node` cards. `between` over nodes: what one node's line carries."""
-    method = method or PlusPlus()
-    bounds.amount("parameters", parameters)
-    bounds.count("accumulation", accumulation)
-    everybody, inside = span(nodes * node, 1, node), span(node, 1, node)
-    across = Span(nodes)
-    coded = method.packed(parameters, method.gradient_bits)
-    weights = all_gather(everybody, method.packed(parameters, method.weight_bits))
-    again = all_gather(inside, parameters * method.element)
-    local, far = all_to_all(inside, coded), all_to_all(across, coded / node)
+def _summed(coded: float, group: Span, sums: int, groups: float) -> tuple[Term, ...]:
+    """qgZ: all to all within nodes, and what came of it between them."""
+    inside, nodes = _inside(group)
+    near, far = all_to_all(inside, coded), all_to_all(Span(nodes), coded / inside.ranks)
     return (
-        weights.term("parameters, forward (qwZ)", Phase.FORWARD, PLUS, accumulation),
-        again.term("parameters, from the node's copy (hpZ)", Phase.BACKWARD, PLUS, accumulation, nodes),
-        local.term("gradients, within nodes (qgZ)", Phase.BACKWARD, PLUS, accumulation, nodes),
-        far.term("gradients, between nodes (qgZ)", Phase.BACKWARD, PLUS, accumulation, node),
+        near.term("gradients, within nodes (qgZ)", Phase.BACKWARD, PLUS, sums, groups * nodes),
+        far.term("gradients, between nodes (qgZ)", Phase.BACKWARD, PLUS, sums, groups * inside.ranks),
+    )
+
+
+def copied(size: float, group: Span, sharding: Sharding) -> tuple[Kept, ...]:
+    """The second copy of `size` bytes of parameters that hpZ keeps in each node. Raises FF-PLAN-021, FF-PLAN-028."""
+    bounds.amount("size", size)
+    plus = sharding.plus
+    if group.ranks == 1 or plus is None or not (plus.is_copied and sharding.reshard_after_forward):
+        return ()
+    local = _inside(group)[0].ranks
+    text = f"M / {local} ranks of a node: M = {told(size)}"
+    return (Kept("parameters, the node's copy (hpZ)", size / local, Place.CARD, text, PLUS),)
+
+
+def _inside(group: Span) -> tuple[Span, int]:
+    """The group's ranks in one node, and how many nodes it lies over."""
+    if group.local:
+        return Span(group.local, 0.0, 0.0, group.local), group.ranks // group.local
+    raise UsageError(
+        "FF-PLAN-028",
+        f"ZeRO++ cannot share {group.ranks} ranks out among nodes",
+        cause="some nodes have more of them than others, and each keeps a copy and sums of its own",
+        hint="choose data x context so that it fills nodes alike, or take plus without is_copied and gradient_bits",
     )

@@ -95,8 +95,10 @@ def timeline(
     """One step. `cuts`: one from each rank to the next, interleaved also from the last to the first; none: free.
 
     Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-023 (interleaved: stages must divide micros), FF-PLAN-025,
-    FF-PLAN-027 (interleaved over gloo).
+    FF-PLAN-026 (no such schedule or backend), FF-PLAN-027 (interleaved over gloo).
     """
+    schedule = bounds.word("schedule", schedule, Schedule)
+    backend = bounds.word("backend", backend, Backend)
     ranks = bounds.count("stages", len(stages), most=limits.PLANNED_OPERATIONS)
     bounds.count("micros", micros)
     bounds.count("virtual", virtual)

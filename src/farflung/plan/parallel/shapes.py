@@ -43,20 +43,26 @@ class Shape(msgspec.Struct, frozen=True):
     experts: float = 0.0  # of the parameters, those that are experts'
     chosen: int = 1  # experts that a token goes to
     routed: int = 0  # layers that have experts
+    is_tied: bool = True  # the head reads the embedding's table: a GPT has one of V h parameters
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "sequence", "element", "chosen"):
             bounds.count(name, getattr(self, name), most=1 << 24)
         bounds.count("vocabulary", self.vocabulary, least=0, most=1 << 24)
-        bounds.count("routed", self.routed, least=0, most=self.layers)
         bounds.amount("parameters", self.parameters, most=_MOST_PARAMETERS)
         bounds.amount("share", self.share, most=1.0)
-        bounds.amount("experts", self.experts, most=_MOST_PARAMETERS)
+        bounds.amount("experts", self.experts, most=self.size)
+        bounds.count("routed", self.routed, least=1 if self.experts else 0, most=self.layers)
 
     @property
     def size(self) -> float:
         """Parameters."""
         return self.parameters or gpt_parameters(self.layers, self.hidden, self.vocabulary, self.sequence)
+
+    @property
+    def table(self) -> float:
+        """Bytes of the vocabulary's embedding: V h e."""
+        return float(self.vocabulary) * self.hidden * self.element
 
     def activation(self, batch: int) -> float:
         """Bytes of one layer's output for `batch` sequences: b s h e."""
@@ -64,14 +70,19 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def gpt_parameters(layers: int, hidden: int, vocabulary: int, sequence: int) -> float:
-    """Parameters of a GPT."""
+    """Parameters of a GPT. Raises UsageError FF-PLAN-020."""
+    for name, value in {"layers": layers, "hidden": hidden}.items():
+        bounds.count(name, value, most=1 << 24)
+    for name, value in {"vocabulary": vocabulary, "sequence": sequence}.items():
+        bounds.count(name, value, least=0, most=1 << 24)
     return (
         12 * layers * hidden**2 * (1 + 13 / (12 * hidden) + (vocabulary + sequence) / (12 * layers * hidden))
     )
 
 
 def gpt_flop(shape: Shape, batch: int, recompute: Recompute = Recompute.NONE) -> Flop:
-    """FLOP of a step with `batch` sequences, forward and backward."""
+    """FLOP of a step with `batch` sequences, forward and backward. Raises UsageError FF-PLAN-020, FF-PLAN-026."""
+    recompute = bounds.word("recompute", recompute, Recompute)
     h, s, layers = shape.hidden, shape.sequence, shape.layers
     base = bounds.count("batch", batch) * s * layers * h**2
     if recompute is Recompute.FULL:

@@ -2,23 +2,34 @@
 
 A micro-batch hands b s h e bytes over each of the p v - 1 cuts of p stages with v parts each, and as many back
 (Huang et al. 2019; Narayanan et al. 2021, sections 2.2 and 3.2). Where t tensor-parallel ranks hold the same
-activation, each sends all of it, or a t-th and the receivers gather it in their node (section 4.1).
+activation, each sends all of it, or a t-th and the receivers gather it in their node (section 4.1). With sequence
+parallelism each of them holds a t-th anyway, hands on that, and the layer behind gathers it as all its layers do, which
+tensor parallelism's terms count (Korthikanti et al. 2022, section 4.2.2; Megatron-core's get_tensor_shapes divides by
+t).
 
-AQ-SGD (Wang et al. 2022, algorithm 1) sends the change of an example's activation since the last epoch in few bits,
-the first epoch in full. Both ends of a cut keep what was last said of each example: samples x s x h values each.
+Where the head reads the embedding's table, the first and the last stage hold a copy each, and add up their gradients of
+it every step: an all-reduce of two ranks of V h e/t bytes, after each stage has summed its own over its replicas
+(Megatron-core, finalize_model_grads).
+
+AQ-SGD (Wang et al. 2022, algorithm 1) sends the change of an example's activation since the last epoch in few bits. The
+first epoch goes in full, gradients too, as its authors' code has it. Both ends of a cut keep what was last said of each
+example, s x h values, in memory or on disk: an inner stage twice as many, for it has a cut on either side.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from farflung.plan.parallel import bounds
-from farflung.plan.parallel.collectives import Span, all_gather
+from farflung.plan.parallel.collectives import Span, all_gather, all_reduce
 from farflung.plan.parallel.shapes import Shape
-from farflung.plan.parallel.terms import Phase, Term, told
+from farflung.plan.parallel.terms import Kept, Phase, Place, Term, told
 
 PIPELINE = "Narayanan et al. 2021, sections 2.2 and 3.2"
 SCATTER = "Narayanan et al. 2021, section 4.1"
+TIED = "Megatron-core, _allreduce_word_embedding_grads"
 CHANGES = "Wang et al. 2022 (AQ-SGD), algorithm 1"
 SCALE_BYTES = 2.0
 
@@ -32,6 +43,7 @@ class Cutting(msgspec.Struct, frozen=True):
     tensor: int = 1
     is_scattered: bool = False
     between: float = 1.0  # share of cuts that lie between nodes
+    is_sequence_parallel: bool = False
 
     def __post_init__(self) -> None:
         for name in ("stages", "micros", "virtual", "tensor"):
@@ -43,42 +55,79 @@ class Cutting(msgspec.Struct, frozen=True):
         """Places where an activation changes hands."""
         return self.stages * self.virtual - 1 if self.stages > 1 else 0
 
+    def beside(self, stage: int) -> tuple[int, int]:
+        """Cuts before and behind the parts of one stage, counted from 0."""
+        if self.stages == 1:
+            return 0, 0
+        return self.virtual - (stage == 0), self.virtual - (stage == self.stages - 1)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether each of `tensor` ranks sends its own part of an activation only."""
+        return self.is_scattered or self.is_sequence_parallel
+
 
 class Changes(msgspec.Struct, frozen=True):
-    """AQ-SGD: bits forward and backward, values that share a scale (0: scales are left out)."""
+    """AQ-SGD on so many `examples` an epoch: bits forward and backward, values that share a scale (0: no scales).
 
+    `epochs` 0: a step of any epoch but the first; 1: of the first; more: the mean over so many from the first on.
+    Raises UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+
+    examples: float
     forward: int = 4
     backward: int = 8
     block: int = 0
+    epochs: int = 0
 
     def __post_init__(self) -> None:
+        bounds.amount("examples", self.examples, above=True)
         bounds.count("forward", self.forward, most=32)
         bounds.count("backward", self.backward, most=32)
         bounds.count("block", self.block, least=0)
+        bounds.count("epochs", self.epochs, least=0)
 
     def share(self, bits: int, element: int) -> float:
-        """Of plain bytes, what is sent."""
-        return (bits + (8 * SCALE_BYTES / self.block if self.block else 0.0)) / (8 * element)
+        """Of plain bytes of `element` bytes a value, what `bits` bits send. Raises UsageError FF-PLAN-020."""
+        bounds.count("bits", bits, most=32)
+        bounds.count("element", element, most=8)
+        later = (bits + (8 * SCALE_BYTES / self.block if self.block else 0.0)) / (8 * element)
+        return (1 + (self.epochs - 1) * later) / self.epochs if self.epochs else later
+
+    def told(self, bits: int) -> str:
+        """Of which epochs, for people."""
+        if self.epochs < 2:
+            return "first epoch, in full" if self.epochs else f"{bits} bits"
+        return f"{bits} bits, mean of {self.epochs} epochs, the first in full"
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """What a rank of one stage hands to its neighbours and takes from them in a step: bytes, and messages each way."""
+
+    sent: float
+    received: float
+    messages: int
+
+
+class _Way(NamedTuple):
+    """Forward or backward: bytes that one rank hands over one cut of one micro-batch."""
+
+    name: str
+    phase: Phase
+    size: float
+    source: str
 
 
 def pipelined(
     shape: Shape, cutting: Cutting, *, batch: int = 1, changes: Changes | None = None, groups: float = 1.0
 ) -> tuple[Term, ...]:
-    """A step of one pipeline (of `groups`), one rank a stage; with `changes`, of any epoch but the first."""
+    """A step of one pipeline (of `groups`), one rank a stage. Raises UsageError FF-PLAN-020, FF-PLAN-021."""
+    bounds.amount("groups", groups)
     if not cutting.cuts:
         return ()
-    whole = shape.activation(batch)
-    size = whole / cutting.tensor if cutting.is_scattered else whole
-    terms = []
-    for phase, name in ((Phase.FORWARD, "activations"), (Phase.BACKWARD, "their gradients")):
-        share, source = 1.0, PIPELINE
-        if changes is not None:
-            bits = changes.forward if phase is Phase.FORWARD else changes.backward
-            share, source = changes.share(bits, shape.element), CHANGES
-            name += f" ({bits} bits)"
-        terms.append(_handed(name, phase, size * share, cutting, groups, source))
-    if cutting.is_scattered and cutting.tensor > 1:
-        moved = all_gather(Span(cutting.tensor, 0.0, 0.0), whole)
+    terms = [_handed(way, cutting, groups) for way in _ways(shape, cutting, batch, changes)]
+    if cutting.tensor > 1 and cutting.is_scattered and not cutting.is_sequence_parallel:
+        moved = all_gather(Span(cutting.tensor, 0.0, 0.0), shape.activation(batch))
         received, places = cutting.micros * cutting.virtual, cutting.cuts / cutting.virtual / cutting.tensor
         for term in terms[:2]:
             name = term.name + ", gathered in the node"
@@ -86,28 +135,80 @@ def pipelined(
     return tuple(terms)
 
 
-def cache_bytes(shape: Shape, samples: float, cuts: int = 1, element: int = 2) -> float:
-    """Bytes that AQ-SGD keeps at either end of `cuts` cuts for so many examples: s h values each."""
-    bounds.amount("samples", samples)
-    bounds.count("cuts", cuts)
-    return samples * shape.sequence * shape.hidden * bounds.count("element", element, most=8) * cuts
+def by_stage(
+    shape: Shape, cutting: Cutting, *, batch: int = 1, changes: Changes | None = None
+) -> tuple[Handed, ...]:
+    """A step of one rank of each stage, first to last, over its cuts alone: ends have one side, inner stages two.
 
-
-def _handed(name: str, phase: Phase, size: float, cutting: Cutting, groups: float, source: str) -> Term:
-    busiest = cutting.micros * cutting.virtual
-    total = size * cutting.micros * cutting.cuts * groups
-    text = (
-        f"m v [b s h e]: m = {cutting.micros}, v = {cutting.virtual}, {told(size)} a cut, {cutting.cuts} cuts"
+    Raises UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+    forward, backward = (way.size * cutting.micros for way in _ways(shape, cutting, batch, changes))
+    sides = [cutting.beside(stage) for stage in range(cutting.stages)]
+    return tuple(
+        Handed(
+            behind * forward + before * backward,
+            before * forward + behind * backward,
+            (before + behind) * cutting.micros,
+        )
+        for before, behind in sides
     )
+
+
+def cached(shape: Shape, cutting: Cutting, changes: Changes, *, replicas: int = 1) -> tuple[Kept, ...]:
+    """What a rank of the stage with most cuts keeps for `changes`, each of `replicas` seeing its share of the examples.
+
+    Raises UsageError FF-PLAN-020.
+    """
+    if not cutting.cuts:
+        return ()
+    sides = max(sum(cutting.beside(stage)) for stage in range(cutting.stages))
+    own = changes.examples / bounds.count("replicas", replicas)
+    each = shape.activation(1) / (cutting.tensor if cutting.is_split else 1)
+    text = f"{own:.4g} examples x {told(each)} x {sides} cuts"
+    return (Kept("activations as last said", own * each * sides, Place.HOST, text, CHANGES),)
+
+
+def tied_table(size: float, ends: Span, *, tensor: int = 1, groups: float = 1.0) -> tuple[Term, ...]:
+    """A step's sum of the gradient of a table of `size` bytes that both ends of a pipeline hold, a `tensor`-th a rank.
+
+    `ends`: the first and the last stage, Span(2); one rank, where there is but one stage, sums nothing. Raises
+    UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+    bounds.count("ends", ends.ranks, most=2)
+    moved = all_reduce(ends, bounds.amount("size", size) / bounds.count("tensor", tensor))
+    name = "gradient of the table that the first and last stage share"
+    return (moved.term(name, Phase.BACKWARD, TIED, groups=groups),) if moved.total else ()
+
+
+def _ways(shape: Shape, cutting: Cutting, batch: int, changes: Changes | None) -> tuple[_Way, _Way]:
+    size = shape.activation(batch) / (cutting.tensor if cutting.is_split else 1)
+    forward = _Way("activations", Phase.FORWARD, size, PIPELINE)
+    backward = _Way("their gradients", Phase.BACKWARD, size, PIPELINE)
+    if changes is None:
+        return forward, backward
+    return _coded(forward, changes, changes.forward, shape), _coded(
+        backward, changes, changes.backward, shape
+    )
+
+
+def _coded(way: _Way, changes: Changes, bits: int, shape: Shape) -> _Way:
+    size = way.size * changes.share(bits, shape.element)
+    return _Way(f"{way.name} ({changes.told(bits)})", way.phase, size, CHANGES)
+
+
+def _handed(way: _Way, cutting: Cutting, groups: float) -> Term:
+    busiest = cutting.micros * cutting.virtual
+    total = way.size * cutting.micros * cutting.cuts * groups
+    text = f"m v [b s h e]: m = {cutting.micros}, v = {cutting.virtual}, {told(way.size)} a cut, {cutting.cuts} cuts"
     return Term(
-        name=name,
-        phase=phase,
-        sent=size * busiest,
-        received=size * busiest,
+        name=way.name,
+        phase=way.phase,
+        sent=way.size * busiest,
+        received=way.size * busiest,
         total=total,
         between=total * cutting.between,
         messages=float(busiest),
         syncs=float(busiest),
         formula=text,
-        source=source,
+        source=way.source,
     )

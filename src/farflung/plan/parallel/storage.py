@@ -24,7 +24,10 @@ ADAM = 12.0  # bytes a parameter: float32 weights, mean and square
 
 
 class Storage(msgspec.Struct, frozen=True):
-    """`nodes` alike with a line each, shared by all that read and write there; `copies` of what is written."""
+    """`nodes` alike with a line each, shared by all that read and write there; `copies` of what is written.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021 (the line).
+    """
 
     nodes: int
     link: Link
@@ -33,6 +36,7 @@ class Storage(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         bounds.count("nodes", self.nodes)
         bounds.count("copies", self.copies, most=self.nodes)
+        bounds.link("link", self.link)
 
 
 def epoch(tokens: float, width: float, readers: int, *, is_shared: bool = True) -> Term:
@@ -71,7 +75,11 @@ def checkpoint(size: float, writers: int) -> Term:
 
 
 def writing(size: float, writers: int, link: Link, storage: Storage) -> Seconds:
-    """Seconds until a checkpoint is stored: the slower of the writers' lines and the storage nodes'."""
+    """Seconds until a checkpoint is stored: the slower of the writers' lines and the storage nodes'.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+    bounds.link("link", link)
     term = checkpoint(size, writers)
     inward = 8.0 * size * storage.copies / (storage.nodes * storage.link.down)
     copied = 8.0 * size * (storage.copies - 1) / (storage.nodes * storage.link.up)
@@ -80,7 +88,11 @@ def writing(size: float, writers: int, link: Link, storage: Storage) -> Seconds:
 
 
 def restoring(size: float, replicas: int, readers: int, link: Link, storage: Storage) -> Seconds:
-    """Seconds until each of `replicas`, of `readers` ranks each, has all of it."""
+    """Seconds until each of `replicas`, of `readers` ranks each, has all of it.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+    bounds.link("link", link)
     term = checkpoint(size, bounds.count("readers", readers))
     total = size * bounds.count("replicas", replicas)
     outward = 8.0 * total / (storage.nodes * storage.link.up)

@@ -33,7 +33,11 @@ def tensor_parallel(
     backend: Backend = Backend.IDEAL,
     groups: float = 1.0,
 ) -> tuple[Term, ...]:
-    """A step of one rank with `layers` layers (all, unless told) and `micros` micro-batches of `batch` sequences."""
+    """A step of one rank with `layers` layers (all, unless told) and `micros` micro-batches of `batch` sequences.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021, FF-PLAN-026 (no such recomputation or backend).
+    """
+    recompute = bounds.word("recompute", recompute, Recompute)
     if group.ranks == 1:
         return ()
     own = bounds.count("layers", shape.layers if layers is None else layers, most=shape.layers)
@@ -61,7 +65,10 @@ def embedding(
 ) -> tuple[Term, ...]:
     """What a vocabulary cut over the ranks adds: rows looked up are summed, and so is the gradient of the last layer's
     output (Shoeybi et al. 2019, section 3). The loss itself adds b s numbers, left out.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021.
     """
+    bounds.count("micros", micros)
     if group.ranks == 1 or not shape.vocabulary:
         return ()
     moved = all_reduce(group, shape.activation(batch))

@@ -3,7 +3,7 @@
 
 A term tells the busiest rank's bytes each way, because a link must carry them, and those of all ranks together,
 because somebody pays for them; of the latter, what leaves a node. Forward and backward are kept apart. An epoch is
-a step's load times its steps.
+a step's load times its steps. Ways to send less that keep something for it say how much, beside what they send.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from farflung.core.units import format_bytes, format_count
+from farflung.plan.parallel import bounds
 
 
 class Phase(StrEnum):
@@ -47,7 +48,8 @@ class Term(msgspec.Struct, frozen=True):
     road: Road = Road.CARDS
 
     def times(self, factor: float) -> Term:
-        """The same, so many times."""
+        """The same, so many times. Raises UsageError FF-PLAN-021."""
+        bounds.amount("factor", factor)
         return msgspec.structs.replace(
             self,
             sent=self.sent * factor,
@@ -59,14 +61,32 @@ class Term(msgspec.Struct, frozen=True):
         )
 
 
+class Place(StrEnum):
+    """Where something is kept."""
+
+    CARD = "memory of the card"
+    HOST = "memory or disk of the host"
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What sending less takes instead: bytes that the fullest rank keeps from step to step."""
+
+    name: str
+    bytes: float
+    place: Place
+    formula: str  # with its numbers
+    source: str
+
+
 class Load(msgspec.Struct, frozen=True):
-    """All terms of a step (or of an epoch) on so many ranks.
+    """All terms of a step (or of an epoch) on so many ranks, and what is `kept` so that they are not more.
 
     Each term's busiest rank may be another one: where stages differ, sums over terms are upper bounds.
     """
 
     ranks: int
     terms: tuple[Term, ...]
+    kept: tuple[Kept, ...] = ()
 
     def of(self, *, phase: Phase | None = None, road: Road | None = None) -> Load:
         """The terms of one phase, or of one class of traffic."""
@@ -75,11 +95,12 @@ class Load(msgspec.Struct, frozen=True):
             for term in self.terms
             if (phase is None or term.phase is phase) and (road is None or term.road is road)
         )
-        return Load(self.ranks, tuple(kept))
+        return Load(self.ranks, tuple(kept), self.kept)
 
     def times(self, factor: float) -> Load:
-        """So many steps: an epoch's load is a step's times its steps."""
-        return Load(self.ranks, tuple(term.times(factor) for term in self.terms))
+        """So many steps: an epoch's load is a step's times its steps. Raises UsageError FF-PLAN-021."""
+        bounds.amount("factor", factor)
+        return Load(self.ranks, tuple(term.times(factor) for term in self.terms), self.kept)
 
     @property
     def sent(self) -> float:

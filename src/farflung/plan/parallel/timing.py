@@ -66,7 +66,8 @@ def direct(group: Group, size: float, *, in_turn: bool = False) -> Seconds:
 
 
 def star(group: Group, hub: Link, size: float) -> Seconds:
-    """Sums through a hub with a line of its own: up, then down again."""
+    """Sums through a hub with a line of its own: up, then down again. Raises UsageError FF-PLAN-021."""
+    bounds.link("hub", hub)
     bounds.amount("size", size)
     bits, n = 8.0 * size, group.ranks
     up = max(bits / float(group.up().min()), n * bits / hub.down)
@@ -76,7 +77,11 @@ def star(group: Group, hub: Link, size: float) -> Seconds:
 
 
 def fan(group: Group, relay: Link, sizes: Sequence[float]) -> Seconds:
-    """A payload of each once up to a relay that copies it to all others, given on as it comes."""
+    """A payload of each once up to a relay that copies it to all others, given on as it comes.
+
+    Raises UsageError FF-PLAN-020, FF-PLAN-021.
+    """
+    bounds.link("relay", relay)
     bits = 8.0 * _sizes(group, sizes)
     total, n = float(bits.sum()), group.ranks
     lines = [float((bits / group.up()).max()), float(((total - bits) / group.down()).max())]
@@ -100,8 +105,9 @@ def all_to_all(group: Group, size: float) -> Seconds:
 def on_link(load: Load, link: Link) -> Seconds:
     """How long a load keeps its busiest rank's link busy: bytes, and a way for each message that waits for another.
 
-    All ranks have this link, and nothing is hidden behind computing.
+    All ranks have this link, and nothing is hidden behind computing. Raises UsageError FF-PLAN-021.
     """
+    bounds.link("link", link)
     up, down = 8.0 * load.sent / link.up, 8.0 * load.received / link.down
     return Seconds(max(up, down) + load.messages * link.round_trip)
 

@@ -167,7 +167,7 @@ def weigh_grid(grid, chain, nodes, owner, sites, delay, between, terms, by_money
 @loop
 def _picked(draw, pipes, rings, count, total):
     """Two places: the second any, the first any, or of the slowest pipeline, or of the slowest exchange."""
-    ways, stages = pipes.shape[0], rings.shape[0]
+    ways = pipes.shape[0]
     a, b = int(draw[0] * count), int(draw[1] * total)
     if draw[3] < 0.25:
         a = a // ways * ways + int(np.argmax(pipes[:, 1]))

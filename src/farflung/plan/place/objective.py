@@ -6,8 +6,8 @@ lines, of which an inner stage has half for each neighbour), and r_w = x_w + y_w
 
     first      sum of all c and r: the way of one micro-batch there and back
     free       max(x, y, 2/3 c): the pace where nobody waits for anything to come back
-    loop u..v  (c_u + r_u+1 + c_u+1 + ... + c_v) for each v - u + 1 micro-batches: 1F1B (Narayanan et al. 2021, 2.2) keeps
-               so many in flight between two stages, and goes forward again only after a backward pass
+    loop u..v  (c_u + r_u+1 + c_u+1 + ... + c_v) for each v - u + 1 micro-batches: 1F1B keeps so many in flight between
+               two stages, and goes forward again only after a backward pass (Narayanan et al. 2021, 2.2)
     pipeline   first + max over loops of k loop + (m - 1 - k (v - u + 1)) free, k as often as m suffices for
     exchange   ring all-reduce of a stage's gradients, 2 (P - 1) messages of a P-th (Patarasuk & Yuan 2009), / H steps
     step       slowest pipeline + slowest exchange: sending overlaps computing as far as the order of 1F1B lets it, an

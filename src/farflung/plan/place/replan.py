@@ -52,8 +52,8 @@ def replan(
 ) -> Replan:  # fmt: skip
     """Goes on without the nodes `lost`: the most pipelines for which at most `room` of the state has to be fetched.
 
-    `begun` [W]: first unit of each stage, as it is held now. `spares`: nodes that hold nothing. `horizon`: seconds, 0: no
-    state is moved but what is needed. Raises PolicyError FF-PLAN-043 where no pipeline can be made, UsageError
+    `begun` [W]: first unit of each stage, as it is held now. `spares`: nodes that hold nothing. `horizon`: seconds, 0:
+    no state is moved but what is needed. Raises PolicyError FF-PLAN-043 where no pipeline can be made, UsageError
     FF-PLAN-049.
     """
     asked = wish or Wish()

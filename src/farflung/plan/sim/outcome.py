@@ -99,14 +99,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def losses(self) -> dict[str, float]:
-        """Where the rounds of hired nodes went that were not accepted, as shares of them."""
-        rounds = self.hired or 1
-        caught = self.of(kinds.CAUGHT)
+        """Where the rounds of hired nodes went that were not accepted, as shares of them: with `goodput` they are all.
+
+        `caught`: the round in which a node is found out, and those of the period that it is barred from.
+        """
+        rounds, barred = self.hired or 1, self.of(kinds.BARRED)
         gone = {
-            "away": self.hired - self.of(MEMBERS),
+            "away": self.hired - self.of(MEMBERS) - barred,
             "left": self.of(DROPPED),
             "late": self.of(LATE),
-            "caught": caught,
+            "caught": self.of(kinds.CAUGHT) + barred,
         }
         return {name: count / rounds for name, count in gone.items()}
 

@@ -41,7 +41,8 @@ CAUGHT: Final = 6
 CHEATED: Final = 7  # accepted, and false
 UNITS: Final = 8  # of accepted contributions
 LOST: Final = 9  # ms of training of those that went away
-KINDS: Final = 10
+BARRED: Final = 10  # hired, and found out in an earlier round of the same period
+KINDS: Final = 11
 
 # A period's totals.
 UP_TIME: Final = 0  # ms, of all nodes

@@ -21,6 +21,7 @@ from farflung.plan.sim.draws import NEVER, normal, spread, waited, words
 from farflung.plan.sim.rules import (
     ACCEPTED,
     AUDITED,
+    BARRED,
     CAUGHT,
     CHEATED,
     DEAD,
@@ -231,6 +232,8 @@ def work(
                 nodes.balance[node] -= lost
                 totals[TAKEN] += lost
                 totals[FEES] += pay // pace.segments * (pace.voices - 1)
+                for rest in range(number + 1, pace.rounds):
+                    tally[rest, BARRED] += 1
                 return flags & ~HIRED | OUT, change, since
             tally[number, CHEATED] += 1
         tally[number, ACCEPTED] += 1

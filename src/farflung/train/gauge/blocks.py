@@ -3,8 +3,8 @@
 Blocks are what stands in an nn.ModuleList or nn.Sequential with others of its class, outermost first. Recomputed in
 full, a block keeps its inputs (Chen et al. 2016, section 4.2). Selectively, it keeps what matrix products with weights,
 convolutions and fused attention gave, and computes the rest again: element-wise steps, norms, softmax, products of two
-activations. That is the part which is large to keep and cheap to repeat (Korthikanti et al. 2022, section 5), told by
-operations and not by the author's layers.
+activations. The thought is Korthikanti et al.'s (2022, section 5: repeat what is large to keep and cheap), the rule is
+not: theirs repeats the core of attention alone, and keeps norms, GELU and masks.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from farflung.plan.parallel.shapes import Recompute
-from farflung.train.gauge.living import Living
+from farflung.train.gauge.living import AFTER, Living
 
 aten: Final = torch.ops.aten
+BATCHED: Final = frozenset({aten.bmm.default, aten.baddbmm.default})  # of weights, or of two activations
 DEAR: Final = frozenset(
     {
         aten.mm.default,
@@ -59,28 +60,43 @@ def _find(prefix: str, module: nn.Module, found: dict[str, nn.Module]) -> None:
 
 @contextlib.contextmanager
 def marked(blocks: dict[str, nn.Module], living: Living) -> Iterator[None]:
-    """Books under place k + 1 what block k makes, under 0 what comes before the first, under -1 what lies between and
-    after them. `living.handed` grows to the most that a block returns.
+    """Books under place k + 1 what block k makes, under 0 what comes before the first, under AFTER what lies between
+    and after them. The backward pass of what went forward inside goes through the same places the other way.
+    `living.handed` grows to the most that a block returns.
     """
     living.at = 0
     hooks = []
 
-    def enter(place: int, *_: Any) -> None:
+    def enter(place: int, _: nn.Module, args: Any, kwargs: Any) -> None:
+        for tensor in _tensors((args, kwargs)):
+            _come_back(living, tensor, living.place_of(tensor))
         living.at = place
 
-    def leave(_: nn.Module, __: Any, returned: Any) -> None:
-        living.at = -1
-        sizes = (t.numel() * t.element_size() for t in tree_leaves(returned) if isinstance(t, Tensor))
-        living.handed = max(living.handed, sum(sizes))
+    def leave(place: int, _: nn.Module, __: Any, returned: Any) -> None:
+        living.at = AFTER
+        found = _tensors(returned)
+        living.handed = max(living.handed, sum(t.numel() * t.element_size() for t in found))
+        for tensor in found:
+            _come_back(living, tensor, place)
 
     for place, block in enumerate(blocks.values(), 1):
-        hooks.append(block.register_forward_pre_hook(partial(enter, place)))
-        hooks.append(block.register_forward_hook(leave))
+        hooks.append(block.register_forward_pre_hook(partial(enter, place), with_kwargs=True))
+        hooks.append(block.register_forward_hook(partial(leave, place)))
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _come_back(living: Living, tensor: Tensor, place: int) -> None:
+    """With its gradient the backward pass is back where the tensor was made."""
+    if tensor.requires_grad:
+        tensor.register_hook(lambda _: setattr(living, "at", place))  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager
@@ -91,7 +107,8 @@ def recomputed(blocks: dict[str, nn.Module], how: Recompute) -> Iterator[None]:
         return
     contexts: dict[str, Any] = {}
     if how is Recompute.SELECTIVE:
-        contexts["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
+        own = frozenset(_storage(p) for block in blocks.values() for p in block.parameters())
+        contexts["context_fn"] = partial(create_selective_checkpoint_contexts, partial(_policy, own))
     for block in blocks.values():
         block.forward = _checkpointed(block.forward, contexts)
     try:
@@ -116,5 +133,13 @@ def _checkpointed(forward: Callable[..., Any], contexts: dict[str, Any]) -> Call
     return again
 
 
-def _policy(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in DEAR else CheckpointPolicy.PREFER_RECOMPUTE
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _policy(own: frozenset[int], _: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    """`own`: storages of weights; experts' are applied by products of batches, as two activations are."""
+    is_dear = operation in DEAR or (
+        operation in BATCHED and any(_storage(each) in own for each in _tensors((args, kwargs)))
+    )
+    return CheckpointPolicy.MUST_SAVE if is_dear else CheckpointPolicy.PREFER_RECOMPUTE

@@ -19,6 +19,17 @@ from torch.utils.flop_counter import flop_registry
 
 aten: Final = torch.ops.aten
 Spot = tuple[int, int]  # a storage, and where in it
+Course = tuple[tuple[int, int], ...]  # after each operation: whose it was, and bytes that are alive
+AFTER: Final = -1  # the place of what lies between repeated blocks and after them
+# A loss over words stands after all blocks wherever it is written: it is in float32, whatever the rest is in.
+LOSS: Final = frozenset(
+    {
+        aten._log_softmax.default,
+        aten._log_softmax_backward_data.default,
+        aten.nll_loss_forward.default,
+        aten.nll_loss_backward.default,
+    }
+)
 
 
 class _Booked(NamedTuple):
@@ -38,7 +49,7 @@ class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.count = 0  # storages so far
         self.at = 0
         self.handed = 0  # bytes that a block returned, at most
-        self.history: list[int] = []  # `now` after each operation
+        self.history: list[tuple[int, int]] = []  # place and `now` of each operation
         self.used: dict[Spot, set[int]] | None = None  # if somebody asks: places where a tensor is read
         self._alive: dict[int, _Booked] = {}
 
@@ -47,28 +58,36 @@ class Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Runs one operation and books what it made."""
         result = func(*args, **(kwargs or {}))
+        place = AFTER if func in LOSS else self.at
         if self.used is not None:
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, Tensor):
                     self.used.setdefault(spot_of(leaf), set()).add(self.at)
         for leaf in tree_leaves(result):
             if isinstance(leaf, Tensor):
-                self.number_of(leaf)
+                self._book(leaf, place)
         self.peak = max(self.peak, self.now)
-        self.history.append(self.now)
+        self.history.append((place, self.now))
         self.flop += flop_of(func, args, kwargs or {}, result)
         return result
 
     def number_of(self, tensor: Tensor) -> int:
         """Which storage it is; one that was not seen is booked."""
+        return self._book(tensor, self.at).number
+
+    def place_of(self, tensor: Tensor) -> int:
+        """Where it was made."""
+        return self._book(tensor, self.at).place
+
+    def _book(self, tensor: Tensor, place: int) -> _Booked:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._alive:
             self.count += 1
             gone = weakref.ref(storage, lambda _: self._forget(key))
-            self._alive[key] = _Booked(gone, self.count, storage.nbytes(), self.at)
+            self._alive[key] = _Booked(gone, self.count, storage.nbytes(), place)
             self.now += self._alive[key].size
-        return self._alive[key].number
+        return self._alive[key]
 
     def _forget(self, key: int) -> None:
         self.now -= self._alive.pop(key).size

@@ -4,7 +4,8 @@ Fake tensors have shapes, types and storages without memory, so that a model of 
 A module whose shapes or branches depend on values (a router that picks tokens, `.item()`) has no such trace: it is run
 with numbers on a quarter and on half of its rows, and what was seen is extrapolated, since every tensor has a + b rows
 elements. Where routing spreads unevenly that is true of the sum over experts, not of each. A peak is the largest of
-what each operation's extrapolation gives, for the largest at few rows may be another one.
+what each operation's extrapolation gives, for the largest at few rows may be another one. What is there however few the
+rows is told in the same way, of a step without numbers by a second one of half of its rows.
 
 A step is made first, so that what an optimizer keeps is there; then, for each way of recomputation, one whose peaks
 are told.
@@ -25,7 +26,7 @@ from farflung.core.layout import Layout
 from farflung.plan.footprint.traced import Block, Mode, Traced, affine
 from farflung.plan.parallel.shapes import Recompute
 from farflung.train.gauge.blocks import blocks_of, marked, recomputed
-from farflung.train.gauge.living import Living, Saved, spot_of
+from farflung.train.gauge.living import AFTER, Course, Living, Saved, spot_of
 
 SMALL: Final = 4  # rows: fewer are run as they are
 WAYS: Final = tuple(Recompute)
@@ -49,7 +50,7 @@ class Seen(NamedTuple):
     """A trace, and bytes beyond `resident` after each operation: of each mode, then of the update."""
 
     traced: Traced
-    courses: tuple[tuple[int, ...], ...]
+    courses: tuple[Course, ...]
 
 
 def measure(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Traced:
@@ -67,28 +68,56 @@ def traced(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Traced:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
-        return replace(observed(make, rows, ways).traced, ran_rows=0)
+        whole = observed(make, rows, ways)
+        if rows == 1:
+            return replace(whole.traced, ran_rows=0)
+        return replace(_put(observed(make, rows // 2, ways), whole, rows), ran_rows=0)
 
 
 def _with_numbers(make: Make, rows: int, ways: Sequence[Recompute]) -> Traced:
     if rows < SMALL:
         return observed(make, rows, ways).traced
-    at = math.ceil(rows / 4), math.ceil(rows / 2)
-    low, high = (observed(make, count, ways) for count in at)
-    found = affine(low.traced, high.traced, at, rows)
+    low, high = (observed(make, math.ceil(rows / parts), ways) for parts in (4, 2))
+    return _put(low, high, rows)
+
+
+def _put(low: Seen, high: Seen, rows: int) -> Traced:
+    """What `rows` rows take, from two numbers of rows; `fixed` is what is left of `working` for none."""
+    at = low.traced.rows, high.traced.rows
+    found, none = (affine(low.traced, high.traced, at, count) for count in (rows, 0))
+    modes = []
+    for mode, empty, a, b in zip(found.modes, none.modes, low.courses, high.courses, strict=False):
+        course = _extrapolated(a, b, at, rows)
+        working = tuple(map(max, mode.working, beside(mode, course)))
+        fixed = tuple(map(min, working, beside(empty, _extrapolated(a, b, at, 0))))
+        modes.append(replace(mode, peak=max(mode.peak, _top(course)), working=working, fixed=fixed))
+    update = _top(_extrapolated(low.courses[-1], high.courses[-1], at, rows))
+    return replace(found, modes=tuple(modes), update=max(found.update, update))
+
+
+def _extrapolated(low: Course, high: Course, at: tuple[int, int], rows: int) -> Course:
+    """A course that goes on as from `low` to `high`; none where these are not the same operations."""
+    if [place for place, _ in low] != [place for place, _ in high]:
+        return ()
     factor = (rows - at[0]) / (at[1] - at[0])
-    peaks = [_extrapolated(a, b, factor) for a, b in zip(low.courses, high.courses, strict=True)]
-    modes = tuple(
-        replace(mode, peak=max(mode.peak, peak)) for mode, peak in zip(found.modes, peaks, strict=False)
-    )
-    return replace(found, modes=modes, update=max(found.update, peaks[-1]))
+    return tuple((place, round(a + (b - a) * factor)) for (place, a), (_, b) in zip(low, high, strict=True))
 
 
-def _extrapolated(low: tuple[int, ...], high: tuple[int, ...], factor: float) -> int:
-    """The peak of a course that goes on as from `low` to `high`; 0 where these are not the same operations."""
-    if len(low) != len(high):
-        return 0
-    return max((round(a + (b - a) * factor) for a, b in zip(low, high, strict=True)), default=0)
+def _top(course: Course) -> int:
+    return max((now for _, now in course), default=0)
+
+
+def beside(mode: Mode, course: Course) -> tuple[int, ...]:
+    """Bytes of each slice, from the first to the last, beyond what it and those before it keep, at their most."""
+    most: dict[int, int] = {}
+    for place, now in course:
+        most[place] = max(now, most.get(place, 0))
+    held, found = 0, []
+    places = (0, *range(1, len(mode.kept) + 1), AFTER)
+    for place, kept in zip(places, (mode.before, *mode.kept, mode.after), strict=True):
+        held += kept
+        found.append(max(0, most.get(place, 0) - held))
+    return tuple(found)
 
 
 def observed(make: Make, rows: int, ways: Sequence[Recompute] = WAYS) -> Seen:
@@ -135,7 +164,7 @@ def _settled(living: Living) -> int:
 
 def _mode(
     subject: Subject, blocks: dict[str, nn.Module], living: Living, how: Recompute
-) -> tuple[Mode, tuple[int, ...]]:
+) -> tuple[Mode, Course]:
     resident, before = _settled(living), living.count
     living.begin()
     with recomputed(blocks, how):
@@ -148,12 +177,15 @@ def _mode(
         recompute=str(how),
         before=kept[0],
         kept=tuple(kept[place] for place in range(1, len(blocks) + 1)),
-        after=kept[-1],
+        after=kept[AFTER],
         saved=0,
         peak=living.peak - resident,
         flop=living.flop,
+        working=(),
+        fixed=(0,) * (len(blocks) + 2),
     )
-    course = tuple(now - resident for now in living.history)
+    course = tuple((place, now - resident) for place, now in living.history)
+    mode = replace(mode, working=beside(mode, course))
     subject.update()
     if how is Recompute.NONE:
         mode = replace(mode, saved=saved_bytes(subject, living))
@@ -169,12 +201,12 @@ def saved_bytes(subject: Subject, living: Living) -> int:
     return held.bytes
 
 
-def _update(subject: Subject, living: Living) -> tuple[int, tuple[int, ...]]:
+def _update(subject: Subject, living: Living) -> tuple[int, Course]:
     resident = _settled(living)
     _backward(subject.loss())
     living.begin()
     subject.update()
-    return living.peak - resident, tuple(now - resident for now in living.history)
+    return living.peak - resident, tuple((place, now - resident) for place, now in living.history)
 
 
 class _Ends(NamedTuple):
@@ -201,8 +233,8 @@ def _ends(subject: Subject, blocks: dict[str, nn.Module], living: Living) -> _En
             continue
         places, size = used.get(spot, set()), _size([parameter])
         before += size if 0 in places else 0
-        after += size if 0 not in places or -1 in places else 0
-        copied += size if places >= {0, -1} else 0
+        after += size if 0 not in places or AFTER in places else 0
+        copied += size if places >= {0, AFTER} else 0
         if 0 not in places:
             tail.append(name)
     return _Ends(before, after, copied, tuple(tail))

@@ -1,0 +1,258 @@
+"""What a run shows that no plan could know, and how much of a difference between plan and run each sign explains (P1).
+
+A sign explains an amount in the unit of its quantity, by the plan's own formulas with what was seen in place of what
+was assumed: rounds by the ways that they took, members that were there, audits that were drawn, seconds of each part.
+An amount is signed: more than planned is above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from farflung.core.money import format_credits
+from farflung.core.tolls import GIB
+from farflung.core.units import format_bytes, format_seconds
+from farflung.plan import audits
+from farflung.plan.advise import Plan
+from farflung.plan.audits import Audits, expected
+from farflung.plan.exchange import Way
+from farflung.plan.memory import HEAP_SLACK, Memory
+from farflung.plan.network import moved
+from farflung.plan.states import FLOAT
+from farflung.plan.traffic import AUDIT, START_NODE, on_wire
+
+PROVIDER: Final = "provider"
+_WAYS: Final = {way.value: way for way in Way}
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a run shows. Seconds are those of all rounds together, bytes those of all processes."""
+
+    rounds: int = 0
+    members: float = 0.0  # of a closed round, on the average
+    joined: int = 0  # providers that held a public state at least once
+    restarted: int = 0  # processes, while the others went on
+    sessions: int = 1
+    caught: int = 0
+    drawn: tuple[tuple[int, int], ...] = ()  # round and segment of each audit
+    repeated: int = 0  # verdicts above one an audit
+    unpaid: int = 0  # contributions that made the loss worse
+    ways: Mapping[str, int] = {}  # rounds by the way that their payloads took
+    payload_bytes: float = 0.0  # of one contribution, on the average
+    peaks: Mapping[str, int] = {}  # resident bytes of the largest worker of each role
+    unit_price: int = 0  # micro-credits a token, at which providers were hired
+    carried: int = 0  # bytes that relays may bill
+    starting: float = 0.0  # from the command to the first round
+    training: float = 0.0
+    agreeing: float = 0.0  # the rest of rounds, without the wait for audits
+    exchange: float = 0.0  # of that, in rounds whose way was told
+    exchange_foretold: float = 0.0  # by what was known of the lines in each of them
+    checking: float = 0.0  # the wait for audits, and from the last round to the end
+    lasted: float = 0.0  # from the command to the end; 0: not known
+
+
+class Sign(NamedTuple):
+    """Something that a run shows: what it explains of measured - planned, and in words."""
+
+    explains: float
+    words: str
+
+
+Signs = Iterator[Sign]
+
+
+def of_sync(plan: Plan, seen: Seen) -> Signs:
+    """Bytes of payloads."""
+    sync, planned = plan.traffic.sync, plan.traffic.payload
+    yield _other_way(plan, seen, "sent")
+    if seen.payload_bytes and planned:
+        times = seen.payload_bytes / planned
+        yield Sign(sync * (times - 1), f"a payload is {times:.2f} times as long as modelled")
+    yield _fewer_members(plan, seen, sync, power=2)
+    yield _again(plan, seen, plan.traffic.sync_round / plan.spec.network.providers)
+
+
+def of_audit(plan: Plan, seen: Seen) -> Signs:
+    """Bytes of opened states."""
+    foreseen = expected(plan.spec)
+    if not foreseen.count:
+        return
+    each = plan.traffic.audit / foreseen.count
+    yield _audits(plan, seen, each)
+    yield _second_opinions(seen, each)
+    fresh = sum(1 for round, _ in seen.drawn if not round)
+    size = _states(plan)
+    average = audits.moved(plan.spec, Audits(fresh, len(seen.drawn) - fresh, 0.0), size)
+    found = sum(
+        size(vectors)
+        for round, segment in seen.drawn
+        for vectors in audits.fetched(plan.spec, segment, is_fresh=not round)
+    )
+    times = found / average if average else 1.0
+    yield Sign(found - average, f"segments were drawn whose states are {times:.2f} times the average ones")
+
+
+def of_join(plan: Plan, seen: Seen) -> Signs:
+    """Bytes of data sets and public states."""
+    one, asked = plan.traffic.state + on_wire(plan.data_bytes), plan.spec.network.providers
+    yield _again(plan, seen, one)
+    if seen.joined:
+        yield Sign((seen.joined - asked) * one, f"{seen.joined} of {asked} providers joined")
+
+
+def of_control(plan: Plan, seen: Seen) -> Signs:
+    """Bytes of all that is said."""
+    sent = plan.traffic
+    yield _again(plan, seen, START_NODE)
+    yield _audits(plan, seen, AUDIT)
+    yield _second_opinions(seen, AUDIT)
+    yield _fewer_members(plan, seen, seen.rounds * sent.control_round, power=1)
+    if plan.duration.total and seen.lasted:
+        times = seen.lasted / plan.duration.total
+        more = sent.talk * (seen.lasted - plan.duration.total)
+        yield Sign(more, f"the run took {times:.2f} times as long as planned, and what stands talks")
+
+
+def of_relay(plan: Plan, seen: Seen) -> Signs:
+    """Bytes that relays send on."""
+    yield _other_way(plan, seen, "relayed")
+    yield _fewer_members(plan, seen, plan.traffic.relay, power=1)
+    yield _again(plan, seen, plan.traffic.relay / plan.spec.network.providers)
+
+
+def of_fees(plan: Plan, seen: Seen) -> Signs:
+    """Micro-credits for relays, which are paid by the byte."""
+    carried, planned = seen.carried, plan.traffic.relay
+    if plan.fees is not None:
+        words = f"both ends signed for {format_bytes(carried)}, and {format_bytes(planned)} were planned"
+        yield Sign((carried - planned) * plan.fees.price / GIB, words)
+
+
+def of_memory(plan: Plan, seen: Seen) -> Signs:
+    """Resident bytes of the largest worker; the plan is a provider's."""
+    if not seen.peaks:
+        return
+    own, (most, role) = seen.peaks.get(PROVIDER, 0), max((peak, role) for role, peak in seen.peaks.items())
+    need = plan.memory
+    if role != PROVIDER:
+        yield Sign(most - max(own, need.worker), f"the largest worker is a {role}'s, not a provider's")
+    if not seen.drawn and need.opened:
+        yield Sign(-HEAP_SLACK * need.opened, "no audit was drawn, so no worker opened a state")
+    kept = need.worker - _counted(need)
+    told = (
+        f"all that is counted is there, and less than the {format_bytes(kept)} added for what the heap keeps"
+    )
+    yield Sign(most - need.worker if _counted(need) <= most < need.worker else 0.0, told)
+
+
+def of_time(plan: Plan, seen: Seen) -> Signs:
+    """Seconds: the parts are all that there are, and their differences add up to the whole one."""
+    if not seen.lasted:
+        return
+    took = plan.duration
+    agreeing, checking = took.sync + took.exchanging, took.audit + took.evaluate + took.opening
+    yield _part("the first round began after", took.start + took.arriving, seen.starting)
+    yield _part("training, at this machine's measured rate, took", took.compute, seen.training, _died(seen))
+    more, foretold = seen.agreeing - agreeing, seen.exchange_foretold
+    if foretold and (seen.exchange - foretold) * more > 0 and abs(seen.exchange - foretold) > abs(more) / 2:
+        times = seen.exchange / foretold
+        yield Sign(more, f"exchanges took {times:.2f} times what the lines were taken for{_died(seen)}")
+    else:
+        yield _part("agreeing on weights took", agreeing, seen.agreeing, _died(seen))
+    yield _part("waits for audits, settlement and the last loss took", checking, seen.checking, _died(seen))
+
+
+def of_price(plan: Plan, seen: Seen) -> Signs:
+    """Micro-credits."""
+    cost, members = plan.price, plan.spec.network.providers
+    if seen.unit_price and cost.unit:
+        hired = cost.price * (seen.unit_price / cost.unit - 1)
+        words = (
+            f"hired at {format_credits(seen.unit_price)} a token, at most {format_credits(cost.unit)} was bid"
+        )
+        yield Sign(hired, words)
+    one = cost.training / members
+    yield Sign(
+        -seen.caught * one, f"{_count(seen.caught, 'provider was', 'providers were')} caught and not paid"
+    )
+    worse = f"{_count(seen.unpaid, 'contribution', 'contributions')} made the loss worse and had no pay"
+    yield Sign(-seen.unpaid * one / plan.spec.rounds, worse)
+    yield _fewer_members(plan, seen, cost.training, power=1)
+    foreseen = expected(plan.spec).count
+    if foreseen:
+        yield _audits(plan, seen, cost.audits / foreseen)
+        yield _second_opinions(seen, cost.audits / foreseen)
+
+
+def _other_way(plan: Plan, seen: Seen, field: str) -> Sign:
+    """By what each round's way moves; ways differ, what they send together often does not."""
+    forecast, members = plan.traffic.forecast, plan.spec.network.providers
+    other = {way: count for way, count in seen.ways.items() if way in _WAYS and way != forecast.way.value}
+    if not other:
+        return Sign(0.0, "")
+
+    def payloads(way: Way) -> float:
+        found: float = getattr(moved(members, plan.spec.hidden, forecast._replace(way=way)), field)
+        return found
+
+    more = [count * (payloads(_WAYS[way]) - payloads(forecast.way)) for way, count in other.items()]
+    named = " and ".join(f"{count} by {way}" for way, count in sorted(other.items()))
+    said = f"of {seen.rounds} rounds {named}, not by {forecast.way.value}"
+    return Sign(sum(more) * on_wire(plan.traffic.payload), said)
+
+
+def _fewer_members(plan: Plan, seen: Seen, planned: float, *, power: int) -> Sign:
+    """What grows with the members, or with the square of their number."""
+    asked = plan.spec.network.providers
+    share = seen.members / asked if seen.members else 1.0
+    return Sign(planned * (share**power - 1), f"{seen.members:.3g} of {asked} providers in a round")
+
+
+def _again(plan: Plan, seen: Seen, each: float) -> Sign:
+    """Processes that began again, and what each of them needs for that at most."""
+    nodes, more = plan.spec.network.providers + plan.spec.verifiers, seen.sessions - 1
+    said = [
+        f"{_count(seen.restarted, 'process was', 'processes were')} started again" if seen.restarted else "",
+        f"the run was resumed {_count(more, 'time', 'times')}, and all processes began again" if more else "",
+    ]
+    return Sign(each * (seen.restarted + more * nodes), "; ".join(part for part in said if part))
+
+
+def _audits(plan: Plan, seen: Seen, each: float) -> Sign:
+    foreseen, drawn = expected(plan.spec).count, len(seen.drawn)
+    said = _count(drawn, "audit was", "audits were")
+    return Sign((drawn - foreseen) * each, f"{said} drawn, {foreseen:.3g} are to be expected")
+
+
+def _second_opinions(seen: Seen, each: float) -> Sign:
+    said = _count(seen.repeated, "audit was", "audits were")
+    return Sign(seen.repeated * each, f"{said} repeated by another verifier")
+
+
+def _part(words: str, planned: float, took: float, more: str = "") -> Sign:
+    """One part of the time."""
+    return Sign(took - planned, f"{words} {format_seconds(took)}, not {format_seconds(planned)}{more}")
+
+
+def _died(seen: Seen) -> str:
+    """What any part of rounds may have been longer for."""
+    died = _count(seen.restarted, "process was", "processes were")
+    return f", and {died} started again" if seen.restarted else ""
+
+
+def _states(plan: Plan) -> Callable[[int], int]:
+    """Bytes at the sockets of so many vectors as long as the weights."""
+    return lambda vectors: on_wire(FLOAT * plan.parameters * vectors)
+
+
+def _counted(need: Memory) -> int:
+    """A worker's bytes without what the C heap keeps beside them."""
+    step = need.parameters + need.gradients + need.optimizer + need.activations
+    return need.baseline + need.dataset + step + need.public + need.residual + need.borders
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
