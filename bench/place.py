@@ -154,7 +154,9 @@ def lost(quick: bool) -> Iterator[Row]:
     needed, shares, seconds, bare, kept = [], [], [], [], []
     for count, stages in ((64, 8), (512, 8)):
         fleet, work = fleet_of(count, 0, LLAMA)
-        chosen = select.place(fleet, work, objective.Wish(), stages, count // stages, 0, 20_000 if quick else 200_000)
+        chosen = select.place(
+            fleet, work, objective.Wish(), stages, count // stages, 0, 20_000 if quick else 200_000
+        )
         before, grid = chosen.verdict, chosen.grid
         begun = np.cumsum([0, *before.units])[:-1]
         for seed in range(3 if quick else 20):
@@ -171,7 +173,11 @@ def lost(quick: bool) -> Iterator[Row]:
     name = "a tenth of 64 and of 512 nodes lost"
     yield at_most(f"{name}: longest re-planning", max(seconds), "CPU s", 1.0, "")
     yield at_most(
-        f"{name}: most state that had to move", max(needed), "share", 0.15, "for the most pipelines, unbounded"
+        f"{name}: most state that had to move",
+        max(needed),
+        "share",
+        0.15,
+        "for the most pipelines, unbounded",
     )
     yield told(f"{name}: tokens a second then, mean", statistics.mean(bare), "x", "of before")
     yield told(
@@ -187,7 +193,10 @@ def chosen(quick: bool) -> Iterator[Row]:
     """Which nodes, in how many stages and pipelines, under our objective: all numbers of stages."""
     for count, goal in ((128, 60.0),) if quick else ((64, None), (512, 60.0), (10_000, 120.0)):
         fleet, work = fleet_of(count, 0, LLAMA)
-        found, took = timed(lambda fleet=fleet, work=work: select.choose(fleet, work)[0])
+        moves = 3_000 if quick else select.MOVES
+        found, took = timed(
+            lambda fleet=fleet, work=work, moves=moves: select.choose(fleet, work, moves=moves)[0]
+        )
         used, name = found.grid.size, f"{count} homes chosen from by our objective"
         yield (
             at_most(f"{name}: search", took, "CPU s", goal, "")

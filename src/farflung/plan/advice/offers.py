@@ -119,7 +119,9 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
         or not isinstance(rows, list)
         or not all(isinstance(row, dict) for row in rows)
     ):
-        raise _unreadable("it is made of [[host]] parts, [[pair]] parts, [energy] and [reference], and of nothing else")
+        raise _unreadable(
+            "it is made of [[host]] parts, [[pair]] parts, [energy] and [reference], and of nothing else"
+        )
     if not rows:
         raise _unreadable("nobody offers anything: there is no [[host]] part")
     if len(rows) > limits.OFFERED_HOSTS:

@@ -73,9 +73,7 @@ def improved(
     micros = max(1, -(-work.sequences // found.ways) // found.micro)
     others = [host for host in hosts if host not in found.hosts]
     every, best = found.sync.steps if found.sync else 1, found
-    tried = grids.swapped(
-        work, grid, micros, every, assumed.churn, others, by_money=by_money, is_own=is_own
-    )
+    tried = grids.swapped(work, grid, micros, every, assumed.churn, others, by_money=by_money, is_own=is_own)
     for again in tried:
         if (len(again) == 1) != (found.ways == 1) or len(again) > min(WAYS_MOST, work.sequences):
             continue

@@ -114,7 +114,9 @@ def search(
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
     with as_it_stands():
         for kind in {Kind.PIPELINE, Kind.PIPELINES} & best.keys():
-            better = pipelines.improved(work, best[kind], assumed, ordered, by_money=goal is Goal.PRICE, is_own=is_own)
+            better = pipelines.improved(
+                work, best[kind], assumed, ordered, by_money=goal is Goal.PRICE, is_own=is_own
+            )
             if work.least is None or not machines.below(work.least, better):
                 best[kind] = better
     nearest = sorted(

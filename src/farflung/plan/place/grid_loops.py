@@ -177,6 +177,33 @@ def _picked(draw, pipes, rings, count, total):
 
 
 @loop
+def _again(grid, a, b, chain, nodes, owner, sites, delay, between, terms, starts, pipes, rings, tally):
+    """The pipelines and the stages of two places, measured anew."""
+    ways, count = grid.shape[1], grid.shape[0] * grid.shape[1]
+    for at in (a, b):
+        if at < count:
+            w, p = at // ways, at % ways
+            _measure_pipe(grid, p, chain, nodes, sites, delay, between, terms, starts, pipes)
+            _measure_ring(grid, w, chain, nodes, owner, sites, delay, between, terms, starts, rings, tally)
+
+
+@loop
+def _swap_and_deal(grid, spare, a, b, chain, nodes, micro, over, starts, new):
+    """Swaps two places; layers in `new`, dealt anew unless no stage's slowest or smallest member changed.
+
+    `over`: units that nobody held before. Returns how many nobody holds now.
+    """
+    before, after = np.zeros(4), np.zeros(4)
+    _lows(grid, a, b, nodes, before)
+    _swap(grid, spare, a, b)
+    _lows(grid, a, b, nodes, after)
+    new[:] = starts
+    if over or (before != after).any():
+        return deal(grid, chain, nodes, micro, new)
+    return 0
+
+
+@loop
 def anneal_grid(
     grid, spare, chain, nodes, owner, sites, delay, between, terms, by_money, draws, hot, cold, tie
 ):
@@ -185,19 +212,17 @@ def anneal_grid(
     Annealing in relative steps: a change from x to y is weighed as ln(y / x), at temperatures `hot` to `cold`.
     """
     stages, ways = grid.shape
-    count, total = stages * ways, stages * ways + spare.shape[0]
-    micro = int(terms[0])
+    count, total, micro = stages * ways, stages * ways + spare.shape[0], int(terms[0])
     starts, new = np.zeros(stages, np.int64), np.zeros(stages, np.int64)
     pipes, rings, parts = np.zeros((ways, 4)), np.zeros((stages, 3)), np.zeros(8)
     tally = np.zeros(nodes.shape[1], np.int64)
-    old_pipes, old_rings = pipes.copy(), rings.copy()
-    lows, new_lows = np.zeros(4), np.zeros(4)
     over = deal(grid, chain, nodes, micro, starts)
-    here = NEVER * (1.0 + over)
+    here = best = NEVER * (1.0 + over)
     if not over:
         measure(grid, chain, nodes, owner, sites, delay, between, terms, starts, pipes, rings, tally)
         here = value(pipes, rings, terms, by_money, tie, parts)
-    best = here if over else value(pipes, rings, terms, by_money, 0.0, parts)
+        best = value(pipes, rings, terms, by_money, 0.0, parts)
+    old_pipes, old_rings = pipes.copy(), rings.copy()
     best_level, best_grid, best_spare = here, grid.copy(), spare.copy()
     for move in range(draws.shape[0]):
         a, b = _picked(draws[move], pipes, rings, count, total)
@@ -205,48 +230,23 @@ def anneal_grid(
             continue
         heat = hot * (cold / hot) ** (move / draws.shape[0])
         limit = here * math.exp(-heat * math.log(max(1e-300, draws[move, 2])))
-        _lows(grid, a, b, nodes, lows)
-        _swap(grid, spare, a, b)
-        _lows(grid, a, b, nodes, new_lows)
-        same = not over and (lows == new_lows).all()
-        if same:
-            new[:], new_over = starts, over
-        else:
-            new_over = deal(grid, chain, nodes, micro, new)
-            same = not over and not new_over and (new == starts).all()
-        if new_over:
-            then = NEVER * (1.0 + new_over)
-        else:
+        left = _swap_and_deal(grid, spare, a, b, chain, nodes, micro, over, starts, new)
+        then = NEVER * (1.0 + left)
+        if not left:
             old_pipes[:], old_rings[:] = pipes, rings
-            if same:
-                for at in (a, b):
-                    if at < count:
-                        _measure_pipe(
-                            grid, at % ways, chain, nodes, sites, delay, between, terms, starts, pipes
-                        )
-                        _measure_ring(
-                            grid,
-                            at // ways,
-                            chain,
-                            nodes,
-                            owner,
-                            sites,
-                            delay,
-                            between,
-                            terms,
-                            starts,
-                            rings,
-                            tally,
-                        )
-            else:
+            if over or (new != starts).any():
                 measure(grid, chain, nodes, owner, sites, delay, between, terms, new, pipes, rings, tally)
+            else:
+                _again(
+                    grid, a, b, chain, nodes, owner, sites, delay, between, terms, new, pipes, rings, tally
+                )
             then = value(pipes, rings, terms, by_money, tie, parts)
         if then > limit:
             _swap(grid, spare, a, b)
-            if not new_over:
+            if not left:
                 pipes[:], rings[:] = old_pipes, old_rings
             continue
-        here, over, starts[:] = then, new_over, new
+        here, over, starts[:] = then, left, new
         cost = then if over else value(pipes, rings, terms, by_money, 0.0, parts)
         if cost < best * (1.0 - 1e-12) or (cost <= best and then < best_level):
             best, best_level = min(best, cost), then
@@ -292,46 +292,27 @@ def settle_grid(
     fetching what it needs. Returns the bytes that are left of `room`.
     """
     stages, ways = grid.shape
-    count, total = stages * ways, stages * ways + spare.shape[0]
-    parts, micro, tally = np.zeros(8), int(terms[0]), np.zeros(nodes.shape[1], np.int64)
-    pipes, rings = np.zeros((ways, 4)), np.zeros((stages, 3))
+    count, total, micro = stages * ways, stages * ways + spare.shape[0], int(terms[0])
+    pipes, rings, parts = np.zeros((ways, 4)), np.zeros((stages, 3)), np.zeros(8)
+    tally, spent = np.zeros(nodes.shape[1], np.int64), np.zeros(2)
     measure(grid, chain, nodes, owner, sites, delay, between, terms, starts, pipes, rings, tally)
     here = value(pipes, rings, terms, by_money, 0.0, parts)
     old_pipes, old_rings = pipes.copy(), rings.copy()
-    seconds = np.zeros(2)
     for move in range(draws.shape[0]):
         a, b = _picked(draws[move], pipes, rings, count, total)
         if a == b:
             continue
-        before = _fetched(grid, a, b, home, chain, nodes, starts, seconds)
-        spent = seconds[0]
+        before = _fetched(grid, a, b, home, chain, nodes, starts, spent[:1])
         _swap(grid, spare, a, b)
-        more = _fetched(grid, a, b, home, chain, nodes, starts, seconds) - before
-        spent = max(0.0, seconds[0] - spent)
+        more = _fetched(grid, a, b, home, chain, nodes, starts, spent[1:]) - before
         fits = holds(chain, nodes, micro, starts, a // ways, grid[a // ways, a % ways])
         if b < count:
             fits = fits and holds(chain, nodes, micro, starts, b // ways, grid[b // ways, b % ways])
         if fits and more <= room:
             old_pipes[:], old_rings[:] = pipes, rings
-            for at in (a, b):
-                if at < count:
-                    _measure_pipe(grid, at % ways, chain, nodes, sites, delay, between, terms, starts, pipes)
-                    _measure_ring(
-                        grid,
-                        at // ways,
-                        chain,
-                        nodes,
-                        owner,
-                        sites,
-                        delay,
-                        between,
-                        terms,
-                        starts,
-                        rings,
-                        tally,
-                    )
+            _again(grid, a, b, chain, nodes, owner, sites, delay, between, terms, starts, pipes, rings, tally)
             then = value(pipes, rings, terms, by_money, 0.0, parts)
-            if then < here and (1.0 - then / here) * horizon >= spent:
+            if then < here and (1.0 - then / here) * horizon >= spent[1] - spent[0]:
                 here = then
                 room -= more
                 continue
