@@ -52,7 +52,8 @@ class Ground:
         if fastest <= self.wish.similar * rate[first].min():
             return
         sorted_ = np.lexsort((np.argsort(order, kind="stable"), -rate))
-        rows, at = [], 0
+        rows: list[Indices] = []
+        at = 0
         while len(rows) < stages and at + ways <= len(order):
             row = sorted_[at : at + ways]
             if rate[row[0]] <= self.wish.similar * rate[row[-1]]:

@@ -29,6 +29,9 @@ TIE: Final = 0.01  # weight of the means of pipelines and stages: they tell apar
 HOT: Final = 0.1  # temperature of the first half of the moves, as a share of what is lowered
 AGAIN: Final = 0.01  # of the second half, from the best
 COLD: Final = 0.0005
+ENOUGH: Final = (
+    20  # moves a node: with fewer what was lost in the heat is not found again, and they stay cold
+)
 TRIED: Final = 12  # numbers of pipelines, for each number of stages
 ANNEALED: Final = 5  # of them, the best to begin with
 ALL: Final = 720  # grids of so few nodes that all of them are looked at
@@ -93,7 +96,8 @@ def improved(
         spare = np.setdiff1d(nodes, grid)
     else:
         draws = np.random.default_rng([seed, *grid.shape]).random((moves, 4))
-        for part, hot in ((draws[: moves // 2], HOT), (draws[moves // 2 :], AGAIN)):
+        half = moves // 2 if moves >= ENOUGH * len(nodes) else moves
+        for part, hot in ((draws[:half], HOT if half < moves else COLD), (draws[half:], AGAIN)):
             loop("grid_loops", "anneal_grid")(grid, spare, *given, part, hot, COLD, TIE)
     return Choice(grid, judge(fleet, work, grid, wish), tuple(int(i) for i in np.sort(spare)))
 
@@ -154,7 +158,7 @@ def _pipelines(most: int) -> list[int]:
 
 def _effort(work: Work, stages: int, ways: int) -> float:
     """About how many nanoseconds one move takes, compiled."""
-    return 200.0 + 20.0 * stages**2 + 15.0 * ways + 100.0 * stages * np.log2(len(work.chain) + 1)
+    return 200.0 + 20.0 * stages**2 + 15.0 * ways + 100.0 * stages * math.log2(len(work.chain) + 1)
 
 
 def _nothing_fits(fleet: Fleet, work: Work) -> PolicyError:
