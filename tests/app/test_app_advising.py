@@ -124,7 +124,7 @@ def test_a_long_job_that_one_host_does_best_is_not_called_small() -> None:
 
 def test_the_next_command_trains_as_the_way_that_is_marked() -> None:
     found = json.loads(said(*MIDDLE, "--json"))
-    today = next(each for each in found["best"] if each["is_run_today"])
+    today = next(each for each in found["best"] if each["method_runs_today"])
     words = found["next"].split()
     assert words[:2] == ["farflung", "run"]
     flags = dict(each.split("=", 1) for each in words[3::2])
@@ -156,7 +156,7 @@ def test_layouts_that_lack_memory_for_one_reason_are_told_once() -> None:
 
 def test_a_batch_that_makes_long_rounds_illegal_is_planned_with_shorter_ones() -> None:
     found = json.loads(said(*MIDDLE, "--set", "batch=16", "--set", "model.context=1024", "--json"))
-    today = next(each for each in found["best"] if each["is_run_today"])
+    today = next(each for each in found["best"] if each["method_runs_today"])
     assert found["next"]
     assert today["steps"] % int(today["how"].split("H=")[1].split()[0]) == 0
 
@@ -175,9 +175,62 @@ def test_who_plans_over_hosts_of_his_own_lends_them_all(tmp_path: Path) -> None:
 
 
 def test_a_way_over_the_jobs_budget_says_so() -> None:
-    rich, poor = (said(*LARGE, "--set", f"budget={budget}") for budget in ("100000", "1"))
-    assert "over the job's" not in rich
-    assert "over the job's budget of 1 credits" in " ".join(poor.split())
+    """Which nobody said: it is the preset's."""
+    assert "over the job's budget of 5 credits" in " ".join(said(*LARGE).split())
+    assert "over the job's" not in said(*LARGE, "--set", "budget=100000")
+
+
+def test_a_budget_that_was_said_keeps_out_what_is_dearer_and_a_deadline_what_is_longer() -> None:
+    poor = refused("--offers", str(OFFERS), *LARGE, "--set", "budget=1")
+    assert poor.code == "FF-APP-428"
+    assert "budget binds" in poor.message
+    assert "the budget is 1.000000 credits" in (poor.cause or "")
+    assert "a budget of 17." in (poor.hint or "")
+    late = refused("--offers", str(OFFERS), *LARGE, "--deadline", "2h")
+    assert "deadline binds" in late.message
+    assert "the deadline is 2 h 00 min" in (late.cause or "")
+    assert refused("--offers", str(OFFERS), "--deadline", "soon").code == "FF-APP-435"
+    in_time = json.loads(said(*LARGE, "--deadline", "3d", "--json"))
+    assert {option["kind"] for option in in_time["best"]} == {"pipeline"}
+    assert {each["constraint"] for each in in_time["binding"] if each["kind"] == "sharded"} == {"deadline"}
+
+
+def test_a_next_command_that_no_run_may_have_does_not_keep_the_advice_back() -> None:
+    most = ("--rounds", str(1 << 20), "--set", "sync.steps=100")
+    text = " ".join(said(*MIDDLE, *most).split())
+    assert "Best 1. " in text
+    assert "Next no `farflung run` trains as the way that is marked: rounds = " in text
+    assert "at most 1048576" in text
+    found = json.loads(said(*MIDDLE, *most, "--json"))
+    assert (found["next"], bool(found["next_lacks"])) == ("", True)
+
+
+def test_a_next_command_that_a_run_would_refuse_for_its_price_says_so() -> None:
+    assert "below the price of" in " ".join(said(*MIDDLE).split())
+    paid = json.loads(said(*MIDDLE, "--set", "budget=100000", "--json"))
+    assert paid["next"]
+    assert paid["next_lacks"] == ""
+
+
+def test_of_a_method_that_runs_today_what_is_only_planned_is_said() -> None:
+    found = json.loads(said(*MIDDLE, "--json"))["best"]
+    (today,) = [each for each in found if each["method_runs_today"]]
+    assert today["only_planned"][0] == "bfloat16 on cards"
+    assert ("several cards of a host" in today["only_planned"]) == ("cellar" in today["hosts"])
+    assert all(each["only_planned"] == [] for each in found if not each["method_runs_today"])
+
+
+def test_what_goes_over_the_line_for_checkpoints_is_told(large: Any) -> None:
+    best = large["best"][0]
+    assert best["checkpoint_bytes"] > 0
+    assert best["checkpoint_seconds"] > best["step_seconds"]
+    assert "checkpoints: " in said(*LARGE)
+
+
+def test_a_method_s_loss_is_told_with_what_was_measured_nearest_to_it() -> None:
+    text = " ".join(said(*MIDDLE, "--set", "batch=16").split())
+    assert "loss: " in text
+    assert "% above the best dense run's, of a small model" in text
 
 
 def test_profiles_lie_beside_the_offers(tmp_path: Path) -> None:
@@ -250,7 +303,7 @@ def test_the_article_s_figures_as_one_object() -> None:
 def test_a_model_that_no_card_holds_is_laid_out_over_several(large: Any) -> None:
     best = large["best"][0]
     assert best["kind"] == "pipeline"
-    assert not best["is_run_today"]
+    assert not best["method_runs_today"]
     assert best["memory_bytes"] <= 2 * max(best["memory_of"])
     assert {each["kind"] for each in large["binding"]} == {
         "one host alone",
@@ -295,7 +348,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_options_of_offers_want_offers() -> None:
-    for words in (("--goal", "time"), ("--explain",)):
+    for words in (("--goal", "time"), ("--explain",), ("--deadline", "3d")):
         assert refused(*words).code == "FF-APP-429"
 
 

@@ -191,6 +191,8 @@ def test_a_profile_gives_power_to_a_card_whose_own_is_not_known() -> None:
         ('card = "x"\nfp16_tflops = true', "fp16_tflops"),
         ('card = "x"\nfp32_tflops = 0', "fp32_tflops"),
         ('card = "x"\nbf16_tflops = -3.0', "bf16_tflops"),
+        ('card = "x"\nbf16_tflops = 1e-9', "bf16_tflops"),
+        ('card = "x"\nmemory_gb = 1e-6', "memory_gb"),
         ('card = "x"\nwatts = nan', "watts"),
         ('card = "x"\nwatts = inf', "watts"),
         ('card = "x"\nfp16_tflops = 61500000000000', "fp16_tflops"),

@@ -138,3 +138,13 @@ def test_nothing_is_said_of_loss_where_nothing_was_measured(monkeypatch: pytest.
     shown = linking.lines(choice("20/100/30ms", 8), ("sync.method=muloco",), is_measured=False)
     assert "loss" not in " ".join(shown[:20])
     assert not any(row.startswith("Measured") for row in shown)
+
+
+def test_a_setting_that_was_not_measured_is_told_with_the_measured_one_that_is_most_like_it() -> None:
+    dense = sync_of("muloco", steps=20)
+    assert measured.told(dense) == f"{measured.ABOVE[setting_of(dense)]:g} % above the best dense run's"
+    longer = sync_of("muloco", steps=100)
+    assert measured.nearest(longer) == setting_of(dense)  # not the sparse one, whose rounds are longer
+    assert measured.told(longer).startswith("not measured at these settings; muloco H=20 dense 2-bit: ")
+    late = sync_of("sparse_loco", steps=10, topk=64, delay=1)
+    assert f"{measured.ABOVE[setting_of(sync_of('sparse_loco', steps=20))]:g} %" in measured.told(late)

@@ -16,6 +16,8 @@ from farflung.plan.advice.offers import Host, parse
 from farflung.plan.advice.options import Option
 from farflung.plan.advice.pairs import Pair
 from farflung.plan.advice.replicas import Assumed
+from farflung.plan.advice.search import search
+from farflung.plan.advice.within import Most
 from farflung.plan.io import cards
 from farflung.plan.place import compiled
 
@@ -151,3 +153,20 @@ def test_a_spare_of_whom_there_are_too_many_is_not_taken() -> None:
         for found in grids.swapped(BIG, (crew,), 8, 1, 36_000.0, (same,)):
             owners = [each.owner for way in found for each in way]
             assert max(owners.count(owner) for owner in owners) <= max(1, len(owners) // 3)
+
+
+def test_no_spare_takes_a_way_beyond_what_it_may_cost() -> None:
+    """A fast host outside the winner's, at a price at which the budget has no room for it."""
+    crew = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
+    with compiled.as_it_stands():
+        found = option(pipelines.pipeline(BIG, crew, USUAL))
+        dear = host("fast", "RTX A6000", link=LAN, price=type(crew[0].price)(50 * crew[0].price))
+        most = Most(price=found.price)
+        free = pipelines.improved(BIG, found, USUAL, (*crew, dear))
+        kept = pipelines.improved(
+            BIG, found, USUAL, (*crew, dear), is_allowed=lambda each: max(most.needs(each)) <= 1.0
+        )
+    assert free.price > found.price
+    assert kept.price <= found.price
+    bound = Most(price=found.price)
+    assert all(each.price <= found.price for each in search(BIG, (*crew, dear), most=bound).best)

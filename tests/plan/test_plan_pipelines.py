@@ -12,7 +12,7 @@ from plan_offers import HOME, LAN, LARGE, SMALL, host, hosts, sized
 
 from farflung.core.money import Credits
 from farflung.core.units import Seconds
-from farflung.plan.advice import agreement, grids, pipelines
+from farflung.plan.advice import agreement, grids, keeping, pipelines
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
@@ -165,6 +165,17 @@ def test_of_a_layout_with_more_ways_the_pipeline_that_fails_is_what_rolls_back()
         pipelines.pipelines(LONG, hosts(10, "RTX A6000", churn=Seconds(3600.0), link=LAN), USUAL)
     )
     assert restless.efficiency < two.efficiency
+
+
+def test_a_checkpoint_takes_as_long_as_the_stage_whose_bytes_are_most_for_its_line() -> None:
+    """Most layers stand on the large card, whose line is no faster than the others'."""
+    crew = (host("large", "RTX A6000", cards=2), *hosts(3, "RTX 3090"))
+    found = option(pipelines.pipeline(BIG, crew, USUAL))
+    counts = tuple(map(int, found.how.split()[1].split("/")))
+    largest = max(part.size for part in agreement.parts(BIG, counts) if part is not None)
+    assert found.stored is not None
+    assert found.stored.bytes == pytest.approx(keeping.states(BIG.recipe, largest))
+    assert found.stored.bytes > 1.2 * keeping.states(BIG.recipe, BIG.parameters) / len(counts)
 
 
 def test_too_few_hosts_and_too_little_memory_make_no_pipelines() -> None:

@@ -145,7 +145,7 @@ def need_alone(found: Offered) -> int:
     """Bytes of a card with bfloat16 that holds a whole replica and gets no help from others or from RAM."""
     any_host = next(iter(found.hosts.values()))
     card = msgspec.structs.replace(any_host.card, has_bf16=True)
-    bare = msgspec.structs.replace(any_host, card=card, cards=1, memory_bytes=None)
+    bare = msgspec.structs.replace(any_host, card=card, cards=1, memory_bytes=None, disk_bytes=None)
     return room.need(found.work, bare, found.spec.sync)
 
 
@@ -217,7 +217,7 @@ def _pace(spec: JobSpec, work: Work, host: Host, members: int) -> Pace:
     steps = spec.sync.steps
     ram = own.worst.footprint.at(Place.RAM) + work.public(spec.sync) / host.cards
     cores = machines.feeding(work, members, host.cards, down / steps, steps, step)
-    share = Share(ram, speed.crossing(work, host, own), up / steps, down / steps, cores)
+    share = Share(ram, speed.crossing(work, host, own, work.step_tokens), up / steps, down / steps, cores)
     found = machines.judged(host, share, step)
     return Pace(Seconds(step * steps), Seconds(exchange), found)
 

@@ -7,6 +7,7 @@ tests/plan/test_plan_measured.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -54,3 +55,23 @@ def setting_of(sync: SyncSpec) -> Setting:
 def above(sync: SyncSpec) -> float | None:
     """Per cent of loss above the best dense run; None: this setting was not measured."""
     return ABOVE.get(setting_of(sync))
+
+
+def nearest(sync: SyncSpec) -> Setting | None:
+    """Of the measured settings of the same method, the one whose codec, then rounds are most like it; None: none."""
+
+    def unlike(setting: Setting) -> tuple[bool, float]:
+        return setting.codec.split()[0] != sync.codec, abs(math.log(setting.steps / sync.steps))
+
+    return min((setting for setting in ABOVE if setting.method == sync.method), key=unlike, default=None)
+
+
+def told(sync: SyncSpec) -> str:
+    """What was measured of it, or of what is most like it, in words."""
+    found, near = above(sync), nearest(sync)
+    if found is not None:
+        return f"{found:g} % above the best dense run's"
+    if near is None:
+        return f"not measured, nor was {sync.method} at any settings"
+    said = f"{near.method} H={near.steps} {near.codec}"
+    return f"not measured at these settings; {said}: {ABOVE[near]:g} % above the best dense run's"

@@ -7,6 +7,7 @@ from collections import Counter
 from textwrap import wrap
 from typing import Final
 
+from farflung.app.cli.advising import Next
 from farflung.core.money import MICRO
 from farflung.core.units import format_bytes, format_count, format_multiple, format_short
 from farflung.plan import measured
@@ -21,8 +22,6 @@ from farflung.plan.advice.work import Work
 from farflung.plan.advice.worth import worth
 from farflung.plan.cards import text
 from farflung.plan.cards.admission import State
-from farflung.plan.footprint.parts import Place
-from farflung.plan.parallel.shapes import Recompute
 
 STAGE: Final = 9
 NARROWEST, USUAL, WIDEST = 50, 80, 120
@@ -37,9 +36,9 @@ def columns() -> int:
 
 
 def lines(
-    asks: Work, found: Advice, terms: Terms, command: tuple[str, ...], *, explains: bool, width: int = USUAL
+    asks: Work, found: Advice, terms: Terms, command: Next, *, explains: bool, width: int = USUAL
 ) -> list[str]:
-    """At most `width` columns. `command`: the words of the next command, none where there is none."""
+    """At most `width` columns. `command`: the next one."""
     rows = [*_say("Job", _job(asks), width), *_say("Offers", _offers(found.hosts), width)]
     for number, option in enumerate(found.best, 1):
         named = f"{number}. {_headline(asks, option)}" if len(found.best) > 1 else _headline(asks, option)
@@ -117,13 +116,13 @@ def _body(option: Option) -> list[str]:
     ]
     if option.up or option.down:
         said.append(f"busiest line: {format_bytes(option.up)} up and {format_bytes(option.down)} down a step")
+    if option.stored is not None:
+        size, every = option.stored
+        said.append(f"checkpoints: {format_bytes(size)} up the slowest line, every {long(every)}")
     if option.ram:
         said.append(f"in each machine's memory: {format_bytes(option.ram)} for each card")
     if option.sync is not None:
-        above = measured.above(option.sync)
-        cost = (
-            "not measured at these settings" if above is None else f"{above:g} % above the best dense run's"
-        )
+        cost = measured.told(option.sync)
         said.append(f"loss: {cost}, of a small model (farflung plan --link has all methods)")
     if option.is_run_today:
         said.append(f"today `farflung run` trains so in float32 on processors{_not_today(option)}")
@@ -153,15 +152,8 @@ def _useless(hosts: tuple[Host, ...]) -> str:
 
 def _not_today(option: Option) -> str:
     """What of a way is planned only."""
-    parts = [
-        "bfloat16 on cards",
-        *(["what is recomputed"] if option.recompute is not Recompute.NONE else []),
-        *(["the optimizer in RAM"] if option.worst.footprint.at(Place.RAM) else []),
-        *(["several cards of a host"] if any(host.cards > 1 for host in option.hosts) else []),
-    ]
-    if len(parts) == 1:
-        return f"; {parts[0]} is planned"
-    return f"; {', '.join(parts[:-1])} and {parts[-1]} are planned"
+    *parts, last = option.only_planned
+    return f"; {', '.join(parts)} and {last} are planned" if parts else f"; {last} is planned"
 
 
 def _classes(option: Option) -> str:
@@ -221,22 +213,27 @@ def _assumed(found: Advice) -> str:
     )
 
 
-def _next(found: Advice, command: tuple[str, ...], width: int) -> list[str]:
+def _next(found: Advice, command: Next, width: int) -> list[str]:
     """A command to copy, or why there is none."""
-    if not command:
+    if not command.words:
+        if command.lacking:
+            return _say(
+                "Next", f"no `farflung run` trains as the way that is marked: {command.lacking}", width
+            )
         if found.is_for_one:
             return _say("Next", "train it on that host; `farflung run` is for 2 hosts and more", width)
         lacking = next((each.help for each in found.binding if each.kind is Kind.ROUNDS), "2 hosts and more")
         return _say("Next", f"nothing of this runs with `farflung run` today, which takes {lacking}", width)
-    rows, row = [], f"{'Next':<{STAGE}}{command[0]}"
-    for word in command[1:]:
+    rows, row = [], f"{'Next':<{STAGE}}{command.words[0]}"
+    for word in command.words[1:]:
         if len(row) + len(word) + 3 > width:
             rows.append(f"{row} \\")
             row = " " * STAGE + word
         else:
             row += f" {word}"
     tried = "tries the way that is marked on this computer, in test credits"
-    return [*rows, row, *_say("", f"({tried})", width)]
+    unpaid = f"; {command.lacking}" if command.lacking else ""
+    return [*rows, row, *_say("", f"({tried}{unpaid})", width)]
 
 
 def _percent(share: float) -> str:

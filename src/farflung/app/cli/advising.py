@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -13,28 +13,39 @@ from farflung.app.cli.gauged import Known
 from farflung.app.handed import read_file
 from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
-from farflung.core.money import MICRO
+from farflung.core.money import MICRO, parse_credits
+from farflung.core.units import Seconds
+from farflung.job.load import Resolved
 from farflung.job.spec import JobSpec
+from farflung.plan import measured
 from farflung.plan.advice import machines, offers, search
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Option, memory_of
 from farflung.plan.advice.search import Advice, Goal
 from farflung.plan.advice.terms import Terms
+from farflung.plan.advice.within import Most
 from farflung.plan.advice.work import Work, work
 from farflung.plan.advice.worth import worth
 from farflung.plan.cards import text
 from farflung.plan.cards.card import Card, with_profile
 from farflung.plan.cards.value import prices_of
 from farflung.plan.io import cards
+from farflung.plan.price import price
 
+DEFAULT: Final = "default"
 PRESET: Final = "local"  # which is what a job is based on where nothing is said
 
 Loads = Callable[[Mapping[str, str]], JobSpec]
 
 
-def refuse_without_offers(goal: str | None, explains: bool, is_own: bool) -> None:
+def refuse_without_offers(goal: str | None, deadline: str | None, explains: bool, is_own: bool) -> None:
     """Raises UsageError FF-APP-429 where something is said of offers, and none are named."""
-    said = {"--goal": goal is not None, "--explain": explains, "--own": is_own}
+    said = {
+        "--goal": goal is not None,
+        "--deadline": deadline is not None,
+        "--explain": explains,
+        "--own": is_own,
+    }
     named = [option for option, is_said in said.items() if is_said]
     if named:
         raise UsageError(
@@ -45,13 +56,25 @@ def refuse_without_offers(goal: str | None, explains: bool, is_own: bool) -> Non
         )
 
 
-def plan(file: Path, goal: str | None, spec: JobSpec, model: Known, *, is_own: bool) -> tuple[Work, Advice]:
+def allowed(resolved: Resolved, seconds: float | None) -> Most:
+    """What a job may cost and take. A preset's budget is nobody's word: what is over it is told, and advised."""
+    origin = resolved.origins.get("budget", DEFAULT)
+    is_said = not origin.startswith((DEFAULT, "preset"))
+    return Most(
+        parse_credits(resolved.spec.budget) if is_said else None,
+        None if seconds is None else Seconds(seconds),
+    )
+
+
+def plan(
+    file: Path, goal: str | None, spec: JobSpec, model: Known, most: Most, *, is_own: bool
+) -> tuple[Work, Advice]:
     """The advice on a job; `is_own`: all hosts are the planner's.
 
     Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits).
     """
     asks, hosts = read(file, spec, model)
-    found = search.search(asks, hosts, Goal(goal or Goal.TIME), is_own=is_own)
+    found = search.search(asks, hosts, Goal(goal or Goal.TIME), is_own=is_own, most=most)
     if not found.best:
         raise _refused(found)
     return asks, found
@@ -95,18 +118,29 @@ def _refused(found: Advice) -> FarflungError:
     )
 
 
-def command(
-    found: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads
-) -> tuple[str, ...]:
+class Next(NamedTuple):
+    """The words of a command; none where there is none. `lacking`: why no command, or what it still takes."""
+
+    words: tuple[str, ...] = ()
+    lacking: str = ""
+
+
+def command(found: Advice, job: Path | None, preset: str, flags: Mapping[str, str], load: Loads) -> Next:
     """The words of `farflung run` that train as the best way that runs today; none where there is none.
 
-    `flags`: what was said on the command line, by dotted key; `load`: from flags to the job that they give.
+    `flags`: what was said on the command line, by dotted key; `load`: from flags to the job that they give. A job that
+    no run may have is no reason to keep the advice back.
     """
     today = found.today
     if today is None or today.sync is None:
-        return ()
+        return Next()
     rounds = -(-today.steps // today.sync.steps)
-    said = linking.settings(today.sync, len(today.hosts), load, {"rounds": str(rounds)})
+    try:
+        said = linking.settings(today.sync, len(today.hosts), load, {"rounds": str(rounds)})
+    except FarflungError as error:
+        return Next(
+            lacking=f"{error.message} ({error.cause.partition(';')[0]})" if error.cause else error.message
+        )
     kept = [
         f"{key}={value}" for key, value in flags.items() if not any(s.startswith(f"{key}=") for s in said)
     ]
@@ -115,10 +149,20 @@ def command(
         *([str(job)] if job else []),
         *([f"--preset {preset}"] if preset != PRESET else []),
     ]
-    return (*start, *(f"--set {each}" for each in (*kept, *said)))
+    words = (*start, *(f"--set {each}" for each in (*kept, *said)))
+    return Next(words, _unpaid(load(dict(each.split("=", 1) for each in said))))
 
 
-def json(asks: Work, found: Advice, said: Terms, command: tuple[str, ...]) -> str:
+def _unpaid(spec: JobSpec) -> str:
+    """Why a run of this job would be refused for its price; empty: it would not."""
+    try:
+        price(spec)
+    except PolicyError as error:
+        return f"{error.message}: {error.hint}"
+    return ""
+
+
+def json(asks: Work, found: Advice, said: Terms, command: Next) -> str:
     """One line; bytes, seconds, micro-credits, kWh."""
     facts = {
         "parameters": asks.parameters,
@@ -129,7 +173,8 @@ def json(asks: Work, found: Advice, said: Terms, command: tuple[str, ...]) -> st
         "is_for_one": found.is_for_one,
         "saved_seconds": found.saved,
         "budget": asks.budget,
-        "next": " ".join(command),
+        "next": " ".join(command.words),
+        "next_lacks": command.lacking,
         "best": [_option(option) | _worth(asks, option, said) for option in found.best],
         "dropped": [_option(option) for option in found.dropped],
         "useless": [host.name for host in found.useless],
@@ -160,7 +205,11 @@ def _option(option: Option) -> dict[str, Any]:
         "recompute": option.recompute,
         "micro_batch": option.micro,
         "pipelines": option.ways,
-        "is_run_today": option.is_run_today,
+        "method_runs_today": option.is_run_today,
+        "only_planned": option.only_planned,
+        "checkpoint_bytes": option.stored.bytes if option.stored else None,
+        "checkpoint_seconds": option.stored.every if option.stored else None,
+        "loss_above_dense_measured": measured.above(option.sync) if option.sync else None,  # per cent
         "facts": [msgspec.structs.asdict(fact) for fact in option.derived],
     }
 

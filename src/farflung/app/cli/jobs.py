@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from farflung.app import asking, fares, folder, gauging, preparation, running
-from farflung.app.cli import advice_shown, advising, article_shown, gauged, linking
+from farflung.app.cli import advice_shown, advising, article_shown, gauged, linking, quoting
 from farflung.app.cli.completing import run_names
 from farflung.app.cli.naming import JOB, PRESET, ROUNDS, SEED, SET, flags_of
 from farflung.app.cli.showing import watcher
@@ -156,6 +156,7 @@ def resume(name: str | None, as_json: bool) -> None:
     "--goal", type=click.Choice([goal.value for goal in Goal]), help="With --offers. Default: time."
 )
 @click.option("--own", is_flag=True, help="With --offers: all hosts are yours.")
+@click.option("--deadline", metavar="WHEN", help="With --offers: 36h, 3d, or a time (UTC).")
 @click.option("--explain", is_flag=True, help="With --offers: each formula and its source.")
 @click.option("--trace", is_flag=True, help="Memory by a step of the model itself.")
 @click.option(
@@ -182,6 +183,7 @@ def plan(
     fan_out: bool,
     offers: Path | None,
     goal: str | None,
+    deadline: str | None,
     own: bool,
     explain: bool,
     trace: bool,
@@ -202,13 +204,14 @@ def plan(
     if link is None and not show_config:
         linking.refuse_without_link(peers, step, fan_out)
     if offers is None and not show_config:
-        advising.refuse_without_offers(goal, explain, own)
+        advising.refuse_without_offers(goal, deadline, explain, own)
     model = partial(gauged.known, resolved.spec, Path(identity.base), traces=trace)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
     elif offers is not None:
-        asks, found = advising.plan(offers, goal, resolved.spec, model(), is_own=own)
+        most = advising.allowed(resolved, quoting.seconds_until(deadline))
+        asks, found = advising.plan(offers, goal, resolved.spec, model(), most, is_own=own)
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
         if as_json:
             text = [advising.json(asks, found, advising.terms(offers), after)]

@@ -119,6 +119,12 @@ def deadline_of(text: str, now: Millis) -> Millis:
     return Millis(at)
 
 
+def seconds_until(text: str | None) -> float | None:
+    """From now to a deadline; None: nobody said one. Raises what `deadline_of` raises."""
+    now = Millis(round(1000 * time.time()))
+    return None if text is None else (deadline_of(text, now) - now) / 1000
+
+
 def _moment(text: str) -> int:
     try:
         read = datetime.datetime.fromisoformat(text.strip())

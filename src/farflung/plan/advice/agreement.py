@@ -92,8 +92,8 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
     crew = tuple(host for way in laid.grid for host in way)
     activation = work.model.handed(laid.micro)
     moved = activation * laid.micros * (2 if len(laid.counts) > 2 else 1)  # of an inner stage, each way
-    efficiency, lost = _counting(work, laid, found, assumed)
-    if (blocked := keeping.blocked(laid.kind, efficiency, lost[-1].formula)) is not None:
+    kept = _counting(work, laid, found, assumed)
+    if (blocked := keeping.blocked(laid.kind, kept)) is not None:
         return blocked
     shares = _shares(work, laid, activation, found)
     busiest = max(laid.run.work)
@@ -120,14 +120,15 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
             PIPELINE,
         ),
         *found.facts,
-        *lost,
+        *kept.facts,
         *held(laid.tight),
     )
     return Option(
         kind=laid.kind, how=how, hosts=crew, recompute=laid.recompute, micro=laid.micro, step=found.step,
         exchange=Seconds(found.step - busiest),
         steps=math.ceil(work.tokens / (len(laid.grid) * laid.sequences * work.context)),
-        up=max(share.up for share in shares), down=max(share.down for share in shares), efficiency=efficiency,
+        up=max(share.up for share in shares), down=max(share.down for share in shares),
+        efficiency=kept.efficiency, stored=kept.stored,
         worst=laid.tight, tokens=work.tokens, facts=facts, sequences=len(laid.grid) * laid.sequences,
         ways=len(laid.grid), sync=found.sync, tail=found.tail, shares=shares,
     )  # fmt: skip
@@ -150,18 +151,18 @@ def _shares(work: Work, laid: Laid, activation: float, found: Agreed) -> tuple[S
     )
 
 
-def _counting(work: Work, laid: Laid, found: Agreed, assumed: Assumed) -> tuple[float, tuple[Fact, ...]]:
-    """The share of time that is work which counts, and how often a replica group writes a checkpoint."""
+def _counting(work: Work, laid: Laid, found: Agreed, assumed: Assumed) -> keeping.Kept:
+    """What a pipeline that stops goes on from: its stages' checkpoints, or what the others hold of the last round."""
     crew = [host for way in laid.grid for host in way]
-    stages = len(laid.counts)
-    each = keeping.states(work.recipe, work.parameters) / stages
-    mean = mean_churn(crew, assumed.churn) / stages
-    efficiency, *kept = keeping.checkpointed(each, crew, mean)
-    if found.sync is not None:
-        again = max(keeping.restart(each, host.link) for host in crew)
-        lost = again + found.sync.steps * found.step / 2
-        text = f"R + H t / 2, once a pipeline of {stages}: the others hold what a round began with"
-        share, counts = keeping.renewed(lost, mean, text)
-        if share >= efficiency:
-            return share, (counts,)
-    return efficiency, tuple(kept)
+    layouts = parts(work, laid.counts)
+    each = [keeping.states(work.recipe, part.size if part is not None else 0) for part in layouts]
+    sizes = each * len(laid.grid)
+    mean = mean_churn(crew, assumed.churn) / len(each)
+    written = keeping.checkpointed(sizes, crew, mean)
+    if found.sync is None:
+        return written
+    again = max(keeping.restart(size, host.link) for size, host in zip(sizes, crew, strict=True))
+    lost = again + found.sync.steps * found.step / 2
+    text = f"R + H t / 2, once a pipeline of {len(each)}: the others hold what a round began with"
+    held = keeping.renewed(lost, mean, text)
+    return held if held.efficiency >= written.efficiency else written

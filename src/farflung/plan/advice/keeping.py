@@ -12,11 +12,11 @@ of the host's own would be quicker, and leaves with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from farflung.core.units import Seconds, format_bytes, format_short
 from farflung.plan.advice.offers import Host
-from farflung.plan.advice.options import Blocked, Fact, Kind
+from farflung.plan.advice.options import Blocked, Fact, Kind, Stored
 from farflung.plan.footprint.states import Recipe
 from farflung.plan.links import Link
 from farflung.plan.parallel import failures
@@ -37,33 +37,45 @@ def restart(size: float, link: Link) -> Seconds:
     return Seconds(RESTART + restoring(size, 1, 1, link, PLENTY))
 
 
-def checkpointed(size: float, crew: Sequence[Host], mean: float) -> tuple[float, Fact, Fact]:
-    """Share of time that counts, where each host sends `size` bytes over its line; `mean`: until one of them leaves."""
-    slow = min(crew, key=lambda host: host.link.up)
-    cost = writing(size, 1, slow.link, PLENTY)
-    again = max(restart(size, host.link) for host in crew)
+class Kept(NamedTuple):
+    """What survives: the share of time that counts, how it is derived, what goes over the slowest line for it."""
+
+    efficiency: float
+    facts: tuple[Fact, ...]
+    stored: Stored | None = None  # None: nothing is written down
+
+
+def checkpointed(sizes: Sequence[float], crew: Sequence[Host], mean: float) -> Kept:
+    """Where each host sends what it holds over its line, so many bytes; `mean`: until one of them leaves."""
+    cost, size, slow = max(
+        ((writing(size, 1, host.link, PLENTY), size, host) for size, host in zip(sizes, crew, strict=True)),
+        key=lambda each: each[0],
+    )
+    again = max(restart(size, host.link) for size, host in zip(sizes, crew, strict=True))
     kept = failures.best(cost, mean, again)
     text = f"{kept.formula}; {format_bytes(size)} up the line of {slow.name}"
     counts = (
         f"{kept.work:.5g} / {mean:.5g} x exp(-{again:.5g} / {mean:.5g})"
         f" / (exp(({kept.work:.5g} + {cost:.5g}) / {mean:.5g}) - 1); (W/M) e^(-R/M) / (e^((W + C)/M) - 1)"
     )
-    return (
-        kept.efficiency,
+    facts = (
         Fact("checkpoint interval", format_short(kept.work), text, kept.source),
         Fact("work that counts", f"{kept.efficiency:.1%}", counts, kept.source),
     )
+    return Kept(kept.efficiency, facts, Stored(size, kept.work))
 
 
-def renewed(lost: float, mean: float, what: str) -> tuple[float, Fact]:
+def renewed(lost: float, mean: float, what: str) -> Kept:
     """The same where the others hold what is needed, and `lost` seconds go each time that one leaves."""
     share = mean / (mean + lost)
     text = f"{mean:.5g} s / ({mean:.5g} s + {lost:.5g} s); M / (M + L), {what}"
-    return share, Fact("work that counts", f"{share:.1%}", text, "renewal reward: Daly 2006, section 2")
+    fact = Fact("work that counts", f"{share:.1%}", text, "renewal reward: Daly 2006, section 2")
+    return Kept(share, (fact,))
 
 
-def blocked(kind: Kind, efficiency: float, why: str) -> Blocked | None:
+def blocked(kind: Kind, kept: Kept) -> Blocked | None:
     """Whether too little of the time counts for this to be a way."""
+    efficiency, why = kept.efficiency, kept.facts[-1].formula
     if efficiency >= COUNTS_LEAST:
         return None
     return Blocked(

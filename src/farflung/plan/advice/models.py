@@ -60,11 +60,9 @@ class Sized(msgspec.Struct, frozen=True):
         """Bytes that one layer hands on."""
         return self._shape.activation(sequences)
 
-    def stack(self, sequences: int, recompute: Recompute) -> Stack:
+    def stack(self, sequences: int, recompute: Recompute, element: float = WIRE) -> Stack:
         """In slices, with what so many sequences keep."""
-        return sliced(
-            self.transformer, Load(sequences, self.context, recompute=recompute, element=float(WIRE))
-        )
+        return sliced(self.transformer, Load(sequences, self.context, recompute=recompute, element=element))
 
     def place(self, tensor: str) -> int:
         """The layer that it belongs to, from 1; 0: before them, LAST: after them."""
@@ -123,9 +121,9 @@ class Gauged(msgspec.Struct, frozen=True):
         """Bytes that one layer hands on."""
         return self.traced.handed * sequences / self.traced.rows * WIRE / self.traced.width
 
-    def stack(self, sequences: int, recompute: Recompute) -> Stack:
+    def stack(self, sequences: int, recompute: Recompute, element: float = WIRE) -> Stack:
         """In slices, with what so many sequences keep."""
-        return of_traced(self.traced, Recompute(self._mode(recompute).recompute), sequences, float(WIRE))
+        return of_traced(self.traced, Recompute(self._mode(recompute).recompute), sequences, element)
 
     def place(self, tensor: str) -> int:
         """The layer that it belongs to, from 1; 0: before them, LAST: after them."""

@@ -10,6 +10,7 @@
     region = "eu-west"
     cores = 16                # of its processor, memory in GB, PCIe lanes a card: not known where nothing is said
     memory_gb = 64
+    disk_gb = 1000            # free on a disk, for states that nothing else has room for: none where nothing is said
     lanes = 16
     churn_hours = 30          # mean time until it leaves
     stake = "20"              # credits that it can put down for its word: 0 where nothing is said
@@ -55,6 +56,7 @@ MOST: Final = {
     "cards": 64,
     "cores": 4096,
     "memory_gb": 1 << 16,
+    "disk_gb": 1 << 20,
     "lanes": 16,
     "churn_hours": 1e6,
     "utilisation": 1.0,
@@ -82,6 +84,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     price: Credits
     cores: int | None = None
     memory_bytes: Bytes | None = None
+    disk_bytes: Bytes | None = None
     lanes: int | None = None
     churn: Seconds | None = None
     stake: Credits = Credits(0)
@@ -100,8 +103,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 KEYS: Final = (
-    "name", "owner", "region", "card", "cards", "link", "price", "cores", "memory_gb", "lanes", "churn_hours",
-    "stake", "utilisation", "profile", "site", "base_watts", "spare_watts",
+    "name", "owner", "region", "card", "cards", "link", "price", "cores", "memory_gb", "disk_gb", "lanes",
+    "churn_hours", "stake", "utilisation", "profile", "site", "base_watts", "spare_watts",
 )  # fmt: skip
 
 
@@ -187,7 +190,7 @@ class _Row:
                 near = difflib.get_close_matches(key[:40], KEYS, 1, 0.5)
                 self.refuse(key[:40], "no host has that", f'did you mean "{near[0]}"?' if near else "")
         name = self.text("name")
-        memory = self.number("memory_gb")
+        memory, disk = self.number("memory_gb"), self.number("disk_gb")
         churn = self.number("churn_hours")
         card = self.card(table, read)
         return Host(
@@ -200,6 +203,7 @@ class _Row:
             price=self.of("price", parse_credits),
             cores=self.whole("cores"),
             memory_bytes=None if memory is None else Bytes(round(memory * GB)),
+            disk_bytes=None if disk is None else Bytes(round(disk * GB)),
             lanes=self.whole("lanes"),
             churn=None if churn is None else Seconds(churn * HOUR),
             stake=self.of("stake", parse_credits) if "stake" in self.fields else Credits(0),

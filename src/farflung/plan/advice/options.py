@@ -52,6 +52,15 @@ class Share(NamedTuple):
     cores: float | None = None
 
 
+class Stored(NamedTuple):
+    """A checkpoint: bytes that one host sends over its line, the one whose line takes longest, and seconds of work
+    between two of them.
+    """
+
+    bytes: float
+    every: Seconds
+
+
 class Option(msgspec.Struct, frozen=True, kw_only=True):
     """One way to train the whole job. `up` and `down` are bytes of the busiest host's line, a step.
 
@@ -77,6 +86,7 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     tail: Seconds = Seconds(0.0)  # behind the last step: an exchange that has no next round to hide behind
     ways: int = 1  # pipelines, each of as many hosts, one after another in `hosts`
     sync: SyncSpec | None = None  # of layouts that agree now and then
+    stored: Stored | None = None  # beside `up`, where states are written down: nobody else holds them
 
     @property
     def seconds(self) -> Seconds:
@@ -118,6 +128,19 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
         for what comes.
         """
         return self.kind is Kind.ROUNDS
+
+    @property
+    def only_planned(self) -> tuple[str, ...]:
+        """Of a way whose method is run today, what `farflung run` does not do."""
+        if not self.is_run_today:
+            return ()
+        asked = {
+            "bfloat16 on cards": True,
+            "recomputation": self.recompute is not Recompute.NONE,
+            "the optimizer in RAM": bool(self.worst.footprint.at(Place.RAM)),
+            "several cards of a host": any(host.cards > 1 for host in self.hosts),
+        }
+        return tuple(what for what, is_asked in asked.items() if is_asked)
 
 
 class Blocked(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ that stage's hosts alone (agreement).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -26,7 +26,7 @@ from farflung.plan.advice.laid import After, Laid
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option, memory_of
 from farflung.plan.advice.replicas import RECOMPUTED, Assumed
-from farflung.plan.advice.room import computes_wide, widened
+from farflung.plan.advice.room import SINGLE, computes_wide, widened
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.footprint.states import Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, fitting_layers, footprints, worst
@@ -63,10 +63,10 @@ def pipelines(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
 
 def improved(
     work: Work, found: Option, assumed: Assumed, hosts: Sequence[Host] = (), *, by_money: bool = False,
-    is_own: bool = False,
+    is_own: bool = False, is_allowed: Callable[[Option], bool] = lambda _: True,
 ) -> Option:  # fmt: skip
     """The same after swaps of places, and with `hosts` that it does not use, by plan/place's objective, where that is
-    better by this page's: seconds, or money.
+    better by this page's (seconds, or money) and allowed.
     """
     stages = len(found.hosts) // found.ways
     grid = tuple(found.hosts[at * stages : (at + 1) * stages] for at in range(found.ways))
@@ -78,7 +78,9 @@ def improved(
         if (len(again) == 1) != (found.ways == 1) or len(again) > min(WAYS_MOST, work.sequences):
             continue
         other = _best(work, (again,), found.kind, assumed)
-        if isinstance(other, Option) and _worth(other, by_money) < _worth(best, by_money):
+        if isinstance(other, Blocked) or not is_allowed(other):
+            continue
+        if _worth(other, by_money) < _worth(best, by_money):
             best = other
     return best
 
@@ -138,10 +140,9 @@ def _tried(
 ) -> Laid | Blocked | None:
     """A grid with micro-batches of so many sequences; None where it is not faster `than` another."""
     sequences = -(-work.sequences // len(grid))
-    micros, stack = sequences // micro, work.stack(micro, recompute)
-    recipe = _recipe(work, grid)
-    if computes_wide(host for way in grid for host in way):
-        stack, recipe = widened(stack, recipe)
+    is_wide = computes_wide(host for way in grid for host in way)
+    micros, stack = sequences // micro, work.stack(micro, recompute, SINGLE if is_wide else WIRE)
+    recipe = widened(_recipe(work, grid)) if is_wide else _recipe(work, grid)
     stages = list(zip(*grid, strict=True))
     memory = [min(float(host.cards * memory_of(host)) for host in members) for members in stages]
     rates = [min(speed.rate(host, assumed.utilisation) for host in members) for members in stages]

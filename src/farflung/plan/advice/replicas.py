@@ -61,7 +61,7 @@ SETTLED: Final = 3  # times that a method is chosen for the memory that the one 
 
 RECOMPUTED: Final = {
     Recompute.NONE: "nothing is recomputed",
-    Recompute.SELECTIVE: "attention is recomputed",
+    Recompute.SELECTIVE: "all but products is recomputed",
     Recompute.FULL: "all layers are recomputed",
 }
 
@@ -97,8 +97,8 @@ def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     if (short := _lacking_ram(work, crew, rooms, found.sync)) is not None:
         return short
     facts += agreeing(found, setting, choice.reasons)
-    efficiency, counts = keeping.renewed(*_lost(work, found, step, crew, assumed))
-    if (blocked := keeping.blocked(Kind.ROUNDS, efficiency, counts.formula)) is not None:
+    kept = keeping.renewed(*_lost(work, found, step, crew, assumed))
+    if (blocked := keeping.blocked(Kind.ROUNDS, kept)) is not None:
         return blocked
     steps = found.sync.steps
     return _option(
@@ -112,8 +112,8 @@ def rounds(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
         steps=steps * math.ceil(work.tokens / (len(crew) * work.step_tokens * steps)),
         up=found.up,
         down=found.down,
-        efficiency=efficiency,
-        facts=[*facts, counts],
+        kept=kept,
+        facts=facts,
         sequences=len(crew) * work.batch,
         sync=found.sync,
         tail=found.exchange if found.sync.delay else NO_TIME,
@@ -140,7 +140,7 @@ def _lacking_ram(work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: 
 
 
 def _shape(own: Room) -> tuple[object, ...]:
-    return own.recompute, own.micro, own.offload
+    return own.recompute, own.micro, own.away
 
 
 def agreeing(found: Estimate, setting: Setting, reasons: Sequence[str]) -> list[Fact]:
@@ -155,11 +155,6 @@ def agreeing(found: Estimate, setting: Setting, reasons: Sequence[str]) -> list[
     own = precise(setting.step)
     whole = f"max({own}, {part}); the exchange comes a round late" if sync.delay else f"{own} + {part}"
     above = measured.above(sync)
-    loss = (
-        "was not measured at this H and codec"
-        if above is None
-        else f"ended {above:g} % above the best dense run"
-    )
     return [
         Fact("exchange of a round", precise(found.exchange), formula, "plan/methods"),
         Fact("a step of a round", precise(found.step), whole, "plan/methods"),
@@ -167,8 +162,8 @@ def agreeing(found: Estimate, setting: Setting, reasons: Sequence[str]) -> list[
         Fact(
             "loss",
             "-" if above is None else f"+{above:g} %",
-            f"{found.method} {loss}",
-            f"{measured.CONDITION}",
+            f"{found.method}: {measured.told(sync)}",
+            measured.CONDITION,
         ),
     ]
 
@@ -192,13 +187,13 @@ def _alone(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     step, facts = _slowest(work, crew, rooms, work.step_tokens, assumed)
     mean = mean_churn(crew, assumed.churn)
     size = keeping.states(work.recipe, work.parameters)
-    efficiency, *kept = keeping.checkpointed(size, crew, mean)
-    if (blocked := keeping.blocked(Kind.ALONE, efficiency, kept[1].formula)) is not None:
+    kept = keeping.checkpointed([size], crew, mean)
+    if (blocked := keeping.blocked(Kind.ALONE, kept)) is not None:
         return blocked
     return _option(
         Kind.ALONE, "", work, crew, rooms, step=Seconds(step), exchange=Seconds(0.0),
-        steps=math.ceil(work.tokens / work.step_tokens), up=0.0, down=0.0, efficiency=efficiency,
-        facts=[*facts, *kept], sequences=work.batch,
+        steps=math.ceil(work.tokens / work.step_tokens), up=0.0, down=0.0, kept=kept,
+        facts=facts, sequences=work.batch,
     )  # fmt: skip
 
 
@@ -345,26 +340,26 @@ def _in_step(
     size = keeping.states(work.recipe, work.parameters)
     mean = mean_churn(crew, assumed.churn) / len(crew)
     if kind is Kind.SHARDED:
-        efficiency, *kept = keeping.checkpointed(size / len(crew), crew, mean)
+        kept = keeping.checkpointed([size / len(crew)] * len(crew), crew, mean)
     else:
         again = max(keeping.restart(size, host.link) for host in crew)
         why = f"until another stands with the states that the others hold, {format_bytes(size)}"
-        efficiency, *kept = keeping.renewed(again, mean, why)
-    if (blocked := keeping.blocked(kind, efficiency, kept[-1].formula)) is not None:
+        kept = keeping.renewed(again, mean, why)
+    if (blocked := keeping.blocked(kind, kept)) is not None:
         return blocked
     return _option(
         kind, how, work, crew, rooms, step=Seconds(compute + exchange), exchange=Seconds(exchange),
         steps=math.ceil(work.tokens / (work.sequences * work.context)), up=moved, down=moved,
-        efficiency=efficiency, facts=[*facts, *kept], sequences=work.sequences,
+        kept=kept, facts=facts, sequences=work.sequences,
     )  # fmt: skip
 
 
 def _shares(
     work: Work, crew: Sequence[Host], rooms: Sequence[Room], sync: SyncSpec | None, up: float, down: float,
-    computes: float,
+    computes: float, tokens: float,
 ) -> tuple[Share, ...]:  # fmt: skip
     def cores(host: Host, own: Room) -> float | None:
-        if own.offload is not Place.CARD or (sync is None and len(crew) > 1):
+        if own.away.states.optimizer is not Place.CARD or (sync is None and len(crew) > 1):
             return None  # what an optimizer in RAM and collectives take of a processor was not measured
         if sync is None:
             return 1.0
@@ -373,7 +368,7 @@ def _shares(
     return tuple(
         Share(
             own.worst.footprint.at(Place.RAM) + (work.public(sync) / host.cards if sync else 0.0),
-            speed.crossing(work, host, own),
+            speed.crossing(work, host, own, tokens),
             up,
             down,
             cores(host, own),
@@ -384,13 +379,16 @@ def _shares(
 
 def _option(
     kind: Kind, how: str, work: Work, crew: Sequence[Host], rooms: Sequence[Room], *, step: Seconds,
-    exchange: Seconds, steps: int, up: float, down: float, efficiency: float, facts: Sequence[Fact],
+    exchange: Seconds, steps: int, up: float, down: float, kept: keeping.Kept, facts: Sequence[Fact],
     sequences: int, sync: SyncSpec | None = None, tail: Seconds = NO_TIME,
 ) -> Option:  # fmt: skip
     tight = min(rooms, key=lambda own: own.worst.spare)
     return Option(
         kind=kind, how=how, hosts=tuple(crew), recompute=tight.recompute, micro=tight.micro, step=step,
-        exchange=exchange, steps=steps, up=up, down=down, efficiency=efficiency, worst=tight.worst,
-        tokens=work.tokens, facts=(*facts, *held(tight.worst)), sync=sync, sequences=sequences, tail=tail,
-        shares=_shares(work, crew, rooms, sync, up, down, step - exchange),
+        exchange=exchange, steps=steps, up=up, down=down, efficiency=kept.efficiency, stored=kept.stored,
+        worst=tight.worst, tokens=work.tokens, facts=(*facts, *kept.facts, *held(tight.worst)), sync=sync,
+        sequences=sequences, tail=tail,
+        shares=_shares(
+            work, crew, rooms, sync, up, down, step - exchange, math.ceil(sequences / len(crew)) * work.context
+        ),
     )  # fmt: skip

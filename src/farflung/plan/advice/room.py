@@ -1,8 +1,9 @@
-"""How a model finds room on a card: what is recomputed, how much goes through at once, what moves to RAM (T6, P2).
+"""How a model finds room on a card: what is recomputed, how much goes through at once, what moves elsewhere (T6, P2).
 
-Tried in the order of what they cost: keep all activations, compute attention's again, compute all again, and then the
-same with the optimizer in RAM, where the host says that it has enough, and the optimizer is one that works there (not
-Muon, whose products a processor would take hours for); of each the largest micro-batch that fits.
+Tried in the order of what they cost: keep all activations, compute all but products again, compute all again, and then
+the same with more and more of it in RAM or on disk (MOVES), where the host says that it has enough, and the optimizer
+is one that works there (not Muon, whose products a processor would take hours for); of each the largest micro-batch
+that fits. What it costs to move is plan/footprint/offload's.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import msgspec
 from farflung.job.spec import SyncSpec
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import memory_of
-from farflung.plan.advice.work import Work
+from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.footprint.parts import Place
-from farflung.plan.footprint.slices import Slice, Stack
-from farflung.plan.footprint.states import Offload, Recipe, Split
+from farflung.plan.footprint.states import ON_CARD, Offload, Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, Worst, footprints, worst
 from farflung.plan.parallel.schedules import Schedule
 from farflung.plan.parallel.shapes import Recompute
@@ -29,12 +29,36 @@ from farflung.plan.parallel.shapes import Recompute
 SINGLE: Final = 4.0  # bytes of a float32
 
 
+class Away(msgspec.Struct, frozen=True):
+    """What does not lie on the card."""
+
+    states: Offload = ON_CARD
+    activations: Place = Place.CARD
+
+    @property
+    def places(self) -> set[Place]:
+        """All that it takes."""
+        return {self.states.optimizer, self.states.parameters, self.activations}
+
+
+CARD, RAM, DISK = Place.CARD, Place.RAM, Place.DISK
+MOVES: Final = (
+    Away(),
+    Away(Offload(optimizer=RAM)),
+    Away(Offload(optimizer=RAM, parameters=RAM)),
+    Away(Offload(optimizer=RAM, parameters=RAM), RAM),
+    Away(Offload(optimizer=DISK)),
+    Away(Offload(optimizer=DISK, parameters=RAM), RAM),
+    Away(Offload(optimizer=DISK, parameters=DISK), RAM),
+)
+
+
 class Room(msgspec.Struct, frozen=True):
     """How it fits, or the nearest that it comes to it (`worst` says by how much)."""
 
     recompute: Recompute
     micro: int
-    offload: Place
+    away: Away
     worst: Worst
 
     @property
@@ -46,7 +70,7 @@ class Room(msgspec.Struct, frozen=True):
 def room(work: Work, recipe: Recipe, host: Host, split: Split, batch: int) -> Room:
     """The cheapest way for one card of `host` to train `batch` sequences a step, its states split as said."""
     wide = computes_wide([host])
-    return _room(work, recipe, memory_of(host), host.cards, host.memory_bytes, split, batch, wide)
+    return _room(work, recipe, memory_of(host), host.cards, _beside(host), split, batch, wide)
 
 
 def computes_wide(hosts: Iterable[Host]) -> bool:
@@ -54,18 +78,10 @@ def computes_wide(hosts: Iterable[Host]) -> bool:
     return any(host.card.has_bf16 is False for host in hosts)
 
 
-def widened(stack: Stack, recipe: Recipe) -> tuple[Stack, Recipe]:
-    """The same in float32: activations twice as large, weights and gradients of 4 bytes, which need no copy beside."""
-
-    def wide(one: Slice) -> Slice:
-        return msgspec.structs.replace(one, kept=2 * one.kept, working=2 * one.working)
-
-    layers = tuple(map(wide, stack.layers))
-    return (
-        msgspec.structs.replace(stack, first=wide(stack.first), layers=layers, last=wide(stack.last)),
-        msgspec.structs.replace(
-            recipe, weights=SINGLE, gradients=SINGLE, optimizer=max(0.0, recipe.optimizer - SINGLE)
-        ),
+def widened(recipe: Recipe) -> Recipe:
+    """The same in float32: weights and gradients of 4 bytes, which need no copy beside."""
+    return msgspec.structs.replace(
+        recipe, weights=SINGLE, gradients=SINGLE, optimizer=max(0.0, recipe.optimizer - SINGLE)
     )
 
 
@@ -77,8 +93,15 @@ def replica(host: Host) -> Split:
 def need(work: Work, host: Host, sync: SyncSpec) -> int:
     """The least that each card of `host` must hold to train a whole replica by rounds; by its memory is not asked."""
     recipe, wide = work.with_outer(sync), computes_wide([host])
-    least = _room(work, recipe, 0, host.cards, host.memory_bytes, replica(host), work.batch, wide)
+    least = _room(work, recipe, 0, host.cards, _beside(host), replica(host), work.batch, wide)
     return math.ceil(least.worst.footprint.card)
+
+
+def _beside(host: Host) -> tuple[float, float]:
+    """Bytes of the machine's RAM and of its disk; 0 of what is not known, and of memory that is the card's own."""
+    if host.card.is_unified:
+        return 0.0, 0.0
+    return float(host.memory_bytes or 0), float(host.disk_bytes or 0)
 
 
 @functools.lru_cache(
@@ -89,25 +112,24 @@ def _room(
     recipe: Recipe,
     memory: int,
     cards: int,
-    ram: int | None,
+    beside: tuple[float, float],
     split: Split,
     batch: int,
     is_wide: bool,
 ) -> Room:
     nearest: Room | None = None
-    for offload, recompute, micro in _ways(batch, ram if work.is_movable else None):
-        stack, kept = work.stack(micro, recompute), recipe
-        if is_wide:
-            stack, kept = widened(stack, kept)
+    for away, recompute, micro in _ways(batch, beside if work.is_movable else (0.0, 0.0)):
+        stage = split.stage if away.states.parameters is CARD else 3  # what gathers them for each layer
         training = Training(
             Pipeline((work.model.layers,), batch // micro, Schedule.ONE_F_ONE_B),
-            kept,
-            msgspec.structs.replace(split, offload=Offload(optimizer=offload)),
+            widened(recipe) if is_wide else recipe,
+            Split(stage, split.ways, away.states),
+            activations=away.activations,
         )
-        needs = footprints(stack, training)
-        if offload is Place.RAM and needs[0].ram * cards > (ram or 0):
+        needs = footprints(work.stack(micro, recompute, SINGLE if is_wide else WIRE), training)
+        if needs[0].ram * cards > beside[0] or needs[0].disk * cards > beside[1]:
             continue
-        found = Room(recompute, micro, offload, worst(needs, (float(memory),)))
+        found = Room(recompute, micro, away, worst(needs, (float(memory),)))
         if found.fits:
             return found
         if nearest is None or found.worst.spare > nearest.worst.spare:
@@ -116,7 +138,7 @@ def _room(
     return nearest
 
 
-def _ways(batch: int, ram: int | None) -> Iterator[tuple[Place, Recompute, int]]:
+def _ways(batch: int, beside: tuple[float, float]) -> Iterator[tuple[Away, Recompute, int]]:
     micros = [batch // parts for parts in range(1, batch + 1) if batch % parts == 0]
-    places = (Place.CARD,) if ram is None else (Place.CARD, Place.RAM)
-    return product(places, Recompute, micros)
+    lacking = {place for place, size in zip((RAM, DISK), beside, strict=True) if not size}
+    return product((away for away in MOVES if not away.places & lacking), Recompute, micros)

@@ -24,12 +24,14 @@ from farflung.plan.advice.crews import crews
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option
 from farflung.plan.advice.replicas import Assumed
+from farflung.plan.advice.within import Most, within
 from farflung.plan.advice.work import Work
 from farflung.plan.cards.card import Support
 from farflung.plan.place.compiled import as_it_stands
 
 SHOWN: Final = 3
 USUAL: Final = Assumed()
+ANY: Final = Most()
 
 
 class Goal(StrEnum):
@@ -97,10 +99,12 @@ def search(
     assumed: Assumed = USUAL,
     *,
     is_own: bool = False,
+    most: Most = ANY,
 ) -> Advice:
     """Pure: the same job and offers give the same advice, whatever the order of the offers.
 
-    `is_own`: they are all the planner's own, so that no owner is held to a third of a crew.
+    `is_own`: they are all the planner's own, so that no owner is held to a third of a crew. `most`: what a way may cost
+    and take.
     """
     useless = tuple(host for host in hosts if host.card.support is Support.NO)
     hosts = tuple(host for host in hosts if host.card.support is not Support.NO)
@@ -111,14 +115,15 @@ def search(
         tried, options, binding = _all(work, ordered, assumed, is_own)
         if not is_own:
             binding |= _held_by_owners(work, ordered, assumed, binding.keys() - options.keys())
+    options, beyond = within(options, most)
+    binding |= beyond
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
     with as_it_stands():
         for kind in {Kind.PIPELINE, Kind.PIPELINES} & best.keys():
-            better = pipelines.improved(
-                work, best[kind], assumed, ordered, by_money=goal is Goal.PRICE, is_own=is_own
-            )
-            if work.least is None or not machines.below(work.least, better):
-                best[kind] = better
+            best[kind] = pipelines.improved(
+                work, best[kind], assumed, ordered, by_money=goal is Goal.PRICE, is_own=is_own,
+                is_allowed=lambda option: _is_allowed(work, option, most),
+            )  # fmt: skip
     nearest = sorted(
         (each for each in binding.values() if each.kind not in best),
         key=lambda each: each.nearness,
@@ -133,6 +138,11 @@ def search(
     dropped = tuple(each for each in shown if _is_dominated(each, shown) and not each.is_run_today)
     kept = tuple(each for each in shown if each not in dropped)
     return msgspec.structs.replace(found, best=kept, dropped=dropped)
+
+
+def _is_allowed(work: Work, option: Option, most: Most) -> bool:
+    """Other hosts may be of a lower class, dearer or slower than those that were looked at before."""
+    return max(most.needs(option)) <= 1.0 and (work.least is None or not machines.below(work.least, option))
 
 
 def _without(useless: Sequence[Host]) -> Blocked:

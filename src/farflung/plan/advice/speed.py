@@ -5,9 +5,10 @@ al. 2021, table 1; Chowdhery et al. 2022, table 3). For a card of one's own a me
 A step of a small model is as long as its kernels take to launch, however fast the card is (Fernandez et al. 2023, "The
 Framework Tax"): 10 a layer forward and 20 backward, counted on the built-in model in eager PyTorch, the optimizer's not
 among them.
-Several cards of one host split the model (FSDP) and move 3 x 2 bytes a parameter over the bus, each step; an optimizer
-in RAM moves gradients down and weights up, 2 + 2, and works at the pace of the machine's memory. Muon's products go at
-the cards' rate, once a step: of a large model with small batches they are more than all passes.
+Several cards of one host split the model (FSDP) and move 3 x 2 bytes a parameter over the bus, each step; what lies in
+RAM or on disk is moved as plan/footprint/offload says, behind nothing, and an optimizer there works at the pace of the
+machine's memory. Muon's products go at the cards' rate, once a step: of a large model with small batches they are more
+than all passes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from farflung.core.units import Seconds, format_count
+from farflung.core.units import Seconds, format_bytes, format_count
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Fact, precise
 from farflung.plan.advice.room import Room
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.cards.card import LANE_BYTES, Precision, Units
+from farflung.plan.footprint import offload
+from farflung.plan.footprint.offload import Moved
 from farflung.plan.footprint.parts import Place
 from farflung.plan.parallel.shapes import Recompute
 
@@ -65,24 +68,29 @@ def launching(layers: int, recompute: Recompute) -> Seconds:
     return Seconds(LAUNCH * (layers * (FORWARD + BACKWARD + again) + ENDS))
 
 
-def crossing(work: Work, host: Host, room: Room) -> float:
-    """Bytes that cross the bus of one card in a step: shares of the model, and an optimizer's that works in RAM."""
+def crossing(work: Work, host: Host, room: Room, tokens: float) -> float:
+    """Bytes that cross the bus of one card in a step: shares of the model, and of what does not lie on the card."""
     moved = 3.0 * WIRE * work.parameters * (host.cards - 1) / host.cards
-    return moved + (2.0 * WIRE * work.parameters if room.offload is Place.RAM else 0.0)
+    return moved + _moved(work, room, tokens).bus
+
+
+def _moved(work: Work, room: Room, tokens: float) -> Moved:
+    return offload.moved(room.worst.footprint, math.ceil(tokens / (room.micro * work.context)))
 
 
 class Spent(NamedTuple):
-    """Seconds of one step on a host: forward and backward, the optimizer, and what crosses its bus."""
+    """Seconds of one step on a host: forward and backward, the optimizer, what crosses its bus, and its disk's."""
 
     passes: float
     optimizer: float
     moved: float
+    disk: float
     floor: float  # of `passes`, what launching kernels takes at least
 
     @property
     def whole(self) -> Seconds:
         """All of it: each waits for the one before."""
-        return Seconds(self.passes + self.optimizer + self.moved)
+        return Seconds(self.passes + self.optimizer + self.moved + self.disk)
 
 
 def spent(work: Work, host: Host, room: Room, tokens: float, utilisation: float, ways: int = 1) -> Spent:
@@ -91,10 +99,11 @@ def spent(work: Work, host: Host, room: Room, tokens: float, utilisation: float,
     floor = passes * launching(work.model.layers, room.recompute)
     reached = rate(host, utilisation)
     optimizer = work.optimizer_flop / ways / reached
-    if room.offload is Place.RAM:
+    if room.away.states.optimizer is not Place.CARD:
         optimizer = IN_RAM * work.parameters / ways / RAM_RATE
     passed = max(floor, work.flop(tokens, room.recompute) / reached)
-    return Spent(passed, optimizer, crossing(work, host, room) / bus(host), floor)
+    disk = host.cards * _moved(work, room, tokens).disk / offload.DISK
+    return Spent(passed, optimizer, crossing(work, host, room, tokens) / bus(host), disk, floor)
 
 
 def computing(
@@ -109,23 +118,29 @@ def facts(
 ) -> tuple[Fact, ...]:
     """The same, explained: the whole, and each part that there is."""
     found = spent(work, host, room, tokens, utilisation, ways)
-    parts = [part for part in (found.passes, found.optimizer, found.moved) if part]
+    parts = [part for part in (found.passes, found.optimizer, found.moved, found.disk) if part]
     whole = " + ".join(precise(part) for part in parts)
     said = [Fact("compute of a step", precise(found.whole), f"{whole}; on {host.name}", "the lines below")]
     said.append(_passes(work, host, room, tokens, utilisation, found))
     reached = told(host, utilisation)
     split = f" / {ways}" if ways > 1 else ""
     told_of = "; shared out among all hosts" if ways > 1 else ""
-    if found.optimizer and room.offload is Place.RAM:
+    if found.optimizer and room.away.states.optimizer is not Place.CARD:
         text = f"{IN_RAM:g} B x {format_count(work.parameters)}{split} / {RAM_RATE / 1e9:g} GB/s; its RAM{told_of}"
         said.append(Fact("optimizer", precise(found.optimizer), text, RAM_SOURCE))
     elif found.optimizer:
         text = f"{format_count(work.optimizer_flop)}FLOP{split} / {reached}{told_of}"
         said.append(Fact("optimizer", precise(found.optimizer), text, MUON))
     if found.moved:
-        each = f"{crossing(work, host, room) / work.parameters:.3g} B x {format_count(work.parameters)}"
+        each = (
+            f"{crossing(work, host, room, tokens) / work.parameters:.3g} B x {format_count(work.parameters)}"
+        )
         text = f"{each} / {bus(host) / 1e9:.3g} GB/s; its bus"
         said.append(Fact("bus", precise(found.moved), text, BUS_SOURCE))
+    if found.disk:
+        each = format_bytes(found.disk * offload.DISK)
+        text = f"{each} / {offload.DISK / 1e6:g} MB/s; its disk, read and written"
+        said.append(Fact("disk", precise(found.disk), text, offload.DISK_SOURCE))
     return tuple(said)
 
 

@@ -63,9 +63,9 @@ class Work(msgspec.Struct, frozen=True):
         """Of training on so many tokens."""
         return self.model.flop(tokens, recompute)
 
-    def stack(self, sequences: int, recompute: Recompute) -> Stack:
-        """The model in slices, with what so many sequences keep."""
-        return self.model.stack(sequences, recompute)
+    def stack(self, sequences: int, recompute: Recompute, element: float = WIRE) -> Stack:
+        """The model in slices, with what so many sequences keep; `element`: bytes of a value, but for the loss's."""
+        return self.model.stack(sequences, recompute, element)
 
     @property
     def is_movable(self) -> bool:

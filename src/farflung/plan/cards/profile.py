@@ -22,6 +22,15 @@ MOST: Final = {
     "watts": 1e4,
     "memory_gb": 4096.0,
 }
+# And at least: a tenth of a processor core's rate. Less is a wrong unit, too, and a plan with it one of years.
+LEAST: Final = {
+    "fp32_tflops": 1e-3,
+    "fp16_tflops": 1e-3,
+    "bf16_tflops": 1e-3,
+    "bandwidth_gb_s": 0.1,
+    "watts": 0.1,
+    "memory_gb": 0.01,
+}
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,8 +101,10 @@ def _number(said: Mapping[str, Any], field: str, scale: float) -> float | None:
     value = said[field]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _wrong(field, "it is a number, without quotes")
-    if not 0 < value <= MOST[field]:  # false for nan too
-        raise _wrong(field, f"it is above 0 and at most {MOST[field]:g}; unknown: leave it out")
+    if not LEAST[field] <= value <= MOST[field]:  # false for nan too
+        raise _wrong(
+            field, f"it is {LEAST[field]:g} to {MOST[field]:g}, what cards are like; unknown: leave it out"
+        )
     return float(value) * scale
 
 

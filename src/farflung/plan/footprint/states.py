@@ -34,6 +34,7 @@ SPLIT: Final = "Rajbhandari et al. 2020 (ZeRO), section 5"
 MOVED: Final = "Ren et al. 2021 (ZeRO-Offload), section 4"
 INFINITY: Final = "Rajbhandari et al. 2021 (ZeRO-Infinity), sections 5 and 6"
 DILOCO: Final = "Douillard et al. 2023 (DiLoCo), algorithm 1"
+OUTER: Final = f"{DILOCO}; of other methods a residual or an offset: plan/states"
 SUMMED: Final = "Tazi et al. 2025 (Ultra-scale playbook), memory usage"
 STAGING: Final = 1.5  # DeepSpeed's additional_buffer_factor: RAM beyond what is moved there
 MOVED_GRADIENTS: Final = 4.0  # bytes of a gradient outside the card
@@ -158,7 +159,7 @@ def states(
         ("gradients", *gradients, 2, at),
         ("summed gradients", recipe.summed if is_here else 0.0, SUMMED, 2, at),
         ("optimizer", recipe.optimizer, recipe.source, 1, at),
-        ("outer state", recipe.outer, DILOCO, 4, at),
+        ("outer state", recipe.outer, OUTER, 4, at),
     )
     found: list[Part] = []
     for name, each, source, stage, place in rows:
@@ -178,7 +179,7 @@ def _placed(part: Part, place: Place, window: float) -> tuple[Part, ...]:
     if place is Place.CARD or not part.bytes:
         return (part,)
     lies = "in RAM" if place is Place.RAM else "on disk"
-    part = msgspec.structs.replace(part, place=place, formula=f"{part.formula}, {lies}")
+    part = msgspec.structs.replace(part, place=place, formula=f"{part.formula}; {lies}")
     if place is Place.RAM:
         staged = Part(
             f"{part.name}, staging",
