@@ -29,7 +29,7 @@ class Effort(msgspec.Struct, frozen=True):
     share of devices that are not like another one, at least `alike` of them.
     """
 
-    moves: int = 60_000
+    moves: int = 30_000
     runs: int = 6
     patience: int = 2
     hot: float = 0.02  # first temperature of a run from random groups, of what those groups cost
