@@ -250,7 +250,8 @@ def test_places_that_are_worse_by_the_step_of_this_page_are_not_taken(
     with compiled.as_it_stands():
         found = option(pipelines.pipeline(BIG, crew, USUAL))
         others = tuple(each for each in crew if each is not weak)
-        monkeypatch.setattr(grids, "swapped", lambda *_: ((others[0], weak, *others[1:]),))
+        worse = ((others[0], weak, *others[1:]),)
+        monkeypatch.setattr(grids, "swapped", lambda *_, **__: (worse,))
         assert pipelines.improved(BIG, found, USUAL) is found
 
 
@@ -261,7 +262,7 @@ def test_a_bad_grid_is_mended_by_swaps() -> None:
         tuple(host(f"p{way}s{at}", link=weak if at == 1 else LAN) for at in range(4)) for way in range(2)
     )
     with compiled.as_it_stands():
-        found = grids.swapped(BIG, ways, 8, 30, 36_000.0)
+        found = next(grids.swapped(BIG, ways, 8, 30, 36_000.0))
     assert {each.name for way in found for each in way} == {each.name for way in ways for each in way}
     inner = [each.link for way in found for each in way[1:-1]]
     assert inner.count(weak) < 2

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from farflung.core.errors import FarflungError, PolicyError
-from farflung.plan.parallel.schedules import Cut, Stage, timeline
 from farflung.plan.place import layers, objective, rebalance, replan, select
 from farflung.plan.place.chain import Chain, Decoder, chain, decoder
 from farflung.plan.place.layers import Card
@@ -137,47 +135,54 @@ MODEL = Decoder(8, 1024, 16, 4, 4096, 32000)
 WORK = Work(decoder(MODEL, 2048, 1024, state=16.0), 8, 2048, 4e6, every=10, repair=120.0, audited=0.1)
 
 
+def sent(fleet: Fleet, i: int, j: int, size: float, own: float = 1.0, other: float = 1.0) -> float:
+    """Seconds of `size` bytes on their way; `own`, `other`: of their lines, what they have for each other."""
+    net, (a, b) = fleet.mesh, (fleet.mesh.site[i], fleet.mesh.site[j])
+    return float(net.delay[a, b] + 8 * size / min(net.rate[a, b], own * net.up[i], other * net.down[j]))
+
+
+def pipeline_by_hand(fleet: Fleet, work: Work, nodes: tuple[int, ...], compute: list[float]) -> float:
+    """The first micro-batch, and the slowest of all ways in which the others may follow it."""
+    last, m = len(nodes) - 1, work.micro_batches
+    share = [0.5 if 0 < w < last else 1.0 for w in range(len(nodes))]
+    delay = fleet.mesh.delay
+    there = [sent(fleet, nodes[w], nodes[w + 1], work.handed, share[w], share[w + 1]) for w in range(last)]
+    back = [sent(fleet, nodes[w + 1], nodes[w], work.handed, share[w + 1], share[w]) for w in range(last)]
+    hops = [one + other for one, other in zip(there, back, strict=True)]
+    on_way = [(delay[a, b], delay[b, a]) for a, b in itertools.pairwise(fleet.mesh.site[list(nodes)])]
+    wires = [one - way[0] for one, way in zip(there, on_way, strict=True)]
+    wires += [one - way[1] for one, way in zip(back, on_way, strict=True)]
+    free = max(*(2 / 3 * each for each in compute), *wires, 0.0)
+    longest = (m - 1) * free
+    for u in range(last + 1):
+        for v in range(u, last + 1):
+            times = -(-(m - 1 - (last - u)) // (v - u + 1))
+            if m - 1 > last - u:
+                loop = sum(compute[u : v + 1]) + sum(hops[u:v])
+                longest = max(longest, times * loop + (m - 1 - times * (v - u + 1)) * free)
+    return sum(compute) + sum(hops) + longest
+
+
 def step_by_hand(fleet: Fleet, work: Work, grid: list[list[int]], units: tuple[int, ...]) -> dict[str, float]:
     """The formulas of the module's head, written down once more."""
-    net, m = fleet.mesh, work.micro_batches
     ends = list(itertools.accumulate(units))
     part = [slice(end - count, end) for end, count in zip(ends, units, strict=True)]
-
-    def sent(i: int, j: int, size: float) -> float:
-        a, b = net.site[i], net.site[j]
-        return float(net.delay[a, b] + 8 * size / min(net.rate[a, b], net.up[i], net.down[j]))
-
     slowest, useful, price = 0.0, [], 0.0
     pipelines = list(zip(*grid, strict=True))
     for nodes in pipelines:
         compute = [work.chain.flop[part[w]].sum() / fleet.rate[i] for w, i in enumerate(nodes)]
-        wires = []
-        for w, i in enumerate(nodes):
-            ways = 2 if 0 < w < len(nodes) - 1 else (1 if len(nodes) > 1 else 0)
-            wires.append(8 * ways * work.handed / min(net.up[i], net.down[i]))
-        pairs = list(itertools.pairwise(nodes))
-        hops = [sent(i, j, work.handed) + sent(j, i, work.handed) for i, j in pairs]
-        loops = [sum(compute[w:]) + sum(hops[w:]) for w in range(len(nodes))]
-        carried = [
-            sent(a, b, work.handed) - float(net.delay[net.site[a], net.site[b]])
-            for i, j in pairs
-            for a, b in ((i, j), (j, i))
-        ]
-        pace = max(*compute, *wires, *carried, 0.0)
-        windows = [(loop, *divmod(m - 1, len(nodes) - w)) for w, loop in enumerate(loops)]
-        waits = [loops[0] + turns * loop + rest * pace for loop, turns, rest in windows]
-        slowest = max(slowest, loops[0] + (m - 1) * pace, *waits)
+        slowest = max(slowest, pipeline_by_hand(fleet, work, nodes, compute))
         price += sum(fleet.price[i] for i in nodes)
     exchange = 0.0
     for w, row in enumerate(grid):
         share = work.chain.exchanged[part[w]].sum() / len(row)
-        hop = max(sent(i, row[(p + 1) % len(row)], share) for p, i in enumerate(row)) if len(row) > 1 else 0.0
-        exchange = max(exchange, 2 * (len(row) - 1) * hop)
+        ring = [sent(fleet, i, row[(p + 1) % len(row)], share) for p, i in enumerate(row)]
+        exchange = max(exchange, 2 * (len(row) - 1) * max(ring))
     step = slowest + exchange / work.every
     for nodes in pipelines:
         failures = sum(fleet.failures[i] for i in nodes) / 3600
         useful.append(1 / (1 + failures * (work.repair + work.every * step / 2)))
-    tokens = work.tokens * m * sum(useful) / step
+    tokens = work.tokens * work.micro_batches * sum(useful) / step
     return {"step": step, "tokens": tokens, "price": price / 3600 * (1 + work.audited) / tokens * 1e6}
 
 
@@ -189,84 +194,9 @@ def test_a_verdict_is_its_formulas_by_hand(seed: int, shape: tuple[int, int]) ->
     hand = step_by_hand(fleet, WORK, grid.tolist(), verdict.units)
     assert sum(verdict.units) == len(WORK.chain)
     assert verdict.step == pytest.approx(hand["step"])
-    assert verdict.step == pytest.approx(verdict.pace + verdict.bubble + verdict.exchange)
+    assert verdict.step == pytest.approx(verdict.first + verdict.rest + verdict.exchange)
     assert verdict.tokens == pytest.approx(hand["tokens"])
     assert verdict.price == pytest.approx(hand["price"])
-
-
-@settings(max_examples=60, deadline=None)
-@given(SEEDS, st.integers(2, 8), st.integers(1, 4), st.floats(6.5, 9.5))
-def test_a_pipeline_takes_as_long_as_its_timeline_event_by_event(
-    seed: int, stages: int, times: int, rate: float
-) -> None:
-    """Over sites apart, where lines of their own do not bind: a few per cent of what parallel.schedules plays."""
-    draw = np.random.default_rng(seed)
-    delay = draw.uniform(0.001, 0.15, (stages, stages))
-    between = 10 ** draw.uniform(rate - 0.5, rate, (stages, stages))
-    net = mesh(list(range(stages)), (delay + delay.T) / 2, between)
-    fleet = objective.fleet(net, 10 ** draw.uniform(12.7, 13.7, stages), np.full(stages, 1e12))
-    work = replace(WORK, micro_batches=times * stages)
-    verdict = objective.judge(fleet, work, np.arange(stages).reshape(stages, 1))
-    ends = np.cumsum(verdict.units)
-    flop = [work.chain.flop[end - count : end].sum() for end, count in zip(ends, verdict.units, strict=True)]
-    seconds = [float(each / rate) for each, rate in zip(flop, fleet.rate, strict=True)]
-    cuts = [
-        Cut(
-            8 * work.handed / net.rate[at, at + 1],
-            float(net.delay[at, at + 1]),
-            8 * work.handed / net.rate[at + 1, at],
-        )
-        for at in range(stages - 1)
-    ]
-    played = timeline([Stage(each / 3, 2 * each / 3) for each in seconds], work.micro_batches, cuts=cuts)
-    assert 0.75 * played.seconds <= verdict.step <= 1.1 * played.seconds
-
-
-def test_a_grid_of_sites_is_found_whichever_way_they_should_lie() -> None:
-    """Four sites of four equal nodes: near exchanges where each step exchanges, near hops where few do."""
-    site = np.repeat(np.arange(4), 4)
-    apart = np.where(np.eye(4, dtype=bool), 1e10, 5e7)
-    net = mesh(site, np.where(np.eye(4, dtype=bool), 0.001, 0.05), apart)
-    fleet = objective.fleet(net, np.full(16, 4e13), np.full(16, 8e10))
-    stages_near = np.arange(16).reshape(4, 4)
-    for every in (1, 1000):
-        work = replace(WORK, every=every)
-        near, far = (
-            objective.judge(fleet, work, np.ascontiguousarray(g)).step for g in (stages_near, stages_near.T)
-        )
-        found = select.place(fleet, work, Wish(), 4, 4, seed=3, moves=500)
-        assert found.verdict.step <= min(near, far)
-        assert near != far
-
-
-@settings(max_examples=6, deadline=None)
-@given(SEEDS, st.booleans())
-def test_of_few_nodes_those_are_chosen_that_all_subsets_and_grids_would_give(
-    seed: int, by_money: bool
-) -> None:
-    fleet = small_fleet(seed, 4, memory=np.full(4, 1e12))
-    wish = Wish(by_money=by_money, similar=float("inf"))
-    found = select.choose(fleet, WORK, wish, stages=(1, 2, 3, 4), moves=2000)[0]
-    best = min(
-        select.worth(select.Choice(grid, objective.judge(fleet, WORK, grid, wish), ()), wish)
-        for size in range(1, 5)
-        for nodes in itertools.permutations(range(4), size)
-        for stages in range(1, size + 1)
-        if size % stages == 0
-        for grid in [np.array(nodes).reshape(stages, size // stages)]
-    )
-    assert select.worth(found, wish) <= 1.02 * best
-
-
-def test_most_nodes_are_dropped_where_they_cost_more_than_they_do() -> None:
-    rate = np.array([4e12] * 4 + [4e10] * 12)
-    slow = small_fleet(3, 16, rate=rate, memory=np.full(16, 3e10), failures=np.zeros(16), price=np.ones(16))
-    assert set(select.choose(slow, WORK, moves=500)[0].grid.reshape(-1)) <= {0, 1, 2, 3}
-    price = np.array([0.1] * 4 + [10.0] * 12)
-    dear = small_fleet(
-        3, 16, rate=np.full(16, 4e12), memory=np.full(16, 3e10), failures=np.zeros(16), price=price
-    )
-    assert set(select.choose(dear, WORK, Wish(by_money=True), moves=500)[0].grid.reshape(-1)) <= {0, 1, 2, 3}
 
 
 def test_layers_are_dealt_by_the_worst_card_of_each_stage() -> None:
@@ -359,10 +289,29 @@ def test_swaps_after_a_loss_gain_and_keep_to_their_room() -> None:
     assert still.share == 0.0
     tokens = [still.verdict.tokens]
     for room in (0.0, 0.3):
-        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=room, moves=3000)
+        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=room, horizon=1e9, moves=3000)
         assert after.share <= room
+        assert after.needed == 0.0
         tokens.append(after.verdict.tokens)
     assert tokens[0] < tokens[1] < tokens[2]
+
+
+def test_state_is_moved_only_where_that_pays_within_the_horizon() -> None:
+    """What is left of the room is no reason to fetch anything."""
+    fleet = small_fleet(7, 24, memory=np.full(24, 3e10))
+    grid = np.arange(24).reshape(4, 6)
+    begun = np.cumsum([0, *objective.judge(fleet, WORK, grid).units])[:-1]
+    any_card, found = Wish(similar=float("inf")), []
+    for horizon in (0.0, 60.0, 1e9):
+        after = replan.replan(fleet, WORK, grid, begun, [0], any_card, room=0.5, horizon=horizon, moves=3000)
+        found.append((after.moved, after.verdict.tokens))
+    assert found[0][0] == 0.0 < found[2][0]
+    assert found[0][0] <= found[1][0] <= found[2][0]
+    assert found[0][1] < found[2][1]
+    alone = [i for i in range(24) if i % 6 > 3]  # two of six of each stage, and all of the last but one
+    needy = replan.replan(fleet, WORK, grid, begun, [*alone, 18, 19], any_card, room=1.0, horizon=0.0)
+    assert needy.grid.shape == (4, 3)
+    assert needy.moved == needy.needed > 0
 
 
 def test_nobody_comes_to_a_stage_that_is_too_large_for_it() -> None:
@@ -382,66 +331,6 @@ def test_a_stage_that_nobody_can_take_over_ends_the_run() -> None:
     with pytest.raises(PolicyError, match="cannot go on") as error:
         replan.replan(fleet, WORK, grid, begun, [0, 1], room=0.0)
     assert error.value.code == "FF-PLAN-043"
-
-
-RATES = st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 10.0)), min_size=1, max_size=12)
-
-
-@given(RATES)
-def test_migration_raises_the_poorest_stage_and_empties_none(rows: list[tuple[int, float]]) -> None:
-    peers = [Peer(str(at), stage, rate) for at, (stage, rate) in enumerate(rows)]
-    needs = (1.0, 0.5, 2.0, 1.0)
-    before = rebalance.throughput(peers, needs)
-    move = rebalance.migrate(peers, needs)
-    if move is None:
-        return
-    at = {peer.name: peer for peer in peers}
-    assert before[move.source] == max(before)
-    assert before[move.target] == min(before)
-    at[move.peer] = msgspec.structs.replace(at[move.peer], stage=move.target)
-    after = rebalance.throughput(list(at.values()), needs)
-    assert min(after[move.source], after[move.target]) > rebalance.GAIN * before[move.target]
-    assert any(peer.stage == move.source for peer in at.values())
-
-
-@given(RATES)
-def test_migration_comes_to_an_end(rows: list[tuple[int, float]]) -> None:
-    peers = [Peer(str(at), stage, rate) for at, (stage, rate) in enumerate(rows)]
-    found = rebalance.moves(peers, (1.0, 1.0, 1.0, 1.0))
-    assert len(found) <= len(peers)
-    assert len({move.peer for move in found}) == len(found)
-
-
-def test_the_peer_that_fits_best_goes_from_the_richest_to_the_poorest() -> None:
-    peers = [Peer("a", 0, 4.0), Peer("b", 0, 2.0), Peer("c", 0, 1.0), Peer("d", 1, 2.0), Peer("e", 2, 5.0)]
-    move = rebalance.migrate(peers, (1.0, 1.0, 1.0))
-    assert move == rebalance.Move("b", 0, 1, 2.0)
-    assert rebalance.migrate(peers, (1.0, 1.0, 1.0), gain=2.0) is None
-
-
-@given(st.lists(st.floats(0.2, 5.0), min_size=1, max_size=6), st.integers(1, 200))
-def test_turns_are_dealt_in_proportion_and_evenly_spread(weights: list[float], count: int) -> None:
-    rates = {f"p{at}": weight for at, weight in enumerate(weights)}
-    turns, served = rebalance.Turns({}), dict.fromkeys(rates, 0)
-    for dealt in range(1, count + 1):
-        name, turns = turns.next(rates)
-        served[name] += 1
-        for peer, rate in rates.items():
-            assert abs(served[peer] - dealt * rate / sum(weights)) <= len(rates)
-
-
-def test_who_comes_new_is_not_flooded_and_who_leaves_is_forgotten() -> None:
-    assert rebalance.Turns({}).next({"a": 1.0, "b": 3.0})[0] == "b"
-    turns = rebalance.Turns({})
-    for _ in range(100):
-        _, turns = turns.next({"a": 1.0, "b": 1.0})
-    names = []
-    for _ in range(6):
-        name, turns = turns.next({"a": 1.0, "b": 1.0, "c": 1.0})
-        names.append(name)
-    assert sorted(names) == ["a", "a", "b", "b", "c", "c"]
-    _, turns = turns.next({"b": 1.0})
-    assert set(turns.given) == {"b"}
 
 
 def refused(code: str, field: str, call: object) -> None:
@@ -475,5 +364,10 @@ def test_wrong_numbers_are_refused_by_name() -> None:
     refused("FF-PLAN-049", "`similar`", lambda: objective.judge(fleet, WORK, grid, Wish(similar=0.5)))
     refused("FF-PLAN-049", "`of_one_owner`", lambda: objective.judge(fleet, WORK, grid, Wish(of_one_owner=0)))
     refused("FF-PLAN-049", "`room`", lambda: replan.replan(fleet, WORK, grid, np.zeros(2), [0], room=2.0))
+    refused(
+        "FF-PLAN-049",
+        "`horizon`",
+        lambda: replan.replan(fleet, WORK, grid, np.zeros(2), [0], horizon=float("nan")),
+    )
     refused("FF-PLAN-049", "`stage`", lambda: rebalance.throughput([Peer("a", 2, 1.0)], (1.0,)))
     refused("FF-PLAN-049", "`rates`", lambda: rebalance.Turns({}).next({}))

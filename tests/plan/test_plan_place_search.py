@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import types
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -197,6 +199,60 @@ def test_without_numba_the_search_goes_the_same_way() -> None:
     assert (first == second).all()
 
 
+def test_swaps_find_what_no_start_has_and_more_runs_more_of_it() -> None:
+    costs: dict[int, list[float]] = {0: [], 1: [], 6: []}
+    for seed in range(4):
+        of = dtfm.costs(drawn(seed, 24, 8), 4)
+        for runs, found in costs.items():
+            effort = anneal.Effort(moves=1_500, runs=runs, patience=6)
+            found.append(anneal.search(of, seed, effort).score.total)
+    none, one, six = (np.array(found) for found in costs.values())
+    assert (six <= one).all()
+    assert (one <= none).all()
+    assert one.mean() < 0.98 * none.mean()
+    assert (six < 0.999 * one).any()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_reversal_and_no_move_of_a_stage_shortens_an_improved_tour(seed: int) -> None:
+    count = 20
+    between = symmetric(seed, count)
+    order = np.random.default_rng(seed).permutation(count)
+    length = loop("search_loops", "improve_tour")(between, order)
+    long, tour_ = loop("search_loops", "tour_length"), list(order)
+    for i, j in itertools.combinations(range(count), 2):
+        turned = [*tour_[:i], *tour_[i : j + 1][::-1], *tour_[j + 1 :]]
+        assert long(between, np.array(turned)) >= length - 1e-9
+    for i, j in itertools.permutations(range(count), 2):
+        moved = tour_[:i] + tour_[i + 1 :]
+        moved.insert(j, tour_[i])
+        assert long(between, np.array(moved)) >= length - 1e-9
+
+
+def test_devices_that_are_alike_are_not_swapped_and_less_is_tried_where_many_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of, groups = random_costs(5, 4, 3), np.arange(12).reshape(4, 3)
+    draws = np.random.default_rng(0).random((300, 4))
+    loop("search_loops", "anneal")(of.lateral, of.hop, np.zeros(12, np.int64), groups, draws, 9.0, 1.0, 0.1)
+    assert (groups == np.arange(12).reshape(4, 3)).all()
+    tried = []
+    run = loop("search_loops", "anneal")
+
+    def counted(module: str, name: str) -> Callable[..., Any]:
+        def seen(*arguments: Any) -> Any:
+            tried.append(len(arguments[4]))
+            return run(*arguments)
+
+        return seen if name == "anneal" else loop(module, name)
+
+    monkeypatch.setattr(anneal, "loop", counted)
+    effort = anneal.Effort(moves=400, runs=1)
+    anneal.search(dtfm.costs(cases.case(0), 8), 0, effort)
+    anneal.search(dtfm.costs(drawn(1, 16), 4), 0, effort)
+    assert tried == [100, 400]
+
+
 def test_on_a_plateau_the_means_decide() -> None:
     """One device is far from all, so that every layout costs the same; the others make pairs that are near or not."""
     far = np.full((6, 6), 5.0)
@@ -219,6 +275,22 @@ def test_starts_put_one_of_every_clique_into_each_group_and_those_alone_together
     assert spot == [list(range(8))] * 4
     for groups in begun:
         assert sorted(groups.reshape(-1)) == list(range(64))
+
+
+def test_one_of_every_clique_in_each_group_is_among_the_orders() -> None:
+    """Cliques of three, and one alone: spread, the alone last; what is said to go first goes first."""
+    clique = np.array([0, 1, 0, 1, 2, 0, 1])
+    orders = [order.tolist() for order in starts.spread(clique)]
+    assert [0, 1, 2, 3, 5, 6, 4] in orders
+    assert [0, 2, 5, 1, 3, 6, 4] in orders
+    kept = [order.tolist() for order in starts.spread(clique, np.array([1, 1, 1, 1, 0, 1, 1]))]
+    assert [4, 0, 1, 2, 3, 5, 6] in kept
+
+
+def test_inside_a_site_those_with_a_poor_line_are_last() -> None:
+    up = [1e6, 9e6, 5e6, 2e6]
+    network = mesh([0, 0, 0, 0], [[0.01]], [[1e9]], up, [1e7] * 4)
+    assert clusters.line(network, 1e6).tolist() == [1, 2, 3, 0]
 
 
 def test_interchangeable_devices_have_one_number() -> None:

@@ -257,6 +257,7 @@ METRIC_PEERS: Final = 128  # that one page of metrics names
 
 # Offers
 OFFERED_HOSTS: Final = 1 << 12  # of one file of offers
+OFFERED_PAIRS: Final = 1 << 10  # of hosts or regions, between which somebody has measured
 OFFERS_CHARACTERS: Final = 4 * MIB
 OFFER_NAME_CHARACTERS: Final = 96
 

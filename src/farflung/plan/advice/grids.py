@@ -3,7 +3,8 @@
     near    neighbours hand to each other: the shortest tour of all hosts, cut into whole pipelines. What is slow about
             a line, its way or its rate, then holds up one pipeline and not all of them
     alike   hosts sorted by rate, those of one rank in a stage: pipelines of equal make, none waits for another
-    swapped annealing by plan/place's objective from a grid of the search; for what has won, as it costs most
+    swapped annealing by plan/place's objective from a grid of the search, with the hosts that it leaves out as spares;
+            of few hosts also what plan/place chooses of them all, fewer or more. For what has won, as it costs most
 
 A grid is pipelines x stages, each pipeline in the order of its stages.
 """
@@ -16,20 +17,23 @@ from typing import Final
 
 import numpy as np
 
-from farflung.plan.advice import speed
+from farflung.core.errors import PolicyError
+from farflung.plan.advice import routes, speed
+from farflung.plan.advice.crews import spread
 from farflung.plan.advice.offers import HOUR, Host
 from farflung.plan.advice.options import memory_of
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.parallel.shapes import Recompute
 from farflung.plan.place import chain, clusters, objective, select
-from farflung.plan.place.mesh import Mesh, mesh
+from farflung.plan.place.mesh import Indices, Mesh, mesh
 from farflung.plan.place.tour import shortest
 
 Grid = tuple[tuple[Host, ...], ...]
 
 TOGETHER: Final = 8  # hosts whose best tour is sooner found than compiled; of more, regions
 MOVES: Final = 40  # swaps of the winner: each deals all layers anew
-FREE: Final = 1e15  # bit/s between regions: what holds up is known of lines alone
+SPARES: Final = 8  # hosts beside those of the winner that may take a place in it
+CHOSEN: Final = 16  # hosts of which it is cheap to look at other numbers of stages and pipelines, too
 
 
 def line(crew: Sequence[Host], handed: float) -> tuple[Host, ...]:
@@ -61,25 +65,63 @@ def grids(work: Work, crew: Sequence[Host], ways: int) -> Iterator[Grid]:
             yield tuple(line(each, handed) for each in alike)
 
 
-def swapped(work: Work, grid: Grid, micros: int, every: int, otherwise: float) -> Grid:
-    """A grid after swaps that plan/place's objective gains by: verified tokens a second, churn included.
+def swapped(
+    work: Work, grid: Grid, micros: int, every: int, otherwise: float, others: Sequence[Host] = (), *,
+    by_money: bool = False, is_own: bool = False,
+) -> Iterator[Grid]:  # fmt: skip
+    """Grids that plan/place's objective finds from one: verified tokens a second, or money for them, churn included.
 
-    `otherwise`: mean seconds until a host leaves that does not say.
+    `otherwise`: mean seconds until a host leaves that does not say. `others`: hosts that the grid does not use.
     """
-    crew = [host for pipeline in grid for host in pipeline]
+    held = [host for pipeline in grid for host in pipeline]
+    crew = held + _spares(others, SPARES, by_money=by_money)
     stages, ways = len(grid[0]), len(grid)
-    rates = np.array([speed.rate(host) for host in crew])
+    begun = np.array([[way * stages + stage for way in range(ways)] for stage in range(stages)])
+    fleet, asks, wish = _asked(work, crew, micros, every, otherwise, by_money=by_money)
+    left = np.arange(len(held), len(crew))
+    yield from _spread(crew, select.improved(fleet, asks, wish, begun, left, 0, MOVES).grid, is_own=is_own)
+    if len(left):  # a spare may be of whom the others are too many
+        own = _asked(work, held, micros, every, otherwise, by_money=by_money)
+        yield from _spread(held, select.improved(*own, begun, left[:0], 0, MOVES).grid, is_own=is_own)
+    if len(crew) <= CHOSEN:
+        counts = sorted({max(1, stages - 1), stages, stages + 1} - {1})
+        try:
+            found = select.choose(fleet, asks, wish, stages=counts, moves=MOVES)
+        except PolicyError:  # placement counts memory its own way, and finds that nothing fits
+            return
+        for choice in found:
+            yield from _spread(crew, choice.grid, is_own=is_own)
+
+
+def _spares(others: Sequence[Host], most: int, *, by_money: bool) -> list[Host]:
+    """The fastest, or the cheapest for their speed."""
+
+    def first(host: Host) -> tuple[float, str]:
+        return (host.price / speed.rate(host) if by_money else -speed.rate(host)), host.name
+
+    return sorted(others, key=first)[:most]
+
+
+def _spread(crew: Sequence[Host], found: Indices, *, is_own: bool) -> Iterator[Grid]:
+    """The hosts of a grid [W, P], if nobody lends too many of them."""
+    grid = tuple(tuple(crew[at] for at in pipeline) for pipeline in found.T)
+    hosts = [host for pipeline in grid for host in pipeline]
+    if is_own or len(spread(hosts, len(hosts))) == len(hosts):
+        yield grid
+
+
+def _asked(
+    work: Work, crew: Sequence[Host], micros: int, every: int, otherwise: float, *, by_money: bool
+) -> tuple[objective.Fleet, objective.Work, objective.Wish]:
+    """A crew, a job and a wish as plan/place has them. Pipelines that agree once a round need not be alike."""
     fleet = objective.fleet(
-        _mesh(crew, range(len(crew))), rates,
+        _mesh(crew, range(len(crew))), np.array([speed.rate(host) for host in crew]),
         np.array([float(host.cards * memory_of(host)) for host in crew]),
         price=np.array([float(host.price) for host in crew]),
         failures=np.array([HOUR / (host.churn or otherwise) for host in crew]),
     )  # fmt: skip
     asks = objective.Work(_chain(work), micros, micros * work.context, work.model.handed(1), every)
-    begun = np.array([[way * stages + stage for way in range(ways)] for stage in range(stages)])
-    none = np.zeros(0, np.int64)
-    found = select.improved(fleet, asks, objective.Wish(similar=float("inf")), begun, none, 0, MOVES).grid
-    return tuple(tuple(crew[found[stage, way]] for stage in range(stages)) for way in range(ways))
+    return fleet, asks, objective.Wish(by_money=by_money, similar=float("inf"))
 
 
 def _chain(work: Work) -> chain.Chain:
@@ -97,13 +139,22 @@ def _chain(work: Work) -> chain.Chain:
 
 
 def _mesh(crew: Sequence[Host], site: Sequence[int]) -> Mesh:
-    """Half of either's round trip lies between two hosts; between regions the mean of that."""
+    """Half of either's round trip lies between two hosts; between regions the mean of that.
+
+    What was measured between two stands for their sites where it is slower.
+    """
     sites = np.array(site, np.int64)
     half = np.array([host.link.round_trip / 2 for host in crew])
     mean = np.bincount(sites, half) / np.bincount(sites)
     delay = mean[:, None] + mean[None, :]
+    rate = np.full(delay.shape, routes.FREE)
+    for at, one in enumerate(crew):
+        for to in range(len(crew)) if one.pairs else ():
+            route, pair = routes.between(one, crew[to]), (sites[at], sites[to])
+            if at != to and route.rate < rate[pair]:
+                rate[pair], delay[pair] = route.rate, route.delay
     lines = [[host.link.up for host in crew], [host.link.down for host in crew]]
-    return mesh(sites, delay, np.full(delay.shape, FREE), *lines)
+    return mesh(sites, delay, rate, *lines)
 
 
 def _regions(crew: Sequence[Host]) -> list[int]:

@@ -23,6 +23,7 @@
 
 Beside them may stand what electricity costs, and what they are held against (plan/advice/terms).
 
+What was measured between two hosts or regions stands beside them as [[pair]] parts (plan/advice/pairs).
 An unknown key is refused with the nearest one, for a misspelt bound would be none.
 """
 
@@ -41,7 +42,7 @@ from farflung.core.errors import FarflungError, UsageError
 from farflung.core.money import Credits, parse_credits
 from farflung.core.units import Bytes, Seconds
 from farflung.plan import links
-from farflung.plan.advice import terms
+from farflung.plan.advice import pairs, terms
 from farflung.plan.advice.terms import Terms
 from farflung.plan.cards import profile
 from farflung.plan.cards.card import Card, Precision, with_profile
@@ -88,6 +89,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     churn: Seconds | None = None
     stake: Credits = Credits(0)
     utilisation: float | None = None
+    pairs: tuple[pairs.Pair, ...] = ()  # that speak of it or of its region
     site: str = ""  # hosts of one share its line, of which `link` is this one's part
     line: Link | None = None  # the whole line of a site with more hosts
     spare_watts: float | None = None
@@ -116,11 +118,13 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
     terms.of(tree, table)
     rows = tree.get("host")
     if (
-        not {"host"} <= set(tree) <= {"host", *terms.KEYS}
+        not {"host"} <= set(tree) <= {"host", "pair", *terms.KEYS}
         or not isinstance(rows, list)
         or not all(isinstance(row, dict) for row in rows)
     ):
-        raise _unreadable("it is made of [[host]] parts, [energy] and [reference], and of nothing else")
+        raise _unreadable(
+            "it is made of [[host]] parts, [[pair]] parts, [energy] and [reference], and of nothing else"
+        )
     if not rows:
         raise _unreadable("nobody offers anything: there is no [[host]] part")
     if len(rows) > limits.OFFERED_HOSTS:
@@ -131,7 +135,11 @@ def parse(text: str, table: Table, read: Callable[[str], str] = _alone) -> tuple
         if host.name in hosts:
             _Row(number, row).refuse("name", f"{host.name!r} is another host's, too")
         hosts[host.name] = host
-    return _shared(tuple(hosts.values()))
+    found = pairs.of(tree.get("pair", []), {host.name: host.region for host in hosts.values()})
+    return tuple(
+        msgspec.structs.replace(host, pairs=pairs.naming(found, host.name, host.region))
+        for host in _shared(tuple(hosts.values()))
+    )
 
 
 def terms_of(text: str, table: Table) -> Terms:

@@ -13,14 +13,14 @@ that stage's hosts alone (agreement).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
 from farflung.core.units import Seconds, format_bytes, format_count
-from farflung.plan.advice import agreement, grids, speed
+from farflung.plan.advice import agreement, grids, routes, speed
 from farflung.plan.advice.grids import Grid
 from farflung.plan.advice.laid import After, Laid
 from farflung.plan.advice.offers import Host
@@ -61,14 +61,32 @@ def pipelines(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     return _best(work, tried, Kind.PIPELINES, assumed)
 
 
-def improved(work: Work, found: Option, assumed: Assumed) -> Option:
-    """The same hosts after swaps of their places by plan/place's objective, where that is better by ours, too."""
+def improved(
+    work: Work, found: Option, assumed: Assumed, hosts: Sequence[Host] = (), *, by_money: bool = False,
+    is_own: bool = False, is_allowed: Callable[[Option], bool] = lambda _: True,
+) -> Option:  # fmt: skip
+    """The same after swaps of places, and with `hosts` that it does not use, by plan/place's objective, where that is
+    better by this page's (seconds, or money) and allowed.
+    """
     stages = len(found.hosts) // found.ways
     grid = tuple(found.hosts[at * stages : (at + 1) * stages] for at in range(found.ways))
     micros = max(1, -(-work.sequences // found.ways) // found.micro)
-    again = grids.swapped(work, grid, micros, found.sync.steps if found.sync else 1, assumed.churn)
-    other = _best(work, (again,), found.kind, assumed)
-    return other if isinstance(other, Option) and other.seconds < found.seconds else found
+    others = [host for host in hosts if host not in found.hosts]
+    every, best = found.sync.steps if found.sync else 1, found
+    tried = grids.swapped(work, grid, micros, every, assumed.churn, others, by_money=by_money, is_own=is_own)
+    for again in tried:
+        if (len(again) == 1) != (found.ways == 1) or len(again) > min(WAYS_MOST, work.sequences):
+            continue
+        other = _best(work, (again,), found.kind, assumed)
+        if isinstance(other, Blocked) or not is_allowed(other):
+            continue
+        if _worth(other, by_money) < _worth(best, by_money):
+            best = other
+    return best
+
+
+def _worth(option: Option, by_money: bool) -> float:
+    return float(option.price if by_money else option.seconds)
 
 
 def _best(work: Work, tried: Iterable[Grid], kind: Kind, assumed: Assumed) -> Found:
@@ -223,12 +241,12 @@ def _cuts(work: Work, way: Sequence[Host], micro: int) -> list[Cut]:
     bits = 8.0 * work.model.handed(micro)
     found = []
     for one, other in pairwise(way):
-        trip = (one.link.round_trip + other.link.round_trip) / 2
+        route = routes.between(one, other)
         found.append(
             Cut(
-                bits / min(_share(way, one) * one.link.up, _share(way, other) * other.link.down),
-                trip,
-                bits / min(_share(way, other) * other.link.up, _share(way, one) * one.link.down),
+                bits / min(_share(way, one) * one.link.up, _share(way, other) * other.link.down, route.rate),
+                route.delay,
+                bits / min(_share(way, other) * other.link.up, _share(way, one) * one.link.down, route.rate),
             )
         )
     return found

@@ -19,7 +19,7 @@ import msgspec
 from farflung.core.units import Seconds, format_bytes, format_count, format_rate
 from farflung.job.spec import SyncSpec
 from farflung.plan import measured
-from farflung.plan.advice import keeping, machines, speed
+from farflung.plan.advice import keeping, machines, routes, speed
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import (
     Blocked,
@@ -207,7 +207,7 @@ def data(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
         return rooms
     compute, facts = _slowest(work, crew, rooms, each * work.context, assumed)
     size = float(WIRE * work.parameters)
-    taken = timing.ring(Group(tuple(host.link for host in crew)), size)
+    taken = timing.ring(Group(tuple(routes.line(host, crew) for host in crew)), size)
     term = all_reduce(span(len(crew)), size).term("gradients", Phase.BACKWARD, "Li et al. 2020, section 3")
     n = len(crew)
     facts += [
@@ -233,7 +233,7 @@ def sharded(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
         return rooms
     compute, facts = _slowest(work, crew, rooms, each * work.context, assumed, len(crew))
     micros = max(math.ceil(each / own.micro) for own in rooms)
-    size, group = float(WIRE * work.parameters), Group(tuple(host.link for host in crew))
+    size, group = float(WIRE * work.parameters), Group(tuple(routes.line(host, crew) for host in crew))
     taken = 3 * micros * timing.ring(group, size, rounds=1)
     moved = 3 * micros * (len(crew) - 1) / len(crew) * size
     n, source = len(crew), "Zhao et al. 2023, section 3.2"
@@ -323,8 +323,8 @@ def _slowest(
 
 
 def slowest_line(crew: Sequence[Host]) -> Link:
-    """What an exchange among all waits for."""
-    links = [host.link for host in crew]
+    """What an exchange among all waits for, in which each sends to each."""
+    links = [routes.line(host, crew, len(crew) - 1) for host in crew]
     return Link(
         min(link.up for link in links),
         min(link.down for link in links),

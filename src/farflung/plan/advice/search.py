@@ -120,9 +120,10 @@ def search(
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
     with as_it_stands():
         for kind in {Kind.PIPELINE, Kind.PIPELINES} & best.keys():
-            better = pipelines.improved(work, best[kind], assumed)
-            if work.least is None or not machines.below(work.least, better):
-                best[kind] = better
+            best[kind] = pipelines.improved(
+                work, best[kind], assumed, ordered, by_money=goal is Goal.PRICE, is_own=is_own,
+                is_allowed=lambda option: _is_allowed(work, option, most),
+            )  # fmt: skip
     nearest = sorted(
         (each for each in binding.values() if each.kind not in best),
         key=lambda each: each.nearness,
@@ -137,6 +138,11 @@ def search(
     dropped = tuple(each for each in shown if _is_dominated(each, shown) and not each.is_run_today)
     kept = tuple(each for each in shown if each not in dropped)
     return msgspec.structs.replace(found, best=kept, dropped=dropped)
+
+
+def _is_allowed(work: Work, option: Option, most: Most) -> bool:
+    """Other hosts may be of a lower class, dearer or slower than those that were looked at before."""
+    return max(most.needs(option)) <= 1.0 and (work.least is None or not machines.below(work.least, option))
 
 
 def _without(useless: Sequence[Host]) -> Blocked:

@@ -24,13 +24,17 @@ TIE: Final = 0.1  # weight of the mean exchange and the mean hop: they tell apar
 class Effort(msgspec.Struct, frozen=True):
     """How long to search: `runs` of `moves` swaps each, the first half from random groups, the rest from the best so
     far; `patience` runs in a row that gain nothing end it.
+
+    Where many devices are interchangeable there are fewer different swaps, and fewer are tried: `moves` times the
+    share of devices that are not like another one, at least `alike` of them.
     """
 
-    moves: int = 60_000
+    moves: int = 30_000
     runs: int = 6
     patience: int = 2
     hot: float = 0.02  # first temperature of a run from random groups, of what those groups cost
     cold: float = 0.0002  # and the last
+    alike: float = 0.25
     again: float = 0.006  # first temperature of a run from the best groups so far
 
 
@@ -51,12 +55,12 @@ def search(of: Costs, seed: int, effort: Effort | None = None) -> Layout:
     if of.stages > 1 and of.ways > 1:
         kinds = alike(of)
         generator = np.random.default_rng(seed)
-        idle = 0
+        moves, idle = round(how.moves * max(how.alike, len(np.unique(kinds)) / len(kinds))), 0
         for turn in range(how.runs):
             fresh = turn < (how.runs + 1) // 2
             groups = _random(generator, of) if fresh and turn else best.copy()
             hot = (how.hot if fresh else how.again) * cost
-            draws = generator.random((how.moves, 4))
+            draws = generator.random((moves, 4))
             reached = float(run(of.lateral, of.hop, kinds, groups, draws, hot, how.cold * cost, TIE))
             idle = 0 if reached < cost else idle + 1
             if reached < cost:

@@ -66,11 +66,16 @@ def blocks(mesh: Mesh, stages: int, handed: float, block: int = BLOCK) -> Iterat
 
 def line(mesh: Mesh, handed: float) -> Indices:
     """All devices, neighbours near each other."""
+    own = np.minimum(mesh.up, mesh.down)
+    return np.lexsort((np.arange(len(mesh)), -own, tour_of_sites(mesh, handed)[mesh.site]))
+
+
+def tour_of_sites(mesh: Mesh, handed: float) -> Indices:
+    """The place of each site [S] on a short tour of all, there and back; of more than SITES its number."""
     place = np.arange(len(mesh.delay))
     if len(place) <= SITES:
         times = mesh.delay + 8.0 * handed / mesh.rate
         apart = times + times.T
         np.fill_diagonal(apart, 0.0)
         place[shortest(apart)[0]] = np.arange(len(place))
-    own = np.minimum(mesh.up, mesh.down)
-    return np.lexsort((np.arange(len(mesh)), -own, place[mesh.site]))
+    return place

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from farflung.compress.kernels import Shelf
 
-PLAIN: Final = ("search_loops", "pipeline_loops", "block_loops")
+PLAIN: Final = ("search_loops", "pipeline_loops", "grid_loops", "block_loops")
 _HOME: Final = "farflung.plan.place."
 _shelves: Final = {name: Shelf(_HOME + name, {}) for name in PLAIN}
 

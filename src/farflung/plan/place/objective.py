@@ -1,20 +1,22 @@
 """What a grid of nodes is worth to a run: seconds a step, verified tokens a second, and what they cost.
 
-A grid [W, P] has W stages in P pipelines. With m micro-batches, c_i the seconds that node i computes one, and a wire
-time w_i of what its own line carries of it (an inner stage hands on and gets back: 2 handed bytes each way, at the
-slower of its two rates, which all its pairs share):
+A grid [W, P] has W stages in P pipelines. With m micro-batches, c_i the seconds that node i computes one, x_w and y_w
+those that `handed` bytes take from stage w - 1 to w and back (the least of what lies between the sites and of both
+lines, of which an inner stage has half for each neighbour), and r_w = x_w + y_w + both delays:
 
-    loop       of stage s: sum of c_i from it to the last, and of the hops between, there and back, delays with them
-    pace       max(c_i, w_i, h) of a pipeline: sending overlaps computing, a hop h of either way carries one message
-               after the other
-    pipeline   loop_0 + (m - 1) pace; or longer, since 1F1B has at most k = W - s micro-batches under way from stage s
-               on: loop_0 + t loop_s + (m - 1 - t k) pace, t = (m - 1) // k (Narayanan et al. 2021, 2.2; held against
-               parallel.schedules, event by event, in tests/plan)
+    first      sum of all c and r: the way of one micro-batch there and back
+    free       max(x, y, 2/3 c): the pace where nobody waits for anything to come back
+    loop u..v  (c_u + r_u+1 + c_u+1 + ... + c_v) for each v - u + 1 micro-batches: 1F1B keeps so many in flight between
+               two stages, and goes forward again only after a backward pass (Narayanan et al. 2021, 2.2)
+    pipeline   first + max over loops of k loop + (m - 1 - k (v - u + 1)) free, k as often as m suffices for
     exchange   ring all-reduce of a stage's gradients, 2 (P - 1) messages of a P-th (Patarasuk & Yuan 2009), / H steps
-    step       slowest pipeline + slowest exchange
+    step       slowest pipeline + slowest exchange: sending overlaps computing as far as the order of 1F1B lets it, an
+               exchange not at all
     useful     mean over pipelines of 1 / (1 + f L): f failures a second of its nodes, each of which costs the pipeline
                L = repair + H step / 2 seconds, half a round (renewal reward)
 
+Against plan.parallel's timeline, event by event, over 3,000 drawn pipelines: 1.3 % below in the mean, 1 in 100 more
+than 11 % below, none more than 2 % above; the worst 30 % below, where many loops and few micro-batches mix.
 Layers are dealt by plan.place.layers' bisection, by each stage's slowest rate and smallest memory. The step is that of
 one grid; `tokens` counts what is left of it after failures, `price` what verifiers repeat besides.
 """
@@ -85,8 +87,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """
 
     step: float
-    pace: float  # all micro-batches at the slowest node's or hop's pace
-    bubble: float  # filling and emptying the pipeline, and waiting for round trips
+    first: float  # one micro-batch there and back, in the slowest pipeline
+    rest: float  # the others, one after another
     exchange: float
     useful: float
     units: tuple[int, ...]
@@ -141,7 +143,10 @@ def terms(work: Work, wish: Wish) -> Floats:
 def arguments(fleet: Fleet, work: Work, wish: Wish) -> tuple[Any, ...]:
     """What every loop over grids is given after the grid."""
     mesh = fleet.mesh
-    return work.chain.sums, fleet.table, fleet.owner, mesh.site, mesh.delay, mesh.rate, terms(work, wish)
+    owner = np.unique(fleet.owner, return_inverse=True)[1].astype(
+        np.int64
+    )  # loops count owners by their numbers
+    return work.chain.sums, fleet.table, owner, mesh.site, mesh.delay, mesh.rate, terms(work, wish)
 
 
 def judge(
@@ -155,20 +160,25 @@ def judge(
     flat = np.sort(grid.reshape(-1))
     if grid.ndim != 2 or not len(flat) or flat[0] < 0 or flat[-1] >= len(fleet) or (np.diff(flat) == 0).any():
         raise wrong("grid", "stages by pipelines of different nodes of the fleet")
-    sums, table, owner, site, delay, rate, said = arguments(fleet, work, asked)
-    starts = np.zeros(len(grid), np.int64)
-    broken = float(loop("pipeline_loops", "breach")(grid, table, owner, said))
-    if begun is not None:
+    given = arguments(fleet, work, asked)
+    sums, table, *_, said = given
+    starts, ways = np.zeros(len(grid), np.int64), grid.shape[1]
+    over = 0
+    if begun is None:
+        over = int(loop("pipeline_loops", "deal")(grid, sums, table, work.micro_batches, starts))
+    else:
         starts[:] = begun
-    elif over := int(loop("pipeline_loops", "deal")(grid, sums, table, work.micro_batches, starts)):
+    pipes, rings, parts = np.zeros((ways, 4)), np.zeros((len(grid), 3)), np.zeros(8)
+    tally = np.zeros(len(fleet), np.int64)
+    loop("grid_loops", "measure")(grid, *given, starts, pipes, rings, tally)
+    seconds = float(loop("grid_loops", "summed")(pipes, rings, said, parts))
+    rest, first, exchange, useful, price, broken = (float(part) for part in parts[:6])
+    if over:
         return Verdict(float("inf"), 0.0, 0.0, 0.0, 0.0, (), 0.0, 0.0, broken, over)
-    parts = np.zeros(4)
-    seconds = float(loop("pipeline_loops", "step")(grid, sums, table, site, delay, rate, said, starts, parts))
-    tokens = work.tokens * work.micro_batches * grid.shape[1] * float(parts[3]) / seconds
-    money = float(table[4, flat].sum()) * (1.0 + work.audited) / tokens * 1e6
+    tokens = work.tokens * work.micro_batches * ways * useful / seconds
+    money = price * (1.0 + work.audited) / tokens * 1e6
     units = tuple(int(n) for n in np.diff([*starts, len(work.chain)]))
-    pace, bubble, exchange, useful = (float(part) for part in parts)
-    return Verdict(seconds, pace, bubble, exchange, useful, units, tokens, money, broken)
+    return Verdict(seconds, first, rest, exchange, useful, units, tokens, money, broken)
 
 
 def wrong(name: str, cause: str) -> UsageError:

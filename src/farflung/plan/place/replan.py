@@ -2,8 +2,9 @@
 
 Every node holds the state of its stage, so a node that stays in its stage fetches nothing, whatever pipeline it joins.
 Layers stay where they are: dealing them anew would move state on every node. A stage that lost more than others gets
-a spare, or a node of a stage that has more than it needs; what remains goes into changing partners inside stages, which
-costs nothing, and into swaps that gain and for which there is room.
+a spare, or a node of a stage that has more than it needs; that is what is needed. What remains goes into changing
+partners inside stages, which costs nothing, and into swaps for which there is room and that pay for themselves: within
+HORIZON they save more time than who comes to another stage takes to fetch its state over its own line.
 """
 
 from __future__ import annotations
@@ -21,16 +22,21 @@ from farflung.plan.place.mesh import Indices
 from farflung.plan.place.objective import Fleet, Verdict, Wish, Work, arguments, judge, wrong
 
 ROOM: Final = 0.15  # of the state that the new grid holds, that may be fetched
+HORIZON: Final = 3600.0  # seconds in which a swap must have paid for the state that it moves (chosen)
 MOVES: Final = 20_000
 
 
 class Replan(msgspec.Struct, frozen=True):
-    """A grid [W, P'] without the lost nodes; bytes of state that nodes of it fetch, of the bytes that it holds."""
+    """A grid [W, P'] without the lost nodes; bytes of state that nodes of it fetch, of the bytes that it holds.
+
+    `needed`: of `moved`, what fills its places; the rest is for swaps that pay.
+    """
 
     grid: Indices
     spares: tuple[int, ...]
     verdict: Verdict
     moved: float
+    needed: float
     held: float
     fetching: tuple[int, ...]  # nodes that come to a stage whose state they do not hold
 
@@ -42,16 +48,19 @@ class Replan(msgspec.Struct, frozen=True):
 
 def replan(
     fleet: Fleet, work: Work, grid: Indices, begun: Indices, lost: Collection[int], wish: Wish | None = None, *,
-    spares: Collection[int] = (), room: float = ROOM, seed: int = 0, moves: int = MOVES,
+    spares: Collection[int] = (), room: float = ROOM, horizon: float = HORIZON, seed: int = 0, moves: int = MOVES,
 ) -> Replan:  # fmt: skip
     """Goes on without the nodes `lost`: the most pipelines for which at most `room` of the state has to be fetched.
 
-    `begun` [W]: first unit of each stage, as it is held now. `spares`: nodes that hold nothing. Raises PolicyError
-    FF-PLAN-043 where no pipeline can be made, UsageError FF-PLAN-049.
+    `begun` [W]: first unit of each stage, as it is held now. `spares`: nodes that hold nothing. `horizon`: seconds, 0:
+    no state is moved but what is needed. Raises PolicyError FF-PLAN-043 where no pipeline can be made, UsageError
+    FF-PLAN-049.
     """
     asked = wish or Wish()
     if not 0 <= room <= 1:
         raise wrong("room", f"{room:g}: a share of the state")
+    if not horizon >= 0:
+        raise wrong("horizon", f"{horizon:g} seconds")
     judge(fleet, work, grid, asked, begun)
     gone = set(lost)
     rows = [[int(i) for i in row if int(i) not in gone] for row in grid]
@@ -66,7 +75,9 @@ def replan(
         new, rest = filled
         moved, held = _moved(work.chain, begun, new, home)
         if moved <= room * held:
-            return _settled(fleet, work, asked, begun, new, rest, home, (moved, held, room), seed, moves)
+            return _settled(
+                fleet, work, asked, begun, new, rest, home, (moved, room * held, horizon), seed, moves
+            )
     raise PolicyError(
         "FF-PLAN-043",
         "the nodes that are left cannot go on by themselves",
@@ -108,13 +119,13 @@ def _settled(
     fleet: Fleet, work: Work, wish: Wish, begun: Indices, grid: Indices, rest: Indices, home: Indices,
     budget: tuple[float, float, float], seed: int, moves: int,
 ) -> Replan:  # fmt: skip
-    """The same after swaps that gain."""
-    moved, held, room = budget
-    draws = np.random.default_rng(seed).random((moves, 2))
-    loop("pipeline_loops", "settle_grid")(
-        grid, rest, home, room * held - moved, *arguments(fleet, work, wish), wish.by_money, begun, draws
+    """The same after swaps that pay."""
+    needed, most, horizon = budget
+    draws = np.random.default_rng(seed).random((moves, 4))
+    loop("grid_loops", "settle_grid")(
+        grid, rest, home, most - needed, horizon, *arguments(fleet, work, wish), wish.by_money, begun, draws
     )
     moved, held = _moved(work.chain, begun, grid, home)
     fetching = [int(i) for stage, row in enumerate(grid) for i in row if home[i] != stage]
-    verdict = judge(fleet, work, grid, wish, begun)
-    return Replan(grid, tuple(int(i) for i in np.sort(rest)), verdict, moved, held, tuple(sorted(fetching)))
+    verdict, idle = judge(fleet, work, grid, wish, begun), tuple(int(i) for i in np.sort(rest))
+    return Replan(grid, idle, verdict, moved, min(needed, moved), held, tuple(sorted(fetching)))

@@ -1,33 +1,40 @@
 """Which nodes are used, in how many stages and pipelines, for time or money: some cost more than they do.
 
-For each number of stages, pipelines are tried from as many as there are nodes for down to one: with fewer, nodes are
-spares. Who is taken first is the fastest, or where money counts the cheapest for its rate. Those begin in one of three
-grids: sorted by rate, so that a stage's cards are similar; along one line of neighbours (plan.place.clusters), whose
-pieces are stages, so that exchanges stay near; and with its pieces as pipelines, so that hops do. The best of a few
-shapes are annealed: nodes are swapped with each other and with the spares. A move looks at the whole grid, so large
-fleets get fewer moves.
+For each number of stages, numbers of pipelines are tried from as many as there are nodes for, geometrically down to
+one, and then between the best and its neighbours: each by the best of many grids to begin with (plan.place.begun).
+The few best are annealed, by swaps with each other and with the nodes that are left. Effort is a number of swaps that
+falls with what one takes, so that more nodes take hardly longer, and nothing here reads a clock.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Final
+from itertools import permutations
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from farflung.core import limits
 from farflung.core.errors import PolicyError
-from farflung.plan.place.clusters import line
+from farflung.plan.place.begun import Ground
 from farflung.plan.place.compiled import loop
 from farflung.plan.place.mesh import Indices
 from farflung.plan.place.objective import Fleet, Verdict, Wish, Work, arguments, judge
 
-MOVES: Final = 30_000
-PLACES: Final = 64  # of a grid that gets so many moves; a larger one gets as many fewer
-HOT: Final = 0.1
+MOVES: Final = 30_000  # of a grid, at most
+WORK: Final = 5e9  # of all moves of one choice: about a nanosecond each, compiled
+TIE: Final = 0.01  # weight of the means of pipelines and stages: they tell apart what the slowest hide
+HOT: Final = 0.1  # temperature of the first half of the moves, as a share of what is lowered
+AGAIN: Final = 0.01  # of the second half, from the best
 COLD: Final = 0.0005
-ANNEALED: Final = 3  # numbers of pipelines, for each number of stages: those whose best beginning is best
+ENOUGH: Final = (
+    20  # moves a node: with fewer what was lost in the heat is not found again, and they stay cold
+)
+TRIED: Final = 12  # numbers of pipelines, for each number of stages
+ANNEALED: Final = 5  # of them, the best to begin with
+ALL: Final = 720  # grids of so few nodes that all of them are looked at
 STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -45,87 +52,113 @@ def choose(
 ) -> tuple[Choice, ...]:  # fmt: skip
     """The best grid of each number of stages, best first: by verified tokens a second, or by their price.
 
-    Raises PolicyError FF-PLAN-047 where no number of stages holds the model; UsageError as `judge`.
+    `moves`: swaps of one grid, at most. Raises PolicyError FF-PLAN-047 where no number of stages holds the model;
+    UsageError as `judge`.
     """
     asked = wish or Wish()
-    found = []
+    search = _Search(fleet, work, asked)
+    begun: list[Indices] = []
     for count in stages:
         if count <= min(len(fleet), limits.PLACED_STAGES):
-            begun = [begin(fleet, work, asked, count, ways) for ways in _pipelines(len(fleet) // count)]
-            begun = sorted(begun, key=lambda one: worth(one, asked))[:ANNEALED]
-            tried = [
-                improved(fleet, work, asked, one.grid, np.array(one.spares, np.int64), seed, moves)
-                for one in begun
-            ]
-            held = [one for one in tried if one.verdict.infeasible == 0]
-            found += sorted(held, key=lambda one: worth(one, asked))[:1]
-    if not found:
+            begun += search.shapes(count)[:ANNEALED]
+    share = WORK / max(1, len(begun))
+    best: dict[int, Choice] = {}
+    for grid in begun:
+        afforded = min(moves, int(share / _effort(work, *grid.shape)))
+        found = improved(fleet, work, asked, grid, _left(fleet, grid), seed, afforded)
+        other = best.get(len(grid))
+        if not found.verdict.infeasible and (other is None or worth(found, asked) < worth(other, asked)):
+            best[len(grid)] = found
+    if not best:
         raise _nothing_fits(fleet, work)
-    return tuple(sorted(found, key=lambda one: worth(one, asked)))
+    return tuple(sorted(best.values(), key=lambda one: worth(one, asked)))
 
 
 def place(
     fleet: Fleet, work: Work, wish: Wish, stages: int, ways: int, seed: int, moves: int = MOVES
 ) -> Choice:
     """The best grid found of this shape. Same arguments, same grid, with numba or without."""
-    begun = begin(fleet, work, wish, stages, ways)
-    return improved(fleet, work, wish, begun.grid, np.array(begun.spares, np.int64), seed, moves)
-
-
-def begin(fleet: Fleet, work: Work, wish: Wish, stages: int, ways: int) -> Choice:
-    """The best of the grids that are not searched for."""
-    count = stages * ways
-    by_rate = np.lexsort((np.arange(len(fleet)), -fleet.memory, -fleet.rate))
-    orders = [by_rate]
-    if wish.by_money:
-        orders.append(np.lexsort((np.arange(len(fleet)), -fleet.memory, fleet.price / fleet.rate)))
-    along = line(fleet.mesh, work.handed)
-    found = []
-    for order in orders:
-        taken = order[:count]
-        near = along[np.isin(along, taken)]
-        grids = (
-            np.sort(taken)[np.argsort(-fleet.rate[np.sort(taken)], kind="stable")].reshape(stages, ways),
-            near.reshape(stages, ways),
-            near.reshape(ways, stages).T,
-        )
-        spares = tuple(int(i) for i in np.sort(order[count:]))
-        found += [
-            Choice(held := np.ascontiguousarray(grid), judge(fleet, work, held, wish), spares)
-            for grid in grids
-        ]
-    return min(found, key=lambda one: worth(one, wish))
+    grid = _Search(fleet, work, wish).best(stages, ways)[1]
+    return improved(fleet, work, wish, grid, _left(fleet, grid), seed, moves)
 
 
 def improved(
     fleet: Fleet, work: Work, wish: Wish, grid: Indices, spare: Indices, seed: int, moves: int = MOVES
 ) -> Choice:
-    """The best that annealing finds from a grid [W, P] by swaps in it and with spares [S]; neither is changed."""
+    """The best that annealing finds from a grid [W, P] by swaps in it and with spares [S]; neither is changed.
+
+    Of nodes that make no more than ALL grids, and no more than `moves`, the best of all.
+    """
     grid, spare = grid.copy(), spare.copy()
-    moves = min(moves, max(1, moves * PLACES // grid.size)) if moves else 0
-    if moves and len(fleet) > 1:
-        draws = np.random.default_rng([seed, *grid.shape]).random((moves, 3))
-        loop("pipeline_loops", "anneal_grid")(
-            grid, spare, *arguments(fleet, work, wish), wish.by_money, draws, HOT, COLD
-        )
+    nodes, given = np.concatenate([grid.reshape(-1), spare]), (*arguments(fleet, work, wish), wish.by_money)
+    if math.perm(len(nodes), grid.size) <= min(moves, ALL):
+        grid = _best_of_all(nodes, grid.shape, given)
+        spare = np.setdiff1d(nodes, grid)
+    else:
+        draws = np.random.default_rng([seed, *grid.shape]).random((moves, 4))
+        half = moves // 2 if moves >= ENOUGH * len(nodes) else moves
+        for part, hot in ((draws[:half], HOT if half < moves else COLD), (draws[half:], AGAIN)):
+            loop("grid_loops", "anneal_grid")(grid, spare, *given, part, hot, COLD, TIE)
     return Choice(grid, judge(fleet, work, grid, wish), tuple(int(i) for i in np.sort(spare)))
+
+
+def _best_of_all(nodes: Indices, shape: tuple[int, ...], given: tuple[Any, ...]) -> Indices:
+    weigh = loop("grid_loops", "weigh_grid")
+    every = (np.array(each).reshape(shape) for each in permutations(nodes, math.prod(shape)))
+    return min(every, key=lambda grid: float(weigh(grid, *given, 0.0)))
 
 
 def worth(choice: Choice, wish: Wish) -> float:
     """What is lowered: seconds a token or money for it, and more by as much as the wish is broken."""
     verdict = choice.verdict
-    if verdict.infeasible:
-        return 1e30 * (1.0 + verdict.infeasible)
     value = verdict.price if wish.by_money else 1.0 / verdict.tokens
     return value * (1.0 + 10.0 * verdict.breach)
 
 
+def _left(fleet: Fleet, grid: Indices) -> Indices:
+    """The nodes that a grid does not use."""
+    is_left = np.ones(len(fleet), np.bool_)
+    is_left[grid] = False
+    return np.flatnonzero(is_left)
+
+
+class _Search:
+    """Grids to begin with, and what they come to."""
+
+    def __init__(self, fleet: Fleet, work: Work, wish: Wish) -> None:
+        self.ground = Ground(fleet, work, wish)
+        self.given = (*arguments(fleet, work, wish), wish.by_money, TIE)
+        self.count = len(fleet)
+
+    def best(self, stages: int, ways: int) -> tuple[float, Indices]:
+        """The best of all grids of a shape to begin with, and what is lowered of it."""
+        weigh = loop("grid_loops", "weigh_grid")
+        every = self.ground.grids(stages, ways)
+        return min(((float(weigh(each, *self.given)), each) for each in every), key=lambda one: one[0])
+
+    def shapes(self, stages: int) -> list[Indices]:
+        """Of numbers of pipelines that are tried, the best first."""
+        most = self.count // stages
+        tried = {ways: self.best(stages, ways) for ways in _pipelines(most)}
+        while True:
+            ways = min(tried, key=lambda each: tried[each][0])
+            below = max((each for each in tried if each < ways), default=ways)
+            above = min((each for each in tried if each > ways), default=ways)
+            between = {(below + ways) // 2, (ways + above + 1) // 2} - tried.keys()
+            if not between or above - below <= max(2, ways // 8):
+                break
+            tried.update({each: self.best(stages, each) for each in between})
+        return [grid for _, grid in sorted(tried.values(), key=lambda one: one[0])]
+
+
 def _pipelines(most: int) -> list[int]:
-    """Numbers of pipelines to try, from all nodes down to one: each about seven tenths of the one before."""
-    found = [most]
-    while found[-1] > 1:
-        found.append(max(1, min(found[-1] - 1, round(found[-1] * 0.7))))
-    return found
+    """Numbers of pipelines to try, geometrically from all nodes down to one."""
+    return sorted({round(most ** (at / (TRIED - 1))) for at in range(TRIED)}, reverse=True)
+
+
+def _effort(work: Work, stages: int, ways: int) -> float:
+    """About how many nanoseconds one move takes, compiled."""
+    return 200.0 + 20.0 * stages**2 + 15.0 * ways + 100.0 * stages * math.log2(len(work.chain) + 1)
 
 
 def _nothing_fits(fleet: Fleet, work: Work) -> PolicyError:

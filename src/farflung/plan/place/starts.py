@@ -32,18 +32,24 @@ def _orders(of: Costs) -> Iterator[Indices]:
     """Orders of all devices; consecutive P make a group."""
     devices = np.arange(len(of.hop))
     for clique in cliques(of.hop):
-        size = np.bincount(clique)[clique]
-        rank = _ranks(clique)
-        alone = size == 1
-        yield np.lexsort((clique, -size))  # whole
-        yield np.lexsort((clique, rank, alone))  # one of each in every group, those alone together
-        yield np.lexsort((rank, clique % 2, alone))  # the same in two halves
-        for share in (2, 4):  # so many neighbours of a clique in each group
-            yield np.lexsort((clique, rank // share, alone))
+        yield from spread(clique)
     yield devices
     yield devices.reshape(of.stages, of.ways).T.reshape(-1) if of.stages == of.ways else devices[::-1]
     for distances in (of.lateral, of.hop, -of.hop):
         yield _grown(distances, of.stages, of.ways)
+
+
+def spread(clique: Indices, first: Indices | None = None) -> Iterator[Indices]:
+    """Orders of all devices by their cliques [N]: whole, and some of each in every group. `first` [N] goes before."""
+    size = np.bincount(clique)[clique]
+    rank = _ranks(clique)
+    alone = size == 1
+    kind = np.zeros(len(clique), np.int64) if first is None else first
+    yield np.lexsort((clique, -size, kind))  # whole
+    yield np.lexsort((clique, rank, alone, kind))  # one of each in every group, those alone together
+    yield np.lexsort((rank, clique % 2, alone, kind))  # the same in two halves
+    for share in (2, 4):  # so many neighbours of a clique in each group
+        yield np.lexsort((clique, rank // share, alone, kind))
 
 
 def cliques(hop: Floats) -> list[Indices]:
@@ -88,12 +94,11 @@ def _spanning(hop: Floats) -> list[tuple[float, int, int]]:
 
 def _ranks(clique: Indices) -> Indices:
     """How many of its clique stand before each device."""
-    seen = np.zeros(int(clique.max()) + 1, np.int64)
+    order = np.argsort(clique, kind="stable")
+    first = np.searchsorted(clique[order], clique)
     out = np.empty(len(clique), np.int64)
-    for i, name in enumerate(clique):
-        out[i] = seen[name]
-        seen[name] += 1
-    return out
+    out[order] = np.arange(len(clique))
+    return out - first
 
 
 def _grown(distances: Floats, stages: int, ways: int) -> Indices:

@@ -1,0 +1,172 @@
+"""What was measured between two hosts: how it is written, and what it changes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from msgspec.structs import replace
+from plan_offers import LAN, LARGE, SMALL, host, hosts, sized
+
+from farflung.core import limits
+from farflung.core.errors import UsageError
+from farflung.core.units import Seconds
+from farflung.plan.advice import grids, pipelines, replicas, routes
+from farflung.plan.advice.offers import Host, parse
+from farflung.plan.advice.options import Option
+from farflung.plan.advice.pairs import Pair
+from farflung.plan.advice.replicas import Assumed
+from farflung.plan.advice.search import search
+from farflung.plan.advice.within import Most
+from farflung.plan.io import cards
+from farflung.plan.place import compiled
+
+BIG, TINY = sized(LARGE), sized(SMALL)
+USUAL = Assumed()
+TABLE = cards.read()
+
+
+def written(*pairs: str) -> str:
+    """Three hosts in two regions, and pairs."""
+    rows = [
+        f'[[host]]\nname = "{name}"\nregion = "{region}"\ncard = "RTX 4090"\nlink = "100/100/10ms"\nprice = "1"\n'
+        for name, region in (("attic", "eu"), ("barn", "us"), ("cellar", "us"))
+    ]
+    return "".join([*rows, *(f"[[pair]]\n{pair}\n" for pair in pairs)])
+
+
+def test_of_pairs_that_speak_of_two_hosts_the_nearest_counts() -> None:
+    attic, barn, cellar = parse(
+        written(
+            'between = ["us", "eu"]\nrate = 40',
+            'between = ["barn", "attic"]\nrate = 20\ndelay = 80',
+            'between = ["us", "us"]\nrate = 50\ndelay = 3',
+        ),
+        TABLE,
+    )
+    assert routes.between(attic, barn) == routes.between(barn, attic) == routes.Route(20e6, Seconds(0.08))
+    assert routes.between(cellar, attic) == routes.Route(40e6, Seconds(0.01))
+    assert routes.between(barn, cellar) == routes.Route(50e6, Seconds(0.003))
+    alone = parse(written(), TABLE)
+    assert routes.between(*alone[:2]) == routes.Route(routes.FREE, Seconds(0.01))
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ('between = ["attic", "bran"]\nrate = 1', "'bran' is no host and no region"),
+        ('between = ["attic", ""]\nrate = 1', "no host and no region"),
+        ('between = ["attic", "attic"]\nrate = 1', "one and the same host"),
+        ('between = ["attic"]\nrate = 1', "two names"),
+        ('between = "attic"\nrate = 1', "two names"),
+        ('between = ["attic", "barn"]', "above 0"),
+        ('between = ["attic", "barn"]\nrate = 0', "above 0"),
+        ('between = ["attic", "barn"]\nrate = -3', "above 0"),
+        ('between = ["attic", "barn"]\nrate = inf', "above 0"),
+        ('between = ["attic", "barn"]\nrate = nan', "above 0"),
+        ('between = ["attic", "barn"]\nrate = true', "above 0"),
+        ('between = ["attic", "barn"]\nrate = 1\ndelay = -1', "from 0 to"),
+        ('between = ["attic", "barn"]\nrate = 1\ndelay = nan', "from 0 to"),
+        ('between = ["attic", "barn"]\nrate = 1\nspeed = 2', "no pair has that"),
+        ('between = ["eu", "us"]\nrate = 1\n[[pair]]\nbetween = ["us", "eu"]\nrate = 2', "the same two"),
+    ],
+)
+def test_a_pair_that_cannot_be_is_refused_by_what_is_wrong(row: str, words: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        parse(written(row), TABLE)
+    assert raised.value.code == "FF-PLAN-061"
+    assert words in (raised.value.cause or "")
+    assert raised.value.message.startswith("pair ")
+
+
+def test_pairs_are_bounded_in_number_and_are_tables() -> None:
+    row = 'between = ["eu", "us"]\nrate = 1'
+    with pytest.raises(UsageError, match="cannot be planned with"):
+        parse(written(*[row] * (limits.OFFERED_PAIRS + 1)), TABLE)
+    with pytest.raises(UsageError, match="cannot be planned with"):
+        parse("pair = 3\n" + written(), TABLE)
+
+
+def joined(crew: tuple[Host, ...], rate: float, apart: tuple[str, ...]) -> tuple[Host, ...]:
+    """The crew, with so much between those named and all others."""
+    found = tuple(
+        Pair((one, other.name), rate, Seconds(0.04))
+        for one in apart
+        for other in crew
+        if other.name not in apart
+    )
+    return tuple(replace(each, pairs=tuple(p for p in found if each.name in p.ends)) for each in crew)
+
+
+def option(found: object) -> Option:
+    assert isinstance(found, Option), found
+    return found
+
+
+def test_a_pipeline_crosses_what_is_slow_once_and_waits_for_it() -> None:
+    crew = joined(hosts(6, "RTX A6000", link=LAN), 20e6, ("h01", "h03", "h05"))
+    with compiled.as_it_stands():
+        order = [each.name in ("h01", "h03", "h05") for each in grids.line(crew, 4e6)]
+        free = option(pipelines.pipeline(BIG, hosts(6, "RTX A6000", link=LAN), USUAL))
+        slow = option(pipelines.pipeline(BIG, crew, USUAL))
+    assert sum(one != other for one, other in itertools.pairwise(order)) == 1
+    assert slow.step > 1.5 * free.step
+
+
+def test_every_layout_waits_for_a_pair_that_is_slower_than_both_lines() -> None:
+    free = hosts(4, link=LAN)
+    slow = joined(free, 2e6, ("h00",))
+    for layout in (replicas.rounds, replicas.data, replicas.sharded):
+        assert option(layout(TINY, slow, USUAL)).step > option(layout(TINY, free, USUAL)).step
+        assert (
+            option(layout(TINY, joined(free, 2e9, ("h00",)), USUAL)).step
+            >= option(layout(TINY, free, USUAL)).step
+        )
+    assert routes.line(slow[0], slow, 3).up == 6e6
+    assert routes.line(slow[1], slow, 1).up == 2e6
+    assert routes.line(slow[1], slow, 1).round_trip == 0.08
+    assert routes.line(slow[1], slow[1:], 1) == LAN
+    assert routes.line(slow[0], slow[:1], 0) == LAN
+
+
+def test_the_winners_places_go_to_spares_and_to_fewer_hosts_where_that_is_better() -> None:
+    """A slow card among the chosen and a fast one outside; and money, where a dear host does little."""
+    crew = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
+    outside = (host("fast", "RTX A6000", link=LAN),)
+    with compiled.as_it_stands():
+        found = option(pipelines.pipeline(BIG, crew, USUAL))
+        better = pipelines.improved(BIG, found, USUAL, (*crew, *outside))
+    assert better.seconds < found.seconds
+    assert "fast" in {each.name for each in better.hosts}
+    dear = tuple(replace(each, price=type(each.price)(40 * each.price)) for each in crew[:1])
+    with compiled.as_it_stands():
+        found = option(pipelines.pipeline(BIG, (*dear, *crew[1:]), USUAL))
+        cheaper = pipelines.improved(BIG, found, USUAL, (*dear, *crew[1:], *outside), by_money=True)
+    assert cheaper.price < found.price
+    assert not {each.price for each in dear} & {each.price for each in cheaper.hosts}
+
+
+def test_a_spare_of_whom_there_are_too_many_is_not_taken() -> None:
+    crew = tuple(host(f"h{at}", "RTX A4000" if at < 2 else "RTX A6000", link=LAN) for at in range(4))
+    same = host("more", "RTX A6000", link=LAN, owner="h3")
+    with compiled.as_it_stands():
+        for found in grids.swapped(BIG, (crew,), 8, 1, 36_000.0, (same,)):
+            owners = [each.owner for way in found for each in way]
+            assert max(owners.count(owner) for owner in owners) <= max(1, len(owners) // 3)
+
+
+def test_no_spare_takes_a_way_beyond_what_it_may_cost() -> None:
+    """A fast host outside the winner's, at a price at which the budget has no room for it."""
+    crew = (*hosts(3, "RTX A6000", link=LAN), host("slow", "RTX A4000", link=LAN))
+    with compiled.as_it_stands():
+        found = option(pipelines.pipeline(BIG, crew, USUAL))
+        dear = host("fast", "RTX A6000", link=LAN, price=type(crew[0].price)(50 * crew[0].price))
+        most = Most(price=found.price)
+        free = pipelines.improved(BIG, found, USUAL, (*crew, dear))
+        kept = pipelines.improved(
+            BIG, found, USUAL, (*crew, dear), is_allowed=lambda each: max(most.needs(each)) <= 1.0
+        )
+    assert free.price > found.price
+    assert kept.price <= found.price
+    bound = Most(price=found.price)
+    assert all(each.price <= found.price for each in search(BIG, (*crew, dear), most=bound).best)
