@@ -148,7 +148,7 @@ def resume(name: str | None, as_json: bool) -> None:
 @click.option("--link", metavar="UP/DOWN[/RTT]", help="Which sync method suits these Mbit/s and ms.")
 @click.option("--peers", type=int, help="With --link: how many. Default: the job's.")
 @click.option("--step", type=float, help="With --link: seconds of one step. Default: here.")
-@click.option("--fan-out", is_flag=True, help="With --link: a server copies what is sent once.")
+@click.option("--fan-out", is_flag=True, hidden=True, help="With --link: a server copies what is sent once.")
 @click.option(
     "--offers", type=click.Path(path_type=Path), metavar="FILE", help="The best ways on the hosts in FILE."
 )
