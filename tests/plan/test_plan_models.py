@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from plan_offers import LAN, host, hosts
 
 from farflung.core.layout import Layout
-from farflung.plan.advice import agreement, pipelines, replicas, speed
+from farflung.plan.advice import agreement, cuts, pipelines, replicas, speed
 from farflung.plan.advice.models import LAST, WIRE, Gauged
 from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
@@ -152,11 +152,13 @@ def test_a_module_of_ones_own_is_advised_like_any_other() -> None:
 def test_its_pipelines_are_cut_between_blocks_with_what_a_block_hands_on() -> None:
     found = pipelines.pipeline(MODULE, hosts(3, "RTX 3090", link=LAN), USUAL)
     assert isinstance(found, Option)
-    counts = [int(count) for count in found.how.removeprefix("layers ").split("/")]
+    counts = [int(count) for count in found.how.split()[1].split("/")]
     assert sum(counts) == BLOCKS
     moved = next(fact for fact in found.facts if fact.name == "activations")
     assert "a cut and micro-batch" in moved.formula
-    assert found.up == MODULE.model.handed(found.micro) * (32 / found.micro) * (2 if len(counts) > 2 else 1)
+    share = cuts.codes(MODULE)[1].forward if "8-bit" in found.how else 1.0
+    plain = MODULE.model.handed(found.micro) * (32 / found.micro) * (2 if len(counts) > 2 else 1)
+    assert found.up == pytest.approx(share * plain)
 
 
 def test_without_repeated_blocks_only_whole_replicas_are_possible() -> None:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from plan_offers import HOME, LAN, LARGE, SMALL, host, hosts, sized
 
 from farflung.core.money import Credits
-from farflung.core.units import Seconds
-from farflung.plan.advice import agreement, grids, keeping, pipelines
+from farflung.core.units import Bytes, Seconds
+from farflung.plan.advice import agreement, cuts, grids, keeping, pipelines
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
@@ -224,6 +224,69 @@ def test_a_fleet_of_strangers_is_best_used_as_several_pipelines() -> None:
     found = search(LONG, hosts(16, "RTX 4090", link=Link(1e8, 1e8, Seconds(0.03))))
     assert found.best[0].kind is Kind.PIPELINES
     assert found.today is None
+
+
+# Bits of what is handed on
+
+
+def test_fewer_bits_are_taken_where_lines_bind_and_not_where_compute_does() -> None:
+    """On lines of 1 Tbit/s cuts are hidden behind compute; between homes they are most of a step."""
+    home, fast = (
+        option(pipelines.pipeline(BIG, hosts(4, "RTX A6000", link=link), USUAL))
+        for link in (HOME, Link(1e12, 1e12, Seconds(0.0)))
+    )
+    assert "with 8-bit cuts" in home.how
+    assert "cuts" not in fast.how
+    told = next(fact for fact in home.facts if fact.name == "8-bit cuts")
+    assert told.formula.startswith("0.5078 + 0.5078; ")
+    assert "not measured here" in told.source
+
+
+def test_changes_in_4_and_8_bits_are_taken_where_examples_come_again_and_their_cache_is_counted() -> None:
+    """Of ten epochs the first is plain; without a second one, or where nobody says, nothing is known to change."""
+    crew, epoch = hosts(4, "RTX A6000"), BIG.tokens // BIG.context
+    again = option(pipelines.pipeline(replace(BIG, examples=epoch // 10), crew, USUAL))
+    assert "AQ-SGD cuts of 4 and 8 bits" in again.how
+    told = {fact.name: fact for fact in again.facts}
+    assert told["until all are through"].formula.startswith("0.1 x ")
+    assert told["kept at each end of a cut"].formula.startswith(f"{epoch // 10} x ")
+    assert "not measured here" in told["AQ-SGD cuts of 4 and 8 bits"].source
+    for examples in (0, epoch, 2 * epoch):
+        once = option(pipelines.pipeline(replace(BIG, examples=examples), crew, USUAL))
+        assert "AQ-SGD" not in once.how
+        assert again.step < once.step
+        assert again.up < once.up
+
+
+@pytest.mark.parametrize("examples", [0, 100])
+def test_a_mean_step_of_changes_lies_between_a_plain_and_a_coded_one(examples: int) -> None:
+    work = replace(BIG, examples=examples)
+    crew = hosts(4, "RTX A6000")
+    laid = pipelines._laid(work, (crew,), Kind.PIPELINE, USUAL)
+    assert not isinstance(laid, Blocked)
+    found = pipelines._coded(work, laid, USUAL)
+    assert found.run.seconds <= found.passed <= laid.passed == laid.run.seconds
+    assert cuts.least(work) <= min(found.code.sent) <= 1.0
+
+
+def test_changes_are_not_taken_where_no_host_has_room_for_what_they_keep() -> None:
+    """A disk, or RAM, that is said to be too small; where neither is said, nothing is known against it."""
+    work = replace(BIG, examples=BIG.tokens // BIG.context // 10)
+    kept = cuts.codes(work)[-1].kept
+    for size, is_taken in ((kept, False), (2 * kept, True)):
+        crew = hosts(4, "RTX A6000", memory_bytes=None, disk_bytes=Bytes(int(size)))
+        assert ("AQ-SGD" in option(pipelines.pipeline(work, crew, USUAL)).how) is is_taken
+    unknown = hosts(4, "RTX A6000", memory_bytes=None)
+    assert "AQ-SGD" in option(pipelines.pipeline(work, unknown, USUAL)).how
+
+
+def test_an_end_sends_forward_what_it_gets_back_in_other_bits() -> None:
+    """Changes of 4 bits go forward, gradients of 8 back: the first stage sends less than it gets, the last more."""
+    work = replace(BIG, examples=BIG.tokens // BIG.context // 10)
+    first, *inner, last = option(pipelines.pipeline(work, hosts(4, "RTX A6000"), USUAL)).shares
+    assert first.up < first.down
+    assert (last.up, last.down) == (first.down, first.up)
+    assert all(each.up == each.down == pytest.approx(first.up + first.down) for each in inner)
 
 
 # Places of the winner

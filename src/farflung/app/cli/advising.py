@@ -15,6 +15,7 @@ from farflung.core import limits
 from farflung.core.errors import FarflungError, PolicyError, UsageError
 from farflung.core.money import MICRO, parse_credits
 from farflung.core.units import Seconds
+from farflung.job.io.read import read_dataset
 from farflung.job.load import Resolved
 from farflung.job.spec import JobSpec
 from farflung.plan import measured
@@ -67,17 +68,28 @@ def allowed(resolved: Resolved, seconds: float | None) -> Most:
 
 
 def plan(
-    file: Path, goal: str | None, spec: JobSpec, model: Known, most: Most, *, is_own: bool
+    file: Path, goal: str | None, spec: JobSpec, model: Known, most: Most, *, base: Path, is_own: bool
 ) -> tuple[Work, Advice]:
-    """The advice on a job; `is_own`: all hosts are the planner's.
+    """The advice on a job whose data lie in `base`; `is_own`: all hosts are the planner's.
 
     Raises what `read` raises, and PolicyError FF-APP-428 (nothing fits).
     """
     asks, hosts = read(file, spec, model)
+    asks = msgspec.structs.replace(asks, examples=_examples(spec, base))
     found = search.search(asks, hosts, Goal(goal or Goal.TIME), is_own=is_own, most=most)
     if not found.best:
         raise _refused(found)
     return asks, found
+
+
+def _examples(spec: JobSpec, base: Path) -> int:
+    """Windows of the job's data that do not overlap; 0 where the data are not here, or are what this Python has."""
+    if spec.data.path == "stdlib":
+        return 0
+    try:
+        return len(read_dataset(spec.data, spec.model, base).train) // spec.model.context
+    except FarflungError:
+        return 0
 
 
 def read(file: Path, spec: JobSpec, model: Known) -> tuple[Work, tuple[Host, ...]]:

@@ -211,7 +211,9 @@ def plan(
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
     elif offers is not None:
         most = advising.allowed(resolved, quoting.seconds_until(deadline))
-        asks, found = advising.plan(offers, goal, resolved.spec, model(), most, is_own=own)
+        asks, found = advising.plan(
+            offers, goal, resolved.spec, model(), most, base=Path(identity.base), is_own=own
+        )
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
         if as_json:
             text = [advising.json(asks, found, advising.terms(offers), after)]

@@ -91,13 +91,14 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
     found = agreed(work, laid)
     crew = tuple(host for way in laid.grid for host in way)
     activation = work.model.handed(laid.micro)
-    moved = activation * laid.micros * (2 if len(laid.counts) > 2 else 1)  # of an inner stage, each way
+    sent = _sent(laid)[min(1, len(laid.counts) - 2)]  # of an inner stage, where there is one
+    moved, times = activation * laid.micros * max(sent), f" x {max(sent):.4g}" if max(sent) != 1.0 else ""
     kept = _counting(work, laid, found, assumed)
     if (blocked := keeping.blocked(laid.kind, kept)) is not None:
         return blocked
     shares = _shares(work, laid, activation, found)
     busiest = max(laid.run.work)
-    cut = "/".join(map(str, laid.counts))
+    cut = "/".join(map(str, laid.counts)) + (f" with {laid.code.words}" if laid.code.words else "")
     how = f"layers {cut}"
     if found.sync is not None:
         how = f"{len(laid.grid)} of layers {cut}, {found.sync.method} H={found.sync.steps} {describe_codec(found.sync)}"
@@ -105,7 +106,7 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
         Fact(
             "a step",
             precise(laid.step),
-            " + ".join(precise(each) for each in (laid.run.seconds, *(extra.seconds for extra in laid.after)))
+            " + ".join(precise(each) for each in (laid.passed, *(extra.seconds for extra in laid.after)))
             + f"; 1F1B, {laid.micros} micro-batches of {laid.micro}"
             + "".join(f", then {extra.name}" for extra in laid.after)
             + f"; layers {cut}; the busiest stage computes {precise(busiest)}",
@@ -115,10 +116,11 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
         Fact(
             "activations",
             format_bytes(moved),
-            f"{format_bytes(activation)} x {laid.micros}{' x 2' * (len(laid.counts) > 2)}; a cut and micro-batch"
+            f"{format_bytes(activation)} x {laid.micros}{times}; a cut and micro-batch"
             + (", an inner stage has two cuts" if len(laid.counts) > 2 else ""),
             PIPELINE,
         ),
+        *_coded(work, laid),
         *found.facts,
         *kept.facts,
         *held(laid.tight),
@@ -136,19 +138,46 @@ def option(work: Work, laid: Laid, assumed: Assumed) -> Found:
 
 def _shares(work: Work, laid: Laid, activation: float, found: Agreed) -> tuple[Share, ...]:
     """Of each host: an end hands on and gets one cut's activations, an inner stage two; both ends a shared table's."""
-    last = len(laid.counts) - 1
+    last, sent = len(laid.counts) - 1, _sent(laid)
 
-    def moved(at: int) -> float:
-        is_end = at in (0, last)
-        return activation * laid.micros * (1 if is_end else 2) + (laid.shared if is_end else 0.0)
+    def moved(at: int, way: int) -> float:
+        return activation * laid.micros * sent[at][way] + (laid.shared if at in (0, last) else 0.0)
 
     up, down = found.each or ((0.0,) * (last + 1),) * 2
     kept = work.public(found.sync) / (last + 1) if found.sync else 0.0
     return tuple(
-        Share(kept, 0.0, moved(at) + up[at], moved(at) + down[at])
+        Share(kept, 0.0, moved(at, 0) + up[at], moved(at, 1) + down[at])
         for _ in laid.grid
         for at in range(last + 1)
     )
+
+
+def _sent(laid: Laid) -> tuple[tuple[float, float], ...]:
+    """Cuts of plain bytes that each stage sends and gets: activations go forward, their gradients back."""
+    forward, back = laid.code.sent
+    inner = ((forward + back,) * 2,) * (len(laid.counts) - 2)
+    return ((forward, back), *inner, (back, forward))
+
+
+def _coded(work: Work, laid: Laid) -> tuple[Fact, ...]:
+    """What of plain bytes is sent, what is plain all the same, and what a code keeps for it."""
+    code = laid.code
+    if not code.words:
+        return ()
+    (forward, back), coded = code.sent, 1.0 - code.first
+    text = f"{forward:.4g} + {back:.4g}; of plain bytes, forward and back"
+    found = [Fact(code.words, f"{forward + back:.4g}", text, code.source)]
+    if code.kept:
+        mean = f"{code.first:.4g} x {precise(laid.plain)} + {coded:.4g} x {precise(laid.run.seconds)}"
+        found += [
+            Fact("until all are through", precise(laid.passed), f"{mean}; the first epoch is plain", code.source),
+            Fact(
+                "kept at each end of a cut", format_bytes(code.kept),
+                f"{work.examples} x {format_bytes(work.model.handed(1))}; an example's activation, in RAM or on disk",
+                code.source,
+            ),
+        ]  # fmt: skip
+    return tuple(found)
 
 
 def _counting(work: Work, laid: Laid, found: Agreed, assumed: Assumed) -> keeping.Kept:

@@ -1,77 +1,124 @@
-"""Which hosts to take: of every number that is tried, the fastest, the cheapest for their speed, the best connected and
-those with the largest cards; and of those that wait for each other at every step, the same within each class of speed.
+"""Which hosts to take: of every number that is tried, the first of several orders among those that are good enough.
+
+All subsets of a thousand hosts cannot be looked at. Looked at are each host alone, and the first k of five orders
+(fastest, cheapest for their speed, best connected, most memory, cheapest), k of SIZES, each among
+
+    all hosts           whatever they are
+    a bound and above   lines of 1, 2, 4 ... bit/s and more, together with cards of 1, 2, 4 ... bytes and more, or with
+                        as many FLOP/s: a crew waits for its slowest line, and its smallest card decides
+    alike               of members that wait for each other at every step: speeds within 1.25 (market.match), from
+                        each speed that is offered, or, of many, from the WINDOWS whose hosts compute most together
+
+Bounds are powers of two and not shares of what is offered, so that more offers only add to what lies above one. Who
+cannot hold what the layout asks of a host is left out before anybody is counted.
+
+The best small crew of a layout is then tried with one host more and one less. For all that, this is a rule and no
+proof: a crew whose members are all second in every order is not looked at.
 
 Nobody lends more than a third of a crew of three or more: whoever verifies must be somebody else (docs/threats.md),
 and one owner's withdrawal must not end the job. Who plans over machines of his own says so, and lends them all.
-Members that wait for each other at every step are alike within a factor 1.25 (market.match): a crew is taken from each
-window of speed. Those that agree once in a round wait for the slowest, so for them it is the same crew that is fast.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from farflung.plan.advice.offers import Host
+from farflung.plan.advice.options import memory_of
 
 SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 OWNERS_LEAST: Final = 3  # of a crew that has so many members or more
-WINDOWS: Final = 6  # of speed that are looked at: those whose hosts compute most together
+SIMILAR: Final = 1.25
+WINDOWS: Final = 48  # of speed that are looked at
+SMALL: Final = 8  # hosts of the best crew up to which one more and one less are tried, too
+FOREMOST: Final = 3
+
 Speed = Callable[[Host], float]
+Crew = tuple[Host, ...]
 
 
-def crews(
-    hosts: Sequence[Host], speed: Speed, least: int = 1, *, alike: float = 0.0, is_own: bool = False
-) -> Iterator[tuple[Host, ...]]:
-    """Each crew once, `least` hosts or more; hosts in the order of their names.
-
-    `alike`: how many times as fast as the slowest a member is at most; 0: any. `is_own`: no owner is held to a third.
+class Asked(msgspec.Struct, frozen=True):
+    """What a layout asks of a crew. `least`: its fewest hosts; `most`: its most, 0: any number; `is_alike`: they wait
+    for each other at every step; `is_own`: all hosts are the planner's, and no owner is held to a third; `holds`:
+    whether a host has room in a crew of so many.
     """
-    seen: set[tuple[str, ...]] = set()
-    for window in _windows(hosts, speed, alike) if alike else (tuple(hosts),):
-        for size in (size for size in SIZES if least <= size <= len(window)):
-            for order in _orders(window, speed):
-                crew = order[:size] if is_own else spread(order, size)
-                names = tuple(sorted(host.name for host in crew))
-                if len(crew) == size and names not in seen:
-                    seen.add(names)
-                    yield tuple(sorted(crew, key=lambda host: host.name))
+
+    least: int = 1
+    most: int = 0
+    is_alike: bool = False
+    is_own: bool = False
+    holds: Callable[[Host, int], bool] = lambda host, size: True
+
+    def sizes(self, offered: int) -> Iterator[int]:
+        """Of crews that are tried."""
+        return (size for size in SIZES if self.least <= size <= min(offered, self.most or offered))
 
 
-def _orders(hosts: Sequence[Host], speed: Speed) -> tuple[list[Host], ...]:
-    def lines(host: Host) -> float:
-        return -min(host.link.up, host.link.down)
-
-    return (
-        sorted(hosts, key=lambda host: (-speed(host), host.price, host.name)),
-        sorted(hosts, key=lambda host: (host.price / speed(host), host.name)),
-        sorted(hosts, key=lambda host: (lines(host), -speed(host), host.name)),
-        sorted(hosts, key=lambda host: (-host.card.memory[0], -speed(host), host.price, host.name)),
-    )
+ANYBODY: Final = Asked()
 
 
-def _windows(hosts: Sequence[Host], speed: Speed, alike: float) -> list[tuple[Host, ...]]:
-    """Hosts from each speed to `alike` times that; of those within another one only the larger."""
-    ordered = sorted(hosts, key=lambda host: (speed(host), host.name))
-    found: list[tuple[Host, ...]] = []
-    end = 0
-    for at, slowest in enumerate(ordered):
-        reached = end
-        while end < len(ordered) and speed(ordered[end]) <= alike * speed(slowest):
-            end += 1
-        if end > reached:  # else it is part of the window before
-            found.append(tuple(ordered[at:end]))
-    return sorted(found, key=lambda window: -sum(map(speed, window)))[:WINDOWS]
+def crews(hosts: Sequence[Host], speed: Speed, asked: Asked = ANYBODY) -> Iterator[Crew]:
+    """Each crew once; hosts in the order of their names."""
+    seen: set[Crew] = set()
+    orders, pools = _orders(hosts, speed), _pools(hosts, speed, is_alike=asked.is_alike)
+    for size in asked.sizes(len(hosts)):
+        able = {host.name for host in hosts if asked.holds(host, size)}
+        if size == 1:  # each: there are no more of them than hosts
+            yield from ((host,) for host in hosts if host.name in able)
+            continue
+        for inside in dict.fromkeys(pool & able for pool in pools):
+            if len(inside) < size:
+                continue
+            for order in orders:
+                found = spread((host for host in order if host.name in inside), size, is_own=asked.is_own)
+                crew = _named(found)
+                if len(crew) == size and crew not in seen:
+                    seen.add(crew)
+                    yield crew
 
 
-def spread(order: Sequence[Host], size: int) -> list[Host]:
+def roomiest(hosts: Sequence[Host], speed: Speed, asked: Asked) -> Iterator[Crew]:
+    """Of each number those with most memory, whether or not they hold it: what comes nearest where nobody does."""
+    seen: set[Crew] = set()
+    for pool in _windows(hosts, speed) if asked.is_alike else ([*hosts],):
+        order = sorted(pool, key=lambda host: (-capacity(host), -speed(host), host.price, host.name))
+        for size in asked.sizes(len(pool)):
+            crew = _named(spread(order, size, is_own=asked.is_own))
+            if len(crew) == size and crew not in seen:
+                seen.add(crew)
+                yield crew
+
+
+def beside(hosts: Sequence[Host], crew: Crew, speed: Speed, asked: Asked) -> Iterator[Crew]:
+    """A small crew with one host more, of the FOREMOST of each order, or one less."""
+    if len(crew) > SMALL:
+        return
+    inside = {host.name for host in crew}
+    others = [host for host in hosts if host.name not in inside and asked.holds(host, len(crew) + 1)]
+    added = {host.name: host for order in _orders(others, speed) for host in order[:FOREMOST]}
+    changed = [[*crew, host] for host in added.values()]
+    changed += [[host for host in crew if host is not gone] for gone in crew]
+    for each in changed:
+        size = len(each)
+        is_fair = len(spread(each, size, is_own=asked.is_own)) == size
+        if is_fair and asked.least <= size <= (asked.most or size):
+            yield _named(each)
+
+
+def spread(order: Iterable[Host], size: int, *, is_own: bool = False) -> list[Host]:
     """The first `size` hosts with at most a third of them of one owner; fewer where there are not so many."""
-    most = size if size < OWNERS_LEAST else max(1, size // OWNERS_LEAST)
+    most = size if is_own or size < OWNERS_LEAST else max(1, size // OWNERS_LEAST)
     held: Counter[str] = Counter()
     crew: list[Host] = []
     for host in order:
-        if len(crew) < size and held[host.owner] < most:
+        if len(crew) == size:
+            break
+        if held[host.owner] < most:
             held[host.owner] += 1
             crew.append(host)
     return crew
@@ -83,3 +130,57 @@ def fair(crew: Sequence[Host]) -> list[Host]:
     while len(fewer := spread(found, len(found))) < len(found):
         found = fewer
     return found
+
+
+def line(host: Host) -> float:
+    """Its slower way, bit/s."""
+    return min(host.link.up, host.link.down)
+
+
+def capacity(host: Host) -> float:
+    """Bytes of all its cards."""
+    return float(host.cards * memory_of(host))
+
+
+def _named(crew: Iterable[Host]) -> Crew:
+    return tuple(sorted(crew, key=lambda host: host.name))
+
+
+def _orders(hosts: Sequence[Host], speed: Speed) -> tuple[list[Host], ...]:
+    return (
+        sorted(hosts, key=lambda host: (-speed(host), host.price, host.name)),
+        sorted(hosts, key=lambda host: (host.price / speed(host), host.name)),
+        sorted(hosts, key=lambda host: (-line(host), host.link.round_trip, -speed(host), host.name)),
+        sorted(hosts, key=lambda host: (-capacity(host), -speed(host), host.price, host.name)),
+        sorted(hosts, key=lambda host: (host.price, -speed(host), host.name)),
+    )
+
+
+def _pools(hosts: Sequence[Host], speed: Speed, *, is_alike: bool) -> list[frozenset[str]]:
+    """Names of hosts to take the first of, each set once."""
+    found: dict[frozenset[str], None] = {}
+    for lines in _above(hosts, line):
+        within = _windows(lines, speed) if is_alike else (*_above(lines, capacity), *_above(lines, speed))
+        found |= dict.fromkeys(frozenset(host.name for host in pool) for pool in within)
+    return list(found)
+
+
+def _above(hosts: Sequence[Host], value: Callable[[Host], float]) -> Iterator[list[Host]]:
+    """All, and those above each power of two that lies among their values."""
+    for power in sorted({math.floor(math.log2(value(host))) for host in hosts}):
+        yield [host for host in hosts if value(host) >= 2.0**power]
+
+
+def _windows(hosts: Sequence[Host], speed: Speed) -> list[list[Host]]:
+    """Hosts from each speed to SIMILAR times that."""
+    ordered = sorted(hosts, key=lambda host: (speed(host), host.name))
+    rates = [speed(host) for host in ordered]
+    found: list[list[Host]] = []
+    end = 0
+    for at, slowest in enumerate(rates):
+        if at and slowest == rates[at - 1]:
+            continue
+        while end < len(rates) and rates[end] <= SIMILAR * slowest:
+            end += 1
+        found.append(ordered[at:end])
+    return sorted(found, key=lambda window: -sum(map(speed, window)))[:WINDOWS]

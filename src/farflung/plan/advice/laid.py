@@ -7,6 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from farflung.core.units import Seconds
+from farflung.plan.advice.cuts import PLAIN, Code
 from farflung.plan.advice.grids import Grid
 from farflung.plan.advice.options import Kind
 from farflung.plan.footprint.worst import Worst
@@ -25,7 +26,8 @@ class After(NamedTuple):
 
 class Laid(msgspec.Struct, frozen=True):
     """A grid with its layers, and the timeline of its slowest pipeline. `sequences`: of one pipeline's step; `shared`:
-    bytes that both ends send each other for a table that they share.
+    bytes that both ends send each other for a table that they share; `plain`: seconds of the timeline before `code`
+    begins to save.
     """
 
     grid: Grid
@@ -37,6 +39,8 @@ class Laid(msgspec.Struct, frozen=True):
     tight: Worst
     after: tuple[After, ...] = ()
     shared: float = 0.0
+    code: Code = PLAIN
+    plain: Seconds = Seconds(0.0)
 
     @property
     def kind(self) -> Kind:
@@ -50,5 +54,11 @@ class Laid(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> Seconds:
-        """Of a pipeline, whole."""
-        return Seconds(self.run.seconds + sum(extra.seconds for extra in self.after))
+        """Of a pipeline, whole: the mean of all steps."""
+        return Seconds(self.passed + sum(extra.seconds for extra in self.after))
+
+    @property
+    def passed(self) -> Seconds:
+        """Until the last micro-batch is through: the mean of all steps."""
+        first = self.code.first
+        return Seconds(first * self.plain + (1.0 - first) * self.run.seconds if first else self.run.seconds)

@@ -17,10 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from farflung.core.units import Seconds, format_bytes, format_count
-from farflung.plan.advice import agreement, grids, routes, speed
+from farflung.plan.advice import agreement, cuts, grids, routes, speed
+from farflung.plan.advice.cuts import PLAIN, Code
 from farflung.plan.advice.grids import Grid
 from farflung.plan.advice.laid import After, Laid
 from farflung.plan.advice.offers import Host
@@ -30,7 +32,7 @@ from farflung.plan.advice.room import SINGLE, computes_wide, widened
 from farflung.plan.advice.work import WIRE, Work
 from farflung.plan.footprint.states import Recipe, Split
 from farflung.plan.footprint.worst import Pipeline, Training, fitting_layers, footprints, worst
-from farflung.plan.methods import sync_of
+from farflung.plan.methods import ENOUGH, sync_of
 from farflung.plan.parallel import timing
 from farflung.plan.parallel.collectives import Span
 from farflung.plan.parallel.group import Group
@@ -52,13 +54,17 @@ def pipeline(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     return _best(work, grids.grids(work, crew, 1), Kind.PIPELINE, assumed)
 
 
-def pipelines(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
-    """The same of 2 pipelines and more, as many as divide the crew into equal ones of two hosts or more."""
-    ways = [
-        count for count in range(2, min(WAYS_MOST, work.sequences) + 1) if len(crew) % count == 0 < len(crew)
-    ]
-    tried = (grid for count in ways if len(crew) // count >= 2 for grid in grids.grids(work, crew, count))
+def pipelines(work: Work, crew: Sequence[Host], assumed: Assumed, ways: int = 0) -> Found:
+    """The same of `ways` pipelines; 0: of the best number of those that it can be cut into."""
+    counts = (ways,) if ways else ways_of(work, crew)
+    tried = (grid for count in counts for grid in grids.grids(work, crew, count))
     return _best(work, tried, Kind.PIPELINES, assumed)
+
+
+def ways_of(work: Work, crew: Sequence[Host]) -> tuple[int, ...]:
+    """Numbers of equal pipelines of two hosts or more that a crew can be cut into, with a sequence for each."""
+    most = min(WAYS_MOST, work.sequences, len(crew) // 2)
+    return tuple(count for count in range(2, most + 1) if len(crew) % count == 0)
 
 
 def improved(
@@ -97,13 +103,40 @@ def _best(work: Work, tried: Iterable[Grid], kind: Kind, assumed: Assumed) -> Fo
         if isinstance(found, Blocked):
             nearest = found if nearest is None or found.nearness > nearest.nearness else nearest
             continue
-        option = agreement.option(work, found, assumed)
+        option = agreement.option(work, _coded(work, found, assumed), assumed)
         if isinstance(option, Blocked):
             nearest = option if nearest is None or option.nearness > nearest.nearness else nearest
         elif best is None or option.seconds < best.seconds:
             best = option
     too_few = "there are too few hosts for two pipelines of two"
     return best or nearest or Blocked(kind, "hosts", 0, 0.0, too_few, "four hosts of three owners")
+
+
+def _coded(work: Work, laid: Laid, assumed: Assumed) -> Laid:
+    """The same with fewer bits at its cuts, where that saves enough to be worth what it may cost in quality."""
+    best, room = laid, min(map(_beside, (host for way in laid.grid for host in way)))
+    for code in cuts.codes(work)[1:]:
+        if min(2, len(laid.counts) - 1) * code.kept > room:
+            continue
+        runs = [
+            timeline(
+                _stages(work, way, laid.counts, laid.recompute, laid.micro, assumed),
+                laid.micros,
+                cuts=_cuts(work, way, laid.micro, code),
+            )
+            for way in laid.grid
+        ]
+        slowest = max(runs, key=lambda run: run.seconds)
+        other = msgspec.structs.replace(laid, run=slowest, code=code, plain=laid.run.seconds)
+        if other.step < (1.0 - ENOUGH) * best.step:
+            best = other
+    return best
+
+
+def _beside(host: Host) -> float:
+    """Bytes in RAM or on disk for what is kept of examples; any where neither is said."""
+    said = [size for size in (host.memory_bytes, host.disk_bytes) if size is not None]
+    return float(max(said)) if said else math.inf
 
 
 def _laid(work: Work, grid: Grid, kind: Kind, assumed: Assumed) -> Laid | Blocked:
@@ -154,13 +187,15 @@ def _tried(
     counts = dealt(work, rates, caps)
     if 0 in counts:  # who is given nothing is not needed
         used = tuple(tuple(host for host, count in zip(way, counts, strict=True) if count) for way in grid)
+        if len(used[0]) == 1:
+            return _alone(used)
         return _tried(work, used, recompute, micro, assumed, than)
     runs = []
     for way in grid:
-        each, cuts = _stages(work, way, counts, recompute, micro, assumed), _cuts(work, way, micro)
-        if than is not None and micros * _pace(each, cuts) >= than.run.seconds:
+        each, between = _stages(work, way, counts, recompute, micro, assumed), _cuts(work, way, micro)
+        if than is not None and micros * _pace(each, between) >= than.run.seconds:
             return None
-        runs.append(timeline(each, micros, cuts=cuts))
+        runs.append(timeline(each, micros, cuts=between))
     slowest = max(runs, key=lambda run: run.seconds)
     if than is not None and slowest.seconds >= than.run.seconds:
         return None
@@ -237,16 +272,19 @@ def _stages(
     return found
 
 
-def _cuts(work: Work, way: Sequence[Host], micro: int) -> list[Cut]:
+def _cuts(work: Work, way: Sequence[Host], micro: int, code: Code = PLAIN) -> list[Cut]:
     bits = 8.0 * work.model.handed(micro)
+    forward, backward = code.forward * bits, code.backward * bits
     found = []
     for one, other in pairwise(way):
         route = routes.between(one, other)
         found.append(
             Cut(
-                bits / min(_share(way, one) * one.link.up, _share(way, other) * other.link.down, route.rate),
+                forward
+                / min(_share(way, one) * one.link.up, _share(way, other) * other.link.down, route.rate),
                 route.delay,
-                bits / min(_share(way, other) * other.link.up, _share(way, one) * one.link.down, route.rate),
+                backward
+                / min(_share(way, other) * other.link.up, _share(way, one) * one.link.down, route.rate),
             )
         )
     return found
@@ -257,10 +295,19 @@ def _share(way: Sequence[Host], host: Host) -> float:
     return 1.0 if host in (way[0], way[-1]) else 0.5
 
 
-def _pace(stages: Sequence[Stage], cuts: Sequence[Cut]) -> float:
+def _pace(stages: Sequence[Stage], between: Sequence[Cut]) -> float:
     """Seconds that no schedule goes below, a micro-batch."""
-    sent = [each for cut in cuts for each in (cut.seconds, cut.back_seconds)]
+    sent = [each for cut in between for each in (cut.seconds, cut.back_seconds)]
     return max(*(stage.forward + stage.backward for stage in stages), *sent, 0.0)
+
+
+def _alone(grid: Grid) -> Blocked:
+    """One host is no pipeline: what it comes to, buses and all, is reckoned as one host alone."""
+    kind, name = (Kind.PIPELINE if len(grid) == 1 else Kind.PIPELINES), grid[0][0].name
+    return Blocked(
+        kind, "similarity", 1, 0.0, f"{name} trains all layers sooner than another host of its pipeline one of them",
+        "hosts nearer to its speed",
+    )  # fmt: skip
 
 
 def _too_small(work: Work, grid: Grid, caps: Sequence[int], recompute: Recompute, micro: int) -> Blocked:

@@ -20,6 +20,7 @@ from farflung.core.units import Seconds, format_bytes, format_count, format_rate
 from farflung.job.spec import SyncSpec
 from farflung.plan import measured
 from farflung.plan.advice import keeping, machines, routes, speed
+from farflung.plan.advice.crews import SIMILAR
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import (
     Blocked,
@@ -47,7 +48,6 @@ from farflung.plan.parallel.group import Group
 from farflung.plan.parallel.shapes import Recompute
 from farflung.plan.parallel.terms import Phase
 
-SIMILAR: Final = 1.25
 BACKWARD: Final = 2 / 3  # of compute, behind which gradients go: a backward pass is two forward ones
 CHURN: Final = (
     10 * 3600.0
@@ -252,11 +252,6 @@ def sharded(work: Work, crew: Sequence[Host], assumed: Assumed) -> Found:
     return _in_step(
         Kind.SHARDED, f"FSDP over {cards} cards", work, crew, rooms, compute, exchange, moved, facts, assumed
     )
-
-
-def is_held(work: Work, host: Host) -> bool:
-    """Whether a host holds a whole replica and its optimizer, whatever else a layout keeps."""
-    return room(work, work.recipe, host, replica(host), work.batch).fits
 
 
 def _rooms(

@@ -1,26 +1,28 @@
 """The best ways to train a job on what is offered, or the constraint that binds where there is none (P1).
 
-Every layout is tried with each crew of `crews`, some hundreds of closed forms and timelines, and no other: not all
-crews that there are, but nothing is drawn. Where whole replicas are trained, hosts that hold none are left out before.
-The places in the winning pipelines are then improved by plan/place. Of each kind the best is kept, so that three
-answers are three ways and not one with three crews; a way that is much worse than another in time and in price is
-dropped. What `farflung run` trains by today is always among them.
+Every layout is tried with the crews that crews.py names, not with every subset of the hosts; each is a closed form or
+a timeline, and nothing is drawn. They are timed in the order of what they cannot go below (bounds.py), until none that
+is left could be the best. The places in the winning pipelines are then improved by plan/place. Of each kind the best is
+kept, so that three answers are three ways and not one with three crews; a way that is much worse than another in time
+and in price is dropped. What `farflung run` trains by today is always among them.
 
 Where a network saves less than it takes to stand, one host alone is the advice, and beside it only what runs today.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from farflung.plan.advice import keeping, machines, pipelines, replicas, speed
-from farflung.plan.advice.crews import crews
+from farflung.core.units import Seconds
+from farflung.plan.advice import bounds, crews, keeping, machines, pipelines, speed
+from farflung.plan.advice.crews import SIMILAR, Crew
+from farflung.plan.advice.layouts import LAYOUTS, Layout
 from farflung.plan.advice.offers import Host
 from farflung.plan.advice.options import Blocked, Found, Kind, Option
 from farflung.plan.advice.replicas import Assumed
@@ -41,28 +43,6 @@ class Goal(StrEnum):
     PRICE = "price"
 
 
-Layout = Callable[[Work, Sequence[Host], Assumed], Found]
-
-
-class Tried(NamedTuple):
-    """A layout; the fewest hosts that it makes sense with; whether each holds the whole model, and whether all wait for
-    each other at every step.
-    """
-
-    layout: Layout
-    kind: Kind
-    least: int
-    is_whole: bool
-    is_in_step: bool
-
-
-LAYOUTS: Final = (
-    Tried(replicas.rounds, Kind.ROUNDS, 1, is_whole=True, is_in_step=False),  # of one host: one host alone
-    Tried(replicas.data, Kind.DATA, 2, is_whole=True, is_in_step=True),
-    Tried(replicas.sharded, Kind.SHARDED, 2, is_whole=False, is_in_step=True),
-    Tried(pipelines.pipeline, Kind.PIPELINE, 2, is_whole=False, is_in_step=False),
-    Tried(pipelines.pipelines, Kind.PIPELINES, 4, is_whole=False, is_in_step=False),
-)
 DOMINATED: Final = 3.0  # times as long and as dear as another way: no reason to choose it
 
 
@@ -112,9 +92,11 @@ def search(
         return Advice((), goal, 0, (), (_without(useless),), useless=useless)
     ordered = sorted(hosts, key=lambda host: host.name)
     with as_it_stands():  # what is placed here is little beside what compiling costs
-        tried, options, binding = _all(work, ordered, assumed, is_own)
+        found = _all(_Task(work, ordered, assumed, goal, most, is_own))
+        options = {kind: each.options for kind, each in found.items() if each.options}
+        binding = {kind: each.nearest for kind, each in found.items() if each.nearest is not None}
         if not is_own:
-            binding |= _held_by_owners(work, ordered, assumed, binding.keys() - options.keys())
+            binding |= _held_by_owners(_Task(work, ordered, assumed, goal, most, True), binding.keys())
     options, beyond = within(options, most)
     binding |= beyond
     best = {kind: min(found, key=lambda each: _order(each, goal)) for kind, found in options.items()}
@@ -133,11 +115,12 @@ def search(
     if Kind.ALONE in options:
         alone = min(each.seconds for each in options[Kind.ALONE])
         saved = alone - min(each.seconds for found in options.values() for each in found)
-    found = Advice(tuple(hosts), goal, tried, (), tuple(nearest), saved, useless=useless)
-    shown = _shown(best, goal, is_for_one=found.is_for_one)
+    tried = sum(each.count for each in found.values())
+    made = Advice(tuple(hosts), goal, tried, (), tuple(nearest), saved, useless=useless)
+    shown = _shown(best, goal, is_for_one=made.is_for_one)
     dropped = tuple(each for each in shown if _is_dominated(each, shown) and not each.is_run_today)
     kept = tuple(each for each in shown if each not in dropped)
-    return msgspec.structs.replace(found, best=kept, dropped=dropped)
+    return msgspec.structs.replace(made, best=kept, dropped=dropped)
 
 
 def _is_allowed(work: Work, option: Option, most: Most) -> bool:
@@ -152,60 +135,137 @@ def _without(useless: Sequence[Host]) -> Blocked:
     )
 
 
-def _all(
-    work: Work, hosts: Sequence[Host], assumed: Assumed, is_own: bool, kinds: Collection[Kind] = tuple(Kind)
-) -> tuple[int, dict[Kind, list[Option]], dict[Kind, Blocked]]:
-    """How many ways were tried; those that are possible, by kind; of each kind the nearest that is not."""
-    options: dict[Kind, list[Option]] = {}
-    binding: dict[Kind, Blocked] = {}
-    tried = 0
+class _Task(msgspec.Struct, frozen=True):
+    """What is searched."""
+
+    work: Work
+    hosts: Sequence[Host]
+    assumed: Assumed
+    goal: Goal
+    most: Most
+    is_own: bool
+
+    def rank(self, option: Option) -> tuple[float, float]:
+        """How much of what is allowed it takes, 1 where it keeps to that; then what counts. The less, the better."""
+        return max(1.0, *self.most.needs(option)), float(_value(option, self.goal))
+
+
+class _Able(msgspec.Struct, frozen=True):
+    """A crew that holds a layout, cut into so many pipelines, and the seconds and micro-credits that it does not go
+    below.
+    """
+
+    seconds: Seconds
+    price: float
+    crew: Crew
+    ways: int
+
+    def rank(self, task: _Task) -> tuple[float, float]:
+        """No way of this crew has a smaller one."""
+        value = self.seconds if task.goal is Goal.TIME else self.price
+        return max(1.0, *task.most.least(self.price, self.seconds)), float(value)
+
+
+class _Tried(msgspec.Struct):
+    """Of one layout: how many ways were reckoned; those that are possible, or the nearest that is not."""
+
+    count: int = 0
+    options: list[Option] = []
+    best: Option | None = None
+    fastest: float = math.inf
+    nearest: Blocked | None = None
+
+
+def _all(task: _Task, kinds: Collection[Kind] = tuple(Kind)) -> dict[Kind, _Tried]:
+    """Of each layout what was found. Where one host does it alone, it is asked what a network saves of its time."""
+    found: dict[Kind, _Tried] = {}
+    for layout in LAYOUTS:
+        if layout.kind in kinds:
+            alone = found.get(Kind.ALONE)
+            found[layout.kind] = _tried(task, layout, is_timed=alone is None or bool(alone.options))
+    return found
+
+
+def _tried(task: _Task, layout: Layout, *, is_timed: bool) -> _Tried:
+    """A layout with its crews, those first that promise most; where none will do, with those that have most memory.
+
+    `is_timed`: the fastest is asked for, whatever the goal.
+    """
+    rates = {host.name: speed.rate(host, task.assumed.utilisation) for host in task.hosts}
+    asked = layout.asked(task.work, is_own=task.is_own)
+    found = _Tried()
 
     def rate(host: Host) -> float:
-        return speed.rate(host, assumed.utilisation)
+        return rates[host.name]
 
-    for layout in LAYOUTS:
-        if layout.kind not in kinds:
-            continue
-        able = [host for host in hosts if replicas.is_held(work, host)] if layout.is_whole else []
-        alike = replicas.SIMILAR if layout.is_in_step else 0.0
-        for crew in crews(able or hosts, rate, layout.least, alike=alike, is_own=is_own):
-            tried += 1
-            lay = partial(_lay, layout.layout, work, assumed)
-            found = machines.fitting(work, crew, layout.least, lay, is_own=is_own)
-            if isinstance(found, Option):
-                options.setdefault(found.kind, []).append(found)
-            elif found.kind not in binding or found.nearness > binding[found.kind].nearness:
-                binding[found.kind] = found
-    for layout in LAYOUTS:  # no crew of so many that are alike, or none at all
-        if layout.kind in kinds and not {layout.kind} & (options.keys() | binding.keys()):
-            binding[layout.kind] = _nobody(layout, hosts)
-    return tried, options, binding
+    def time(tried: Iterable[Crew]) -> None:
+        ways = ((crew, count) for crew in tried for count in layout.ways(task.work, crew))
+        able = [_able(task.work, layout, crew, rate, count) for crew, count in ways]
+        for each in sorted(able, key=lambda each: each.rank(task)):
+            if each.seconds < bounds.NEVER and _could(task, found, each, is_timed=is_timed):
+                _reckon(task, layout, found, each.crew, each.ways)
+
+    time(crews.crews(task.hosts, rate, asked))
+    before = None
+    while found.best is not before and found.best is not None:
+        before = found.best
+        time(crews.beside(task.hosts, before.hosts, rate, asked))
+    if found.best is None:
+        for crew in crews.roomiest(task.hosts, rate, asked):
+            _reckon(task, layout, found, crew, 0)
+    if found.best is None and found.nearest is None:  # no crew of so many that are alike, or none at all
+        found.nearest = _nobody(layout, task.hosts)
+    return found
 
 
-def _lay(layout: Layout, work: Work, assumed: Assumed, crew: Sequence[Host]) -> Found:
-    return layout(work, crew, assumed)
+def _able(work: Work, layout: Layout, crew: Crew, rate: bounds.Speed, ways: int) -> _Able:
+    seconds = layout.bound(work, crew, rate, ways)
+    return _Able(seconds, bounds.price(seconds, crew), crew, ways)
+
+
+def _could(task: _Task, found: _Tried, able: _Able, *, is_timed: bool) -> bool:
+    """Whether it could be the best, or, where that is asked for, the fastest."""
+    if found.best is None or (is_timed and able.seconds < found.fastest):
+        return True
+    return able.rank(task) < task.rank(found.best)
+
+
+def _reckon(task: _Task, layout: Layout, found: _Tried, crew: Crew, ways: int) -> None:
+    """A way of a crew, without machines below the class that the job asks for."""
+    found.count += 1
+
+    def lay(hosts: Sequence[Host]) -> Found:
+        return layout.lay(task.work, hosts, task.assumed, ways if len(hosts) == len(crew) else 0)
+
+    one = machines.fitting(task.work, crew, layout.least, lay, is_own=task.is_own)
+    if isinstance(one, Blocked):
+        if found.best is None and (found.nearest is None or one.nearness > found.nearest.nearness):
+            found.nearest = one
+        return
+    found.options.append(one)
+    found.nearest, found.fastest = None, min(found.fastest, one.seconds)
+    if found.best is None or task.rank(one) < task.rank(found.best):
+        found.best = one
 
 
 def _are(count: int) -> str:
     return "is 1 host" if count == 1 else f"are {count} hosts"
 
 
-def _nobody(layout: Tried, hosts: Sequence[Host]) -> Blocked:
+def _nobody(layout: Layout, hosts: Sequence[Host]) -> Blocked:
     few = f"there {_are(len(hosts))}, and it takes {max(2, layout.least)}"
-    alike = f"no {layout.least} hosts of enough owners are within a factor {replicas.SIMILAR:g} of speed"
+    alike = f"no {layout.least} hosts of enough owners are within a factor {SIMILAR:g} of speed"
     if len(hosts) < layout.least:
         return Blocked(layout.kind, "hosts", 0, len(hosts) / layout.least, few, f"{layout.least} hosts")
-    return Blocked(layout.kind, "similarity", 0, 0.0, alike if layout.is_in_step else few, "more hosts alike")
+    return Blocked(layout.kind, "similarity", 0, 0.0, alike if layout.is_alike else few, "more hosts alike")
 
 
-def _held_by_owners(
-    work: Work, hosts: Sequence[Host], assumed: Assumed, kinds: Collection[Kind]
-) -> dict[Kind, Blocked]:
+def _held_by_owners(task: _Task, kinds: Collection[Kind]) -> dict[Kind, Blocked]:
     """Of kinds that are not possible: those that would be if no owner were held to a third of a crew."""
-    owners = Counter(host.owner for host in hosts)
+    hosts, owners = task.hosts, Counter(host.owner for host in task.hosts)
     if not kinds or len(owners) == len(hosts):
         return {}
-    _, options, _ = _all(work, hosts, assumed, True, kinds)
+    options = {kind: each.options for kind, each in _all(task, kinds).items() if each.options}
     (most, held), *_ = owners.most_common(1)
     return {
         kind: Blocked(
@@ -218,7 +278,6 @@ def _held_by_owners(
             "hosts of more owners; or, where all of them are yours, --own",
         )
         for kind, found in options.items()
-        if kind in kinds
     }
 
 
@@ -241,6 +300,10 @@ def _shown(best: dict[Kind, Option], goal: Goal, *, is_for_one: bool) -> tuple[O
 
 
 def _order(option: Option, goal: Goal) -> tuple[float, float, tuple[str, ...]]:
-    first, second = float(option.seconds), float(option.price)
-    ordered = (first, second) if goal is Goal.TIME else (second, first)
-    return (*ordered, tuple(host.name for host in option.hosts))
+    other = Goal.PRICE if goal is Goal.TIME else Goal.TIME
+    return (_value(option, goal), _value(option, other), tuple(host.name for host in option.hosts))
+
+
+def _value(option: Option, goal: Goal) -> float:
+    """What counts."""
+    return float(option.seconds if goal is Goal.TIME else option.price)

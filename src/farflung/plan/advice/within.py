@@ -21,10 +21,12 @@ class Most(msgspec.Struct, frozen=True):
 
     def needs(self, option: Option) -> tuple[float, float]:
         """Of what is allowed, how much a way takes, in money and in time: 1 is all of it."""
-        money = (
-            0.0 if self.price is None else option.price / self.price if self.price else float(option.price)
-        )
-        return money, 0.0 if self.seconds is None else option.seconds / self.seconds
+        return self.least(option.price, option.seconds)
+
+    def least(self, price: float, seconds: float) -> tuple[float, float]:
+        """The same of what a way costs and takes, or does not go below."""
+        money = 0.0 if self.price is None else price / self.price if self.price else float(price)
+        return money, 0.0 if self.seconds is None else seconds / self.seconds
 
 
 def within(

@@ -35,7 +35,9 @@ ROUNDS_LEAST: Final = 10  # of a job, where it has the steps: who agrees once at
 
 
 class Work(msgspec.Struct, frozen=True):
-    """A job as it is planned. `sequences`: of one step of all members together."""
+    """A job as it is planned. `sequences`: of one step of all members together; `examples`: windows of its data that do
+    not overlap, 0: not known.
+    """
 
     model: Sized | Gauged
     layout: Layout
@@ -48,6 +50,7 @@ class Work(msgspec.Struct, frozen=True):
     budget: Credits = Credits(MAX_CREDITS)
     audited: float = 0.0  # share of the tokens that audits repeat (plan.price)
     least: Grade | None = None  # class of a machine that the job asks for
+    examples: int = 0
 
     @property
     def parameters(self) -> int:

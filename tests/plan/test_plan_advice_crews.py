@@ -1,0 +1,129 @@
+"""The search beside all subsets: what is looked at is enough, and more offers are no worse."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+
+import pytest
+from plan_offers import LARGE, host, hosts, sized
+
+from farflung.core.money import Credits
+from farflung.core.units import Bytes, Seconds
+from farflung.plan.advice import crews, pipelines, search, speed
+from farflung.plan.advice.layouts import LAYOUTS
+from farflung.plan.advice.offers import Host
+from farflung.plan.advice.options import Blocked, Kind, Option
+from farflung.plan.advice.search import Goal
+from farflung.plan.links import Link
+from farflung.plan.place.compiled import as_it_stands
+
+BIG = sized(LARGE)
+MIDDLE = sized(
+    {
+        "model.layers": "24",
+        "model.width": "2048",
+        "model.heads": "16",
+        "model.context": "1024",
+        "rounds": "200",
+    }
+)
+CARDS = ("RTX 4090", "RTX 3090", "RTX 3060 12GB", "M2 Ultra", "RTX A6000", "RTX 3070", "H100 SXM", "GTX 1660")
+NEAR = 1.02  # times the best of all subsets: what the crews of this search may miss, in these draws
+
+
+def drawn(seed: int, count: int) -> list[Host]:
+    """Cards, lines, owners and prices that have nothing to do with each other."""
+    luck = random.Random(seed)
+    return [
+        host(
+            f"h{at:02}",
+            luck.choice(CARDS),
+            owner=luck.choice("abcdefgh"),
+            cards=luck.choice([1, 1, 1, 2]),
+            link=Link(
+                luck.choice([5e6, 2e7, 1e8, 1e9]),
+                luck.choice([2e7, 1e8, 1e9]),
+                Seconds(luck.choice([0.001, 0.02, 0.1])),
+            ),
+            price=Credits(luck.randrange(10**6)),
+            memory_bytes=luck.choice([None, Bytes(64 * 10**9), Bytes(256 * 10**9)]),
+            churn=Seconds(luck.choice([3e4, 3e5])),
+        )
+        for at in range(count)
+    ]
+
+
+def value(option: Option, goal: Goal) -> float:
+    return float(option.seconds if goal is Goal.TIME else option.price)
+
+
+def advised(found: Sequence[Host], seed: int, goal: Goal) -> float:
+    best = search.search((MIDDLE, BIG)[seed % 2], found, goal).best
+    return min((value(each, goal) for each in best), default=float("inf"))
+
+
+def counted_out(found: Sequence[Host], seed: int, goal: Goal) -> float:
+    """Every subset that the owners' rule allows, in every layout."""
+    least = float("inf")
+    with as_it_stands():
+        for size in range(1, len(found) + 1):
+            for crew in itertools.combinations(found, size):
+                if len(crews.spread(crew, size)) < size:
+                    continue
+                for layout in LAYOUTS:
+                    if layout.least <= size <= (layout.most or size):
+                        one = layout.lay((MIDDLE, BIG)[seed % 2], crew, search.USUAL, 0)
+                        least = min(least, value(one, goal)) if isinstance(one, Option) else least
+    return least
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("seed", range(8))
+def test_few_hosts_are_advised_as_well_as_by_looking_at_all_subsets(seed: int, goal: Goal) -> None:
+    found = drawn(seed, 5)
+    assert advised(found, seed, goal) <= NEAR * counted_out(found, seed, goal)
+
+
+@pytest.mark.parametrize("goal", list(Goal))
+@pytest.mark.parametrize("seed", range(6))
+def test_more_offers_never_make_the_best_worse(seed: int, goal: Goal) -> None:
+    found = drawn(100 + seed, 9)
+    each = [advised(found[:count], seed, goal) for count in (3, 5, 7, 9)]
+    assert each == sorted(each, reverse=True)
+
+
+def test_many_small_hosts_do_not_hide_a_few_large_ones() -> None:
+    large = tuple(host(f"big{at}", "M2 Ultra") for at in range(4))
+    alone, beside = (search.search(BIG, found) for found in (large, (*large, *hosts(30, "RTX 3070"))))
+    assert alone.today is not None
+    assert beside.today == alone.today
+    assert beside.best[0].seconds <= alone.best[0].seconds
+    assert not {Kind.ALONE, Kind.DATA, Kind.ROUNDS} & {each.kind for each in beside.binding}
+
+
+def test_one_host_is_no_pipeline() -> None:
+    """Whoever trains all layers sooner than another one of them is reckoned as one host alone."""
+    one = pipelines.pipeline(
+        MIDDLE, (host("fast", "H100 SXM", cards=8), host("slow", "GTX 1660")), search.USUAL
+    )
+    assert isinstance(one, Blocked)
+    assert one.constraint == "similarity"
+    assert "fast trains all layers sooner" in one.cause
+
+
+# What is not timed
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
+    """Where all hosts are used: what is left out of a pipeline makes another crew."""
+    found, work = drawn(200 + seed, 6), (MIDDLE, BIG)[seed % 2]
+    with as_it_stands():
+        for layout in LAYOUTS:
+            for ways in layout.ways(work, found[: layout.most or 6]):
+                crew = found[: layout.most or 6]
+                one = layout.lay(work, crew, search.USUAL, ways)
+                if isinstance(one, Option) and len(one.hosts) == len(crew):
+                    assert layout.bound(work, crew, speed.rate, ways) <= one.seconds * (1 + 1e-9)
