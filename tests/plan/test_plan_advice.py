@@ -14,7 +14,7 @@ from plan_offers import HOME, LAN, LARGE, SMALL, asked, host, hosts, sized
 from farflung.core import limits
 from farflung.core.money import Credits
 from farflung.core.units import Bytes, Flop, Seconds
-from farflung.plan.advice import machines, pipelines, replicas, speed
+from farflung.plan.advice import cuts, machines, pipelines, replicas, speed
 from farflung.plan.advice.options import Blocked, Kind, Option
 from farflung.plan.advice.replicas import Assumed
 from farflung.plan.advice.room import MOVES, Away, room
@@ -510,7 +510,9 @@ def test_a_pipeline_waits_for_the_table_that_both_ends_share_and_for_its_optimiz
     table = 2 * 256 * 4096
     assert named["gradient of the shared table"].value != "0 s"
     assert "optimizer" in named
-    assert found.shares[0].up == BIG.model.handed(1) * BIG.sequences + table
+    plain = BIG.model.handed(1) * BIG.sequences
+    assert "8-bit" in found.how
+    assert found.shares[0].up == pytest.approx(cuts.codes(BIG)[1].forward * plain + table)
 
 
 # Crews

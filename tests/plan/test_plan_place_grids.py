@@ -21,7 +21,7 @@ MODEL = decoder(Decoder(8, 1024, 16, 4, 4096, 32000), 2048, 1024, state=16.0)
 LARGER = decoder(Decoder(24, 2048, 16, 16, 5461, 50257), 2048, 2048, state=16.0)
 WORK = Work(MODEL, 8, 2048, 4e6, every=10, repair=120.0, audited=0.1)
 ANY_CARD = Wish(similar=float("inf"))
-GAP = 0.32  # most that our objective says less than a timeline, and MORE than it
+GAP = 0.45  # most that our objective says less than a timeline, 0.39 in 24,000 draws, and MORE than it
 MORE = 0.02
 
 
@@ -61,6 +61,23 @@ def played(fleet: Fleet, work: Work, grid: Indices, verdict: Verdict) -> float:
 def test_a_pipeline_takes_what_a_timeline_of_it_takes(
     seed: int, stages: int, micro: int, sites: int, lines: bool
 ) -> None:
+    assert 1 - GAP <= beside_timeline(seed, stages, micro, sites, lines=lines) <= 1 + MORE
+
+
+def test_most_pipelines_take_nearly_what_their_timelines_take() -> None:
+    """The median is the same, nine in ten are within a tenth."""
+    luck = np.random.default_rng(9)
+    bounds = [(1, 9), (1, 41), (1, 5), (0, 2)]
+    drawn = [[int(luck.integers(*bound)) for bound in bounds] for _ in range(100)]
+    found = [
+        beside_timeline(seed, stages, micro, sites, lines=bool(lines))
+        for seed, (stages, micro, sites, lines) in enumerate(drawn)
+    ]
+    assert np.median(found) == pytest.approx(1.0, abs=0.005)
+    assert np.mean(np.array(found) > 0.9) > 0.9
+
+
+def beside_timeline(seed: int, stages: int, micro: int, sites: int, *, lines: bool) -> float:
     """Over sites that are joined by 3 Mbit/s to 3 Gbit/s, up to some hundred ms apart."""
     generator = np.random.default_rng(seed)
     delay = generator.exponential(0.05, (sites, sites))
@@ -71,7 +88,7 @@ def test_a_pipeline_takes_what_a_timeline_of_it_takes(
     work = Work(MODEL, micro, 2048, 4e6)
     grid = np.arange(stages)[:, None]
     verdict = objective.judge(fleet, work, grid)
-    assert 1 - GAP <= verdict.step / played(fleet, work, grid, verdict) <= 1 + MORE
+    return float(verdict.step) / played(fleet, work, grid, verdict)
 
 
 @pytest.mark.parametrize("between", [1e9, 1e8, 2e7, 5e6])

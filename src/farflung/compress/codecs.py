@@ -29,6 +29,9 @@ class Codec(Protocol):
     def form(self) -> Form:
         """The codec and its parameters, as they stand in the header."""
 
+    def __hash__(self) -> int:
+        """Plans remember what a codec's payloads take."""
+
     def encode(
         self, state: Float32 | None, values: Float32, layout: Layout, about: About
     ) -> tuple[Float32 | None, bytes]:

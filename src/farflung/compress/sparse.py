@@ -8,6 +8,7 @@ frequency asks for (compress.plane).
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -110,13 +111,16 @@ class TopK:
 
     def expect(self, layout: Layout) -> float:
         """What recorded changes take (docs/protocol/payload.md)."""
-        return HEADER_BYTES + sum(self._expect(slabs) for slabs in self.plan(layout).sections())
+        alike = Counter(tuple(slab.size for slab in slabs) for slabs in self.plan(layout).sections())
+        return HEADER_BYTES + sum(times * self._expect(sizes) for sizes, times in alike.items())
 
     def plan(self, layout: Layout) -> Plan:
         """How a layout is cut; made once."""
         return _cached_plan(layout, self.chunk, self.topk)
 
-    def _expect(self, slabs: Sequence[Slab]) -> float:
+    def _expect(self, sizes: Sequence[int]) -> float:
+        """Of a section whose slabs have so many elements."""
+        slabs = [Slab(0, size, self.chunk, self.topk) for size in sizes]
         count = sum(slab.count for slab in slabs)
         levels = sum(values.levels_bytes(slab.count, self.value_bits) for slab in slabs)
         supports = SUPPORT * sum(slab.rice_mean for slab in slabs) / 8

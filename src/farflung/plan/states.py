@@ -6,9 +6,11 @@ offset of its weights from the public ones. Public beside the weights is what th
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -25,22 +27,24 @@ class Expecting(Protocol):
         """Modelled length of one encoded payload, in bytes."""
         ...
 
+    def __hash__(self) -> int: ...
+
 
 INNER: Final[Mapping[str, int]] = MappingProxyType({"adamw": 2, "sgd": 1, "muon": 2, "gradient": 1})
 FLOAT: Final = 4
 EXACT_BITS: Final = 32  # dense values of so many bits leave nothing unsent
 
 
+@dataclass(frozen=True)
 class Changing:
     """A payload format whose density changes: the mean over its rounds, of which each codec has some."""
 
-    def __init__(self, shares: Sequence[tuple[Expecting, int]]) -> None:
-        self._shares = shares
+    shares: tuple[tuple[Expecting, int], ...]
 
     def expect(self, layout: Layout) -> float:
         """Modelled mean length of one encoded payload, in bytes."""
-        whole = sum(rounds * codec.expect(layout) for codec, rounds in self._shares)
-        return whole / sum(rounds for _, rounds in self._shares)
+        whole = sum(rounds * codec.expect(layout) for codec, rounds in self.shares)
+        return whole / sum(rounds for _, rounds in self.shares)
 
 
 def codec_of(sync: SyncSpec, rounds: int = 0) -> Expecting:
@@ -48,7 +52,7 @@ def codec_of(sync: SyncSpec, rounds: int = 0) -> Expecting:
 
     Raises SpecError FF-COMP-030 to -033, -045; `expect` raises FF-COMP-046 where no matrix of the model has factors.
     """
-    shares = [(_codec(sync, topk), count) for topk, count in densities(sync, rounds).items()]
+    shares = tuple((_codec(sync, topk), count) for topk, count in densities(sync, rounds).items())
     return Changing(shares) if len(shares) > 1 else shares[0][0]
 
 
@@ -113,5 +117,9 @@ def outer_vectors(sync: SyncSpec) -> int:
 
 def payload_bytes(sync: SyncSpec, layout: Layout, codec: Expecting | None = None) -> float:
     """Modelled bytes of one payload: a fragment's share where rounds take turns, the mean where phases do."""
-    whole = (codec or codec_of(sync)).expect(layout)
-    return whole / min(sync.fragments, len(layout.tensors))
+    return _expected(codec or codec_of(sync), layout) / min(sync.fragments, len(layout.tensors))
+
+
+@functools.lru_cache(maxsize=1024)  # a search asks for the same stages of a model over many lines
+def _expected(codec: Expecting, layout: Layout) -> float:
+    return codec.expect(layout)

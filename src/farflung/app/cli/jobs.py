@@ -205,23 +205,20 @@ def plan(
         linking.refuse_without_link(peers, step, fan_out)
     if offers is None and not show_config:
         advising.refuse_without_offers(goal, deadline, explain, own)
-    model = partial(gauged.known, resolved.spec, Path(identity.base), traces=trace)
+    base = Path(identity.base)
+    model = partial(gauged.known, resolved.spec, base, traces=trace)
     if show_config:
         values = {"spec": preparation.plain(resolved.spec), "origins": resolved.origins}
         text = [msgspec.json.encode(values).decode()] if as_json else show.lines(resolved)
     elif offers is not None:
         most = advising.allowed(resolved, quoting.seconds_until(deadline))
-        asks, found = advising.plan(
-            offers, goal, resolved.spec, model(), most, base=Path(identity.base), is_own=own
-        )
+        asks, found = advising.plan(offers, goal, resolved.spec, model(), most, base=base, is_own=own)
         after = advising.command(found, job, preset, flags, lambda more: _again(job, preset, flags, more))
+        terms, width = advising.terms(offers), advice_shown.columns()
         if as_json:
-            text = [advising.json(asks, found, advising.terms(offers), after)]
+            text = [advising.json(asks, found, terms, after)]
         else:
-            width = advice_shown.columns()
-            text = advice_shown.lines(
-                asks, found, advising.terms(offers), after, explains=explain, width=width
-            )
+            text = advice_shown.lines(asks, found, terms, after, explains=explain, width=width)
     elif link is not None:
         asked = linking.Asked(link, peers, step, fan_out)
         choice = linking.plan(asked, resolved.spec, model().layout, machine)
