@@ -32,6 +32,7 @@ WARM: Final = 2
 PORT: Final = 29531
 COUNTERS: Final = Path("/sys/class/net/eth0/statistics")
 QUIET: Final = 0.3  # seconds in which the last packets arrive
+CONTROL: Final = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 
 Step = Callable[[], None]
 
@@ -187,6 +188,9 @@ def main() -> None:
     mode, steps = sys.argv[1], int(sys.argv[2])
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD"])
     torch.set_num_threads(1)
+    # RFC 5681's, which every Linux has, whatever a machine prefers: BBR takes two packets that passed each other for a
+    # loss, and sends up to a tenth of all bytes on a line that is not shaped again. No plan foretells that.
+    CONTROL.write_text("reno")
     if os.environ.get("SPLIT"):  # packets as they are on a wire: the counter sees each one's headers
         subprocess.run(["ip", "link", "set", "eth0", "gso_max_segs", "1"], check=True)
     dist.init_process_group("gloo", rank=rank, world_size=world, timeout=datetime.timedelta(seconds=120))
