@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from farflung.core.layout import Layout
 from farflung.job.load import load
-from farflung.plan import audits
+from farflung.plan import audits, signs
 from farflung.plan.advise import Fees, advise
 from farflung.plan.audits import expected
 from farflung.plan.causes import ENOUGH, SIGNS, likely
@@ -142,6 +142,18 @@ def test_segments_without_states_explain_fewer_bytes() -> None:
     assert found[0].explains < 0
     less = 1 + found[0].explains / PLANNED["audit"]
     assert "segments were drawn whose states are 0." in cause("audit", less, drawn=spread)
+
+
+def test_audits_of_providers_in_the_open_explain_fewer_bytes_at_relays() -> None:
+    """What verifiers fetch from who listens nowhere passes a relay; of other names nothing is known."""
+    hidden = [f"provider-{at}" for at in range(SPEC.hidden)]
+    share = audits.moved(SPEC, expected(SPEC), signs._states(PLAN)) * SPEC.hidden / MEMBERS
+    less = 1 - share / PLANNED["relay"]
+    none = dict.fromkeys(hidden, ()) | {"provider-4": drawn(COUNT)}
+    assert cause("relay", less, drawn_of=none).startswith("0 audits were drawn of providers behind a relay, ")
+    assert cause("relay", less, drawn_of={"somebody": drawn(COUNT)}) == ""
+    fair = {name: drawn(round(COUNT / MEMBERS)) for name in (*hidden, "provider-4")}
+    assert cause("relay", less, drawn_of=fair) == ""
 
 
 def test_ways_that_send_as_much_explain_no_bytes() -> None:

@@ -142,3 +142,17 @@ def test_what_relays_got_is_compared_where_there_are_any() -> None:
     paid = [events.RelayPaid(peer=peer, bytes=1 << 20, price=100_000, paid=97) for peer in PEERS]
     assert sightings.measured(told(*paid), TOOK, 1).fees == 194
     assert seen(*paid).carried == 2 << 20
+
+
+def test_audits_are_told_by_the_names_of_processes_and_those_without_any_are_there() -> None:
+    started = [
+        events.ProcessStarted(at=1.0, role="provider", name=f"provider-{at}", pid=1 + at, peer=peer)
+        for at, peer in enumerate((*PEERS, "ee" * 32))
+    ]
+    worker = events.ProcessStarted(at=1.0, role="worker", name="provider-0 worker", pid=9, peer="")
+    assert seen(*started, worker).drawn_of == {
+        "provider-0": ((0, 0), (1, 1)),
+        "provider-1": ((0, 0), (1, 2)),
+        "provider-2": (),
+    }
+    assert seen().drawn_of == {}

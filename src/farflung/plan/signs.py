@@ -7,7 +7,7 @@ An amount is signed: more than planned is above 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -38,6 +38,9 @@ class Seen(msgspec.Struct, frozen=True):
     sessions: int = 1
     caught: int = 0
     drawn: tuple[tuple[int, int], ...] = ()  # round and segment of each audit
+    drawn_of: Mapping[
+        str, tuple[tuple[int, int], ...]
+    ] = {}  # the same by the name of whose process was audited
     repeated: int = 0  # verdicts above one an audit
     unpaid: int = 0  # contributions that made the loss worse
     ways: Mapping[str, int] = {}  # rounds by the way that their payloads took
@@ -84,13 +87,8 @@ def of_audit(plan: Plan, seen: Seen) -> Signs:
     yield _audits(plan, seen, each)
     yield _second_opinions(seen, each)
     fresh = sum(1 for round, _ in seen.drawn if not round)
-    size = _states(plan)
-    average = audits.moved(plan.spec, Audits(fresh, len(seen.drawn) - fresh, 0.0), size)
-    found = sum(
-        size(vectors)
-        for round, segment in seen.drawn
-        for vectors in audits.fetched(plan.spec, segment, is_fresh=not round)
-    )
+    average = audits.moved(plan.spec, Audits(fresh, len(seen.drawn) - fresh, 0.0), _states(plan))
+    found = _opened(plan, seen.drawn)
     times = found / average if average else 1.0
     yield Sign(found - average, f"segments were drawn whose states are {times:.2f} times the average ones")
 
@@ -119,7 +117,8 @@ def of_control(plan: Plan, seen: Seen) -> Signs:
 def of_relay(plan: Plan, seen: Seen) -> Signs:
     """Bytes that relays send on."""
     yield _other_way(plan, seen, "relayed")
-    yield _fewer_members(plan, seen, plan.traffic.relay, power=1)
+    yield _fewer_members(plan, seen, plan.traffic.sync_relayed, power=2)
+    yield _hidden_audits(plan, seen)
     yield _again(plan, seen, plan.traffic.relay / plan.spec.network.providers)
 
 
@@ -225,6 +224,29 @@ def _audits(plan: Plan, seen: Seen, each: float) -> Sign:
     foreseen, drawn = expected(plan.spec).count, len(seen.drawn)
     said = _count(drawn, "audit was", "audits were")
     return Sign((drawn - foreseen) * each, f"{said} drawn, {foreseen:.3g} are to be expected")
+
+
+def _hidden_audits(plan: Plan, seen: Seen) -> Sign:
+    """Of a network on one computer, whose processes have the plan's names: states that were opened behind a relay."""
+    spec, foreseen = plan.spec, expected(plan.spec)
+    names = [f"{PROVIDER}-{number}" for number in range(spec.hidden)]
+    if not foreseen.count or not seen.drawn_of.keys() >= set(names):
+        return Sign(0.0, "")
+    drawn = [each for name in names for each in seen.drawn_of[name]]
+    share = spec.hidden / spec.network.providers
+    said = f"{_count(len(drawn), 'audit was', 'audits were')} drawn of providers behind a relay,"
+    more = _opened(plan, drawn) - share * audits.moved(spec, foreseen, _states(plan))
+    return Sign(more, f"{said} {share * foreseen.count:.3g} are to be expected")
+
+
+def _opened(plan: Plan, drawn: Iterable[tuple[int, int]]) -> int:
+    """Bytes of states that audits of these rounds and segments fetch from their peers."""
+    size = _states(plan)
+    return sum(
+        size(vectors)
+        for round, segment in drawn
+        for vectors in audits.fetched(plan.spec, segment, is_fresh=not round)
+    )
 
 
 def _second_opinions(seen: Seen, each: float) -> Sign:

@@ -49,6 +49,7 @@ def seen(t: Timeline, took: float) -> Seen:
         sessions=t.sessions,
         caught=len(t.caught),
         drawn=tuple(sorted((round, segment) for round, _, segment in t.drawn.keys() | t.audits.keys())),
+        drawn_of=_drawn_of(t),
         repeated=sum(max(0, len(audit.verifiers) - 1) for audit in t.audits.values()),
         unpaid=t.probed.unpaid,
         ways=dict(Counter(each.way for each in told)),
@@ -64,6 +65,15 @@ def seen(t: Timeline, took: float) -> Seen:
         checking=max(0.0, took - starting - rounds) + waited,
         lasted=0.0 if t.sessions > 1 else took,
     )
+
+
+def _drawn_of(t: Timeline) -> Mapping[str, tuple[tuple[int, int], ...]]:
+    """Audits of each process that has a name here; of those without an audit none."""
+    each: dict[str, list[tuple[int, int]]] = {}
+    for round, peer, segment in t.drawn.keys() | t.audits.keys():
+        each.setdefault(peer, []).append((round, segment))
+    named = ((name, started.peer) for name, started in t.processes.items() if started.peer)
+    return {name: tuple(sorted(each.get(peer, ()))) for name, peer in named}
 
 
 def _waited(t: Timeline) -> float:
