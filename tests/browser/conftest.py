@@ -24,8 +24,9 @@ ARGUMENTS = (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """Ends with the last test of its file: its loop runs in this thread, where whoever comes next starts one."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: farflung[browser]"
     )
