@@ -109,7 +109,7 @@ def rows(wanted: Wanted, *, is_quick: bool) -> Iterator[Row]:
             yield measured(
                 case.name, case.mode, case.foretell(sizes, case.world), sizes, 3 if is_quick else 10
             )
-    if wanted(KNOWN):
+    if not is_quick and wanted(KNOWN):
         yield _gathered(KNOWN, *plan_payloads.noise(), steps=20)
     if not is_quick and wanted(EXPECTED):
         yield _gathered(EXPECTED, *plan_payloads.real(), steps=200)
