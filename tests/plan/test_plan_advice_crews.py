@@ -127,3 +127,14 @@ def test_no_layout_is_faster_than_its_bound(seed: int) -> None:
                 one = layout.lay(work, crew, search.USUAL, ways)
                 if isinstance(one, Option) and len(one.hosts) == len(crew):
                     assert layout.bound(work, crew, speed.rate, ways) <= one.seconds * (1 + 1e-9)
+
+
+def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = drawn(7, 40)
+    whole = search.search(MIDDLE, found)
+    monkeypatch.setattr(search, "TIMED", 16)
+    few = search.search(MIDDLE, found)
+    assert few.tried < whole.tried
+    assert few.best

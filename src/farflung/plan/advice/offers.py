@@ -275,12 +275,7 @@ class _Row:
         return None if value is None else int(value)
 
     def refuse(self, key: str, cause: str, hint: str = "") -> NoReturn:
-        raise UsageError(
-            "FF-PLAN-061",
-            f"{self.called} cannot be planned with: {key}",
-            cause=cause,
-            hint=hint or "docs/plan/advise.md shows a file of offers",
-        )
+        terms.refuse(self.called, key, cause, hint)
 
 
 def _unreadable(cause: str) -> UsageError:

@@ -11,13 +11,13 @@ Of pairs that speak of the same two hosts the nearest one counts: both named, el
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
 from farflung.core import limits
-from farflung.core.errors import UsageError
 from farflung.core.units import Seconds
+from farflung.plan.advice.terms import refuse
 
 RATE_MOST: Final = limits.BIT_RATE / 1e6
 DELAY_MOST: Final = 60_000.0  # ms
@@ -35,17 +35,15 @@ class Pair(msgspec.Struct, frozen=True):
 def of(rows: object, hosts: Mapping[str, str]) -> tuple[Pair, ...]:
     """The pairs of a file of offers; `hosts`: regions by name. Raises UsageError FF-PLAN-061 with the pair's number."""
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        _refuse("pairs", "between", "they are written as [[pair]] parts")
+        refuse("pairs", "between", "they are written as [[pair]] parts")
     if len(rows) > limits.OFFERED_PAIRS:
-        _refuse(
-            "pairs", "between", f"there are {len(rows)}, and at most {limits.OFFERED_PAIRS} are looked at"
-        )
+        refuse("pairs", "between", f"there are {len(rows)}, and at most {limits.OFFERED_PAIRS} are looked at")
     regions = set(hosts.values()) - {""}
     found: dict[frozenset[str], Pair] = {}
     for number, row in enumerate(rows, 1):
         pair = _pair(f"pair {number}", row, hosts, regions)
         if frozenset(pair.ends) in found:
-            _refuse(f"pair {number}", "between", "another pair is between the same two")
+            refuse(f"pair {number}", "between", "another pair is between the same two")
         found[frozenset(pair.ends)] = pair
     return tuple(found.values())
 
@@ -53,22 +51,20 @@ def of(rows: object, hosts: Mapping[str, str]) -> tuple[Pair, ...]:
 def _pair(called: str, row: Mapping[str, Any], hosts: Mapping[str, str], regions: set[str]) -> Pair:
     for key in row:
         if key not in KEYS:
-            _refuse(called, key[:40], f"no pair has that: {', '.join(KEYS)}")
+            refuse(called, key[:40], f"no pair has that: {', '.join(KEYS)}")
     ends = row.get("between")
     if not isinstance(ends, list) or len(ends) != 2 or not all(isinstance(end, str) for end in ends):
-        _refuse(called, "between", "it is two names")
+        refuse(called, "between", "it is two names")
     for end in ends:
         if end not in hosts and end not in regions:
-            _refuse(called, "between", f"{end[:40]!r} is no host and no region of this file")
+            refuse(called, "between", f"{end[:40]!r} is no host and no region of this file")
     if ends[0] == ends[1] and ends[0] in hosts:
-        _refuse(called, "between", "it is one and the same host")
+        refuse(called, "between", "it is one and the same host")
     rate, delay = row.get("rate"), row.get("delay")
     if not _is_within(rate, RATE_MOST) or rate == 0:
-        _refuse(called, "rate", f"it is a number above 0 and at most {RATE_MOST:g} Mbit/s")
+        refuse(called, "rate", f"it is a number above 0 and at most {RATE_MOST:g} Mbit/s")
     if delay is not None and not _is_within(delay, DELAY_MOST):
-        _refuse(
-            called, "delay", f"it is a number from 0 to {DELAY_MOST:g} ms; as the links say: leave it out"
-        )
+        refuse(called, "delay", f"it is a number from 0 to {DELAY_MOST:g} ms; as the links say: leave it out")
     assert rate is not None
     return Pair((ends[0], ends[1]), rate * 1e6, None if delay is None else Seconds(delay / 1e3))
 
@@ -80,12 +76,3 @@ def _is_within(value: Any, most: float) -> bool:
 def naming(found: Sequence[Pair], name: str, region: str) -> tuple[Pair, ...]:
     """The pairs that speak of a host or of its region."""
     return tuple(pair for pair in found if name in pair.ends or (region and region in pair.ends))
-
-
-def _refuse(called: str, key: str, cause: str) -> NoReturn:
-    raise UsageError(
-        "FF-PLAN-061",
-        f"{called} cannot be planned with: {key}",
-        cause=cause,
-        hint="docs/plan/advise.md shows a file of offers",
-    )

@@ -32,6 +32,9 @@ from farflung.plan.cards.card import Support
 from farflung.plan.place.compiled import as_it_stands
 
 SHOWN: Final = 3
+TIMED: Final = (
+    4096  # hosts of all crews of a layout that are timed: offers may be such that no bound tells them apart
+)
 USUAL: Final = Assumed()
 ANY: Final = Most()
 
@@ -201,8 +204,10 @@ def _tried(task: _Task, layout: Layout, *, is_timed: bool) -> _Tried:
     def time(tried: Iterable[Crew]) -> None:
         ways = ((crew, count) for crew in tried for count in layout.ways(task.work, crew))
         able = [_able(task.work, layout, crew, rate, count) for crew, count in ways]
+        timed = 0
         for each in sorted(able, key=lambda each: each.rank(task)):
-            if each.seconds < bounds.NEVER and _could(task, found, each, is_timed=is_timed):
+            if timed < TIMED and each.seconds < bounds.NEVER and _could(task, found, each, is_timed=is_timed):
+                timed += len(each.crew)
                 _reckon(task, layout, found, each.crew, each.ways)
 
     time(crews.crews(task.hosts, rate, asked))

@@ -36,10 +36,10 @@ def of(tree: Mapping[str, Any], table: Table) -> Terms:
     for section, keys in KEYS.items():
         said = tree.get(section, {})
         if not isinstance(said, Mapping):
-            _refuse(section, section, f"it is a part: [{section}]")
+            refuse(f"[{section}]", section, f"it is a part: [{section}]")
         for key in said:
             if key not in keys:
-                _refuse(section, key[:40], f"known are {', '.join(keys)}")
+                refuse(f"[{section}]", key[:40], f"known are {', '.join(keys)}")
     tariff = _number(tree, "energy", "kwh")
     price = _number(tree, "reference", "price")
     kilowatt_hour = (
@@ -56,18 +56,18 @@ def _reference(name: Any, table: Table) -> Reference:
     if name is None or name == A100.name:
         return A100
     if not isinstance(name, str):
-        _refuse("reference", "card", "it is a text in quotes")
+        refuse("[reference]", "card", "it is a text in quotes")
     card = table.find(name)
     watts = card.power[0]
     if watts is None:
-        _refuse("reference", "card", f"the power of {card.name} is not known")
+        refuse("[reference]", "card", f"the power of {card.name} is not known")
     return Reference(card.rate(Precision.BF16).flops, watts, name=card.name)
 
 
 def _number(tree: Mapping[str, Any], section: str, key: str) -> float | None:
     value = tree.get(section, {}).get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        _refuse(section, key, "it is a number, without quotes")
+        refuse(f"[{section}]", key, "it is a number, without quotes")
     return None if value is None else float(value)
 
 
@@ -78,13 +78,14 @@ def _told(section: str, key: str, read: Any) -> Any:
         if error.code == "FF-PLAN-061":
             raise
         cause = f"{error.message}: {error.cause}" if error.cause else error.message
-        _refuse(section, key, cause)
+        refuse(f"[{section}]", key, cause)
 
 
-def _refuse(section: str, key: str, cause: str) -> NoReturn:
+def refuse(called: str, key: str, cause: str, hint: str = "") -> NoReturn:
+    """Raises UsageError FF-PLAN-061: what a part of the file is called cannot be planned with, because of a key."""
     raise UsageError(
         "FF-PLAN-061",
-        f"[{section}] cannot be planned with: {key}",
+        f"{called} cannot be planned with: {key}",
         cause=cause,
-        hint="docs/plan/advise.md shows a file of offers",
+        hint=hint or "docs/plan/advise.md shows a file of offers",
     )
