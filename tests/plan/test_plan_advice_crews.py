@@ -138,3 +138,17 @@ def test_offers_that_no_bound_tells_apart_do_not_keep_the_search_busy(
     few = search.search(MIDDLE, found)
     assert few.tried < whole.tried
     assert few.best
+
+
+@pytest.mark.parametrize("kind", [Kind.ALONE, Kind.ROUNDS, Kind.DATA, Kind.SHARDED])
+@pytest.mark.parametrize("rate", [1e6, 1e8, 1e10, 1e13])
+def test_bounds_of_like_hosts_are_near_what_binds(kind: Kind, rate: float) -> None:
+    """Where lines bind a step is little more than its bytes, where nothing does little more than computing."""
+    (layout,) = (each for each in LAYOUTS if each.kind is kind)
+    crew = hosts(layout.most or 4, "RTX A6000", link=Link(rate, rate, Seconds(1e-6)), churn=Seconds(1e9))
+    one = layout.lay(MIDDLE, crew, search.USUAL, 1)
+    assert isinstance(one, Option)
+    least = layout.bound(MIDDLE, crew, speed.rate, 1)
+    assert least <= one.seconds * (1 + 1e-9)
+    if layout.is_alike:  # rounds wait for lines, which their bound leaves out
+        assert least >= one.seconds / 3
